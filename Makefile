@@ -1,0 +1,56 @@
+# Two commands: `make book` builds the book from the offline controls, `make test` checks everything.
+# A Python of your choice: make book PYTHON=python3.12
+.PHONY: help env book test lock baselines clean
+
+SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  if $$p -c '$(SUPPORTED)' 2>/dev/null; then command -v $$p; break; fi; done)
+UV ?= uv
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+# The stamp carries the lock's checksum in its name, so a changed lock makes a new environment whatever the files' dates.
+STAMP := $(VENV)/installed-$(firstword $(shell cksum requirements.lock))
+
+help:
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /\1	/' | expand -t 12
+
+env: $(STAMP)  ## make .venv from requirements.lock, or reuse it while the lock is unchanged
+
+# The stamp is written last: an environment without it is half-made, and made anew.
+$(STAMP):
+	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || \
+	  { echo "error: no Python 3.11 to 3.13 with venv was found; name one with PYTHON=..." >&2; exit 2; }
+	@echo "Installing requirements.lock into $(VENV) with $$($(PYTHON) --version); this takes a few minutes, once."
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --requirement requirements.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+book: env  ## run every notebook on the offline controls and build _build/html
+	@$(RUN) -m helpers book
+
+# One thread a worker: two workers on two cores, and sums in the same order on every machine.
+test: export OMP_NUM_THREADS = 1
+test: env  ## lint, unit tests, notebooks against their stored outputs, figures against their baselines
+	@$(RUN) -m ruff check helpers tests notebooks
+	@$(RUN) -m ruff format --check helpers tests notebooks
+	@$(RUN) -m pytest -n 2 --dist loadfile
+
+lock:  ## resolve requirements.lock from pyproject.toml, keeping the versions that still fit (needs uv)
+	@$(UV) pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 --extra test \
+	  --no-header --no-annotate -o requirements.lock
+	@{ echo "# Written by \`make lock\` from pyproject.toml; exact versions for Python 3.11 to 3.13."; \
+	  cat requirements.lock; } > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+	@echo "Carry changed pins over to environment.yml; tests/test_environment.py names them."
+
+baselines: export OMP_NUM_THREADS = 1
+baselines: env  ## regenerate what the tests compare with: the notebooks' stored outputs and the figures' images
+	@$(RUN) -m helpers baselines
+	@$(RUN) -m pytest tests/test_figures.py --mpl-generate-path=tests/baseline
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) _build book/runs/controls .pytest_cache .ruff_cache *.egg-info
+	find helpers tests -name __pycache__ -type d -prune -exec rm -rf {} +
