@@ -1,0 +1,198 @@
+"""name -> Backbone, for the Vision Transformers of timm and open_clip and for the controls of this project.
+
+Weights come through timm and open_clip, which read safetensors, or older files with `torch.load(weights_only=True)`: a file
+that needs a pickle is refused. What a plain hook would get wrong without a sign (rotary, gated or differential attention,
+parallel blocks) is refused too.
+"""
+
+import difflib
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import open_clip
+import timm
+import torch
+from huggingface_hub import constants
+from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from safetensors import SafetensorError
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from helpers.backbone import Backbone, OpenClipBackbone, TimmBackbone
+from helpers.tokens import TokenLayout
+
+CONTROL, OPEN_CLIP = "control-", "open_clip:"
+# What the models of build_control expect; 1.0 shows them the whole image.
+CONTROL_DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
+
+
+class ModelUnavailable(LookupError):
+    """The weights of a known model cannot be had here (no network, not in the cache, gated)."""
+
+
+def load_backbone(
+    name: str, *, image_size: int | tuple[int, int] | None = None, pretrained: bool = True, device: Any = None
+) -> Backbone:
+    """The model called `name`, at its own image size or at `image_size` (position embedding resampled by its library).
+
+    Args:
+        name: a timm name, 'open_clip:ARCH/TAG' (vision tower only) or 'control-...'.
+        image_size: side, or (height, width), in pixels.
+        pretrained: False gives random weights (then TAG is not used); no effect on controls.
+        device: where to put it; the CPU unless given.
+
+    Raises:
+        ModelUnavailable: the weights cannot be had here.
+        ValueError: unknown or unsupported model, image size that the patches do not divide, weights with NaN or infinity.
+    """
+    check_name(name, pretrained)
+    size = None if image_size is None else (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if name.startswith(CONTROL):
+        backbone = _load_control(name, size)
+    elif name.startswith(OPEN_CLIP):
+        backbone = _load_open_clip(name, size, pretrained)
+    else:
+        backbone = _load_timm(name, size, pretrained)
+    backbone.model.eval().requires_grad_(False).to(device)
+    for key, value in backbone.model.state_dict().items():
+        if not value.isfinite().all():
+            raise ValueError(f"the weights of '{name}' hold NaN or infinity in '{key}'; fetch or train them again")
+    return backbone
+
+
+def known(name: str, pretrained: bool = True) -> bool:
+    """Whether `name` is a name that load_backbone reads, without loading anything."""
+    if name.startswith(CONTROL):
+        return name in _controls().CONTROLS
+    if name.startswith(OPEN_CLIP):
+        arch, _, tag = name.removeprefix(OPEN_CLIP).partition("/")
+        return arch in open_clip.list_models() and (not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag))
+    return name in timm.list_models() or name in timm.list_pretrained()
+
+
+def check_name(name: str, pretrained: bool = True) -> None:
+    """Raise ValueError with the nearest name where `name` is not known."""
+    if known(name, pretrained):
+        return
+    names = timm.list_pretrained() + [f"{OPEN_CLIP}{arch}/{tag}" for arch, tag in open_clip.list_pretrained()]
+    nearest = difflib.get_close_matches(name, names + list(_controls().CONTROLS), n=1)
+    hint = f"did you mean '{nearest[0]}'?" if nearest else f"give a timm name, '{OPEN_CLIP}ARCH/TAG' or '{CONTROL}...'"
+    raise ValueError(f"unknown model '{name}'; {hint}")
+
+
+def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: bool) -> Backbone:
+    """A Backbone around a timm VisionTransformer; `data` holds the mean, std, crop_pct... of timm.data.create_transform."""
+    _refuse_unusual(name, model)
+    size, registers, distillation = model.patch_embed.img_size, model.num_reg_tokens, int(hasattr(model, "dist_token"))
+    layout = TokenLayout(model.patch_embed.grid_size, model.cls_token is not None, registers, distillation)
+    transform = timm.data.create_transform(**data | {"input_size": (3, *size)})
+    return TimmBackbone(name, model, layout, size, model.patch_embed.patch_size, transform, pretrained)
+
+
+def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+    arch = name.partition(".")[0]
+    if timm.models.is_model_in_modules(arch, ["eva"]):
+        raise ValueError(f"'{name}' applies rotary embedding after qkv, so a plain qkv hook would be silently wrong")
+    if not timm.models.is_model_in_modules(arch, ["vision_transformer", "deit"]):
+        raise ValueError(f"'{name}' is not a plain Vision Transformer; choose one of timm's vit_*, deit* or flexivit_*")
+    with torch.device("meta"):  # the architecture without memory: refuse before anything is downloaded
+        sketch = timm.create_model(name)
+    _refuse_unusual(name, sketch)
+    data = timm.data.resolve_data_config(pretrained_cfg=sketch.pretrained_cfg)
+    if size is not None:
+        _check_size(name, size, sketch.patch_embed.patch_size)
+        # A margin cropped away belongs to the size that the recipe was made for.
+        data["crop_pct"] = data["crop_pct"] if size == sketch.patch_embed.img_size else 1.0
+    with _loading(name):
+        model = timm.create_model(name, pretrained=pretrained, img_size=size)
+    return wrap_timm(name, model, data, pretrained)
+
+
+def _load_control(name: str, size: tuple[int, int] | None) -> Backbone:
+    model = _controls().build_control(name)
+    if size is not None:
+        _check_size(name, size, model.patch_embed.patch_size)
+        model.set_input_size(img_size=size)
+    return wrap_timm(name, model, CONTROL_DATA, pretrained=True)
+
+
+def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+    arch, _, tag = name.removeprefix(OPEN_CLIP).partition("/")
+    vision = open_clip.get_model_config(arch)["vision_cfg"]
+    if "timm_model_name" in vision:
+        raise ValueError(f"the vision tower of '{name}' is timm's '{vision['timm_model_name']}'; choose one of its timm names")
+    if isinstance(vision["layers"], list):
+        raise ValueError(f"'{name}' is not a Vision Transformer; choose an open_clip ViT")
+    if size is not None:
+        _check_size(name, size, (vision["patch_size"], vision["patch_size"]))
+    tag_config = open_clip.get_pretrained_cfg(arch, tag) if pretrained else {}
+    with _loading(name):
+        open_clip.pretrained.download_pretrained(tag_config)  # apart, so that a miss keeps its own error
+        clip = open_clip.create_model(
+            arch,
+            pretrained=tag if pretrained else None,
+            pretrained_text=False,
+            force_image_size=size,
+            # The activation belongs to the weights; create_model only warns where the two differ.
+            force_quick_gelu=tag_config.get("quick_gelu", False),
+        )
+    visual = clip.visual
+    if not all(isinstance(block.attn, nn.MultiheadAttention) for block in visual.transformer.resblocks):
+        raise ValueError(f"the attention of '{name}' is not nn.MultiheadAttention, so its rows cannot be rebuilt; choose another")
+    visual.output_tokens = False
+    transform = image_transform_v2(PreprocessCfg(**visual.preprocess_cfg), is_train=False)
+    layout = TokenLayout(visual.grid_size)
+    return OpenClipBackbone(name, visual, layout, visual.image_size, visual.patch_size, transform, pretrained)
+
+
+def _refuse_unusual(name: str, model: nn.Module) -> None:
+    """Raise ValueError where softmax(q k) of the qkv layer is not what the blocks compute."""
+    for block in model.blocks if isinstance(model, VisionTransformer) else [None]:
+        attn = getattr(block, "attn", None)
+        plain = type(attn) is timm.layers.Attention and getattr(attn, "gate", None) is None
+        if not plain or not hasattr(block.mlp, "fc2"):
+            raise ValueError(
+                f"'{name}' has {type(block).__name__} with {type(attn).__name__}, not plain attention followed by "
+                "an MLP, so a plain qkv hook would be silently wrong; choose another"
+            )
+
+
+def _check_size(name: str, size: tuple[int, int], patch: tuple[int, int]) -> None:
+    if any(s < p or s % p for s, p in zip(size, patch, strict=True)):
+        near = [sorted({max(s // p, 1) * p, -(-s // p) * p}) for s, p in zip(size, patch, strict=True)]
+        hint = " and ".join(" or ".join(map(str, n)) for n in (near if near[0] != near[1] else near[:1]))
+        raise ValueError(
+            f"image size {size[0]}x{size[1]} is not divisible by the patch size {patch[0]}x{patch[1]} of '{name}'; use {hint}"
+        )
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Turn the many errors of a missing or damaged checkpoint into two."""
+    try:
+        yield
+    except (OSError, EntryNotFoundError) as error:
+        errors = (error, error.__context__)
+        gated = any(isinstance(e, GatedRepoError) for e in errors)
+        if not gated and any(isinstance(e, LocalEntryNotFoundError) for e in errors):
+            constants.HF_HUB_OFFLINE = True  # to ask a hub that is out of reach takes half a minute: once a process is enough
+        reason = (
+            "is gated: accept its terms on the hub and log in"
+            if gated
+            else (
+                "is not in the Hugging Face cache, and the hub did not give it (no network, HF_HUB_OFFLINE set, or file missing)"
+            )
+        )
+        raise ModelUnavailable(f"'{name}' {reason}") from error
+    except (RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise ValueError(f"the weights of '{name}' do not load: {' '.join(str(error).split())[:200]}") from error
+
+
+def _controls() -> Any:
+    """helpers.controls, read when a control is asked for."""
+    from helpers import controls
+
+    return controls

@@ -1,0 +1,80 @@
+"""TokenLayout: the one place that knows where [CLS], registers and patches stand in a token sequence.
+
+timm and DINOv2 order their tokens [CLS][distillation][registers][patches]; registers that are added at test time are
+appended after the patches. Every other module asks the layout and slices nothing by itself.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """Where the tokens of one model at one resolution stand.
+
+    Attributes:
+        grid: patch rows and columns.
+        cls: whether a [CLS] token leads the sequence.
+        registers: trained registers between [CLS] and the patches.
+        distillation: distillation tokens between [CLS] and the registers (DeiT's distilled models have one).
+        appended: test-time registers after the patches.
+    """
+
+    grid: tuple[int, int]
+    cls: bool = True
+    registers: int = 0
+    distillation: int = 0
+    appended: int = 0
+
+    @property
+    def patches(self) -> int:
+        """Number of patch tokens."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens before the first patch."""
+        return int(self.cls) + self.distillation + self.registers
+
+    @property
+    def tokens(self) -> int:
+        """Length of the whole sequence."""
+        return self.prefix + self.patches + self.appended
+
+    def patch_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
+        """The patches of `x` (..., tokens, ...) along `dim`, in row-major order."""
+        return self._checked(x, dim).narrow(dim, self.prefix, self.patches)
+
+    def cls_token(self, x: Tensor, dim: int = -2) -> Tensor:
+        """The [CLS] token of `x`, with `dim` removed. Raises ValueError for a model without one."""
+        self.require_cls()
+        return self._checked(x, dim).select(dim, 0)
+
+    def register_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
+        """The trained registers of `x` along `dim`; length 0 where the model has none."""
+        return self._checked(x, dim).narrow(dim, self.prefix - self.registers, self.registers)
+
+    def appended_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
+        """The test-time registers of `x` along `dim`; length 0 where none was appended."""
+        return self._checked(x, dim).narrow(dim, self.prefix + self.patches, self.appended)
+
+    def to_grid(self, x: Tensor, dim: int = -1) -> Tensor:
+        """`x` with its patch dimension (of length `patches`) unfolded to (rows, columns)."""
+        return x.unflatten(dim, self.grid)
+
+    def with_appended(self, count: int) -> "TokenLayout":
+        """The layout after `count` test-time registers were appended."""
+        return replace(self, appended=self.appended + count)
+
+    def require_cls(self) -> None:
+        """Raise ValueError where there is no [CLS] token, instead of reading a patch in its place."""
+        if not self.cls:
+            raise ValueError("this model has no [CLS] token (it pools its patches); choose a model with one")
+
+    def _checked(self, x: Tensor, dim: int) -> Tensor:
+        if x.shape[dim] != self.tokens:
+            raise ValueError(
+                f"{x.shape[dim]} tokens in dimension {dim} of {tuple(x.shape)}, the layout has {self.tokens}: {self}"
+            )
+        return x
