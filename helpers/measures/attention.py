@@ -1,0 +1,44 @@
+"""Attention maps, and how far two maps or two sets of patches agree image by image."""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy.special import entr
+from scipy.stats import rankdata
+from torch import Tensor
+
+from helpers.measures._arrays import Array, like, to_numpy
+
+
+def mass(attention: Float[Array, "*batch token"], mask: Bool[Array, "... token"]) -> Float[Array, "*batch"]:
+    """The attention that lands on the tokens in `mask`: a share of the whole where the rows sum to one."""
+    return (attention * mask).sum(-1)
+
+
+def entropy(rows: Float[Array, "*batch token"]) -> Float[Array, "*batch"]:
+    """The entropy of attention rows in nats, from 0 (one token) to log(tokens) (uniform).
+
+    Raises ValueError for rows that are no distribution, such as the patches alone of a row that also covers [CLS].
+    """
+    if (rows < 0).any() or (abs(rows.sum(-1) - 1) > 1e-2).any():
+        raise ValueError("attention rows must be non-negative and sum to one; normalise them over the tokens that are kept")
+    return (torch.special.entr(rows) if isinstance(rows, Tensor) else entr(rows)).sum(-1)
+
+
+def iou(a: Bool[Array, "image patch"], b: Bool[Array, "image patch"]) -> Float[Array, " image"]:
+    """Intersection over union of two sets of patches, image by image; nan where both are empty."""
+    with np.errstate(invalid="ignore"):
+        return (a & b).sum(-1) / (a | b).sum(-1)
+
+
+def rank_correlation(a: Float[Array, "image patch"], b: Float[Array, "image patch"]) -> Float[Array, " image"]:
+    """Spearman's rank correlation of two maps, image by image (ties get their mean rank); nan where a map is constant."""
+    ranks_a, ranks_b = (rankdata(to_numpy(x), axis=1) for x in (a, b))
+    ranks_a, ranks_b = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (ranks_a, ranks_b))
+    with np.errstate(invalid="ignore"):
+        return like((ranks_a * ranks_b).sum(axis=1) / np.sqrt((ranks_a**2).sum(axis=1) * (ranks_b**2).sum(axis=1)), a)
+
+
+def top_agreement(a: Float[Array, "image patch"], b: Float[Array, "image patch"]) -> Bool[Array, " image"]:
+    """Whether both maps have their largest value at the same patch (the first of equal ones), image by image."""
+    return a.argmax(-1) == b.argmax(-1)

@@ -1,0 +1,105 @@
+"""Outlier patches by their norm. A norm is the L2 norm of a patch token before the final LayerNorm.
+
+Quantiles go through NumPy: torch.quantile refuses more than 16 million elements in many versions.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from helpers.measures._arrays import Array, like, to_numpy
+
+# Each rule turns the norms and the rule's number into a threshold.
+RULES = {
+    "percentile": lambda norms, number: np.percentile(norms, number),
+    "fixed": lambda norms, number: number,
+    "median": lambda norms, number: number * np.median(norms),
+    # 1.4826 makes the MAD of a normal distribution its standard deviation.
+    "mad": lambda norms, number: np.median(norms) + number * 1.4826 * np.median(np.abs(norms - np.median(norms))),
+}
+
+# Bimodality: everything in natural-log units of the norm. 0.1 is a factor of 1.1.
+BIN = 0.025
+WINDOWS = (4, 8, 16, 32)  # widths in bins: 0.1, 0.2, 0.4 and 0.8
+MINIMAL_SHARE = 5e-4  # of the tokens, above the valley: one patch in two images of 1000 patches
+STANDARD_ERRORS = 3.5  # a shallower valley is counting noise
+
+
+def threshold(norms: Float[Array, "..."], rule: str) -> float:
+    """The norm above which a patch is an outlier.
+
+    Args:
+        norms: patch norms, any shape; pooled.
+        rule: 'percentile:98' (Darcet et al.'s reproduction), 'fixed:100', 'median:3' (3 x the median) or
+            'mad:10' (median + 10 x 1.4826 x median absolute deviation).
+
+    A percentile always finds its share of outliers, even where there are none. Raises ValueError for another rule or no norms.
+    """
+    kind, _, number = rule.partition(":")
+    try:
+        number = float(number)
+    except ValueError:
+        number = math.nan
+    if kind not in RULES or not 0 <= number < math.inf or (kind == "percentile" and number > 100):
+        raise ValueError(f"unknown outlier rule {rule!r}; use 'percentile:98', 'fixed:100', 'median:3' or 'mad:10'")
+    norms = to_numpy(norms)
+    if norms.size == 0:
+        raise ValueError(f"no norms to apply the outlier rule {rule!r} to; give at least one image")
+    return float(RULES[kind](norms, number))
+
+
+def outliers(norms: Float[Array, "image patch"], rule: str) -> Bool[Array, "image patch"]:
+    """Which patches lie above `threshold`, one threshold for all images given."""
+    return norms > threshold(norms, rule)
+
+
+def norm_ratio(norms: Float[Array, "..."], q: float = 99.9) -> float:
+    """The `q`-th percentile of the norms over their median: how far the largest norms stand out."""
+    upper, median = np.percentile(to_numpy(norms), (q, 50))
+    return float(upper / median)
+
+
+def bimodality(norms: Float[Array, "..."]) -> float:
+    """How well an upper mode of the norms is separated: 0 for one mode, 1 for an upper mode behind an empty valley.
+
+    The depth of the deepest valley in the histogram of log norms: 1 - (tokens in the valley) / (tokens in the lower of the
+    two peaks beside it), all three counted in windows of the same width. Widths of 0.1, 0.2, 0.4 and 0.8 log units are tried,
+    so that both narrow and broad upper modes are found, and modes less than 10 % apart count as one. A valley counts where
+    it lies above the median, at least 0.05 % of the tokens lie above it, and it is deeper than 3.5 standard errors of
+    the counts; without these the ragged end of any tail would look like a mode. Log norms make the measure free of units and
+    a log-normal distribution symmetric. Norms of zero are left out.
+    """
+    norms = to_numpy(norms)
+    logs = np.log(norms[norms > 0], dtype=np.float64)
+    if logs.size == 0:
+        return 0.0
+    low = logs.min()
+    counts = np.bincount(((logs - low) / BIN).astype(np.int64))
+    depths = [0.0]
+    for width in WINDOWS:
+        padded = np.pad(counts, width)
+        windows = np.convolve(padded, np.ones(width, dtype=np.int64), mode="same")
+        peak = np.minimum(np.maximum.accumulate(windows), np.maximum.accumulate(windows[::-1])[::-1])
+        above = padded[::-1].cumsum()[::-1] / logs.size
+        counted = (MINIMAL_SHARE <= above) & (above <= 0.5) & (peak - windows > STANDARD_ERRORS * np.sqrt(peak + windows))
+        depths += list(1 - windows[counted] / peak[counted])
+    return float(max(depths))
+
+
+def block_quantiles(
+    norms: Float[Array, "image block patch"], quantiles: Sequence[float] = (0.5, 0.98, 1.0)
+) -> Float[np.ndarray, "quantile block"]:
+    """Quantiles of the patch norms of all images, block by block; by default median, 98th percentile and maximum."""
+    return np.quantile(to_numpy(norms), quantiles, axis=(0, 2))
+
+
+def onset_block(norms: Float[Array, "image block patch"], rule_factor: float = 3.0) -> Int[Array, " image"]:
+    """The first block (0-based) whose largest patch norm exceeds `rule_factor` times that block's median over all images.
+
+    -1 for an image without such a block (Darcet et al., Fig. 4a asks the same of the layers by eye).
+    """
+    values = to_numpy(norms)
+    exceeds = values.max(axis=2) > rule_factor * np.median(values, axis=(0, 2))
+    return like(np.where(exceeds.any(axis=1), exceeds.argmax(axis=1), -1), norms)

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.metrics import jaccard_score
+
+from helpers.measures.attention import entropy, iou, mass, rank_correlation, top_agreement
+
+BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+
+
+@BOTH
+def test_mass_is_the_attention_in_the_mask(convert):
+    attention = np.array([[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]])
+    mask = np.array([[[True, False, True], [False, False, True]]])
+    assert np.asarray(mass(convert(attention), convert(mask))) == pytest.approx(np.array([[0.7, 0.8]]))
+    assert np.asarray(mass(convert(attention), convert(mask[0, 1]))) == pytest.approx(np.array([[0.2, 0.8]]))  # one mask for all
+    assert type(mass(convert(attention), convert(mask))) is type(convert(attention))
+
+
+@BOTH
+def test_entropy_closed_forms_and_scipy(convert):
+    uniform, one_token = np.full((1, 8), 1 / 8), np.eye(8)[:1]
+    assert np.asarray(entropy(convert(np.concatenate([uniform, one_token])))) == pytest.approx(np.array([np.log(8), 0]))
+    rows = np.random.default_rng(0).dirichlet(np.ones(50), size=(3, 4))
+    assert np.asarray(entropy(convert(rows))) == pytest.approx(stats.entropy(rows, axis=-1))
+
+
+@pytest.mark.parametrize("rows", [[[0.2, 0.2]], [[1.5, -0.5]], [[0.5, 0.5], [3.0, 4.0]]])
+def test_entropy_refuses_what_is_no_distribution(rows):
+    with pytest.raises(ValueError, match="sum to one"):
+        entropy(np.array(rows))
+
+
+@BOTH
+def test_iou_against_sklearn(convert):
+    a, b = np.random.default_rng(0).random((2, 20, 30)) < 0.2
+    expected = [jaccard_score(x, y) for x, y in zip(a, b, strict=True)]
+    assert np.asarray(iou(convert(a), convert(b))) == pytest.approx(expected)
+
+
+@BOTH
+def test_iou_of_empty_sets_is_nan(convert):
+    a = np.array([[False, False], [False, True], [True, True]])
+    b = np.array([[False, False], [False, False], [True, True]])
+    assert np.asarray(iou(convert(a), convert(b))).tolist() == pytest.approx([np.nan, 0, 1], nan_ok=True)
+
+
+@BOTH
+@pytest.mark.parametrize("ties", [False, True])
+def test_rank_correlation_against_scipy(convert, ties):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 10, 196))
+    b += 0.5 * a
+    if ties:
+        a, b = a.round(), b.round()
+    expected = [stats.spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
+    found = rank_correlation(convert(a), convert(b))
+    assert type(found) is type(convert(a)) and np.asarray(found) == pytest.approx(expected)
+
+
+def test_rank_correlation_knows_monotone_reversed_and_constant_maps():
+    a = np.random.default_rng(0).normal(size=(1, 50))
+    maps = np.concatenate([np.exp(a), -(a**3), np.ones((1, 50))])
+    assert rank_correlation(a.repeat(3, axis=0), maps).tolist() == pytest.approx([1, -1, np.nan], nan_ok=True)
+
+
+@BOTH
+def test_top_agreement(convert):
+    a = np.array([[0.1, 0.9, 0.3], [0.1, 0.9, 0.3], [0.5, 0.5, 0.1]])
+    b = np.array([[1.0, 20.0, 3.0], [30.0, 20.0, 3.0], [9.0, 1.0, 1.0]])
+    assert np.asarray(top_agreement(convert(a), convert(b))).tolist() == [True, False, True]

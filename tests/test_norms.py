@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+import torch
+from scipy.stats import median_abs_deviation
+
+from helpers.measures.norms import bimodality, block_quantiles, norm_ratio, onset_block, outliers, threshold
+
+
+def mixture(share, shift, spread, tokens=64 * 196, seed=0):
+    """Norms around 33, and a `share` of them around exp(shift) times that."""
+    rng = np.random.default_rng(seed)
+    upper = round(tokens * share)
+    return np.exp(np.concatenate([rng.normal(3.5, 0.15, tokens - upper), rng.normal(3.5 + shift, spread, upper)]))
+
+
+@pytest.mark.parametrize(
+    "rule, expected",
+    [("percentile:98", 98.0), ("percentile:0", 0.0), ("percentile:100", 100.0), ("fixed:37.5", 37.5), ("median:3", 150.0)],
+)
+def test_threshold_closed_forms(rule, expected):
+    norms = np.arange(101.0)
+    assert threshold(norms, rule) == expected
+    assert threshold(torch.from_numpy(norms.reshape(1, 101)), rule) == expected
+
+
+def test_threshold_mad_is_scipys():
+    norms = np.random.default_rng(0).lognormal(3, 0.5, (8, 196))
+    expected = np.median(norms) + 10 * median_abs_deviation(norms, axis=None, scale="normal")
+    assert threshold(norms, "mad:10") == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rule", ["98", "percentile", "percentile:", "percentile:101", "percentile:-1", "quantile:9", "median:nan", "mad:x", ""]
+)
+def test_threshold_names_a_bad_rule_and_the_good_ones(rule):
+    with pytest.raises(ValueError, match="'percentile:98', 'fixed:100', 'median:3' or 'mad:10'") as error:
+        threshold(np.ones(3), rule)
+    assert repr(rule) in str(error.value)
+
+
+def test_threshold_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match="at least one image"):
+        threshold(torch.zeros(0, 196), "percentile:98")
+
+
+def test_threshold_beyond_the_limit_of_torch_quantile():
+    norms = torch.arange(16 * 2**20 + 1, dtype=torch.float32).flip(0)
+    assert threshold(norms, "percentile:50") == 8 * 2**20
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+def test_outliers_share_one_threshold(convert):
+    norms = np.full((2, 50), 10.0)
+    norms[1, :2] = [40.0, 29.0]
+    found = outliers(convert(norms), "median:3")
+    assert type(found) is type(convert(norms))
+    assert np.argwhere(np.asarray(found)).tolist() == [[1, 0]]
+    # A percentile finds its share even where all images are alike.
+    assert np.asarray(outliers(convert(np.arange(100.0).reshape(2, 50)), "percentile:98")).sum() == 2
+    assert not outliers(convert(np.full((2, 50), 7.0)), "percentile:98").any()
+
+
+def test_norm_ratio_closed_form():
+    assert norm_ratio(np.arange(1.0, 1002.0)) == pytest.approx(1000 / 501)
+    assert norm_ratio(torch.arange(1.0, 102.0), q=90.0) == pytest.approx(91 / 51)
+    assert norm_ratio(torch.full((4, 9), 3.0)) == 1.0
+
+
+@pytest.mark.parametrize("share", [0.005, 0.01, 0.02, 0.2, 0.45])
+def test_bimodality_finds_a_separated_upper_mode(share):
+    assert bimodality(mixture(share, shift=2.5, spread=0.3)) == 1.0
+
+
+def test_bimodality_between_none_and_full():
+    depths = [bimodality(mixture(0.1, shift, 0.15, tokens=100_000)) for shift in (0.3, 0.6, 0.8, 1.2)]
+    assert depths[0] == 0 and depths == sorted(depths) and 0.2 < depths[1] < 0.7 < depths[2] < depths[3]
+
+
+def test_bimodality_is_the_valley_depth():
+    # Uniform blocks of log norms: 8000 tokens a unit, then 2000 in the valley, then 4000.
+    logs = np.concatenate([np.linspace(a, a + 1, n, endpoint=False) for a, n in ((0, 8000), (1, 2000), (2, 4000))])
+    assert bimodality(np.exp(logs)) == pytest.approx(1 - 2000 / 4000, abs=0.02)
+
+
+@pytest.mark.parametrize("tokens", [196, 64 * 196, 200_000])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng, n: np.abs(rng.normal(40, 6, n)),
+        lambda rng, n: rng.lognormal(3, 0.3, n),
+        lambda rng, n: rng.lognormal(3, 1.0, n),
+        lambda rng, n: 20 * (1 + rng.pareto(3, n)),
+        lambda rng, n: np.exp(3 + 0.2 * rng.standard_t(3, n)),
+        lambda rng, n: rng.uniform(10, 100, n),
+    ],
+    ids=["normal", "log-normal", "wide log-normal", "pareto", "t3", "uniform"],
+)
+def test_bimodality_of_one_mode_is_zero(draw, tokens):
+    assert [bimodality(draw(np.random.default_rng(seed), tokens)) for seed in range(5)] == [0.0] * 5
+
+
+def test_bimodality_ignores_what_is_no_upper_mode():
+    assert bimodality(torch.full((4, 196), 7.0)) == 0
+    assert bimodality(np.zeros((4, 196))) == 0
+    assert bimodality(1 / mixture(0.02, 2.5, 0.3)) == 0  # a lower mode
+    assert bimodality(np.repeat([10.0, 10.5], 5000)) == 0  # closer than 10 %
+    assert bimodality(mixture(0.0004, 2.5, 0.1, tokens=100_000)) == 0  # fewer than 0.05 %
+
+
+def test_bimodality_has_no_units_and_takes_tensors():
+    norms = mixture(0.02, 1.0, 0.2)
+    assert bimodality(torch.from_numpy(norms).float().reshape(64, 196)) == pytest.approx(bimodality(norms), abs=0.05)
+    assert bimodality(1000 * norms) == pytest.approx(bimodality(norms), abs=0.05)
+
+
+def test_onset_block_against_a_loop():
+    rng = np.random.default_rng(0)
+    norms = rng.lognormal(2, 0.1, (6, 5, 20)).astype(np.float32)
+    norms[0, 3:, 7] *= 10
+    norms[1, 1, 0] *= 10  # only passing
+    norms[2, 4, 19] *= 10
+    norms[5] *= np.float32(1.5)  # a whole image a little higher is no onset
+    reference = [next((b for b in range(5) if image[b].max() > 3 * np.median(norms[:, b])), -1) for image in norms]
+    assert onset_block(norms).tolist() == reference == [3, 1, 4, -1, -1, -1]
+    onset = onset_block(torch.from_numpy(norms))
+    assert onset.tolist() == reference and onset.dtype == torch.int64
+    assert onset_block(norms, rule_factor=20.0).tolist() == [-1] * 6
+
+
+def test_block_quantiles_pool_images_and_patches():
+    norms = torch.arange(2 * 3 * 5, dtype=torch.float32).reshape(2, 3, 5)
+    expected = [[np.quantile(norms[:, block].flatten(), q) for block in range(3)] for q in (0.5, 0.98, 1.0)]
+    np.testing.assert_allclose(block_quantiles(norms), expected)

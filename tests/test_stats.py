@@ -1,0 +1,249 @@
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats as scipy_stats
+from sklearn.metrics import roc_auc_score
+
+from helpers.measures import stats
+from helpers.measures.stats import (
+    Estimate,
+    auc,
+    bootstrap,
+    bootstrap_auc,
+    bootstrap_cohens_d,
+    bootstrap_enrichment,
+    bootstrap_matched_auc,
+    cliffs_delta,
+    cohens_d,
+    enrichment,
+    matched_auc,
+    mcnemar,
+)
+
+OVER_PATCHES = [bootstrap_auc, bootstrap_matched_auc, bootstrap_cohens_d, bootstrap_enrichment]
+POINT = {
+    bootstrap_auc: lambda s, m: auc(s[m], s[~m]),
+    bootstrap_matched_auc: matched_auc,
+    bootstrap_cohens_d: lambda s, m: cohens_d(s[m], s[~m]),
+    bootstrap_enrichment: enrichment,
+}
+
+
+def planted(images=60, patches=40, share=0.1, effect=1.0, image_spread=0.0, digits=None, seed=0):
+    rng = np.random.default_rng(seed)
+    mask = rng.random((images, patches)) < share
+    scores = rng.normal(size=(images, patches)) + effect * mask + image_spread * rng.normal(size=(images, 1)) * (2 * mask - 1)
+    return (scores if digits is None else scores.round(digits)), mask
+
+
+def resampled_by_hand(statistic, images, resamples=300, seed=0):
+    """The plain bootstrap: draw whole images, pool their patches, compute again."""
+    weights = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=resamples)
+    draws = [statistic(np.repeat(np.arange(images), w)) for w in weights]
+    return np.nanquantile(draws, (0.025, 0.975))
+
+
+def test_bootstrap_mean_has_the_textbook_interval():
+    values = np.random.default_rng(0).normal(5, 2, 400)
+    estimate = bootstrap(values, resamples=4000)
+    half = 1.96 * values.std(ddof=1) / 20
+    assert estimate.value == pytest.approx(values.mean()) and estimate.n == 400
+    assert (estimate.low, estimate.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.02)
+    reference = scipy_stats.bootstrap((values,), np.mean, method="percentile", n_resamples=4000, rng=1).confidence_interval
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(reference), abs=0.02)
+
+
+def test_bootstrap_covers_at_its_level():
+    rng = np.random.default_rng(1)
+    covered = [e.low <= 0 <= e.high for e in (bootstrap(rng.normal(size=50), resamples=200, level=0.8) for _ in range(300))]
+    assert np.mean(covered) == pytest.approx(0.8, abs=0.07)
+
+
+def test_bootstrap_leaves_nan_images_out_and_takes_any_statistic():
+    values = np.array([1.0, np.nan, 3.0, 8.0])
+    assert bootstrap(values) == bootstrap(values[[0, 2, 3]])
+    assert bootstrap(torch.from_numpy(values), np.median).value == 3 and bootstrap(values).n == 3
+    assert bootstrap(torch.tensor([True, False, True, True])).value == 0.75
+    rows = np.array([[1.0, 5.0], [np.nan, 2.0], [np.nan, np.nan]])
+    assert bootstrap(rows).value == pytest.approx(8 / 3) and bootstrap(rows).n == 2
+    assert bootstrap(np.array([4.0])) == Estimate(4, 4, 4, 1)
+
+
+def test_same_seed_same_interval():
+    scores, mask = planted()
+    for function, arguments in [(bootstrap, (scores.mean(axis=1),)), *((f, (scores, mask)) for f in OVER_PATCHES)]:
+        assert function(*arguments) == function(*arguments)
+        assert function(*arguments)[1:3] != function(*arguments, seed=1)[1:3]
+
+
+@pytest.mark.parametrize("digits", [None, 0])
+def test_auc_against_sklearn_and_scipy(digits):
+    scores, mask = planted(digits=digits)
+    assert auc(scores[mask], scores[~mask]) == pytest.approx(roc_auc_score(mask.ravel(), scores.ravel()))
+    u = scipy_stats.mannwhitneyu(scores[mask], scores[~mask]).statistic
+    assert auc(torch.from_numpy(scores[mask]), torch.from_numpy(scores[~mask])) == pytest.approx(u / mask.sum() / (~mask).sum())
+
+
+def test_auc_closed_forms():
+    assert auc(np.array([3, 4]), np.array([1, 2])) == 1
+    assert auc(np.array([1.0, np.nan]), np.array([2.0])) == 0
+    assert auc(np.ones(3), np.ones(5)) == 0.5
+    assert math.isnan(auc(np.array([]), np.array([1.0]))) and math.isnan(auc(np.array([np.nan]), np.array([1.0])))
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+@pytest.mark.parametrize("digits", [None, 1])
+def test_intervals_are_those_of_the_plain_bootstrap_over_images(function, digits):
+    scores, mask = planted(patches=30, digits=digits, image_spread=0.5)
+    estimate = function(scores, mask, resamples=300)
+    statistic = POINT[function]
+    if function is bootstrap_enrichment:
+        high = scores > np.quantile(scores, 0.75)
+        reference = resampled_by_hand(lambda i: high[i][mask[i]].mean() / high[i][~mask[i]].mean(), len(scores))
+    else:
+        reference = resampled_by_hand(lambda i: statistic(scores[i], mask[i]), len(scores))
+    assert estimate.value == pytest.approx(statistic(scores, mask)) and estimate.n == len(scores)
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(reference), abs=1e-3 if digits is None else 1e-6)
+
+
+def test_coarse_bins_leave_the_auc_exact_and_its_interval_in_place(monkeypatch):
+    scores, mask = planted(effect=3.0)
+    fine = bootstrap_auc(scores, mask)
+    monkeypatch.setattr(stats, "BINS", 3)
+    coarse = bootstrap_auc(scores, mask)
+    assert coarse.value == fine.value and coarse != fine
+    assert (coarse.low, coarse.high) == pytest.approx((fine.low, fine.high), abs=0.005)
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+def test_intervals_resample_images_not_tokens(function):
+    # Every image is one token repeated 20 times: 20 times the tokens, no more information.
+    scores, mask = planted(images=100, patches=10, share=0.3)
+    few, many = function(scores, mask), function(np.tile(scores, (1, 20)), np.tile(mask, (1, 20)))
+    assert many.high - many.low == pytest.approx(few.high - few.low, rel=0.05)
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+@pytest.mark.parametrize("kind", ["all nan", "no positive", "no negative", "no image"])
+def test_empty_groups_give_nan_and_do_not_crash(function, kind, recwarn):
+    scores, mask = planted(images=5)
+    scores = {"all nan": np.full_like(scores, np.nan), "no image": scores[:0]}.get(kind, scores)
+    mask = {"no positive": np.zeros_like(mask), "no negative": np.ones_like(mask), "no image": mask[:0]}.get(kind, mask)
+    estimate = function(torch.from_numpy(scores), torch.from_numpy(mask))
+    assert all(map(math.isnan, estimate[:3])) and estimate.n == 0
+    assert math.isnan(POINT[function](scores, mask))
+    assert not list(recwarn)
+
+
+def test_bootstrap_of_nothing_is_nan(recwarn):
+    for values in (np.array([]), np.full(3, np.nan), np.full((2, 3), np.nan)):
+        assert all(map(math.isnan, bootstrap(values)[:3])) and bootstrap(values).n == 0
+    assert not list(recwarn)
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+def test_nan_scores_are_left_out(function):
+    scores, mask = planted(images=30)
+    holed = np.concatenate([scores, np.full((2, 40), np.nan)])
+    holed[0, :5] = np.nan
+    estimate = function(holed, np.concatenate([mask, mask[:2]]))
+    kept = ~np.isnan(holed)
+    assert estimate.n == 30 and estimate.low < estimate.value < estimate.high
+    if function is bootstrap_auc:
+        both = np.concatenate([mask, mask[:2]])
+        assert estimate.value == auc(holed[both & kept], holed[~both & kept])
+
+
+def test_few_positive_images_do_not_crash():
+    scores, mask = planted(images=12)
+    mask[1:] = False  # many resamples hold no positive patch at all
+    for function in OVER_PATCHES:
+        assert all(map(math.isfinite, function(scores, mask)))
+
+
+def test_matched_auc_against_pairs_and_removes_position():
+    rng = np.random.default_rng(0)
+    scores, mask = planted(images=30, patches=12, share=0.3, digits=1)
+    pairs = [(a, b) for s, m in zip(scores.T, mask.T, strict=True) for a in s[m] for b in s[~m]]
+    assert matched_auc(scores, mask) == pytest.approx(np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs]))
+    # Outliers sit where scores are high on every image: position explains all of it.
+    position = np.linspace(-3, 3, 40)
+    scores, mask = position + rng.normal(size=(200, 40)), rng.random((200, 40)) < scipy_stats.norm.cdf(position - 1)
+    assert auc(scores[mask], scores[~mask]) > 0.85
+    estimate = bootstrap_matched_auc(torch.from_numpy(scores), torch.from_numpy(mask))
+    assert estimate.low < 0.5 < estimate.high and estimate.high - estimate.low < 0.08
+    # Outliers at fixed positions leave nothing to compare.
+    assert math.isnan(matched_auc(scores, np.broadcast_to(position > 1, scores.shape)))
+
+
+def test_effect_sizes_closed_forms():
+    positive, negative = np.array([3.0, 4.0, 5.0]), np.array([1.0, 2.0, 3.0])
+    assert cohens_d(positive, negative) == pytest.approx(2) == -cohens_d(negative, positive)
+    assert cliffs_delta(positive, negative) == pytest.approx(8 / 9)
+    assert math.isnan(cohens_d(np.ones(3), np.ones(3))) and math.isnan(cliffs_delta(np.array([]), positive))
+    # Planted: one standard deviation; and far from zero, in float32.
+    a, b = np.random.default_rng(0).normal(size=(2, 20_000)).astype(np.float32)
+    assert cohens_d(torch.from_numpy(a + 1), torch.from_numpy(b)) == pytest.approx(1, abs=0.03)
+    t = scipy_stats.ttest_ind(a + 1, b).statistic
+    assert cohens_d(a + 1, b) == pytest.approx(t * np.sqrt(2 / 20_000), rel=1e-4)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    assert cohens_d(a + 1e6, b + 1e6) == pytest.approx(cohens_d(a, b), rel=1e-6)
+
+
+def test_enrichment_planted_and_closed():
+    scores = np.arange(100.0).reshape(10, 10)
+    mask = scores >= 80
+    # Above the 75th percentile: 25 tokens, all 20 masked ones and 5 of the 80 others.
+    assert enrichment(scores, mask) == pytest.approx(1 / (5 / 80))
+    assert math.isnan(enrichment(scores, scores >= 75))  # no other token is above: infinite
+    rng = np.random.default_rng(0)
+    high = rng.random((400, 100)) < 0.25
+    mask = rng.random((400, 100)) < np.where(high, 0.05, 0.02)
+    estimate = bootstrap_enrichment(high + rng.random((400, 100)), mask, quantile=1 - high.mean())
+    truth = (0.25 * 0.05 / (0.25 * 0.05 + 0.75 * 0.02)) / (0.25 * 0.95 / (0.25 * 0.95 + 0.75 * 0.98))
+    assert estimate.low < truth < estimate.high and estimate.value == pytest.approx(truth, abs=0.15)
+
+
+def test_mcnemar_is_the_exact_binomial():
+    a, b = np.zeros((2, 20), dtype=bool)
+    a[:8], b[8:10] = True, True
+    assert mcnemar(a, b) == pytest.approx(2 * scipy_stats.binom.cdf(2, 10, 0.5))
+    assert mcnemar(torch.from_numpy(b), torch.from_numpy(a)) == mcnemar(a, b)
+    assert mcnemar(a, a) == 1
+
+
+def test_thousand_images_take_under_two_seconds():
+    scores, mask = planted(images=1000, patches=196, share=0.02, effect=0.3)
+    for function in OVER_PATCHES:
+        start = time.process_time()
+        estimate = function(scores.astype(np.float32), mask)
+        assert time.process_time() - start < 2 * 2  # 2 s, and as much again for a busy machine
+        assert estimate.low < estimate.value < estimate.high
+
+
+def test_share_has_wilsons_interval():
+    """k = 0 of n: [0, z^2 / (n + z^2)] (Wilson 1927), where a bootstrap would say [0, 0]."""
+    none, some = stats.share(np.zeros(80, dtype=bool)), stats.share(np.arange(80) < 20)
+    z2 = scipy_stats.norm.ppf(0.975) ** 2
+    np.testing.assert_allclose(none, (0, 0, z2 / (80 + z2), 80), atol=1e-12)
+    centre, half = (0.25 + z2 / 160) / (1 + z2 / 80), np.sqrt(z2 * (0.25 * 0.75 / 80 + z2 / 25600)) / (1 + z2 / 80)
+    np.testing.assert_allclose(some, (0.25, centre - half, centre + half, 80))
+    assert np.isnan(stats.share(np.zeros(0, dtype=bool)).value)
+
+
+def test_position_share_of_fixed_and_of_moving_patches():
+    rng = np.random.default_rng(0)
+    fixed = np.zeros((400, 100), dtype=bool)
+    fixed[:, [3, 17, 50]] = True
+    assert stats.position_share(fixed)[:3] == (1, 1, 1)
+    moving = stats.position_share(rng.random((400, 100)) < 0.03)
+    assert moving.low < 0.03 < moving.high and moving.n == 200
+    # Half of the patches stand still: 2 of the 4 that an image has on average.
+    half = rng.random((400, 100)) < 0.02
+    half[:, [3, 17]] = True
+    found = stats.position_share(half)
+    assert 0.45 < found.low < found.value < found.high < 0.56
+    assert np.isnan(stats.position_share(np.zeros((10, 5), dtype=bool)).value)
