@@ -1,0 +1,340 @@
+"""One function per figure: (data, axes) -> axes. Nothing is measured here; the same functions serve notebooks and figure tests.
+
+    plt.rcParams.update(figures.STYLE)
+    figure, ax = plt.subplots()
+    figures.norm_histogram(norms, thresholds, ax)
+
+Blocks are counted from 0. A figure grows in height where the names of its models need the room. A model keeps its colour where
+figures get the models in the same order.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike
+
+COLOURS = sns.color_palette("colorblind")
+MARKERS = "osD^vP*X"
+GREY = "0.4"
+NORM = "patch L2 norm before the final LayerNorm"
+PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
+
+
+# The look of all figures: solid white (also on a dark page), constrained layout, legible at 700 pixels (7 inches) width.
+STYLE = {
+    "figure.dpi": 100,
+    "figure.figsize": (7, 4),
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def token_maps(
+    images: Iterable, norm_maps: Iterable, attention_maps: Iterable, axes: np.ndarray, labels: Sequence[str] = ()
+) -> np.ndarray:
+    """Rows of three panels: image, patch norms, [CLS] attention.
+
+    Args:
+        images: one a row, PIL or (height, width, 3).
+        norm_maps, attention_maps: one (patch row, patch column) a row, each with its own colour scale.
+        axes: (row, 3).
+        labels: one a row, such as the model, written beside the image.
+    """
+    axes = np.asarray(axes).reshape(-1, 3)
+    for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
+        norms, attention = np.asarray(norms), np.asarray(attention)
+        row[0].imshow(np.asarray(image))
+        _colourbar(row[1].imshow(norms, cmap="viridis", interpolation="nearest", norm=_scale(norms)), row[1])
+        _colourbar(row[2].imshow(attention, cmap="magma", interpolation="nearest", vmin=0), row[2])
+    for ax, title in zip(axes[0], ("image", _wrapped(NORM), "[CLS] attention\nin the last block"), strict=True):
+        ax.set_title(title)
+    for ax, label in zip(axes[:, 0], labels, strict=False):
+        ax.set_ylabel(_wrapped(label))
+    _bare(axes)
+    return axes
+
+
+def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, float], ax: Axes, rule: str = "") -> Axes:
+    """Share of patch tokens per norm, one outline a model, with its outlier threshold as a dashed line. Both axes logarithmic.
+
+    Args:
+        norms: model -> patch norms, any shape, positive.
+        thresholds: model -> outlier threshold; a model may lack one.
+        rule: how the thresholds were found, such as 'percentile:98', for the legend.
+    """
+    norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
+    low, high = min(values.min() for values in norms.values()), max(values.max() for values in norms.values())
+    edges = np.geomspace(low, max(high, 1.01 * low), 81)
+    for (model, values), colour in zip(norms.items(), itertools.cycle(COLOURS), strict=False):
+        ax.stairs(np.histogram(values, edges)[0] / values.size, edges, color=colour, linewidth=1.6, label=_wrapped(model))
+        if model in thresholds:
+            ax.axvline(thresholds[model], color=colour, linestyle="--", linewidth=1)
+    ax.set(xlabel=NORM, ylabel="share of patch tokens per bin", yscale="log")
+    _log_axis(ax, "x")
+    label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
+    threshold = Line2D([], [], color=GREY, linestyle="--", linewidth=1, label=label)
+    _legend(ax, [*ax.get_legend_handles_labels()[0], threshold])
+    return ax
+
+
+def size_prevalence(
+    rows: Sequence[tuple[float, object]], not_run: Mapping[str, str], ax: Axes, claimed: float | None = None
+) -> Axes:
+    """A value, such as the share of images with an outlier, against the size of the model on a logarithmic axis.
+
+    Args:
+        rows: (parameters, value) a model. A value has name, unit, model, value, low and high (None where undefined).
+        not_run: model -> reason; the legend counts these models, and names those whose value is undefined.
+        claimed: the size from which on outliers are claimed, drawn as a dotted line.
+    """
+    handles, absent = [], []
+    for (parameters, value), colour, marker in zip(rows, itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False):
+        if value.value is None:
+            absent.append(f"undefined: {value.model}")
+            continue
+        _interval(ax, value, parameters, upright=True, color=colour, marker=marker, markerfacecolor="none")
+        handles.append(
+            Line2D([], [], linestyle="", color=colour, marker=marker, markerfacecolor="none", label=_wrapped(value.model))
+        )
+    if claimed is not None:
+        line = ax.axvline(claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million")
+        handles.append(line)
+    if not_run:
+        absent.append(f"models not run: {len(not_run)}")
+    ax.set(xlabel="parameters (millions)", ylabel=_quantity([value for _, value in rows]))
+    _log_axis(ax, "x", FuncFormatter(lambda count, _: f"{count / 1e6:g}"))
+    _legend(ax, [*handles, *(Line2D([], [], linestyle="", label=_wrapped(text)) for text in absent)])
+    return ax
+
+
+def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axes:
+    """Density of the cosine similarity to neighbouring patches, for normal and for outlier patches (Darcet et al., Fig. 5a).
+
+    Args:
+        normal, outlier: similarities, any shape; nan are left out and a group may be empty.
+    """
+    groups = {"normal patches": np.asarray(normal), "outlier patches": np.asarray(outlier)}
+    groups = {name: values[np.isfinite(values)] for name, values in groups.items()}
+    edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), 40)
+    for (name, values), colour in zip(groups.items(), COLOURS, strict=False):
+        heights = np.histogram(values, edges, density=True)[0] if values.size else np.zeros(len(edges) - 1)
+        ax.stairs(heights, edges, color=(*colour, 0.35), fill=True)
+        ax.stairs(heights, edges, color=colour, linewidth=1.6, label=f"{name}\n(n = {values.size:,})")
+    ax.set(xlabel="mean cosine similarity to the neighbouring patches,\nafter patch embedding", ylabel="density")
+    _legend(ax, ax.get_legend_handles_labels()[0])
+    return ax
+
+
+def block_norms(
+    norms: Mapping[str, ArrayLike], ax: Axes, quantiles: Sequence[str] = ("median", "98th percentile", "maximum")
+) -> Axes:
+    """Quantiles of the patch norm after each block, one colour a model, one line style a quantile. Logarithmic norm axis.
+
+    Args:
+        norms: model -> (quantile, block), in the order of `quantiles`; three at most.
+    """
+    styles = ("-", "--", ":")
+    for rows, colour in zip(norms.values(), itertools.cycle(COLOURS), strict=False):
+        for row, linestyle in zip(np.asarray(rows), styles, strict=False):
+            ax.plot(row, color=colour, linestyle=linestyle, linewidth=1.6, marker=".", markersize=4)
+    ax.set(xlabel="block (0 = first)", ylabel="patch L2 norm after the block")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _log_axis(ax, "y")
+    colours = [
+        Line2D([], [], color=colour, label=_wrapped(model))
+        for model, colour in zip(norms, itertools.cycle(COLOURS), strict=False)
+    ]
+    kinds = [
+        Line2D([], [], color=GREY, linestyle=linestyle, label=name) for name, linestyle in zip(quantiles, styles, strict=False)
+    ]
+    _legend(ax, [*colours, *kinds])
+    return ax
+
+
+def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
+    """A strip of patch-norm maps, one a block, on one colour scale.
+
+    Args:
+        maps: (block, patch row, patch column).
+        axes: at least one a block, any shape; the rest are left empty.
+    """
+    maps, panels = np.asarray(maps), np.ravel(axes)
+    scale = _scale(maps)
+    for ax, (block, values) in zip(panels, enumerate(maps), strict=False):
+        drawn = ax.imshow(values, cmap="viridis", interpolation="nearest", norm=scale)
+        ax.set_title(f"block {block}")
+    _bare(panels)
+    for ax in panels[len(maps) :]:
+        ax.set_axis_off()
+    _colourbar(drawn, list(panels), label="patch L2 norm\nafter the block")
+    return axes
+
+
+def share_maps(shares: Mapping[str, ArrayLike], axes: np.ndarray) -> np.ndarray:
+    """One map a model: the share of images in which each grid position holds an outlier patch, on one scale from 0 to 1.
+
+    Args:
+        shares: model -> (patch row, patch column).
+        axes: one a model, any shape.
+    """
+    panels = np.ravel(axes)
+    for ax, (model, share) in zip(panels, shares.items(), strict=True):
+        drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="nearest", vmin=0, vmax=1)
+        ax.set_title(_wrapped(model, 18))
+    _bare(panels)
+    _colourbar(drawn, list(panels), label="share of images with\nan outlier here")
+    return axes
+
+
+def marked_patches(image, planted: ArrayLike, found: ArrayLike, ax: Axes) -> Axes:
+    """An image with the planted outlier patches outlined and those that were found dotted.
+
+    Args:
+        planted, found: (patch row, patch column) bool.
+    """
+    pixels = np.asarray(image)
+    patch = np.array(pixels.shape[:2]) / np.shape(planted)
+    ax.imshow(pixels)
+    for row, column in np.argwhere(np.asarray(planted)):
+        corner = (column * patch[1] - 0.5, row * patch[0] - 0.5)
+        ax.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="white", linewidth=2.4))
+        ax.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="black", linewidth=1))
+    centres = (np.argwhere(np.asarray(found)) + 0.5) * patch - 0.5
+    ax.plot(centres[:, 1], centres[:, 0], "o", markersize=4, markerfacecolor=COLOURS[1], markeredgecolor="black", linestyle="")
+    _bare(ax)
+    return ax
+
+
+def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes) -> Axes:
+    """Share of images per block in which outliers start, bars side by side for the models.
+
+    Args:
+        onset: model -> first block of each image (image,), -1 where there is none.
+        depth: number of blocks, of the deepest model.
+    """
+    positions = np.array([*range(depth), depth + 1])  # the last one is 'none', set apart
+    width = 0.8 / len(onset)
+    for i, ((model, blocks), colour) in enumerate(zip(onset.items(), itertools.cycle(COLOURS), strict=False)):
+        blocks = np.asarray(blocks)
+        shares = np.bincount(np.where(blocks < 0, depth, blocks), minlength=depth + 1) / max(blocks.size, 1)
+        ax.bar(positions + (i + 0.5) * width - 0.4, shares, width, color=colour, label=_wrapped(model))
+    ticks = range(0, depth, math.ceil(depth / 12))
+    ax.set_xticks([*ticks, depth + 1], [*map(str, ticks), "none"])
+    ax.set(xlabel="block in which outlier patches start (0 = first)", ylabel="share of images")
+    _legend(ax, ax.get_legend_handles_labels()[0])
+    return ax
+
+
+def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
+    """One quantity of several models with its intervals, and the margin of the criterion as a dashed line.
+
+    Args:
+        values: each has name, unit, model, value, low and high (None where undefined); one name for all.
+    """
+    centred = {"ha": "center", "va": "center", "color": GREY, "backgroundcolor": "white"}
+    for row, value in enumerate(values):
+        if value.value is None:
+            ax.annotate("undefined", (0.5, row), xycoords=("axes fraction", "data"), **centred)
+        else:
+            _interval(ax, value, row, upright=False, color=COLOURS[0], marker="o")
+    ax.axvline(margin, color=GREY, linestyle="--", linewidth=1, label=f"criterion: {margin:g}")
+    labels = [_wrapped(value.model) for value in values]
+    ax.set_yticks(range(len(values)), labels)
+    _make_room(ax, len(values) * (max((label.count("\n") for label in labels), default=0) + 1.5) * 0.16)
+    ax.set(xlabel=_quantity(values), ylim=(len(values) - 0.5, -0.5))
+    ax.grid(axis="y", alpha=0.3)
+    _legend(ax, ax.get_legend_handles_labels()[0])
+    return ax
+
+
+def _interval(ax: Axes, value, position: float, upright: bool, **drawing) -> None:
+    """A point with its interval, at `position` on the other axis."""
+    ends = [(abs(value.value - value.low),), (abs(value.high - value.value),)] if None not in (value.low, value.high) else None
+    x, y = (position, value.value) if upright else (value.value, position)
+    ax.errorbar(x, y, **{"yerr" if upright else "xerr": ends}, linestyle="", capsize=3, markersize=6, **drawing)
+
+
+def _quantity(values: Sequence) -> str:
+    """The label of the axis that shows these values: name and unit."""
+    names = {f"{value.name.replace('_', ' ')} ({value.unit})" if value.unit else value.name.replace("_", " ") for value in values}
+    if len(names) > 1:
+        raise ValueError(f"one axis shows one quantity, not {', '.join(sorted(names))}; draw one figure for each")
+    return names.pop() if names else ""
+
+
+def _scale(values: np.ndarray) -> Normalize:
+    """A logarithmic colour scale where the values span a decade, else a linear one."""
+    low, high = values.min(), values.max()
+    return LogNorm(low, high) if 0 < 10 * low < high else Normalize(low, high)
+
+
+def _colourbar(drawn: AxesImage, axes: Axes | list[Axes], label: str = "") -> None:
+    bar = drawn.get_figure().colorbar(drawn, ax=axes, fraction=0.046, pad=0.03, label=label)
+    logarithmic = isinstance(drawn.norm, LogNorm)
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if logarithmic else MaxNLocator(4))
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    if logarithmic:
+        bar.ax.yaxis.set_major_formatter(PLAIN)
+
+
+def _log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:
+    """A logarithmic axis with plain numbers, more ticks the fewer decades it spans, and at least a factor of 5 wide."""
+    axis: Axis = getattr(ax, f"{which}axis")
+    ax.set(**{f"{which}scale": "log"})
+    low, high = axis.get_view_interval()
+    widen = max(1.0, math.sqrt(5 / (high / low)))
+    ax.set(**{f"{which}lim": (low / widen, high * widen)})
+    decades = math.log10(high / low)
+    subs = range(1, 10) if decades < 1 else (1, 2, 5) if decades < 3 else (1,)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(formatter)
+    axis.set_minor_locator(NullLocator())
+
+
+def _legend(ax: Axes, handles: list) -> None:
+    """A legend to the right of the axes, where it covers no data."""
+    legend = ax.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=1.6, labelspacing=0.7
+    )
+    _make_room(ax, legend.get_window_extent().height / ax.figure.dpi)
+
+
+def _make_room(ax: Axes, inches: float) -> None:
+    """Make the figure taller where its axes are lower than `inches`: many models with long names must not be clipped."""
+    height = ax.figure.get_figheight()
+    ax.figure.set_figheight(height + max(0, inches - ax.get_position().height * height))
+
+
+def _wrapped(text: str, width: int = 22) -> str:
+    """`text` in lines of at most `width` characters, broken at spaces or after the '_', '.', '/' and '-' of a model name."""
+    lines = [""]
+    for piece in re.findall(r"[^\s_./-]*[\s_./-]?", text):
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _bare(axes: np.ndarray | Axes) -> None:
+    for ax in np.ravel(axes):
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)

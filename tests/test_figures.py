@@ -1,0 +1,313 @@
+"""Each figure three ways: the artists hold exactly the data given, the axes are named, and the picture is the stored one.
+
+Pictures are compared with `pytest --mpl`; regenerate them with `pytest --mpl-generate-path=tests/baseline tests/test_figures.py`.
+"""
+
+from functools import wraps
+from types import SimpleNamespace
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+from helpers import figures
+
+matplotlib.use("agg")
+
+LONG = ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "open_clip:ViT-B-32/laion2b_s34b_b79k", "control-clean"]
+PICTURE = pytest.mark.mpl_image_compare(
+    baseline_dir="baseline", style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60}
+)
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def styled(draw):
+    """Within `figures.STYLE`, which a fixture cannot do: pytest-mpl sets its own style for the test."""
+
+    @wraps(draw)
+    def inside(*args):
+        with plt.rc_context(figures.STYLE):
+            return draw(*args)
+
+    return inside
+
+
+def grid_norms(images=16, side=8, share=0.03, seed=0):
+    rng = np.random.default_rng(seed)
+    norms = rng.lognormal(3.5, 0.15, (images, side, side))
+    return np.where(rng.random(norms.shape) < share, rng.lognormal(6, 0.2, norms.shape), norms)
+
+
+def measured(model, value, low=None, high=None, name="outlier_images", unit="share of images"):
+    return SimpleNamespace(model=model, name=name, unit=unit, value=value, low=low, high=high)
+
+
+def legend_texts(ax):
+    return [text.get_text().replace("\n", "") for text in ax.get_legend().get_texts()]
+
+
+@styled
+def draw_token_maps():
+    ramp = np.linspace(0, 1, 32)
+    images = [
+        np.stack([ramp[:, None] + 0 * ramp, 0 * ramp[:, None] + ramp, np.full((32, 32), level)], axis=-1) for level in (0.2, 0.8)
+    ]
+    norms, attention = [grid_norms(1)[0], grid_norms(1, share=0.0)[0]], np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2)
+    axes = plt.subplots(2, 3, figsize=(7, 4.6))[1]
+    attention = attention.reshape(2, 8, 8)
+    return figures.token_maps(images, norms, attention, axes, labels=LONG[:2]), (images, norms, attention)
+
+
+@styled
+def draw_norm_histogram():
+    norms = {LONG[0]: grid_norms(seed=1), LONG[2]: grid_norms(share=0.0) / 2}
+    return figures.norm_histogram(norms, {LONG[0]: 100.0}, plt.subplots()[1], rule="median:3"), norms
+
+
+@styled
+def draw_size_prevalence():
+    rows = [(5.7e6, measured(LONG[0], 0.9, 0.85, 0.96)), (88e6, measured(LONG[1], 0.3)), (304e6, measured(LONG[2], None))]
+    return figures.size_prevalence(rows, {"vit_giant_patch14_dinov2.lvd142m": "no network"}, plt.subplots()[1], 300e6), rows
+
+
+@styled
+def draw_similarity_densities():
+    rng = np.random.default_rng(0)
+    normal, outlier = np.tanh(rng.normal(0.5, 0.5, (20, 50))), np.tanh(rng.normal(1.5, 0.4, 60))
+    return figures.similarity_densities(normal, outlier, plt.subplots()[1]), (normal, outlier)
+
+
+@styled
+def draw_block_norms():
+    norms = {
+        model: np.stack([np.linspace(8, 20, depth), np.linspace(9, 30, depth), np.geomspace(10, 400, depth)]) + offset
+        for model, depth, offset in zip(LONG, (8, 8, 5), (0, 5, 10), strict=True)
+    }
+    return figures.block_norms(norms, plt.subplots()[1]), norms
+
+
+@styled
+def draw_block_maps():
+    maps = np.stack([grid_norms(1, share=0.03 * (block > 2), seed=block)[0] * (block + 1) for block in range(5)])
+    return figures.block_maps(maps, plt.subplots(2, 3, figsize=(7, 4))[1]), maps
+
+
+@styled
+def draw_onset_histogram():
+    onset = {LONG[0]: np.array([3, 3, 4, -1]), LONG[1]: np.array([0, 5, 5, 5]), LONG[2]: np.full(4, -1)}
+    return figures.onset_histogram(onset, 6, plt.subplots()[1]), onset
+
+
+@styled
+def draw_forest():
+    values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
+    return figures.forest(values, 0.6, plt.subplots(figsize=(7, 3))[1]), values
+
+
+def figure_of(axes):
+    return np.ravel(axes)[0].figure
+
+
+@PICTURE
+def test_token_maps():
+    axes, (images, norms, attention) = draw_token_maps()
+    for row, *arrays in zip(axes, images, norms, attention, strict=True):
+        for ax, array in zip(row, arrays, strict=True):
+            assert np.array_equal(ax.images[0].get_array(), array)
+    assert "before the final LayerNorm" in axes[0, 1].get_title().replace("\n", " ")
+    assert "[CLS] attention" in axes[0, 2].get_title()
+    assert axes[1, 0].get_ylabel().replace("\n", "") == LONG[1]
+    # Norms that span a decade get a logarithmic colour scale.
+    assert [type(ax.images[0].norm).__name__ for ax in axes[:, 1]] == ["LogNorm", "Normalize"]
+    return figure_of(axes)
+
+
+@PICTURE
+def test_norm_histogram():
+    ax, norms = draw_norm_histogram()
+    for stairs, values in zip(ax.patches, norms.values(), strict=True):
+        shares, edges, _ = stairs.get_data()
+        assert shares.sum() == pytest.approx(1)
+        inside = [((lower <= values) & (values < upper)).mean() for lower, upper in zip(edges, edges[1:], strict=False)]
+        assert np.abs(shares - inside).max() <= 1 / values.size  # the last bin holds its upper edge too
+    assert [line.get_xdata()[0] for line in ax.lines] == [100.0]
+    assert ax.get_xlabel() == "patch L2 norm before the final LayerNorm" and "share of patch tokens" in ax.get_ylabel()
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    assert legend_texts(ax) == [LONG[0], LONG[2], "outlier threshold(median:3)"]
+    return ax.figure
+
+
+@PICTURE
+def test_size_prevalence():
+    ax, _ = draw_size_prevalence()
+    points = [container.lines[0].get_xydata()[0].tolist() for container in ax.containers]
+    assert points == [[5.7e6, 0.9], [88e6, 0.3]]
+    assert np.array(ax.containers[0].lines[2][0].get_segments()[0])[:, 1] == pytest.approx([0.85, 0.96])
+    assert ax.get_xscale() == "log" and ax.get_xlabel() == "parameters (millions)"
+    assert ax.get_ylabel() == "outlier images (share of images)"
+    assert legend_texts(ax) == LONG[:2] + ["300 million", "undefined: " + LONG[2], "models not run: 1"]
+    assert ax.lines[-1].get_xdata() == [300e6, 300e6]
+    return ax.figure
+
+
+@PICTURE
+def test_similarity_densities():
+    ax, groups = draw_similarity_densities()
+    for stairs, values in zip(ax.patches[1::2], groups, strict=True):
+        heights, edges, _ = stairs.get_data()
+        assert (heights * np.diff(edges)).sum() == pytest.approx(1)
+        assert (heights * np.diff(edges) * values.size)[:20].sum() == pytest.approx((values < edges[20]).sum())
+    assert "cosine similarity" in ax.get_xlabel() and "after patch embedding" in ax.get_xlabel() and ax.get_ylabel() == "density"
+    assert legend_texts(ax) == ["normal patches(n = 1,000)", "outlier patches(n = 60)"]
+    return ax.figure
+
+
+@PICTURE
+def test_block_norms():
+    ax, norms = draw_block_norms()
+    drawn = [line.get_ydata() for line in ax.lines]
+    given = [row for rows in norms.values() for row in rows]
+    assert all(np.array_equal(*pair) for pair in zip(drawn, given, strict=True))
+    assert [line.get_linestyle() for line in ax.lines[:3]] == ["-", "--", ":"]
+    assert ax.get_yscale() == "log" and "L2 norm after the block" in ax.get_ylabel() and "block" in ax.get_xlabel()
+    assert legend_texts(ax) == [*LONG, "median", "98th percentile", "maximum"]
+    return ax.figure
+
+
+@PICTURE
+def test_block_maps():
+    axes, maps = draw_block_maps()
+    panels = axes.ravel()
+    assert all(np.array_equal(ax.images[0].get_array(), values) for ax, values in zip(panels, maps, strict=False))
+    assert {ax.images[0].get_clim() for ax in panels[:5]} == {(maps.min(), maps.max())}  # one colour scale
+    assert [ax.get_title() for ax in panels] == [f"block {i}" for i in range(5)] + [""] and not panels[5].axison
+    assert "L2 norm" in figure_of(axes).axes[-1].get_ylabel()
+    return figure_of(axes)
+
+
+@PICTURE
+def test_onset_histogram():
+    ax, onset = draw_onset_histogram()
+    for bars, blocks in zip(ax.containers, onset.values(), strict=True):
+        heights = [bar.get_height() for bar in bars]
+        assert heights == [np.mean(blocks == block) for block in [*range(6), -1]]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "1", "2", "3", "4", "5", "none"]
+    assert ax.get_ylabel() == "share of images" and "block" in ax.get_xlabel()
+    assert legend_texts(ax) == LONG
+    return ax.figure
+
+
+@PICTURE
+def test_forest():
+    ax, _ = draw_forest()
+    assert [container.lines[0].get_xydata()[0].tolist() for container in ax.containers] == [[0.8, 0], [0.5, 2]]
+    assert np.array(ax.containers[0].lines[2][0].get_segments()[0])[:, 0] == pytest.approx([0.7, 0.85])
+    assert ax.lines[-1].get_xdata() == [0.6, 0.6] and legend_texts(ax) == ["criterion: 0.6"]
+    assert [text.get_text().replace("\n", "") for text in ax.get_yticklabels()] == LONG
+    assert ax.texts[0].get_text() == "undefined" and ax.texts[0].xy[1] == 1
+    assert ax.get_xlabel() == "outlier images (share of images)"
+    return ax.figure
+
+
+DRAWN = [value for name, value in sorted(globals().items()) if name.startswith("draw_")]
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+def test_figures_are_white_seven_inches_wide_and_clip_nothing(draw):
+    figure = figure_of(draw()[0])
+    figure.draw_without_rendering()
+    assert figure.get_facecolor() == (1, 1, 1, 1) and figure.get_figwidth() == 7
+    box = figure.get_tightbbox()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 7 and box.y1 <= figure.get_figheight()
+
+
+@styled
+def draw_share_maps():
+    shares = {LONG[0]: np.eye(4), "control-clean": np.linspace(0, 1, 16).reshape(4, 4)}
+    return figures.share_maps(shares, plt.subplots(1, 2, figsize=(7, 3))[1]), shares
+
+
+@styled
+def draw_marked_patches():
+    planted, found = np.zeros((4, 4), dtype=bool), np.zeros((4, 4), dtype=bool)
+    planted[1, 2] = planted[3, 0] = found[1, 2] = found[0, 3] = True
+    image = np.full((32, 48, 3), 0.7)
+    return figures.marked_patches(image, planted, found, plt.subplots(figsize=(3, 2))[1]), planted, found
+
+
+def test_share_maps_hold_the_shares_on_one_scale():
+    axes, shares = draw_share_maps()
+    for ax, (model, share) in zip(axes, shares.items(), strict=True):
+        np.testing.assert_array_equal(ax.images[0].get_array(), share)
+        assert ax.images[0].get_clim() == (0, 1) and ax.get_title().replace("\n", "") == model
+
+
+def test_marked_patches_are_where_they_belong():
+    ax, planted, found = draw_marked_patches()
+    corners = {(round(r.get_x() + 0.5), round(r.get_y() + 0.5)) for r in ax.patches}
+    assert corners == {(2 * 12, 1 * 8), (0, 3 * 8)} and {(r.get_width(), r.get_height()) for r in ax.patches} == {(12, 8)}
+    centres = np.column_stack(ax.lines[0].get_data()) + 0.5
+    np.testing.assert_array_equal(centres // (12, 8), np.argwhere(found)[:, ::-1])
+
+
+@PICTURE
+def test_share_maps_picture():
+    return draw_share_maps()[0][0].figure
+
+
+@PICTURE
+def test_marked_patches_picture():
+    return draw_marked_patches()[0].figure
+
+
+@pytest.mark.parametrize(
+    "draw", [draw_norm_histogram, draw_size_prevalence, draw_similarity_densities, draw_block_norms, draw_forest]
+)
+def test_legends_stand_beside_the_data(draw):
+    ax = draw()[0]
+    ax.figure.draw_without_rendering()
+    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
+
+
+@styled
+def test_many_models_make_a_figure_taller():
+    values = [measured(f"{LONG[0]}_{i}", i / 30) for i in range(30)]
+    drawn = [
+        figures.forest(values, 0.5, plt.subplots()[1]),
+        figures.size_prevalence([(1e6 * (i + 1), value) for i, value in enumerate(values)], {}, plt.subplots()[1]),
+    ]
+    for ax in drawn:
+        ax.figure.draw_without_rendering()
+        box = ax.figure.get_tightbbox()
+        assert ax.figure.get_figheight() > 8 and box.y0 >= 0 and box.y1 <= ax.figure.get_figheight()
+    labels = [text.get_window_extent() for text in drawn[0].get_yticklabels()]
+    assert not any(below.y1 > above.y0 for above, below in zip(labels, labels[1:], strict=False))
+
+
+def test_empty_groups_and_tensors_are_drawn():
+    ax = figures.similarity_densities(torch.linspace(-1, 1, 50), torch.full((3,), torch.nan), plt.subplots()[1])
+    assert legend_texts(ax)[1] == "outlier patches(n = 0)" and ax.patches[3].get_data().values.sum() == 0
+    ax = figures.norm_histogram({"constant": torch.full((2, 9), 7.0)}, {}, plt.subplots()[1])
+    assert ax.patches[0].get_data().values.sum() == pytest.approx(1)
+    ax = figures.size_prevalence([], {"vit_base_patch14_dinov2.lvd142m": "no network"}, plt.subplots()[1])
+    assert legend_texts(ax) == ["models not run: 1"]
+
+
+def test_one_axis_shows_one_quantity():
+    values = [measured("control-clean", 0.5, name="auc", unit=""), measured("control-clean", 2.0, name="norm_ratio", unit="")]
+    with pytest.raises(ValueError, match="not auc, norm ratio; draw one figure for each"):
+        figures.forest(values, 0.6, plt.subplots()[1])
+
+
+def test_style_ends_with_its_block():
+    with plt.rc_context({"figure.dpi": 31}):
+        with plt.rc_context(figures.STYLE):
+            assert plt.rcParams["figure.dpi"] == 100
+        assert plt.rcParams["figure.dpi"] == 31
