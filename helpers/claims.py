@@ -1,0 +1,510 @@
+"""The registry of claims, what their papers reported, and the verdict on what was measured.
+
+A criterion stands in `notebooks/claims.yml` before anything is run. It is data: tests of named values against margins, with three
+outcomes (holds, fails, undecided), because a value comes with an interval. What a paper reported and what was measured here
+never share a field: `Claim.reported` is the one, `Value` the other.
+"""
+
+import difflib
+import json
+import math
+import operator
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+REGISTRY = Path(__file__).resolve().parents[1] / "notebooks" / "claims.yml"
+MIME = "application/vnd.registers.result+json"
+VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
+_OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
+_OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One measured number of one model on one data set, with its interval over images.
+
+    Attributes:
+        name: what was measured, as the criterion names it.
+        value: the number; None where it is not defined (NaN or infinite).
+        low, high: bounds of the 95 % interval; None where there is none.
+        n: images behind it; None for a property of the model.
+    """
+
+    name: str
+    model: str
+    dataset: str | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    unit: str = ""
+
+    @classmethod
+    def of(cls, name: str, estimate, *, model: str, dataset: str | None = None, unit: str = "", n: int | None = None) -> "Value":
+        """A Value from an estimate (anything with .value, .low, .high and .n) or from a plain number."""
+        if hasattr(estimate, "low"):
+            numbers = (estimate.value, estimate.low, estimate.high)
+            n = estimate.n if n is None else n
+        else:
+            numbers = (estimate, None, None)
+        return cls(name, model, dataset, *map(_finite, numbers), None if n is None else int(n), unit)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "undefined"
+        interval = "" if self.low is None and self.high is None else f" [{_number(self.low)}, {_number(self.high)}]"
+        return _number(self.value) + interval + (f" {self.unit}" if self.unit else "")
+
+
+@dataclass(frozen=True)
+class Test:
+    """One comparison of a named value with a margin, for every model or for one."""
+
+    __test__ = False  # pytest must not collect it
+    value: str
+    op: str
+    margin: float
+    model: str | None = None
+
+    def concerns(self, model: str) -> bool:
+        """Whether the test is put to `model`."""
+        return self.model in (None, model)
+
+    def outcome(self, value: Value | None) -> bool | None:
+        """True where the whole interval satisfies the test, False where all of it violates it, None where undecided.
+
+        Without an interval the value itself decides; a bound that is missing alone counts as unbounded.
+        """
+        if value is None or value.value is None:
+            return None
+        if value.low is None and value.high is None:
+            ends = (value.value,)
+        else:
+            ends = (-math.inf if value.low is None else value.low, math.inf if value.high is None else value.high)
+        held = {_OPERATORS[self.op](end, self.margin) for end in ends}
+        return held.pop() if len(held) == 1 else None
+
+    def sentence(self, value: Value | None) -> str:
+        """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
+        if value is None:
+            return f"{self.value} was not measured ({self} undecided)"
+        return f"{self.value} = {value} {self.op} {_number(self.margin)} {_OUTCOMES[self.outcome(value)]}"
+
+    def __str__(self) -> str:
+        return f"{self.value} {self.op} {_number(self.margin)}" + (f" on {self.model}" if self.model else "")
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """When a claim counts as supported.
+
+    Attributes:
+        quantifier: 'all' or 'any' of the models to which the claim applies.
+        tests: what must hold on a model.
+        applies: what must hold before a model is judged at all (no outliers, nothing to test).
+        needs: what must hold on at least one model measured before the whole may be called supported.
+        why: why these margins.
+    """
+
+    quantifier: str
+    tests: tuple[Test, ...]
+    applies: tuple[Test, ...] = ()
+    needs: tuple[Test, ...] = ()
+    why: str = ""
+
+    def on_model(self, model: str, values: Mapping[str, Value]) -> tuple[str, str]:
+        """Verdict and reason for one model, from its values by name."""
+        if not any(test.concerns(model) for test in self.tests):
+            return "not applicable", "no test is put to this model"
+        for verdicts, tests in (
+            ({False: "not applicable", None: "inconclusive"}, self.applies),
+            ({True: "supported", False: "refuted", None: "inconclusive"}, self.tests),
+        ):
+            tests = [test for test in tests if test.concerns(model)]
+            outcomes = [test.outcome(values.get(test.value)) for test in tests]
+            together = False if False in outcomes else None if None in outcomes else True
+            if together in verdicts:
+                # A verdict rests on the tests that forced it: for 'refuted' not on those that held.
+                decisive = [test for test, outcome in zip(tests, outcomes, strict=True) if outcome is together]
+                return verdicts[together], "; ".join(test.sentence(values.get(test.value)) for test in decisive)
+        raise AssertionError("the second round covers every outcome")
+
+    def judged(self, values: Mapping[str, Mapping[str, Value]]) -> list[str]:
+        """The models that are judged: those with a value that the criterion names."""
+        named = {test.value for test in (*self.applies, *self.tests)}
+        return [model for model, own in values.items() if named & own.keys()]
+
+    def __str__(self) -> str:
+        parts = [" and ".join(map(str, self.tests)) + f", on {self.quantifier} of the models to which it applies"]
+        if self.applies:
+            parts.append("applies to a model when " + " and ".join(map(str, self.applies)))
+        if self.needs:
+            parts.append("cannot be supported without a model that has " + " and ".join(map(str, self.needs)))
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper: where it appeared, its notebooks' folder, its model names as checkpoints, and its known errors."""
+
+    id: str
+    title: str
+    authors: str
+    year: int | None
+    venue: str | None
+    bib: str | None
+    folder: str
+    models: dict[str, str]
+    errors: list[dict[str, str]]
+
+    def __str__(self) -> str:
+        return ", ".join(str(part) for part in (f"*{self.title}*", self.authors, self.venue, self.year) if part)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One entry of the registry: a statement of a paper, what it reported, and how it is judged here.
+
+    Attributes:
+        reported: the paper's figures, one dict each: where, model, name, value | range | text, unit, note.
+        expected: verdict that each control must give when it is judged alone.
+        parameters: the notebook's parameters and their defaults.
+        profiles: named runs; each a dict of parameters that differ from the defaults.
+        notebook: path from the project's root, or None where `waiting` says why there is none yet.
+    """
+
+    id: str
+    paper: str
+    title: str
+    statement: str
+    where: str
+    measure: str
+    headline: str
+    reported: list[dict]
+    criterion: Criterion
+    expected: dict[str, str]
+    parameters: dict
+    profiles: dict[str, dict]
+    notebook: str | None
+    source: Paper = field(repr=False)
+    waiting: str | None = None
+
+    def margin(self, name: str) -> float:
+        """The margin against which the value `name` is tested. Raises ValueError where no test names it."""
+        for test in (*self.criterion.tests, *self.criterion.applies, *self.criterion.needs):
+            if test.value == name:
+                return test.margin
+        raise ValueError(f"{self.id}: no test names {name!r}; the criterion is: {self.criterion}")
+
+    def judge(
+        self,
+        values: Iterable[Value],
+        sources: Sequence[dict] = (),
+        not_run: Mapping[str, str] | None = None,
+    ) -> "Result":
+        """The verdict on measured values.
+
+        Args:
+            values: what was measured; one value per model and name.
+            sources: `describe()` of each model and image set behind them.
+            not_run: model -> reason, for models that could not be had.
+
+        Raises ValueError where a model has two values of one name, or where there is neither a value nor a model not run.
+        """
+        values, not_run = list(values), dict(not_run or {})
+        by_model: dict[str, dict[str, Value]] = {}
+        for value in values:
+            own = by_model.setdefault(value.model, {})
+            if value.name in own:
+                raise ValueError(f"{self.id}: two values named {value.name!r} for {value.model}; give each a name of its own")
+            own[value.name] = value
+        if not values and not not_run:
+            raise ValueError(f"{self.id}: nothing to judge; give at least one value or one model that was not run")
+        verdicts = []
+        for model in self.criterion.judged(by_model):
+            verdict, reason = self.criterion.on_model(model, by_model[model])
+            verdicts.append({"model": model, "verdict": verdict, "reason": reason})
+        verdict, reason = self._whole(verdicts, by_model, not_run)
+        return Result(self, verdict, reason, verdicts, values, not_run, list(sources))
+
+    def _whole(self, verdicts: list[dict], by_model: Mapping[str, Mapping[str, Value]], not_run: Mapping) -> tuple[str, str]:
+        """Verdict and reason for all models together."""
+        if not by_model:
+            return "not run", "None of the models could be run: " + "; ".join(f"{m}: {why}" for m, why in not_run.items()) + "."
+        if not verdicts:
+            return "inconclusive", f"No value that the criterion names was measured ({self.criterion})."
+        kinds = [v["verdict"] for v in verdicts if v["verdict"] != "not applicable"]
+        first, last = ("refuted", "supported") if self.criterion.quantifier == "all" else ("supported", "refuted")
+        if not kinds:
+            verdict = "not applicable"
+        elif first in kinds:
+            verdict = first
+        else:
+            verdict = last if set(kinds) == {last} else "inconclusive"
+        if verdict == "supported":
+            for test in self.criterion.needs:
+                if not any(test.concerns(m) and test.outcome(own.get(test.value)) is True for m, own in by_model.items()):
+                    return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
+        deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
+        more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
+        return verdict, f"{_count([v['verdict'] for v in verdicts])}: " + "; ".join(deciding[:3]) + more + "."
+
+    def _repr_markdown_(self) -> str:
+        rows = [
+            ("Claim", self.statement),
+            ("Source", f"{self.source}: {self.where}" if self.source.bib else self.where),
+            ("Measured", self.measure),
+            ("Criterion", f"{self.criterion}"),
+            ("Why this criterion", self.criterion.why),
+            ("Reported", self.headline),
+        ]
+        card = f"**{self.title}** (`{self.id}`)\n\n" + _table(("", ""), [(f"**{k}**", text) for k, text in rows if text])
+        return "\n\n".join(filter(None, [card, _pivot(_cells(self.reported)), _notes(self.reported)]))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The verdict on one claim, with everything it rests on.
+
+    Attributes:
+        verdict, reason: for all models together.
+        verdicts: per model, a dict of model, verdict and reason.
+        not_run: model -> reason.
+        sources: `describe()` of each model and image set.
+    """
+
+    claim: Claim = field(repr=False)
+    verdict: str
+    reason: str
+    verdicts: list[dict]
+    values: list[Value]
+    not_run: dict[str, str]
+    sources: list[dict]
+
+    @property
+    def id(self) -> str:
+        """The claim's identifier."""
+        return self.claim.id
+
+    def to_json(self) -> dict:
+        """The result as JSON data; numbers in full, never NaN."""
+        return {
+            "id": self.id,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "verdicts": self.verdicts,
+            "values": [asdict(value) for value in self.values],
+            "not_run": self.not_run,
+            "sources": self.sources,
+        }
+
+    @classmethod
+    def from_json(cls, claim: Claim, data: Mapping) -> "Result":
+        """A stored result as it was judged then (a notebook's bundle or a run's file; keys of other owners are left alone)."""
+        if data["id"] != claim.id:
+            raise ValueError(f"this result belongs to {data['id']!r}, not to {claim.id!r}; read it with its own claim")
+        values = [Value(**value) for value in data["values"]]
+        return cls(claim, data["verdict"], data["reason"], data["verdicts"], values, data["not_run"], _sources(data))
+
+    def calibration(self) -> dict[str, tuple[str, str]]:
+        """control -> (verdict when judged alone, expected verdict), for the controls among the models."""
+        found = {}
+        for control, expected in self.claim.expected.items():
+            own = [value for value in self.values if value.model == control]
+            if own:
+                found[control] = (self.claim.judge(own).verdict, expected)
+        return found
+
+    def beside(self) -> str:
+        """The paper's figures beside ours, as a Markdown table: the paper's rows for a model stand right above our row."""
+        checkpoints = self.claim.source.models
+        reported = self.claim.reported
+        models = list(dict.fromkeys(value.model for value in self.values))
+        cells = []
+        for model in models:
+            cells += _cells((r for r in reported if checkpoints.get(r["model"]) == model), "paper, ")
+            for value in (value for value in self.values if value.model == model):
+                source = f"ours, {value.dataset}" if value.dataset else "ours"
+                cells += [(source, model, "n", str(value.n))] if value.n is not None else []
+                cells += [(source, model, value.name, str(value))]
+        cells += _cells((r for r in reported if checkpoints.get(r["model"]) not in models), "paper, ")
+        return "\n\n".join(filter(None, [_pivot(cells), _notes(reported)]))
+
+    def __str__(self) -> str:
+        lines = [f"{self.id}: {self.verdict}", *(f"  {v['model']}: {v['verdict']} ({v['reason']})" for v in self.verdicts)]
+        lines += [f"  {value.model}: {value.name} = {value}" for value in self.values]
+        return "\n".join([*lines, *(f"  {model}: not run ({reason})" for model, reason in self.not_run.items())])
+
+    def _repr_markdown_(self) -> str:
+        parts = [f"**Verdict: {self.verdict}.** {self.reason}"]
+        if self.verdicts:
+            rows = [(v["model"], v["verdict"], v["reason"]) for v in self.verdicts]
+            parts.append(_table(("model", "verdict", "because"), rows))
+        if calibration := self.calibration():
+            wrong = [f"{c}: {got} where {want} was expected" for c, (got, want) in calibration.items() if got != want]
+            found = "; ".join(wrong) if wrong else f"as expected on {len(calibration)} of {len(calibration)}"
+            parts.append(f"**Calibration** (each control judged alone): {found}.")
+        if self.not_run:
+            parts.append(_table(("not run", "reason"), list(self.not_run.items())))
+        parts += ["**The paper beside ours**", self.beside()]
+        for images in (source for source in self.sources if source.get("hub")):
+            parts.append(
+                f"`{images['name']}` is a local data set; the same or the nearest on the Hub: `-p dataset={images['hub']}`."
+            )
+        return "\n\n".join(parts)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+        return {"text/plain": str(self), "text/markdown": self._repr_markdown_(), MIME: self.to_json()}
+
+
+def rejudge(claim: Claim, data: Mapping) -> Result:
+    """The verdict recomputed by today's criterion from the values of a stored result."""
+    return claim.judge((Value(**value) for value in data["values"]), sources=_sources(data), not_run=data["not_run"])
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Papers and claims by identifier."""
+
+    papers: dict[str, Paper]
+    claims: dict[str, Claim]
+
+    def __getitem__(self, id: str) -> Claim:
+        """The claim called `id`. Raises ValueError that names the nearest identifier."""
+        if id not in self.claims:
+            close = difflib.get_close_matches(id, self.claims, n=1, cutoff=0)
+            raise ValueError(f"unknown claim {id!r}; did you mean {close[0]!r}?")
+        return self.claims[id]
+
+
+def load_registry(path: Path | str = REGISTRY) -> Registry:
+    """Read and check the registry.
+
+    Raises FileNotFoundError where there is none, and ValueError with one line per error, each naming the entry and the field.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no registry at {path}; run from a checkout of the project or give its path")
+    text = path.read_text(encoding="utf-8")
+    try:
+        errors = list(_repeated(yaml.compose(text, Loader=_Loader)))
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name}: not readable as YAML: {' '.join(str(error).split())}") from None
+    schema = json.loads(REGISTRY.with_name("claims.schema.json").read_text(encoding="utf-8"))
+    found = jsonschema.Draft202012Validator(schema).iter_errors(data)
+    errors += [_line(error.absolute_path, error.schema.get("errorMessage", error.message)) for error in found]
+    # The rules that a schema cannot state are only asked of entries that have the right form.
+    if not errors:
+        for id, claim in data["claims"].items():
+            errors += [_line(["claims", id, field], says) for field, says in _rules(id, claim, data)]
+    if errors:
+        raise ValueError("\n".join(f"{path.name}: {line}" for line in errors))
+    papers = {id: Paper(id, **paper) for id, paper in data["papers"].items()}
+    claims = {id: _claim(id, entry, papers) for id, entry in data["claims"].items()}
+    return Registry(papers, claims)
+
+
+def _claim(id: str, entry: dict, papers: Mapping[str, Paper]) -> Claim:
+    criterion = dict(entry["criterion"])
+    for key in ("applies", "tests", "needs"):
+        criterion[key] = tuple(Test(**test) for test in criterion.get(key, ()))
+    return Claim(id, source=papers[entry["paper"]], **{**entry, "criterion": Criterion(**criterion)})
+
+
+def _rules(id: str, claim: dict, data: dict) -> Iterable[tuple[str, str]]:
+    """(field, what is wrong) for the rules between fields."""
+    if claim["paper"] not in data["papers"]:
+        yield "paper", f"unknown paper {claim['paper']!r}; papers has {', '.join(data['papers'])}"
+    elif claim["notebook"] not in (None, wanted := f"notebooks/{data['papers'][claim['paper']]['folder']}/{id}.ipynb"):
+        yield "notebook", f"{claim['notebook']!r} should be {wanted!r}"
+    if (claim["notebook"] is None) != ("waiting" in claim):
+        yield "waiting", "say why there is no notebook yet, and only then"
+    for name, profile in claim["profiles"].items():
+        for unknown in profile.keys() - claim["parameters"].keys():
+            yield f"profiles.{name}", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"
+
+
+def _repeated(node: yaml.Node | None, path: tuple = ()) -> Iterable[str]:
+    """A line for every key that a mapping gives twice; YAML itself would silently keep the last."""
+    if isinstance(node, yaml.MappingNode):
+        keys = Counter(key.value for key, _ in node.value)
+        yield from (_line((*path, key), "given twice") for key, times in keys.items() if times > 1)
+        for key, value in node.value:
+            yield from _repeated(value, (*path, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            yield from _repeated(value, (*path, i))
+
+
+def _line(path: Iterable, message: str) -> str:
+    """`nr1-artifacts: criterion.tests.0.op: '~' is not one of ...`, on one line."""
+    section, *rest = [str(part) for part in path] or [""]
+    entry, *fields = rest or [section]
+    return ": ".join(filter(None, [entry, ".".join(fields), " ".join(message.split())[:200]]))
+
+
+def _sources(data: Mapping) -> list[dict]:
+    return data["sources"] if "sources" in data else data.get("provenance", {}).get("sources", [])
+
+
+def _finite(number) -> float | None:
+    """A float, or None for None, NaN and infinity, which JSON cannot hold."""
+    return None if number is None or not math.isfinite(number) else float(number)
+
+
+def _number(x: float | None) -> str:
+    """Three significant digits without an exponent, so that another CPU prints the same; nothing below 1e-9."""
+    if x is None:
+        return "?"
+    x = float(f"{x:.3g}")
+    return "0" if abs(x) < 1e-9 else f"{x:,.10g}"
+
+
+def _reported(row: dict) -> str:
+    """A reported figure with its unit, marked where it has a note."""
+    if "text" in row:
+        figure = row["text"]
+    else:
+        figure = " to ".join(f"{x:,.10g}" for x in row.get("range", (row.get("value"),)))
+    return figure + (f" {row['unit']}" if row["unit"] else "") + (" *" if "note" in row else "")
+
+
+def _cells(rows: Iterable[dict], prefix: str = "") -> list[tuple[str, str, str, str]]:
+    """Reported figures as cells of `_pivot`."""
+    return [(prefix + row["where"], row["model"], row["name"], _reported(row)) for row in rows]
+
+
+def _notes(rows: Iterable[dict]) -> str:
+    """The notes on reported figures, as a list."""
+    return "\n".join(f"- \\* {r['where']}, {r['model']}, {r['name']}: {r['note']}" for r in rows if "note" in r)
+
+
+def _count(verdicts: Sequence[str]) -> str:
+    """`2 supported, 1 not applicable`, in the order of VERDICTS."""
+    return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in VERDICTS if kind in verdicts)
+
+
+def _pivot(cells: Sequence[tuple[str, str, str, str]]) -> str:
+    """A table of (source, model, name, text) with a row per source and model and a column per name; '' without cells."""
+    if not cells:
+        return ""
+    names = sorted(dict.fromkeys(name for _, _, name, _ in cells), key=lambda name: name != "n")  # n first, the rest as they come
+    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for source, model, name, text in cells:
+        texts = rows.setdefault((source, model), {}).setdefault(name, [])
+        texts += [text] if text not in texts else []
+    lines = [(*key, *("; ".join(row.get(name, ())) for name in names)) for key, row in rows.items()]
+    return _table(("source", "model", *names), lines)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A GitHub Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in lines)
