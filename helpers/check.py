@@ -1,0 +1,110 @@
+"""Whether registry, notebooks, table of contents and published results agree; each disagreement is one line with its file."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import nbformat
+import yaml
+
+from .claims import Claim, rejudge
+from .parameters import checked, notebook_parameters
+from .runs import Project, read_result
+
+# A folder in a folder below the root; not after a word or a slash, where it is part of a name or of a web address.
+_ABSOLUTE = re.compile(r"(?<![\w./~<>-])/(?:[A-Za-z][\w.-]*/)+\w")
+
+
+def problems(project: Project) -> Iterator[str]:
+    """One line for each disagreement in the project. Raises ValueError where the registry itself is not valid."""
+    contents = _contents(project.root / "_toc.yml")
+    for claim in project.registry.claims.values():
+        if claim.notebook:
+            yield from _source(project, claim, contents)
+    listed = {claim.notebook for claim in project.registry.claims.values()}
+    for path in sorted(project.root.glob("notebooks/*/*.ipynb")):
+        if (name := path.relative_to(project.root).as_posix()) not in listed:
+            yield f"{name}: no claim of notebooks/claims.yml names this notebook"
+    for entry in contents:
+        if entry.startswith("notebooks/") and f"{entry}.ipynb" not in listed:
+            yield f"_toc.yml: {entry} is not the notebook of any claim"
+    for path in project.results():
+        for problem in _result(project, path):
+            yield f"{path.relative_to(project.root).as_posix()}: {problem}"
+    for path in sorted(project.runs.glob("*/*.ipynb")):
+        name = path.relative_to(project.root).as_posix()
+        if not path.with_suffix(".json").is_file():
+            yield f"{name}: its result {path.stem}.json is missing beside it; run the claim again"
+        if absolute_path(path):
+            yield f"{name}: contains an absolute path of the machine it ran on"
+
+
+def absolute_path(path: Path) -> bool:
+    """Whether the code or a text output of a notebook names a folder of one machine."""
+    for cell in nbformat.read(path, 4).cells:
+        texts = [cell.source]
+        for output in cell.get("outputs", ()):
+            data = [text for mime, text in output.get("data", {}).items() if mime in ("text/plain", "text/markdown")]
+            texts += [output.get("text", ""), *output.get("traceback", ()), *data]
+        if any(_ABSOLUTE.search(text) for text in texts):
+            return True
+    return False
+
+
+def _contents(path: Path) -> list[str]:
+    """Every `file` of the table of contents, without its suffix."""
+
+    def files(node: object) -> Iterator[str]:
+        if isinstance(node, Mapping):
+            yield from [node["file"].removesuffix(".ipynb")] if "file" in node else []
+            node = list(node.values())
+        for child in node if isinstance(node, list) else ():
+            yield from files(child)
+
+    return list(files(yaml.safe_load(path.read_text(encoding="utf-8"))))
+
+
+def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str]:
+    """What is wrong between a claim's entry, its source notebook and its line in the table of contents."""
+    if claim.notebook.removesuffix(".ipynb") not in contents:
+        yield f"_toc.yml: no line for {claim.notebook}"
+    if not (project.root / claim.notebook).is_file():
+        yield f"{claim.notebook}: missing, although notebooks/claims.yml names it"
+        return
+    try:
+        defaults = notebook_parameters(project.source(claim.id))
+    except ValueError as error:
+        yield f"{claim.notebook}: {error}"
+        return
+    for name in sorted(defaults.keys() | claim.parameters.keys()):
+        here, there = defaults.get(name, "nothing"), claim.parameters.get(name, "nothing")
+        if here != there:
+            yield f"{claim.notebook}: parameter {name} is {here!r}, and {there!r} in notebooks/claims.yml"
+    for name, profile in claim.profiles.items():
+        try:
+            checked(claim.parameters, profile)
+        except ValueError as error:
+            yield f"notebooks/claims.yml: {claim.id}: profile {name!r}: {error}"
+
+
+def _result(project: Project, path: Path) -> Iterator[str]:
+    """What is wrong with one published result."""
+    try:
+        result = read_result(path)
+        project.source(result["id"])
+        for value in result["values"]:
+            for bound in ("value", "low", "high"):
+                if value[bound] is not None and not math.isfinite(value[bound]):
+                    yield f"{value['name']} of {value['model']}: {bound} is {value[bound]}; it must be finite or null"
+        now = rejudge(project.registry[result["id"]], result)
+        if now.verdict != result["verdict"]:
+            yield f"verdict {result['verdict']!r}, but its values now give {now.verdict!r} ({now.reason})"
+        stored = {v["model"]: v["verdict"] for v in result["verdicts"]}
+        for model, verdict in {v["model"]: v["verdict"] for v in now.verdicts}.items():
+            if stored.get(model) != verdict:
+                yield f"verdict {stored.get(model)!r} on {model}, but its values now give {verdict!r}"
+    except (OSError, ValueError) as error:
+        yield str(error)
+    except (KeyError, TypeError) as error:
+        yield f"not a readable result ({type(error).__name__}: {error}); run the claim again with --force"

@@ -1,0 +1,395 @@
+"""From a claim's notebook to a published run: parameters, execution through papermill, and `<id>.json` with its provenance.
+
+A notebook computes in a kernel, which is a process of its own; a thread per notebook is therefore enough to run several at
+once. Nothing is written before a notebook has finished. Then the executed notebook and its result are renamed into
+`book/runs/<run>/`, so an interrupted run leaves the finished ones and nothing else.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import signal
+import subprocess
+import time
+from asyncio import run as run_async
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+from weakref import WeakSet
+
+import nbformat
+import papermill
+from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.exceptions import DeadKernelError
+from papermill.exceptions import PapermillExecutionError
+from traitlets import Int
+from traitlets.config import Config
+
+from .claims import MIME, Registry, Result, load_registry
+from .parameters import checked, notebook_parameters, parse
+
+CONTROLS = "controls"
+HELPERS = Path(__file__).resolve().parent
+CPU_KW, GPU_KW = 0.105, 0.7
+ENERGY = (
+    f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power of the reproduction's section 3.6"
+)
+
+# What papermill would say on the terminal (a kernel died) comes back as the outcome of its notebook.
+logging.getLogger("papermill").addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checkout: the registry, the source notebooks and the published runs below `root`."""
+
+    root: Path = HELPERS.parent
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The claims of `notebooks/claims.yml`."""
+        return load_registry(self.root / "notebooks" / "claims.yml")
+
+    @property
+    def runs(self) -> Path:
+        """The folder with one folder per run."""
+        return self.root / "book" / "runs"
+
+    def results(self) -> Iterator[Path]:
+        """The `<id>.json` of every run, in order of run and identifier."""
+        return iter(sorted(self.runs.glob("*/*.json")))
+
+    def with_notebook(self) -> list[str]:
+        """Identifiers of the claims that have a notebook."""
+        return [claim.id for claim in self.registry.claims.values() if claim.notebook]
+
+    def source(self, id: str) -> Path:
+        """The source notebook of a claim. Raises ValueError where there is none yet, FileNotFoundError where it is missing."""
+        claim = self.registry[id]
+        if claim.notebook is None:
+            raise ValueError(f"claim {id!r} has no notebook yet: {claim.waiting}")
+        path = self.root / claim.notebook
+        if not path.is_file():
+            raise FileNotFoundError(f"claim {id!r}: its notebook {claim.notebook} is missing; restore it or correct the registry")
+        return path
+
+
+class Outcome(NamedTuple):
+    """What became of one notebook: a verdict, 'stored', 'kept' (nothing to do) or 'failed' with the reason."""
+
+    id: str
+    status: str
+    seconds: float = 0.0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        more = f": {self.reason}" if self.reason else f"  ({self.seconds:.1f} s)" if self.seconds else ""
+        return f"{self.id}  {self.status}{more}"
+
+
+def resolve(project: Project, id: str, run: str = CONTROLS, overrides: Mapping[str, str] | None = None) -> dict:
+    """All parameters of one run: the notebook's defaults, the profile called `run` where there is one, the command line.
+
+    Raises ValueError for anything unknown (claim, parameter, model, data set) or of the wrong type, before anything runs.
+    """
+    path, claim = project.source(id), project.registry[id]
+    defaults = notebook_parameters(path)
+    if defaults != claim.parameters:
+        raise ValueError(f"claim {id!r}: the parameters in the registry and in {claim.notebook} differ; make them equal")
+    try:
+        parameters = checked(defaults, claim.profiles.get(run, {}))
+        overrides = {name: parse(name, text, defaults.get(name, "")) for name, text in (overrides or {}).items()}
+        parameters = checked(parameters, overrides)
+    except ValueError as error:
+        raise ValueError(f"claim {id!r}: {error}") from None
+    # Here, since both take seconds to import and `list` and `check` need neither.
+    from . import images, models
+
+    for model in parameters.get("models", ()):
+        models.check_name(model)
+    if "dataset" in parameters:
+        images.check_name(parameters["dataset"])
+    return parameters
+
+
+# ---- Execution ----------------------------------------------------------------------------------------------------------
+
+
+class OwnKernel(AsyncKernelManager):
+    """A kernel in the Python that runs this process, whatever kernels the user has installed."""
+
+    live: ClassVar[WeakSet] = WeakSet()
+    threads = Int(1, help="threads that the kernel may compute with").tag(config=True)
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """This environment's ipykernel, silent on the terminal; a notebook's errors come back as outputs."""
+        command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL"])
+        # Some library imports tqdm.auto, which warns, with its own path, where there are no widgets. There are none by choice.
+        environment = {"OMP_NUM_THREADS": str(self.threads), "PYTHONWARNINGS": "ignore:IProgress not found"}
+        return KernelSpec(resource_dir=RESOURCES, **command, env=environment)
+
+    async def start_kernel(self, **options) -> None:
+        """Start, and stay known to `kill_all`."""
+        self.live.add(self)
+        await super().start_kernel(**options)
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """Kill every kernel that is running."""
+        for kernel in list(cls.live):
+            if kernel.has_kernel:
+                run_async(kernel.signal_kernel(signal.SIGKILL))
+
+
+def execute(path: Path, parameters: Mapping, root: Path, threads: int = 1) -> nbformat.NotebookNode:
+    """The notebook at `path`, executed with `parameters` in the project's root, with nothing of this machine in its metadata.
+
+    Raises RuntimeError with the notebook's last exception as one sentence.
+    """
+    try:
+        notebook = papermill.execute_notebook(
+            path,
+            None,
+            dict(parameters),
+            kernel_name="python3",
+            language="python",
+            progress_bar=False,
+            resources={"metadata": {"path": str(root)}},
+            kernel_manager_class=OwnKernel,
+            config=Config({"OwnKernel": {"threads": threads, "transport_encryption": "auto"}}),
+        )
+    except PapermillExecutionError as error:
+        message = next((line.strip() for line in error.evalue.splitlines() if line.strip()), "no message")
+        raise RuntimeError(f"{error.ename}: {message} (cell {error.exec_count} of {path.name})") from None
+    except DeadKernelError:
+        raise RuntimeError(f"the kernel died while it ran {path.name}; it may have run out of memory") from None
+    return _neutral(notebook, root)
+
+
+def _neutral(notebook: nbformat.NotebookNode, root: Path) -> nbformat.NotebookNode:
+    """Remove what names this machine or this moment, so that a published notebook changes only where its content does."""
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata.language_info = {"name": "python"}
+    for cell in notebook.cells:
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        if not cell.metadata.get("tags", True):
+            del cell.metadata["tags"]
+        elif "injected-parameters" in cell.metadata.get("tags", ()):
+            cell.id = "injected-parameters"
+    return nbformat.reads(nbformat.writes(notebook).replace(f"{root}{os.sep}", ""), 4)
+
+
+def bundle(notebook: nbformat.NotebookNode) -> dict:
+    """The claim's result that an executed notebook displays. Raises ValueError unless there is exactly one."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    found = [output.data[MIME] for output in outputs if MIME in output.get("data", ())]
+    if len(found) != 1:
+        raise ValueError(f"the notebook displays {len(found)} results; it must end with exactly one claim.judge(...)")
+    return json.loads(json.dumps(found[0]))
+
+
+# ---- Results ------------------------------------------------------------------------------------------------------------
+
+
+def sha256(data: object) -> str:
+    """Digest of canonical JSON: sorted keys, no spaces, no NaN."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_result(path: Path) -> dict:
+    """A run's `<id>.json`, whole and as it was written.
+
+    Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own, or where the executed
+    notebook beside it is missing or not the one it was written with.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        seal = result.pop("sha256")
+        intact = seal == sha256(result)
+        place, notebook_digest = (result["run"], result["id"]), result["provenance"]["notebook"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError("not a readable result; run the claim again with --force") from None
+    if not intact:
+        raise ValueError("was changed after it was written (its sha256 does not fit); run the claim again with --force")
+    if place != (path.parent.name, path.stem):
+        raise ValueError(f"is the result of {'/'.join(place)}; move it back to its place")
+    notebook = path.with_suffix(".ipynb")
+    if not notebook.is_file():
+        raise ValueError(f"{notebook.name} is missing beside it; run the claim again")
+    if hashlib.sha256(notebook.read_bytes()).hexdigest() != notebook_digest:
+        raise ValueError(f"{notebook.name} beside it is not the one it was written with; run the claim again with --force")
+    return result
+
+
+def inputs(project: Project, id: str, parameters: Mapping) -> str:
+    """Digest of everything that decides a result: the notebook's code, the parameters, the helpers and the registry entry."""
+    code = [cell.source for cell in nbformat.read(project.source(id), 4).cells if cell.cell_type == "code"]
+    helpers = {str(path.relative_to(HELPERS)): path.read_text(encoding="utf-8") for path in HELPERS.rglob("*.py")}
+    # Profiles reach a run only through its parameters, so a new profile leaves the finished runs as they are.
+    entry = {key: value for key, value in asdict(project.registry[id]).items() if key not in ("source", "profiles")}
+    return sha256([code, parameters, helpers, entry])
+
+
+def provenance(root: Path) -> dict:
+    """Where and with what the runs of this call are made; `git_dirty` says whether code or notebooks differ from the revision."""
+    import torch  # here, since `list` and `check` need not wait for it
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+        except FileNotFoundError:  # no git here
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    changes = git("status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
+    gpu = torch.cuda.is_available()
+    requirements = [text for text in metadata.requires("registers-reproduced") if "extra ==" not in text]
+    names = sorted(re.match(r"[\w.-]+", text)[0] for text in requirements)
+    return {
+        "git_revision": git("rev-parse", "HEAD"),
+        "git_dirty": None if changes is None else changes != "",
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in names},
+        "device": torch.cuda.get_device_name() if gpu else f"cpu ({platform.machine()})",
+        "energy_kw": round(CPU_KW + GPU_KW * gpu, 3),
+        "energy_assumption": ENERGY,
+    }
+
+
+def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
+    """Put the executed notebook and its sealed result into `folder`; the result carries the digest of its own notebook."""
+    result = {**result, "sha256": sha256(result)}
+    texts = {f"{id}.ipynb": notebook, f"{id}.json": json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"}
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for name, text in texts.items():
+            (folder / f".{name}.new").write_text(text, encoding="utf-8", newline="\n")
+        for name in texts:
+            os.replace(folder / f".{name}.new", folder / name)
+    finally:
+        for name in texts:
+            (folder / f".{name}.new").unlink(missing_ok=True)
+
+
+# ---- The commands -------------------------------------------------------------------------------------------------------
+
+
+def run_claims(
+    project: Project,
+    ids: Sequence[str],
+    run: str = CONTROLS,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    force: bool = False,
+    jobs: int | None = None,
+    report: Callable[[Outcome], None] = print,
+) -> list[Outcome]:
+    """Execute the notebooks of `ids` into `book/runs/<run>/`, `jobs` at a time, each with its share of the cores.
+
+    A notebook whose result is there, intact and made from the same inputs is kept, unless `force`. `report` is called as each
+    one ends; a failed notebook leaves no trace and does not stop the others. Raises ValueError before anything runs where an
+    identifier, the run's name or a parameter is wrong.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run):
+        raise ValueError(f"run name {run!r} is not a plain folder name; use letters, digits, '.', '-' and '_'")
+    parameters = {id: resolve(project, id, run, overrides) for id in ids}
+    folder = project.runs / run
+    shared = provenance(project.root)
+
+    def one(id: str, threads: int) -> Outcome:
+        digest = inputs(project, id, parameters[id])
+        if not force and _finished(folder / f"{id}.json", digest):
+            return Outcome(id, "kept")
+        started, clock = datetime.now(UTC), time.perf_counter()
+        defaults = project.registry[id].parameters
+        changed = {name: value for name, value in parameters[id].items() if value != defaults[name]}
+        notebook = execute(project.source(id), changed, project.root, threads)
+        found = Result.from_json(project.registry[id], bundle(notebook)).to_json()
+        wall, text = time.perf_counter() - clock, nbformat.writes(notebook) + "\n"
+        details = {
+            **shared,
+            "threads": threads,
+            "sources": found.pop("sources"),
+            "seed": parameters[id].get("seed"),
+            "started": started.isoformat(timespec="seconds"),
+            "wall_s": round(wall, 1),
+            "energy_wh": round(wall / 3600 * shared["energy_kw"] * 1000, 3),
+            "inputs": digest,
+            "notebook": hashlib.sha256(text.encode()).hexdigest(),
+        }
+        head = {"id": found.pop("id"), "run": run}
+        publish(folder, id, text, {**head, **found, "parameters": parameters[id], "provenance": details})
+        return Outcome(id, found["verdict"], wall)
+
+    return _parallel(one, list(parameters), jobs, report)
+
+
+def store_outputs(
+    project: Project, ids: Sequence[str], jobs: int | None = None, report: Callable[[Outcome], None] = print
+) -> list[Outcome]:
+    """Execute source notebooks in place with their defaults, so that their stored outputs are what the code gives today."""
+
+    def one(id: str, threads: int) -> Outcome:
+        path, clock = project.source(id), time.perf_counter()
+        notebook = execute(path, {}, project.root, threads)
+        new = path.with_name(f".{path.name}.new")
+        try:
+            new.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8", newline="\n")
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+        return Outcome(id, "stored", time.perf_counter() - clock)
+
+    return _parallel(one, [project.source(id) and id for id in ids], jobs, report)
+
+
+def _finished(path: Path, digest: str) -> bool:
+    try:
+        return read_result(path)["provenance"]["inputs"] == digest
+    except (OSError, ValueError):
+        return False
+
+
+def _parallel(
+    one: Callable[[str, int], Outcome], ids: Sequence[str], jobs: int | None, report: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """`one(id, threads)` for each identifier, in threads. After Ctrl-C the kernels are killed, and none is left running."""
+    cores = os.cpu_count() or 1
+    jobs = min(jobs or cores, max(1, len(ids)))
+
+    def guarded(id: str) -> Outcome:
+        try:
+            return one(id, max(1, cores // jobs))
+        except Exception as error:  # whatever it is, the other notebooks go on
+            return Outcome(id, "failed", reason=" ".join(f"{error}".split()) or type(error).__name__)
+
+    outcomes, pending = [], set[Future]()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            pending |= {pool.submit(guarded, id) for id in ids}
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    outcomes.append(future.result())
+                    report(outcomes[-1])
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            while pending:  # a kernel may have been starting just now: ask again until every thread has ended
+                OwnKernel.kill_all()
+                pending = wait(pending, timeout=0.2).not_done
+            raise
+    return outcomes

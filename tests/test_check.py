@@ -1,0 +1,176 @@
+import json
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import edit_registry, make_project, write_notebook
+
+from helpers import check, runs
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The small project with one published result."""
+    project = make_project(tmp_path_factory.mktemp("check") / "project")
+    runs.run_claims(project, ["aa1-first"], "mine", report=lambda outcome: None)
+    return project
+
+
+@pytest.fixture
+def published(original, tmp_path):
+    """A copy of it to spoil."""
+    return runs.Project(Path(shutil.copytree(original.root, tmp_path / "copy")))
+
+
+def found(project):
+    return list(check.problems(runs.Project(project.root)))
+
+
+def edit_result(project, change, seal=True):
+    """Edit a published result as a hand would; `seal` computes its sha256 again."""
+    path = project.runs / "mine" / "aa1-first.json"
+    result = json.loads(path.read_text())
+    change(result)
+    if seal:
+        result.pop("sha256")
+        result["sha256"] = runs.sha256(result)
+    path.write_text(json.dumps(result))
+
+
+def test_agreement(published):
+    assert found(published) == []
+
+
+def test_edited_result(published):
+    edit_result(published, lambda result: result["values"][0].update(value=7.0), seal=False)
+    (problem,) = found(published)
+    assert problem.startswith("book/runs/mine/aa1-first.json: was changed after it was written")
+
+
+def test_edited_verdict_with_its_seal_renewed(published):
+    edit_result(published, lambda result: result.update(verdict="refuted"))
+    (problem,) = found(published)
+    assert problem.startswith("book/runs/mine/aa1-first.json: verdict 'refuted', but its values now give 'supported'")
+    edit_result(published, lambda result: (result.update(verdict="supported"), result["verdicts"][0].update(verdict="refuted")))
+    assert found(published) == [
+        "book/runs/mine/aa1-first.json: verdict 'refuted' on control-clean, but its values now give 'supported'"
+    ]
+
+
+def test_verdict_after_the_criterion_changed(published):
+    edit_registry(published.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
+    assert "but its values now give 'refuted'" in found(published)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "not a readable result"),
+        ("[]", "not a readable result"),
+        ("{}", "not a readable result"),
+        ("null", "not a readable"),
+    ],
+)
+def test_unreadable_result(published, text, problem):
+    (published.runs / "mine" / "aa1-first.json").write_text(text)
+    (line,) = found(published)
+    assert line.startswith(f"book/runs/mine/aa1-first.json: {problem}")
+
+
+def test_value_that_json_cannot_hold(published):
+    path = published.runs / "mine" / "aa1-first.json"
+    path.write_text(path.read_text().replace('"value": 2.0', '"value": NaN'))
+    assert "not a readable result" in found(published)[0]
+
+
+def test_result_without_a_field(published):
+    edit_result(published, lambda result: result["values"][0].pop("value"))
+    (line,) = found(published)
+    assert "not a readable result (KeyError: 'value')" in line
+
+
+def test_result_in_another_place(published):
+    (published.runs / "mine").rename(published.runs / "yours")
+    assert found(published) == ["book/runs/yours/aa1-first.json: is the result of mine/aa1-first; move it back to its place"]
+
+
+def test_notebook_and_result_belong_together(published):
+    notebook = published.runs / "mine" / "aa1-first.ipynb"
+    notebook.write_text(notebook.read_text() + "\n")
+    assert "aa1-first.ipynb beside it is not the one it was written with" in found(published)[0]
+    notebook.rename(notebook.with_name("aa2-second.ipynb"))
+    assert [line.split(";")[0] for line in found(published)] == [
+        "book/runs/mine/aa1-first.json: aa1-first.ipynb is missing beside it",
+        "book/runs/mine/aa2-second.ipynb: its result aa2-second.json is missing beside it",
+    ]
+
+
+def test_result_of_no_claim(published):
+    for path in list((published.runs / "mine").iterdir()):
+        path.rename(path.with_stem("aa1-frist"))
+    path = published.runs / "mine" / "aa1-frist.json"
+    result = json.loads(path.read_text())
+    result.update(id="aa1-frist")
+    result.pop("sha256")
+    path.write_text(json.dumps({**result, "sha256": runs.sha256(result)}))
+    assert found(published) == ["book/runs/mine/aa1-frist.json: unknown claim 'aa1-frist'; did you mean 'aa1-first'?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "absolute"),
+    [
+        ("/home/me/x.py:3: UserWarning", True),
+        ("dataset = 'folder:/data/birds'", True),
+        ("see https://example.org/a/b and docs/a/b", False),
+        ("a/b and ~/c/d and ./e/f and 1/2/3 and /", False),
+    ],
+)
+def test_absolute_path(published, text, absolute):
+    path = published.runs / "mine" / "aa1-first.ipynb"
+    for cell in ("markdown", "output"):
+        notebook = nbformat.read(path, 4)
+        if cell == "markdown":
+            notebook.cells[0].source = text
+        else:
+            notebook.cells[2].outputs[0].text = text
+        nbformat.write(notebook, path)
+        line = "book/runs/mine/aa1-first.ipynb: contains an absolute path of the machine it ran on"
+        assert (line in found(published)) is absolute
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda claim: claim["parameters"].update(n=3), "parameter n is 2, and 3 in notebooks/claims.yml"),
+        (lambda claim: claim["parameters"].update(k=1), "parameter k is 'nothing', and 1 in notebooks/claims.yml"),
+        (lambda claim: claim["parameters"].pop("seed"), "parameter seed is 0, and 'nothing' in notebooks/claims.yml"),
+        (lambda claim: claim["profiles"]["large"].update(n="five"), "profile 'large': parameter n='five': expected int"),
+    ],
+)
+def test_registry_and_parameters_cell(project, change, problem):
+    edit_registry(project.root, lambda data: change(data["claims"]["aa1-first"]))
+    (line,) = found(project)
+    assert problem in line and "aa1-first" in line
+
+
+def test_table_of_contents(project):
+    path = project.root / "_toc.yml"
+    path.write_text(path.read_text().replace("aa2-second", "aa9-none"))
+    assert found(project) == [
+        "_toc.yml: no line for notebooks/beyond/aa2-second.ipynb",
+        "_toc.yml: notebooks/beyond/aa9-none is not the notebook of any claim",
+    ]
+
+
+def test_missing_and_unknown_notebooks(project):
+    project.source("aa1-first").rename(project.root / "elsewhere")
+    write_notebook(project.root / "notebooks" / "beyond" / "aa4-extra.ipynb", "aa4-extra")
+    assert found(project) == [
+        "notebooks/beyond/aa1-first.ipynb: missing, although notebooks/claims.yml names it",
+        "notebooks/beyond/aa4-extra.ipynb: no claim of notebooks/claims.yml names this notebook",
+    ]
+
+
+def test_this_project_agrees():
+    assert list(check.problems(runs.Project())) == []

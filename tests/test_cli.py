@@ -1,0 +1,102 @@
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import edit_registry
+
+from helpers import book
+from helpers.__main__ import main
+from helpers.runs import Project
+
+
+def test_list(project, capsys):
+    assert main(["run", "aa1-first", "--run", "mine"], project.root) == 0
+    (project.runs / "other").mkdir()
+    (project.runs / "other" / "aa1-first.json").write_text("{}")
+    capsys.readouterr()
+    assert main(["list"], project.root) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert set(lines) == {"claim", "aa1-first", "aa2-second", "aa3-later"}
+    assert lines["aa1-first"].endswith("mine: supported; other: unreadable, see `check`")
+    assert "notebooks/beyond/aa2-second.ipynb" in lines["aa2-second"] and lines["aa2-second"].endswith("  -")
+    assert "none yet: needs probes" in lines["aa3-later"]
+
+
+def test_run_prints_a_line_a_notebook(project, capsys):
+    assert main(["run", "aa1-first", "-p", "n=1", "--jobs", "1"], project.root) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("aa1-first  refuted  (") and out.count("\n") == 1 and err == ""
+    assert main(["run", "aa1-first", "-p", "n=1"], project.root) == 0
+    assert capsys.readouterr().out == "aa1-first  kept\n"
+    assert main(["run", "aa1-first", "aa2-second", "-p", "mode=fail"], project.root) == 1
+    out = capsys.readouterr().out
+    assert sorted(line.split(":")[0] for line in out.splitlines()) == ["aa1-first  failed", "aa2-second  failed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["rnu"], "invalid choice: 'rnu'"),
+        (["run"], "the following arguments are required: ID"),
+        (["run", "aa1-frist"], "unknown claim 'aa1-frist'; did you mean 'aa1-first'?"),
+        (["run", "aa1-first", "-p", "n"], "-p n: write it as NAME=VALUE"),
+        (["run", "aa1-first", "-p", "m=1"], "unknown parameter 'm'"),
+        (["run", "aa1-first", "--run", "a/b"], "run name 'a/b' is not a plain folder name"),
+        (["run", "aa1-first", "--jobs", "0"], "'0' is not a positive whole number"),
+        (["baselines", "aa3-later"], "claim 'aa3-later' has no notebook yet: needs probes"),
+    ],
+)
+def test_user_errors_are_one_sentence(project, capsys, arguments, message):
+    try:
+        status = main(arguments, project.root)
+    except SystemExit as stop:  # argparse's own
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert status == 2 and out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1 and message in err
+
+
+def test_invalid_registry(project, capsys):
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].pop("title"))
+    assert main(["list"], project.root) == 2
+    assert "aa1-first" in capsys.readouterr().err
+    (project.root / "notebooks" / "claims.yml").unlink()
+    assert main(["check"], project.root) == 2
+    assert capsys.readouterr().err.startswith("error: no registry at ")
+
+
+def test_check_ends_with_1_where_something_disagrees(project, capsys):
+    assert main(["check"], project.root) == 0
+    shutil.rmtree(project.root / "notebooks" / "beyond")
+    assert main(["check"], project.root) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"notebooks/beyond/{id}.ipynb: missing, although notebooks/claims.yml names it" for id in ("aa1-first", "aa2-second")
+    ]
+
+
+def test_book_runs_the_controls_and_prints_the_page(project, capsys, monkeypatch):
+    monkeypatch.setattr(book, "build", lambda root: root / "_build" / "html")
+    assert main(["book"], project.root) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[:2]} == {"aa1-first", "aa2-second"}
+    assert lines[-1] == str(project.root / "_build" / "html" / "index.html")
+    assert {path.stem for path in Project(project.root).results()} == {"aa1-first", "aa2-second"}
+
+
+def test_book_is_not_built_over_failures(project, capsys, monkeypatch):
+    monkeypatch.setattr(book, "build", lambda root: pytest.fail("built"))
+    path = project.source("aa1-first")
+    path.write_text(path.read_text().replace("time.sleep(120)", "pass").replace('mode == \\"fail\\"', "True"))
+    assert main(["book"], project.root) == 1
+    assert "was not built" in capsys.readouterr().err
+
+
+def test_help_carries_an_example_for_each_command():
+    command = [sys.executable, "-m", "helpers"]
+    text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+    for name in ("list", "run", "book", "check", "baselines"):
+        assert name in text
+        shown = subprocess.run([*command, name, "--help"], capture_output=True, text=True, check=True).stdout
+        assert f"example: python -m helpers {name}" in " ".join(shown.split())

@@ -1,0 +1,299 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import nbformat
+import pytest
+from conftest import PARAMETERS, edit_registry
+
+from helpers import parameters, runs
+
+
+def silent(outcome):
+    """A report that says nothing."""
+
+
+def run(project, ids=("aa1-first",), name="controls", **options):
+    return runs.run_claims(project, list(ids), name, report=silent, **options)
+
+
+def written(project):
+    """Every file below `book`, as paths from the project's root."""
+    return sorted(path.relative_to(project.root).as_posix() for path in project.root.glob("book/**/*") if path.is_file())
+
+
+def edit_source(project, id, old, new):
+    path = project.source(id)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
+    # A kernel of the same name that does not work, found before the environment's own.
+    other = tmp_path / "jupyter" / "kernels" / "python3"
+    other.mkdir(parents=True)
+    (other / "kernel.json").write_text(json.dumps({"argv": ["/bin/false"], "display_name": "other", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+
+    reported = []
+    outcomes = runs.run_claims(project, ["aa1-first", "aa2-second", "aa1-first"], jobs=2, report=reported.append)
+
+    assert reported == outcomes
+    assert {(outcome.id, outcome.status) for outcome in outcomes} == {("aa1-first", "supported"), ("aa2-second", "supported")}
+    assert written(project) == [
+        f"book/runs/controls/{id}{end}" for id in ("aa1-first", "aa2-second") for end in (".ipynb", ".json")
+    ]
+    result = runs.read_result(project.runs / "controls" / "aa1-first.json")
+    assert set(result) == {"id", "run", "verdict", "reason", "verdicts", "values", "not_run", "parameters", "provenance"}
+    assert (result["id"], result["run"], result["verdict"]) == ("aa1-first", "controls", "supported")
+    assert result["parameters"] == PARAMETERS
+    assert result["values"] == [
+        {
+            "name": "score",
+            "model": "control-clean",
+            "dataset": "scenes",
+            "value": 2,
+            "low": None,
+            "high": None,
+            "n": 2,
+            "unit": "",
+        }
+    ]
+    provenance = result["provenance"]
+    assert provenance["sources"] == [{"name": "scenes"}] and provenance["seed"] == 0
+    assert provenance["energy_wh"] == pytest.approx(provenance["wall_s"] / 3.6 * provenance["energy_kw"], abs=0.002)
+    assert {"git_revision", "git_dirty", "packages", "python", "device", "threads", "started", "inputs"} <= provenance.keys()
+
+    text = (project.runs / "controls" / "aa1-first.ipynb").read_text()
+    notebook = nbformat.reads(text, 4)
+    nbformat.validate(notebook)
+    assert str(project.root) not in text and "papermill" not in text and "injected" not in text
+    assert notebook.metadata.kernelspec == {"display_name": "Python 3", "language": "python", "name": "python3"}
+    threads, here = notebook.cells[2].outputs[0].text.split()
+    assert here == "here" and (project.root / "python").read_text() == sys.executable
+    assert int(threads) == provenance["threads"] == max(1, os.cpu_count() // 2)
+
+
+def test_profile_and_command_line(project):
+    run(project, name="large", overrides={"rate": "2", "mode": "measure"})
+    result = runs.read_result(project.runs / "large" / "aa1-first.json")
+    assert result["parameters"] == {**PARAMETERS, "n": 5, "rate": 2.0}
+    assert result["values"][0]["value"] == 5
+    notebook = nbformat.read(project.runs / "large" / "aa1-first.ipynb", 4)
+    injected = [cell for cell in notebook.cells if "injected-parameters" in cell.metadata.get("tags", ())]
+    # Only what differs from the defaults is shown on the page.
+    assert [cell.source.split("\n")[1:3] for cell in injected] == [["n = 5", "rate = 2.0"]]
+    assert injected[0].id == "injected-parameters"
+
+
+def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "HELPERS", tmp_path / "helpers")
+    (tmp_path / "helpers" / "measures").mkdir(parents=True)
+    helper = tmp_path / "helpers" / "measures" / "norms.py"
+    helper.write_text("one = 1\n")
+    monkeypatch.setattr(runs, "execute", execute := Counted(runs.execute))
+    path = project.runs / "controls" / "aa1-first.json"
+
+    def status():
+        before = execute.calls
+        (outcome,) = run(project)
+        return outcome.status, execute.calls - before
+
+    assert status() == ("supported", 1)
+    assert status() == ("kept", 0)
+    edit_source(project, "aa1-first", "# A claim", "# The same claim in other words")
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["profiles"].update(small={"n": 1}))
+    project = runs.Project(project.root)
+    assert status() == ("kept", 0)
+
+    helper.write_text("one = 2\n")
+    assert status() == ("supported", 1)
+    edit_source(project, "aa1-first", "# The same claim", "# A claim")
+    edit_source(project, "aa1-first", "time.sleep(120)", "time.sleep(121)")
+    assert status() == ("supported", 1)
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
+    project = runs.Project(project.root)
+    assert status() == ("refuted", 1)
+    path.write_text(path.read_text().replace('"refuted"', '"supported"'))
+    assert status() == ("refuted", 1)
+    path.with_suffix(".ipynb").unlink()
+    assert status() == ("refuted", 1)
+    assert [outcome.status for outcome in run(project, force=True)] == ["refuted"]
+    assert status() == ("kept", 0)
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def test_failure_is_one_sentence_and_leaves_nothing(project):
+    edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
+    outcomes = {outcome.id: outcome for outcome in run(project, ("aa1-first", "aa2-second"))}
+    assert str(outcomes["aa1-first"]) == (
+        "aa1-first  failed: ValueError: the score of nothing is not defined (cell 2 of aa1-first.ipynb)"
+    )
+    assert outcomes["aa2-second"].status == "supported"
+    assert written(project) == ["book/runs/controls/aa2-second.ipynb", "book/runs/controls/aa2-second.json"]
+
+
+def test_failed_rerun_leaves_the_finished_one(project):
+    run(project)
+    before = {path: path.read_bytes() for path in project.runs.glob("*/*")}
+    edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
+    assert run(project)[0].status == "failed"
+    assert {path: path.read_bytes() for path in project.runs.glob("*/*")} == before
+
+
+def test_dead_kernel(project):
+    edit_source(project, "aa1-first", "time.sleep(120)", "pass")
+    edit_source(project, "aa1-first", 'mode == \\"sleep\\"', "os.kill(os.getpid(), 9)")
+    (outcome,) = run(project)
+    assert outcome.reason == "the kernel died while it ran aa1-first.ipynb; it may have run out of memory"
+    assert written(project) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('load_registry(\\"', 'result = load_registry(\\"', "displays 0 results"),
+        ('[\\"aa1-first\\"]', '[\\"aa2-second\\"]', "belongs to 'aa2-second'"),
+    ],
+)
+def test_notebook_without_its_result(project, old, new, reason):
+    edit_source(project, "aa1-first", old, new)
+    (outcome,) = run(project)
+    assert outcome.status == "failed" and reason in outcome.reason
+    assert written(project) == []
+
+
+def test_interrupted_run_leaves_nothing_and_resumes(project):
+    edit_source(project, "aa2-second", 'mode == \\"sleep\\"', "True")
+    program = f"""
+        import sys
+        from pathlib import Path
+        from helpers.__main__ import main
+        if __name__ == "__main__":
+            sys.exit(main(["run", "aa1-first", "aa2-second", "--jobs", "1"], Path({str(project.root)!r})))
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = process.stdout.readline()  # printed when the first has finished; the second sleeps from then on
+    pid_file = project.root / "measure.pid"
+    first_pid = pid_file.read_text()
+    deadline = time.monotonic() + 30
+    while pid_file.read_text() in ("", first_pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+
+    assert first.startswith("aa1-first  supported")
+    assert process.returncode == 130
+    assert errors == "stopped; what had finished is kept, and the same command goes on from there\n"
+    assert written(project) == ["book/runs/controls/aa1-first.ipynb", "book/runs/controls/aa1-first.json"]
+    assert (kernel := int(pid_file.read_text())) != int(first_pid)
+    with pytest.raises(ProcessLookupError):
+        os.kill(kernel, 0)
+    edit_source(project, "aa2-second", "time.sleep(120)", "time.sleep(0)")
+    statuses = {outcome.id: outcome.status for outcome in run(project, ("aa1-first", "aa2-second"))}
+    assert statuses == {"aa1-first": "kept", "aa2-second": "supported"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "name", "overrides", "message"),
+    [
+        (["aa1-frist"], "controls", {}, "unknown claim 'aa1-frist'; did you mean 'aa1-first'?"),
+        (["aa3-later"], "controls", {}, "claim 'aa3-later' has no notebook yet: needs probes"),
+        (["aa1-first"], "a/b", {}, "run name 'a/b' is not a plain folder name"),
+        (["aa1-first"], "..", {}, "run name '..' is not a plain folder name"),
+        (["aa1-first"], "x", {"rates": "1"}, "claim 'aa1-first': unknown parameter 'rates'; did you mean 'rate'?"),
+        (["aa1-first"], "x", {"n": "many"}, "claim 'aa1-first': parameter n=many: expected int, as in its default 2"),
+        (["aa1-first"], "x", {"n": "2.5"}, "parameter n=2.5: expected int"),
+        (["aa1-first"], "x", {"strict": "yes"}, "parameter strict=yes: expected bool"),
+        (["aa1-first"], "x", {"models": "control-claen"}, "did you mean 'control-clean'?"),
+        (["aa1-first"], "x", {"dataset": "scene"}, "unknown data set 'scene'; did you mean 'scenes'?"),
+        (["aa2-second", "aa1-frist"], "x", {}, "unknown claim 'aa1-frist'"),
+    ],
+)
+def test_refused_before_anything_runs(project, ids, name, overrides, message):
+    with pytest.raises(ValueError) as caught:
+        run(project, ids, name, overrides=overrides)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert written(project) == [] and not (project.root / "measure.pid").exists()
+
+
+def test_parameters_that_differ_from_the_registry_are_refused(project):
+    edit_source(project, "aa1-first", "n = 2", "n = 3")
+    with pytest.raises(ValueError, match="the parameters in the registry and in notebooks/beyond/aa1-first.ipynb differ"):
+        run(project)
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "value"),
+    [
+        ("3", 2, 3),
+        ("3", 2.0, 3.0),
+        ("1e-3", 2.0, 0.001),
+        ("7", "text", "7"),
+        ("True", False, True),
+        ("a,b", ["x"], ["a", "b"]),
+        ("[a, 'b']", ["x"], ["a", "b"]),
+        ("open_clip:ViT-B-32/laion2b_s34b_b79k", ["x"], ["open_clip:ViT-B-32/laion2b_s34b_b79k"]),
+        ("1, 2", [0], [1, 2]),
+        ("", ["x"], []),
+        ("3", None, 3),
+    ],
+)
+def test_parse(text, default, value):
+    parsed = parameters.parse("name", text, default)
+    assert parsed == value and type(parsed) is type(value)
+
+
+def test_checked_types():
+    defaults = {"n": 2, "rate": 0.5, "models": ["a"], "limit": None}
+    assert parameters.checked(defaults, {"rate": 1, "limit": 3}) == {**defaults, "rate": 1, "limit": 3}
+    for wrong in ({"n": True}, {"n": 2.0}, {"models": "a"}, {"models": ["a", 1]}, {"rate": "high"}):
+        with pytest.raises(ValueError, match="expected"):
+            parameters.checked(defaults, wrong)
+
+
+@pytest.mark.parametrize("source", ["n = len('ab')", "n, m = 1, 2", "n: int = 2", "n ="])
+def test_parameters_cell_holds_only_literals(project, source):
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].source = source
+    nbformat.write(notebook, path)
+    with pytest.raises(ValueError, match="only lines of the form"):
+        parameters.notebook_parameters(path)
+    notebook.cells[1].metadata.tags = []
+    nbformat.write(notebook, path)
+    with pytest.raises(ValueError, match="0 cells are tagged 'parameters'"):
+        parameters.notebook_parameters(path)
+
+
+def test_store_outputs_in_place(project):
+    path = project.source("aa1-first")
+    (outcome,) = runs.store_outputs(project, ["aa1-first"], report=silent)
+    assert outcome.status == "stored"
+    stored = nbformat.read(path, 4)
+    assert [cell.execution_count for cell in stored.cells[1:]] == [1, 2, 3]
+    assert runs.bundle(stored)["verdict"] == "supported"
+    before = path.read_bytes()
+    edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
+    broken = path.read_bytes()
+    (outcome,) = runs.store_outputs(project, ["aa1-first"], report=silent)
+    assert outcome.status == "failed" and path.read_bytes() == broken != before
+    assert [other.name for other in path.parent.iterdir() if other.name.startswith(".")] == []
+    with pytest.raises(ValueError, match="unknown claim"):
+        runs.store_outputs(project, ["aa9-none"], report=silent)
