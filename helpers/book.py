@@ -1,0 +1,191 @@
+"""The book: its sources assembled from the repository and the results, and the HTML that Jupyter Book makes of them.
+
+Hand-written pages lie in `book/`. What depends on results is written into `_build/source` (helpers/pages.py). Nothing is executed
+and nothing is judged again: the pages show the stored results and the stored outputs of the notebooks.
+"""
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import nbformat
+import yaml
+
+from . import pages
+from .claims import Claim, Value
+from .runs import CONTROLS, Project, bundle, read_result
+
+LANDING = "nr1-artifacts"  # the cell of this notebook that is tagged 'landing' draws the figure of the landing page
+
+
+def build(root: Path | str) -> Path:
+    """Build the book of the project at `root` and return the folder `_build/html`, whose index.html leads to the landing page.
+
+    A book that stands there already is replaced only by one that was built without an error or a warning.
+    Raises RuntimeError that names the log where Jupyter Book fails, and the errors of `assemble`.
+    """
+    root = Path(root).resolve()
+    source, log, site = assemble(root), root / "_build" / "book.log", root / "_build" / "html"
+    jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
+    with log.open("w", encoding="utf-8") as stream:
+        done = subprocess.run(
+            [*jupyter_book, "build", str(source), "-W", "--keep-going"], stdout=stream, stderr=subprocess.STDOUT, check=False
+        )
+    if done.returncode:
+        raise RuntimeError(f"the book was not built: Jupyter Book ended with status {done.returncode}, its log is {log}")
+    shutil.rmtree(site, ignore_errors=True)
+    os.replace(source / "_build" / "html", site)
+    return site
+
+
+def assemble(root: Path) -> Path:
+    """Write the book's sources to `_build/source`, emptied first, and return that folder.
+
+    Raises ValueError or FileNotFoundError, naming the file, for a result that is not intact or belongs to no claim, for a
+    notebook without a result, and for a commentary that quotes a value which its result does not have.
+    """
+    project, source = Project(root), root / "_build" / "source"
+    registry, runs = project.registry, published(project)
+    claims = [claim for claim in registry.claims.values() if claim.notebook]
+    calibration = {claim.id: _result(_executed(project, claim)) for claim in claims}
+
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
+    shutil.copy(root / "_config.yml", source)
+    _write(source / "_toc.yml", _contents(project, runs))
+
+    for claim in claims:
+        _copy_notebook(_executed(project, claim), source / claim.notebook, pages.calibration_note(claim, runs))
+    for run, results in runs.items():
+        folder = source / "book" / "runs" / run
+        for id, data in results.items():
+            path = project.runs / run / f"{id}.ipynb"
+            _copy_notebook(path, folder / path.name, _reading(path, data), pages.finding_note(registry[id], run))
+        _write(folder / "index.md", pages.run_page(run, results, registry))
+    for paper in registry.papers.values():
+        _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs))
+
+    rows = list(pages.rows(registry, runs, calibration))
+    fragments = {
+        "scoreboard": pages.scoreboard(rows),
+        "calibration": pages.calibration_table(registry, calibration),
+        "summary": pages.summary(rows, registry, runs),
+        "claims": pages.claims_index(registry, runs),
+        "errors": pages.errors(registry),
+        "landing": _landing(project, runs, source),
+    }
+    for name, text in fragments.items():
+        _write(source / "book" / "_generated" / f"{name}.md", text)
+    return source
+
+
+def published(project: Project) -> dict[str, dict[str, dict]]:
+    """run -> claim -> result, for every run except the controls; claims in the registry's order.
+
+    Raises ValueError that names the file where a result is not intact or belongs to no claim.
+    """
+    runs: dict[str, dict[str, dict]] = {}
+    for path in project.results():
+        if path.parent.name != CONTROLS:
+            try:
+                claim = project.registry[path.stem]
+                runs.setdefault(path.parent.name, {})[claim.id] = read_result(path)
+            except ValueError as error:
+                raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
+    return {run: {id: results[id] for id in project.registry.claims if id in results} for run, results in runs.items()}
+
+
+def render_reading(text: str, data: dict, name: str) -> str:
+    """A commentary with its numbers filled in.
+
+    Args:
+        text: Markdown in which `{{ v('iou', 'vit_tiny_...') }}` stands for that value of that model, with its interval.
+        data: the result that it comments on.
+        name: what to call the commentary in an error.
+
+    Raises ValueError that names the commentary and what is wrong, such as a value that the result does not have.
+    """
+    values = {(value["name"], value["model"]): Value(**value) for value in data["values"]}
+
+    def v(value: str, model: str) -> str:
+        if (value, model) not in values:
+            raise ValueError(f"{name}: the result has no value {value!r} of {model!r}; quote one that it has")
+        return str(values[value, model])
+
+    try:
+        return jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text).render(v=v)
+    except jinja2.TemplateError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _executed(project: Project, claim: Claim) -> Path:
+    """The claim's notebook on the controls: as run here, or else the source with its stored outputs."""
+    run = project.runs / CONTROLS / f"{claim.id}.ipynb"
+    return run if run.is_file() else project.source(claim.id)
+
+
+def _result(path: Path) -> dict:
+    """The result that an executed notebook displays."""
+    try:
+        return bundle(nbformat.read(path, as_version=4))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _reading(path: Path, data: dict) -> str:
+    """The hand-written commentary that lies beside a published notebook, '' where there is none."""
+    reading = path.with_suffix(".reading.md")
+    return render_reading(reading.read_text(encoding="utf-8"), data, reading.name) if reading.is_file() else ""
+
+
+def _copy_notebook(path: Path, target: Path, *texts: str) -> None:
+    """Copy a notebook with texts inserted right after its first cell, so that the page says what was found before how."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        # The same notebook stands in the book once for each run, and a label may be given once.
+        cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
+    notebook.cells[1:1] = [nbformat.v4.new_markdown_cell(text) for text in texts if text]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, target)
+
+
+def _contents(project: Project, runs: pages.Runs) -> str:
+    """The repository's table of contents with the pages that are written here."""
+    toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
+    for part in toc["parts"]:
+        if part.get("caption") == "Findings":
+            part["chapters"] = [
+                {"file": f"book/runs/{run}/index", "sections": [{"file": f"book/runs/{run}/{id}"} for id in results]}
+                for run, results in runs.items()
+            ]
+        for chapter in part["chapters"]:
+            if chapter["file"] == "book/claims":
+                chapter["sections"] = [{"file": f"book/claims/{paper.folder}"} for paper in project.registry.papers.values()]
+    toc["parts"] = [part for part in toc["parts"] if part["chapters"]]
+    return yaml.safe_dump(toc, sort_keys=False)
+
+
+def _landing(project: Project, runs: pages.Runs, source: Path) -> str:
+    """The figure of the landing page, from the first published notebook that draws it, or else from the calibration."""
+    if LANDING not in project.registry.claims:
+        return ""
+    claim = project.registry[LANDING]
+    found = [(project.runs / run / f"{LANDING}.ipynb", f"runs/{run}/{LANDING}.ipynb") for run in runs if LANDING in runs[run]]
+    for path, page in [*found, (_executed(project, claim), f"../{claim.notebook}")]:
+        for cell in nbformat.read(path, as_version=4).cells:
+            images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
+            if images and "landing" in cell.metadata.get("tags", ()):
+                (source / "book" / "_static" / "landing.png").write_bytes(base64.b64decode(images[0]))
+                # As on its own page, the cell's metadata say what the figure shows.
+                alt, caption = cell.metadata.mystnb.image.alt, cell.metadata.mystnb.figure.caption
+                return f"```{{figure}} _static/landing.png\n:alt: {alt}\n\n{caption} From [this page]({page}).\n```"
+    return ""
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,236 @@
+"""The book's pages that depend on results, as Markdown: the scoreboard, the claims of each paper, one page for each run.
+
+Everything here turns stored results into text. `runs` is always run -> claim -> result as `<id>.json` holds it, without the
+controls; `calibration` is claim -> result on the controls. Links lead from the folder `book/`, unless a function says otherwise.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from .claims import VERDICTS, Claim, Paper, Registry, Result
+from .runs import CONTROLS
+
+Runs = Mapping[str, Mapping[str, dict]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the scoreboard: a claim in one run, or a claim without a result (`run` is None)."""
+
+    claim: Claim
+    run: str | None
+    data: dict
+
+    @property
+    def page(self) -> str:
+        """The HTML page that the row leads to."""
+        if self.run is None:
+            return f"claims/{self.claim.source.folder}.html#claim-{self.claim.id}"
+        if self.run == CONTROLS:
+            return f"../{Path(self.claim.notebook).with_suffix('.html')}"
+        return f"runs/{self.run}/{self.claim.id}.html"
+
+    @property
+    def measured(self) -> str:
+        """The values that the criterion looks at, a block for each model; or the reason why there are none. HTML."""
+        if self.run is None:
+            return escape(self.data["reason"])
+        criterion, values = self.claim.criterion, Result.from_json(self.claim, self.data).values
+        tests = (*criterion.applies, *criterion.tests, *criterion.needs)
+        blocks = []
+        for model in dict.fromkeys(value.model for value in values):
+            own = {value.name: value for value in values if value.model == model}
+            names = dict.fromkeys(test.value for test in tests if test.concerns(model) and test.value in own)
+            lines = [f"{name} {escape(str(own[name]))}" for name in names]
+            blocks.append(f"<div class='model'><code>{escape(model)}</code><br>{'<br>'.join(lines)}</div>")
+        return "".join(blocks)
+
+
+def rows(registry: Registry, runs: Runs, calibration: Mapping[str, dict]) -> Iterator[Row]:
+    """A row for each claim and run, findings first; then one for each claim without a result."""
+    for run, results in runs.items():
+        yield from (Row(registry[id], run, data) for id, data in results.items())
+    for claim in registry.claims.values():
+        if any(claim.id in results for results in runs.values()):
+            continue
+        if claim.id in calibration and all(test.model for test in claim.criterion.tests):
+            # A claim about named controls and nothing else: its calibration is its result.
+            yield Row(claim, CONTROLS, calibration[claim.id])
+        else:
+            reason = claim.waiting or "No published run yet; calibrated on the controls."
+            yield Row(claim, None, {"verdict": "not run", "reason": reason})
+
+
+def scoreboard(rows: Iterable[Row], up: str = "") -> str:
+    """The rows as an HTML table, which `_static/scoreboard.js` makes sortable; `up` leads from the page to `book/`."""
+    lines = []
+    for row in rows:
+        cells = (
+            f"<a href='{up}{row.page}'>{row.claim.id}</a><br>{escape(row.claim.title)}",
+            escape(row.claim.paper),
+            escape(row.run or ""),
+            escape(row.claim.headline),
+            row.measured,
+            badge(row.data["verdict"], row.data["reason"]),
+        )
+        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Claim", "Paper", "Run", "Reported", "Measured", "Verdict"))
+    html = ["<div class='scoreboard-frame'><table class='scoreboard'>", f"<thead><tr>{head}</tr></thead>"]
+    return "\n".join(["```{raw} html", *html, "<tbody>", *lines, "</tbody></table></div>", "```"])
+
+
+def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> str:
+    """The verdict that each measurement found on each control, and the one expected where they differ."""
+    lines = []
+    for id, data in calibration.items():
+        found = Result.from_json(registry[id], data).calibration()
+        line = {"claim": f"[{id}](../{registry[id].notebook})"}
+        for control, (got, want) in found.items():
+            line[control] = badge(got) + ("" if got == want else f" but {want} was expected")
+        lines.append(line | {"in order": "yes" if all(got == want for got, want in found.values()) else "**no**"})
+    return _table(lines) if lines else "No claim has a notebook yet."
+
+
+def summary(rows: Sequence[Row], registry: Registry, runs: Runs) -> str:
+    """How many claims stand where, for the landing page."""
+    counts = Counter(row.data["verdict"] for row in rows)
+    measured = len({row.claim.id for row in rows if row.run})
+    named = ", ".join(f"[{run}](runs/{run}/index.md)" for run in runs)
+    return "\n\n".join([
+        f"The registry holds {len(registry.claims)} claims and experiments. {measured} of them have been measured.",
+        f"Published runs: {named or 'none yet'}.",
+        " · ".join(f"{badge(verdict)} {counts[verdict]}" for verdict in VERDICTS if counts[verdict]),
+    ])  # fmt: skip
+
+
+def claims_index(registry: Registry, runs: Runs) -> str:
+    """One line for each paper."""
+    lines = []
+    for paper in registry.papers.values():
+        own = [claim for claim in registry.claims.values() if claim.paper == paper.id]
+        measured = [claim for claim in own if any(claim.id in results for results in runs.values())]
+        lines.append({
+            "paper": f"[{paper.title}](claims/{paper.folder}.md)",
+            "claims": len(own),
+            "with a notebook": sum(claim.notebook is not None for claim in own),
+            "measured in a published run": len(measured),
+        })  # fmt: skip
+    return _table(lines)
+
+
+def paper_page(paper: Paper, registry: Registry, runs: Runs) -> str:
+    """Every claim of one paper, whether it has a notebook or not. Lies in `book/claims/`."""
+    source = f"{paper.authors} {{cite}}`{paper.bib}`." if paper.bib else "Questions that none of the papers asks."
+    parts = [f"# {paper.title}", source]
+    if paper.errors:
+        parts.append("Its [known errors](../deviations.md#known-errors-in-the-papers) are listed with the deviations.")
+    for claim in (claim for claim in registry.claims.values() if claim.paper == paper.id):
+        links = [f"[run {run}](../runs/{run}/{claim.id}.ipynb)" for run in runs if claim.id in runs[run]]
+        links += [f"[calibration](../../{claim.notebook})"] if claim.notebook else []
+        expected = "\n".join(f"- {control}: {badge(verdict)}" for control, verdict in claim.expected.items())
+        parts += [
+            f"(claim-{claim.id})=\n## {claim.id}",
+            f"Pages: {', '.join(links)}." if links else f"{badge('not run')} {claim.waiting}",
+            claim._repr_markdown_(),
+            f":::{{dropdown}} Expected verdict on each control\n{expected}\n:::",
+        ]
+    return "\n\n".join(parts)
+
+
+def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
+    """What was run, on which models and images, with which verdicts, and what could not be run. Lies in `book/runs/<run>/`."""
+    origins = [data["provenance"] for data in results.values()]
+    sources = _distinct(source for origin in origins for source in origin["sources"])
+    models = [_model(source) for source in sources if "weights_hash" in source]
+    images = [source for source in sources if "weights_hash" not in source]
+    datasets = _distinct(value["dataset"] for data in results.values() for value in data["values"] if value["dataset"])
+    not_run = {model: reason for data in results.values() for model, reason in data["not_run"].items()}
+    facts = {
+        "revision of the code": [
+            (o["git_revision"] or "unknown") + (" with local changes" if o["git_dirty"] else "") for o in origins
+        ],
+        "Python": [o["python"] for o in origins],
+        "packages": [", ".join(f"{name} {version}" for name, version in o["packages"].items()) for o in origins],
+        "device": [o["device"] for o in origins],
+        "seed": [o["seed"] for o in origins],
+        "started (UTC)": [min(o["started"] for o in origins)],
+        "time of all notebooks": [f"{sum(o['wall_s'] for o in origins):,.0f} s"],
+        "energy": [f"{sum(o['energy_wh'] for o in origins):.2g} Wh, {origins[0]['energy_assumption']}"],
+    }
+    parts = [
+        f"# Run {run}",
+        f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{name}`' for name in datasets)}.",
+        scoreboard([Row(registry[id], run, data) for id, data in results.items()], up="../../"),
+        f"## Models\n\n{_table(models)}",
+    ]
+    if images:
+        parts.append(f"## Images\n\n{_table(images)}")
+    if not_run:
+        lines = [{"model": f"`{model}`", "reason": reason} for model, reason in not_run.items()]
+        parts.append(f"## Not run\n\n{_table(lines)}")
+    lines = [{"what": name, "value": "; ".join(map(str, _distinct(values)))} for name, values in facts.items()]
+    parts += [
+        f"## Provenance\n\n{_table(lines)}",
+        f"The file of each result, `book/runs/{run}/<claim>.json`, holds all of this for its own claim.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _model(source: Mapping) -> dict[str, str]:
+    """A line of the table of models."""
+    return {
+        "model": f"`{source['name']}`",
+        "parameters": f"{source['parameters']:,}",
+        "image": " x ".join(map(str, source["image_size"])),
+        "patch": " x ".join(map(str, source["patch_size"])),
+        "SHA-256 of the weights": f"`{source['weights_hash']}`",
+    }
+
+
+def calibration_note(claim: Claim, runs: Runs) -> str:
+    """What a calibration page says of itself. Lies beside the source notebook."""
+    up = "../" * (len(Path(claim.notebook).parts) - 1)
+    links = ", ".join(f"[{run}]({up}book/runs/{run}/{claim.id}.ipynb)" for run in runs if claim.id in runs[run])
+    return (
+        ":::{note}\nThis is a calibration page: its models are controls, whose answers are known by construction.\n"
+        f"Findings on real weights: {links or 'none yet'}. [The claim in full](#claim-{claim.id}).\n:::"
+    )
+
+
+def finding_note(claim: Claim, run: str) -> str:
+    """What a page of findings says of itself. Lies in `book/runs/<run>/`."""
+    return (
+        f":::{{note}}\nThis page belongs to the run [{run}](index.md). The same measurement on models with known answers:\n"
+        f"[calibration](../../../{claim.notebook}). [The claim in full](#claim-{claim.id}).\n:::"
+    )
+
+
+def errors(registry: Registry) -> str:
+    """What the registry records as known errors, a table for each paper."""
+    tables = [f"### {paper.title}\n\n{_table(paper.errors)}" for paper in registry.papers.values() if paper.errors]
+    return "\n\n".join(tables) or "None is recorded yet."
+
+
+def badge(verdict: str, reason: str = "") -> str:
+    """A verdict in its colour, as HTML."""
+    title = f" title='{escape(reason)}'" if reason else ""
+    return f"<span class='verdict {verdict.replace(' ', '-')}'{title}>{verdict}</span>"
+
+
+def _table(lines: Sequence[Mapping]) -> str:
+    """A Markdown table with a column for every key."""
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    cells = [names, ["---"] * len(names), *([line.get(name, "") for name in names] for line in lines)]
+    return "\n".join("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in cells)
+
+
+def _distinct(items: Iterable) -> list:
+    """The items without repetitions, in order; they need not be hashable."""
+    found: list = []
+    for item in items:
+        if item not in found:
+            found.append(item)
+    return found
