@@ -145,7 +145,7 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
     origins = [data["provenance"] for data in results.values()]
     sources = _distinct(source for origin in origins for source in origin["sources"])
     models = [_model(source) for source in sources if "weights_hash" in source]
-    images = [source for source in sources if "weights_hash" not in source]
+    images = [_images(source) for source in sources if "weights_hash" not in source]
     datasets = _distinct(value["dataset"] for data in results.values() for value in data["values"] if value["dataset"])
     not_run = {model: reason for data in results.values() for model, reason in data["not_run"].items()}
     facts = {
@@ -187,6 +187,18 @@ def _model(source: Mapping) -> dict[str, str]:
         "image": " x ".join(map(str, source["image_size"])),
         "patch": " x ".join(map(str, source["patch_size"])),
         "SHA-256 of the weights": f"`{source['weights_hash']}`",
+    }
+
+
+def _images(source: Mapping) -> dict[str, str]:
+    """A line of the table of image sets."""
+    return {
+        "images": f"`{source['name']}`",
+        "number": f"{source['n']:,}",
+        "seed": source["seed"],
+        "SHA-256 of the list": f"`{source['digest']}`",
+        "not decoded": ", ".join(source["skipped"]) or "none",
+        "the same or the nearest on the Hub": f"`{source['hub']}`" if source["hub"] else "",
     }
 
 

@@ -245,8 +245,7 @@ def inputs(project: Project, id: str, parameters: Mapping) -> str:
 
 
 def provenance(root: Path) -> dict:
-    """Where and with what the runs of this call are made; `git_dirty` says whether code or notebooks differ from the revision."""
-    import torch  # here, since `list` and `check` need not wait for it
+    """With what the runs of this call are made; `git_dirty` says whether code or notebooks differ from the revision."""
 
     def git(*arguments: str) -> str | None:
         try:
@@ -256,7 +255,6 @@ def provenance(root: Path) -> dict:
         return done.stdout.strip() if done.returncode == 0 else None
 
     changes = git("status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
-    gpu = torch.cuda.is_available()
     requirements = [text for text in metadata.requires("registers-reproduced") if "extra ==" not in text]
     names = sorted(re.match(r"[\w.-]+", text)[0] for text in requirements)
     return {
@@ -264,10 +262,24 @@ def provenance(root: Path) -> dict:
         "git_dirty": None if changes is None else changes != "",
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in names},
-        "device": torch.cuda.get_device_name() if gpu else f"cpu ({platform.machine()})",
-        "energy_kw": round(CPU_KW + GPU_KW * gpu, 3),
-        "energy_assumption": ENERGY,
     }
+
+
+def hardware(device: str) -> dict:
+    """On what a notebook with this `device` parameter runs, and the power that its energy is estimated from.
+
+    Raises ValueError where there is no such device.
+    """
+    if device == "cpu":
+        name = f"cpu ({platform.machine()})"
+    else:
+        import torch  # here, since `list` and `check` need not wait for it
+
+        try:
+            name = torch.cuda.get_device_name(device)
+        except (RuntimeError, ValueError, AssertionError):
+            raise ValueError(f"there is no device {device!r} here; use -p device=cpu") from None
+    return {"device": name, "energy_kw": round(CPU_KW + GPU_KW * (device != "cpu"), 3), "energy_assumption": ENERGY}
 
 
 def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
@@ -307,6 +319,7 @@ def run_claims(
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run):
         raise ValueError(f"run name {run!r} is not a plain folder name; use letters, digits, '.', '-' and '_'")
     parameters = {id: resolve(project, id, run, overrides) for id in ids}
+    machine = {id: hardware(parameters[id].get("device", "cpu")) for id in ids}
     folder = project.runs / run
     shared = provenance(project.root)
 
@@ -322,12 +335,13 @@ def run_claims(
         wall, text = time.perf_counter() - clock, nbformat.writes(notebook) + "\n"
         details = {
             **shared,
+            **machine[id],
             "threads": threads,
             "sources": found.pop("sources"),
             "seed": parameters[id].get("seed"),
             "started": started.isoformat(timespec="seconds"),
             "wall_s": round(wall, 1),
-            "energy_wh": round(wall / 3600 * shared["energy_kw"] * 1000, 3),
+            "energy_wh": round(wall / 3600 * machine[id]["energy_kw"] * 1000, 3),
             "inputs": digest,
             "notebook": hashlib.sha256(text.encode()).hexdigest(),
         }

@@ -11,6 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book import assemble, build, published, render_reading
 from helpers.claims import Value
+from helpers.images import load_images
 from helpers.runs import Project, publish
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,7 @@ def executed(claim, models, score=2.0, *, not_run=None, tags=()):
     """A notebook of `claim` as it looks after a run: a heading, a figure, the result. And the result."""
     values = [Value("score", model, "scenes", score, score - 0.1, score + 0.1, 8) for model in models]
     described = {"parameters": 5717416, "image_size": [224, 224], "patch_size": [16, 16], "weights_hash": "abc"}
-    sources = [{"name": model, **described} for model in models] + [{"name": "scenes", "n": 8}]
+    sources = [{"name": model, **described} for model in models] + [load_images("scenes", 8).describe()]
     result = claim.judge(values, sources=sources, not_run=not_run)
     shown = {"image": {"alt": "A map of norms"}, "figure": {"caption": "Norms before the final LayerNorm."}}
     figure = new_output("display_data", {"image/png": base64.b64encode(PNG).decode()})
@@ -179,7 +180,7 @@ def test_summary_counts(library):
 def test_run_page_lists_models_and_what_was_not_run(library):
     publish_run(library, "mine", "aa1-first", not_run={"vit-giant": "no network"})
     page = read(assemble(library.root), "book", "runs", "mine", "index.md")
-    assert "| `vit-a` | 5,717,416 | 224 x 224 | 16 x 16 | `abc` |" in page and "| scenes | 8 |" in page
+    assert "| `vit-a` | 5,717,416 | 224 x 224 | 16 x 16 | `abc` |" in page and "| `scenes` | 8 | 0 |" in page
     assert "| `vit-giant` | no network |" in page
     assert "| revision of the code | 0123abc |" in page and "| packages | torch 2.15.0 |" in page
     assert "href='../../runs/mine/aa1-first.html'" in page

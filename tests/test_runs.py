@@ -297,3 +297,10 @@ def test_store_outputs_in_place(project):
     assert [other.name for other in path.parent.iterdir() if other.name.startswith(".")] == []
     with pytest.raises(ValueError, match="unknown claim"):
         runs.store_outputs(project, ["aa9-none"], report=silent)
+
+
+def test_hardware_is_that_of_the_device():
+    assert runs.hardware("cpu")["device"].startswith("cpu (") and runs.hardware("cpu")["energy_kw"] == 0.105
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(ValueError, match=f"there is no device '{device}' here; use -p device=cpu"):
+            runs.hardware(device)
