@@ -287,6 +287,8 @@ def capture_each(
 
     Returns:
         name -> what was kept, and name -> reason for the models whose weights cannot be had here.
+
+    Raises ModelUnavailable where none can be had, and what `load_backbone` and `capture` raise.
     """
     captured, not_run = {}, {}
     for name in names:
@@ -306,6 +308,8 @@ def capture_each(
             backbone.depth,
             backbone.describe(),
         )
+    if not captured:
+        raise ModelUnavailable("; ".join(not_run.values()) or "no model was named; give at least one")
     return captured, not_run
 
 

@@ -29,7 +29,7 @@ from helpers.capture import (
     capture_each,
 )
 from helpers.images import load_images
-from helpers.models import CONTROL_DATA, OpenClipBackbone, load_backbone, wrap_timm
+from helpers.models import CONTROL_DATA, ModelUnavailable, OpenClipBackbone, load_backbone, wrap_timm
 from helpers.tokens import TokenLayout
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 3, "num_classes": 5}
@@ -461,6 +461,9 @@ def test_one_model_after_another(tmp_path, monkeypatch):
     missing = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
     captured, not_run = capture_each(["control-content", missing], images, [PatchNorms(blocks=(-1,))], image_size=250)
     assert list(not_run) == [missing] and "cache" in not_run[missing]
+    for names, reason in (([missing], f"'{missing}' is not in the Hugging Face cache"), ([], "no model was named")):
+        with pytest.raises(ModelUnavailable, match=reason):
+            capture_each(names, images, [PatchNorms()])
     ((name, found),) = captured.items()
     backbone = load_backbone(name, image_size=240)
     torch.testing.assert_close(found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"])
