@@ -86,22 +86,38 @@ class Backbone:
     def watch(self, point: str, block: int, see: Callable[[Any], object]) -> RemovableHandle:
         """Call `see` in every forward pass with what goes through `point` of `block`; nothing is changed.
 
-        Points: 'embedding' (image, row, column, width), patches before the position embedding (of the model, whatever the block);
-        'residual' (image, token, width), after the block; 'final', the same through the model's final norm;
+        Points of a block: 'residual' (image, token, width), after the block; 'final', the same through the model's final norm;
         'neurons' (image, token, hidden), the input of the second MLP layer, which is the neuron in gated MLPs too;
-        'attention', an Attention. Remove the handle afterwards. Raises ValueError for another point.
+        'attention', an Attention. Points of the model, whatever the block: 'pixels' (image, 3, height, width), normalised;
+        'embedding' (image, row, column, width), patches before the position embedding; 'feature' (image, width), pooled, before
+        the classification head; 'output', what the model returns.
+        Remove the handle afterwards. Raises ValueError for another point.
         """
+        if point == "pixels":
+            return self.embed.register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
         if point == "embedding":
             return self.embed.register_forward_hook(lambda _, __, output: _only(see(self.patch_grid(output))))
         if point == "residual":
             return self.blocks[block].register_forward_hook(lambda _, __, output: _only(see(output)))
         if point == "final":
-            return self.blocks[block].register_forward_hook(lambda _, __, output: _only(see(self.final_norm(output.float()))))
+            return self.blocks[block].register_forward_hook(
+                # .forward goes around the hooks of an intervention, which belong to the model's own pass.
+                lambda _, __, output: _only(see(self.final_norm.forward(output.float())))
+            )
         if point == "neurons":
             return self.neurons(block).register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
         if point == "attention":
             return self.watch_attention(block, see)
-        raise ValueError(f"unknown point '{point}'; choose embedding, residual, final, neurons or attention")
+        if point == "feature":
+            return self.watch_feature(see)
+        if point == "output":
+            return self.model.register_forward_hook(lambda _, __, output: _only(see(output)))
+        points = "pixels, embedding, residual, final, neurons, attention, feature or output"
+        raise ValueError(f"unknown point '{point}'; choose {points}")
+
+    def change_input(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        """Replace the tokens (image, token, width) that enter the first block, after position embedding and CLIP's ln_pre."""
+        return self.blocks[0].register_forward_pre_hook(lambda _, inputs: (change(inputs[0]), *inputs[1:]))
 
 
 class Attention:
@@ -200,6 +216,13 @@ class TimmBackbone(Backbone):
         attn = self.blocks[block].attn
         return attn.qkv.register_forward_hook(lambda _, __, output: _only(see(TimmAttention(attn, output))))
 
+    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+        return self.model.head.register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
+
+    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        """Replace the tokens (image, token, width) that leave the last block, before final norm and pooling."""
+        return self.model.norm.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
+
 
 class OpenClipBackbone(Backbone):
     """The vision tower of an open_clip model."""
@@ -219,6 +242,12 @@ class OpenClipBackbone(Backbone):
 
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
         return self.blocks[block].attn.register_forward_pre_hook(lambda attn, x: _only(see(TorchAttention(attn, x[0]))))
+
+    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+        return self.model.register_forward_hook(lambda _, __, output: _only(see(output)))
+
+    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
 
 
 def _only(_: object) -> None:

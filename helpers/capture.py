@@ -5,17 +5,20 @@ one copy a batch brings the result to the CPU. No matrix of all queries by all k
 
 A reducer is a small class: the `point` of a block it watches (see Backbone.watch), the `keys` it returns, and `reduce`,
 which turns what it sees in one block into one tensor a key. `blocks` is "all", a sequence of block indices (negative ones
-count from the end), or one index, which leaves the block dimension away.
+count from the end), or one index, which leaves the block dimension away. A reducer that treats every image in its own way
+says by `of` what it is for one batch.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 
 from helpers.backbone import Attention, Backbone
@@ -37,6 +40,27 @@ class Reducer:
     def reduce(self, x: Any, layout: TokenLayout) -> tuple[Tensor, ...]:
         """One tensor (image, ...) for each key, from what passes `point` in one block."""
         raise NotImplementedError
+
+    def check(self, images: int, layout: TokenLayout) -> None:
+        """Raise ValueError where this cannot be had of so many images with this layout."""
+        if self.needs_cls:
+            layout.require_cls()
+
+    def of(self, start: int, stop: int) -> "Reducer":
+        """The reducer for the images from `start` to before `stop`; itself where it treats all images alike."""
+        return self
+
+
+class LastBlock(Reducer):
+    """Looks at the last block's output (image, token, width), `norm=True` after the final LayerNorm (fc_norm in a timm model that
+    pools before it normalises)."""
+
+    norm: bool
+    blocks = -1
+
+    @property
+    def point(self) -> str:
+        return "final" if self.norm else "residual"
 
 
 @dataclass(frozen=True)
@@ -104,19 +128,109 @@ class AttentionEntropy(Reducer):
 
 
 @dataclass(frozen=True)
-class FinalTokens(Reducer):
+class FinalTokens(LastBlock):
     """'final_tokens' (image, token, width): the last block's output, `norm=True` after the final LayerNorm."""
 
     norm: bool = False
     keys = ("final_tokens",)
-    blocks = -1
-
-    @property
-    def point(self) -> str:
-        return "final" if self.norm else "residual"
 
     def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
         return (x,)
+
+
+@dataclass(frozen=True)
+class Pooled(LastBlock):
+    """'cls' (image, width), 'patch_mean' (image, width) and 'registers' (image, register, width), trained registers before
+    appended ones (none: length 0), of the last block, `norm=True` after the final LayerNorm."""
+
+    norm: bool = True
+    keys = ("cls", "patch_mean", "registers")
+    needs_cls = True
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        registers = torch.cat([layout.register_tokens(x), layout.appended_tokens(x)], dim=1)
+        return layout.cls_token(x), layout.patch_tokens(x).mean(dim=1, dtype=torch.float32), registers
+
+
+@dataclass(frozen=True)
+class Feature(Reducer):
+    """'feature' (image, width): the pooled feature before the classification head. DeiT's distilled models: that of [CLS], which
+    has one of their two heads. open_clip's towers have no such head: what they return."""
+
+    point = "feature"
+    keys = ("feature",)
+    blocks = 0
+
+    def reduce(self, x: Float[Tensor, "image width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (x,)
+
+
+@dataclass(frozen=True)
+class Output(Reducer):
+    """'output' (image, ...): what the model returns, class logits where it has a head."""
+
+    point = "output"
+    keys = ("output",)
+    blocks = 0
+
+    def reduce(self, x: Tensor, layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (x,)
+
+
+@dataclass(frozen=True, eq=False)
+class Selected(Reducer):
+    """Looks at chosen patches of each image: `positions` are row-major indices of the patch grid, -1 is none."""
+
+    positions: Int[Tensor, "image k"] = field(repr=False)
+
+    def check(self, images: int, layout: TokenLayout) -> None:
+        rows, columns = layout.grid
+        shape, dtype = tuple(self.positions.shape), self.positions.dtype
+        if dtype not in (torch.int32, torch.int64) or len(shape) != 2:
+            raise ValueError(f"positions are {dtype} {shape}; give patch indices, integers of shape (image, k), not a mask")
+        if shape[0] != images:
+            raise ValueError(f"positions for {shape[0]} images, but {images} images are captured; give one row an image")
+        outside = self.positions[(self.positions < -1) | (self.positions >= rows * columns)]
+        if len(outside):
+            raise ValueError(
+                f"position {int(outside[0])} is not in the grid of {rows} x {columns} patches; "
+                f"choose from 0 to {rows * columns - 1}, or -1 for none"
+            )
+
+    def of(self, start: int, stop: int) -> Reducer:
+        return replace(self, positions=self.positions[start:stop])
+
+    def chosen(self, patches: Float[Tensor, "image patch width"]) -> Float[Tensor, "image k width"]:
+        """The rows of `patches` at the positions, zeros where there is none."""
+        positions = self.positions.to(patches.device, torch.int64)[..., None]
+        found = patches.gather(1, positions.clamp(min=0).expand(-1, -1, patches.shape[-1]))
+        return found.masked_fill(positions < 0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedTokens(Selected, LastBlock):
+    """'tokens' (image, k, width): the patches at `positions` (image, k) (-1: none, zeros) after the last block, `norm=True` after
+    the final LayerNorm. Refused while an intervention has removed patches, since the indices then mean others."""
+
+    norm: bool = True
+    keys = ("tokens",)
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (self.chosen(layout.to_grid(layout.patch_tokens(x), dim=1).flatten(1, 2)),)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedPixels(Selected):
+    """'pixels' (image, k, 3 x patch height x patch width): the normalised pixels of the patches at `positions` (image, k)
+    (-1: none, zeros), channel-major: (3, height, width) flattened."""
+
+    point = "pixels"
+    keys = ("pixels",)
+    blocks = 0
+
+    def reduce(self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        patch = tuple(side // count for side, count in zip(x.shape[-2:], layout.grid, strict=True))
+        return (self.chosen(F.unfold(x, patch, stride=patch).mT),)
 
 
 @dataclass(frozen=True)
@@ -144,6 +258,29 @@ class QKV(Reducer):
 
 
 @dataclass(frozen=True)
+class OnQKV(Reducer):
+    """`name` (image, block, ...): `function` of the queries "q", keys "k" or values "v" of the patches, heads concatenated, as a
+    grid (image, row, column, width)."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    part: str = "k"
+    blocks: Blocks = -1
+    point = "attention"
+
+    def __post_init__(self) -> None:
+        if self.part not in ("q", "k", "v"):
+            raise ValueError(f"part is '{self.part}'; choose 'q', 'k' or 'v'")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (self.function(layout.to_grid(_concatenated(getattr(x, self.part), layout), dim=1)),)
+
+
+@dataclass(frozen=True)
 class MlpNeuronMax(Reducer):
     """'mlp_neuron_max' (image, block, hidden): each neuron's value of largest magnitude over the patches, with its sign."""
 
@@ -159,12 +296,12 @@ class MlpNeuronMax(Reducer):
 
 @dataclass(frozen=True)
 class OnPatches(Reducer):
-    """`name` (image, ...): `function` of the patches as a grid (image, row, column, width), at the patch embedding (before the
-    position embedding) or after the block with the index `at`."""
+    """`name` (image, ...): `function` of the patches as a grid (image, row, column, width), at the patch "embedding" (before the
+    position embedding) or after the block with the index `at`; (image, block, ...) where `at` is "all" or several indices."""
 
     name: str
     function: Callable[[Tensor], Tensor]
-    at: str | int = "embedding"
+    at: Blocks = "embedding"
 
     @property
     def point(self) -> str:
@@ -206,11 +343,11 @@ def capture(
         key -> float32 CPU tensor, first dimension image.
 
     Raises:
-        ValueError: no images, an unfit image size, block or reducer, a [CLS] row asked of a model without [CLS], or NaN or
-            infinity in what a reducer returns.
+        ValueError: no images, an unfit image size, block or reducer, a [CLS] row asked of a model without [CLS], positions that
+            do not fit the images or the grid, or NaN or infinity in what a reducer returns.
     """
     layout, total = backbone.layout, len(images)
-    wanted = _plan(backbone, reducers)
+    wanted = _plan(backbone, reducers, total)
     if total == 0 or batch_size < 1:
         raise ValueError(f"{total} images in batches of {batch_size}; both numbers must be at least 1")
     if isinstance(images, Tensor) and tuple(images.shape[1:]) != (3, *backbone.image_size):
@@ -227,7 +364,7 @@ def capture(
         def see(x: Any) -> None:
             with torch.autocast(device.type, enabled=False):  # softmax and norms in float32 whatever the model runs in
                 for reducer in group:
-                    seen[reducer.keys, block] = reducer.reduce(x, layout)
+                    seen[reducer.keys, block] = reducer.of(start, stop).reduce(x, layout)  # of the batch in progress
 
         return see
 
@@ -277,12 +414,22 @@ class Captured:
 
 
 def capture_each(
-    names: Sequence[str], images: Any, reducers: Sequence[Reducer], *, image_size: int | None = None, **options: Any
+    names: Sequence[str],
+    images: Any,
+    reducers: Sequence[Reducer] | Callable[[str], Sequence[Reducer]],
+    *,
+    image_size: int | None = None,
+    whole: bool = False,
+    intervention: Callable[[Backbone], AbstractContextManager] = nullcontext,
+    **options: Any,
 ) -> tuple[dict[str, Captured], dict[str, str]]:
     """`capture` for one model after another, so that no more than one is in memory.
 
     Args:
+        reducers: what to keep, or a function of the model's name that says it.
         image_size: side in pixels, rounded down to a multiple of the model's patch; its own size unless given.
+        whole: as in `load_backbone`.
+        intervention: what changes the forward pass for as long as it lasts; the layout of the result is the one inside it.
         options: as in `capture`.
 
     Returns:
@@ -293,32 +440,32 @@ def capture_each(
     captured, not_run = {}, {}
     for name in names:
         try:
-            backbone = load_backbone(name)
+            backbone = load_backbone(name, whole=whole)
         except ModelUnavailable as error:
             not_run[name] = str(error)
             continue
         if image_size is not None:
             rows, columns = (max(1, image_size // patch) * patch for patch in backbone.patch_size)
-            backbone = load_backbone(name, image_size=(rows, columns))
-        captured[name] = Captured(
-            capture(backbone, images, reducers, **options),
-            backbone.layout,
-            backbone.image_size,
-            backbone.parameters,
-            backbone.depth,
-            backbone.describe(),
-        )
+            backbone = load_backbone(name, image_size=(rows, columns), whole=whole)
+        with intervention(backbone):
+            captured[name] = Captured(
+                capture(backbone, images, reducers(name) if callable(reducers) else reducers, **options),
+                backbone.layout,
+                backbone.image_size,
+                backbone.parameters,
+                backbone.depth,
+                backbone.describe(),
+            )
     if not captured:
         raise ModelUnavailable("; ".join(not_run.values()) or "no model was named; give at least one")
     return captured, not_run
 
 
-def _plan(backbone: Backbone, reducers: Sequence[Reducer]) -> dict[tuple[str, int], list[Reducer]]:
+def _plan(backbone: Backbone, reducers: Sequence[Reducer], images: int) -> dict[tuple[str, int], list[Reducer]]:
     """(point, block) -> the reducers that look there, so that one hook serves them all."""
     wanted, keys = defaultdict(list), set()
     for reducer in reducers:
-        if reducer.needs_cls:
-            backbone.layout.require_cls()
+        reducer.check(images, backbone.layout)
         if clash := keys.intersection(reducer.keys):
             raise ValueError(f"two reducers return '{min(clash)}'; capture them in two passes or rename one")
         keys.update(reducer.keys)

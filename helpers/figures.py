@@ -17,16 +17,21 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
 COLOURS = sns.color_palette("colorblind")
 MARKERS = "osD^vP*X"
+DASHES = ("-", "--", ":")
 GREY = "0.4"
+TICKS = 8  # points of a curve up to which each has its tick
+FLAT = 1e-3  # relative difference below which a map or curve counts as flat
 NORM = "patch L2 norm before the final LayerNorm"
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 
@@ -91,8 +96,8 @@ def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, floa
     ax.set(xlabel=NORM, ylabel="share of patch tokens per bin", yscale="log")
     _log_axis(ax, "x")
     label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
-    threshold = Line2D([], [], color=GREY, linestyle="--", linewidth=1, label=label)
-    _legend(ax, [*ax.get_legend_handles_labels()[0], threshold])
+    threshold = [Line2D([], [], color=GREY, linestyle="--", linewidth=1, label=label)] if thresholds else []
+    _legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])
     return ax
 
 
@@ -152,9 +157,8 @@ def block_norms(
     Args:
         norms: model -> (quantile, block), in the order of `quantiles`; three at most.
     """
-    styles = ("-", "--", ":")
     for rows, colour in zip(norms.values(), itertools.cycle(COLOURS), strict=False):
-        for row, linestyle in zip(np.asarray(rows), styles, strict=False):
+        for row, linestyle in zip(np.asarray(rows), DASHES, strict=False):
             ax.plot(row, color=colour, linestyle=linestyle, linewidth=1.6, marker=".", markersize=4)
     ax.set(xlabel="block (0 = first)", ylabel="patch L2 norm after the block")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -164,7 +168,7 @@ def block_norms(
         for model, colour in zip(norms, itertools.cycle(COLOURS), strict=False)
     ]
     kinds = [
-        Line2D([], [], color=GREY, linestyle=linestyle, label=name) for name, linestyle in zip(quantiles, styles, strict=False)
+        Line2D([], [], color=GREY, linestyle=linestyle, label=name) for name, linestyle in zip(quantiles, DASHES, strict=False)
     ]
     _legend(ax, [*colours, *kinds])
     return ax
@@ -257,13 +261,191 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
         else:
             _interval(ax, value, row, upright=False, color=COLOURS[0], marker="o")
     ax.axvline(margin, color=GREY, linestyle="--", linewidth=1, label=f"criterion: {margin:g}")
-    labels = [_wrapped(value.model) for value in values]
-    ax.set_yticks(range(len(values)), labels)
-    _make_room(ax, len(values) * (max((label.count("\n") for label in labels), default=0) + 1.5) * 0.16)
-    ax.set(xlabel=_quantity(values), ylim=(len(values) - 0.5, -0.5))
-    ax.grid(axis="y", alpha=0.3)
+    _rows(ax, [_wrapped(value.model) for value in values], 1.5)
+    ax.set(xlabel=_quantity(values))
     _legend(ax, ax.get_legend_handles_labels()[0])
     return ax
+
+
+def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "") -> Axes:
+    """Several quantities side by side for each model with their intervals, one colour and marker a group.
+
+    Args:
+        groups: group -> one value a model, the same models in the same order in all groups. A value has model, value, low and
+            high; None as value.value is written as undefined, and None in place of a value leaves the place empty.
+        label: of the axis that shows the values.
+
+    Raises ValueError where the groups differ in their models.
+    """
+    if len({len(values) for values in groups.values()}) > 1:
+        counts = ", ".join(f"{len(values)} for '{group}'" for group, values in groups.items())
+        raise ValueError(f"groups need one value (or None) for each model, not {counts}")
+    rows = [row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)]
+    for row in rows:
+        if len(models := {value.model for value in row if value is not None}) > 1:
+            raise ValueError(f"groups need the same models in the same order; one row holds {', '.join(sorted(models))}")
+    offsets = (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.64 / max(len(groups), 1)
+    handles = []
+    for i, (group, colour, marker) in enumerate(zip(groups, itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False)):
+        for position, value in enumerate(row[i] for row in rows):
+            if value is None:
+                continue
+            if value.value is None:
+                written = {"ha": "center", "va": "center", "color": colour, "fontsize": 8}
+                ax.annotate("undefined", (0.5, position + offsets[i]), xycoords=("axes fraction", "data"), **written)
+            else:
+                _interval(ax, value, position + offsets[i], upright=False, color=colour, marker=marker)
+        handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, label=_wrapped(group)))
+    names = [_wrapped(next(value.model for value in row if value is not None)) for row in rows]
+    _rows(ax, names, max(1.5, 0.9 * len(groups)))
+    ax.set(xlabel=label)
+    _legend(ax, handles)
+    return ax
+
+
+def response(curves: Mapping[str, tuple], ax: Axes, xlabel: str = "", ylabel: str = "", reference: float | None = None) -> Axes:
+    """Curves with their intervals as bands, one colour and marker a curve.
+
+    Args:
+        curves: name -> (x, values, low, high), each (point,). low and high may be None; None or nan in any of them leaves a gap.
+        reference: drawn as a horizontal dashed line.
+    """
+    for (name, drawn), colour, marker in zip(curves.items(), itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False):
+        x, values, low, high = (np.asarray(numbers, dtype=float) for numbers in drawn)  # None becomes nan
+        ax.plot(x, values, color=colour, marker=marker, markersize=4, linewidth=1.6, label=_wrapped(name))
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.vlines(x, low, high, color=colour, alpha=0.5, linewidth=1)  # a point between gaps has no band
+    if reference is not None:
+        ax.axhline(reference, color=GREY, linestyle="--", linewidth=1, label=f"reference: {reference:g}")
+    places = sorted({float(x) for drawn in curves.values() for x in drawn[0]})
+    if len(places) <= TICKS:
+        ax.set_xticks(places, [f"{x:g}" for x in places])
+    elif all(x.is_integer() for x in places):
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    low, high = ax.get_ylim()
+    middle, reach = (low + high) / 2, FLAT * max(abs(low), abs(high))
+    if high - low < reach:  # what differs by less is drawn as a flat line, not as a magnified one with an offset on its axis
+        ax.set_ylim(middle - reach, middle + reach)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    _legend(ax, ax.get_legend_handles_labels()[0])
+    return ax
+
+
+def found_boxes(image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axes, legend: bool = True) -> Axes:
+    """An image with its true boxes in black and the found ones in colour.
+
+    Args:
+        image: PIL or (height, width, 3).
+        truth: (object, 4), may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
+        found: name, such as the method -> one box (4,).
+        legend: below the picture; one for several pictures is enough.
+    """
+    pixels = np.asarray(image)
+    ax.imshow(pixels)
+    # True boxes are drawn wider than found ones, and these differ in their dashes: boxes that coincide are all seen.
+    true = {"color": "black", "linewidth": 3, "path_effects": [withStroke(linewidth=4.4, foreground="white")]}
+    for box in (truth := np.asarray(truth, dtype=float).reshape(-1, 4)):
+        _box(ax, box, pixels.shape, **true)
+    handles = [Line2D([], [], label="true box", **true)] if len(truth) else []
+    edged = {"linewidth": 1.8, "path_effects": [withStroke(linewidth=2.8, foreground="black")]}
+    for (name, box), colour, dashes in zip(found.items(), itertools.cycle(COLOURS), itertools.cycle(DASHES), strict=False):
+        _box(ax, np.asarray(box), pixels.shape, color=colour, linestyle=dashes, **edged)
+        handles.append(Line2D([], [], color=colour, linestyle=dashes, label=_wrapped(name), **edged))
+    if legend:
+        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=0.4, handlelength=2.4)
+    _bare(ax)
+    return ax
+
+
+def panels(images: Sequence[Mapping], axes: np.ndarray, norms: Iterable[str] = (), labels: Sequence[str] = ()) -> np.ndarray:
+    """Rows of small pictures under the titles of their columns; each map has its own linear colour scale.
+
+    Args:
+        images: one mapping a row: title -> (row, column) for a map, or PIL or (height, width, 3) for a picture, whose floats are
+            clipped to [0, 1]. The titles of the first row are written.
+        axes: (row, column).
+        norms: titles of the maps with a colour bar.
+        labels: one a row, such as the model, written beside the first picture.
+    """
+    axes, norms = np.asarray(axes).reshape(len(images), -1), set(norms)
+    for row, pictures in zip(axes, images, strict=True):
+        for ax, (title, values) in zip(row, pictures.items(), strict=True):
+            values = np.asarray(values)
+            if values.ndim == 3:
+                ax.imshow(values if values.dtype == np.uint8 else values.clip(0, 1))
+                continue
+            drawn = ax.imshow(values, cmap="viridis", interpolation="nearest", norm=_at_least(values))
+            if title in norms:
+                _colourbar(drawn, ax).ax.tick_params(labelsize="small")
+    for ax, title in zip(axes[0], images[0], strict=True):
+        ax.set_title(title)
+    for ax, label in zip(axes[:, 0], labels, strict=False):
+        ax.set_ylabel(_wrapped(label, 18), fontsize="small")
+    _bare(axes)
+    return axes
+
+
+def sweep(
+    table: ArrayLike,
+    rows: Sequence,
+    columns: Sequence,
+    ax: Axes,
+    label: str = "",
+    xlabel: str = "",
+    ylabel: str = "",
+    largest: float | None = None,
+) -> Axes:
+    """A heat map with its numbers in the cells; nan is left blank.
+
+    Args:
+        table: (row, column).
+        rows, columns: their names.
+        label: of the colour bar.
+        largest: end of a colour scale from 0 that several tables share; the table's own smallest and largest unless given.
+    """
+    table, names = np.asarray(table), [_wrapped(str(name)) for name in rows]
+    top = np.abs(table[np.isfinite(table)]).max(initial=0) if largest is None else largest
+    decimals = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 0  # three digits for the largest
+    sns.heatmap(
+        table,
+        annot=True,
+        fmt=f".{decimals}f",
+        annot_kws={"fontsize": 8},
+        cmap="viridis",
+        vmin=None if largest is None else 0,
+        vmax=largest or None,
+        cbar_kws={"label": label, "fraction": 0.046, "pad": 0.03},
+        xticklabels=columns,
+        yticklabels=names,
+        ax=ax,
+    )
+    longest = max(ax.texts, key=lambda text: len(text.get_text()), default=None)  # measuring each takes seconds
+    widest = 0 if longest is None else longest.get_window_extent().width
+    upright = widest > 0.9 * ax.get_window_extent().width / table.shape[1]
+    for text in ax.texts:
+        column, row = map(int, text.get_position())
+        # Black and white have equal contrast (4.6) with a luminance of 0.18; seaborn keeps white up to 0.4.
+        light = sns.utils.relative_luminance(ax.collections[0].to_rgba(table[row, column])) > 0.18
+        text.set(color="black" if light else "white", rotation=90 if upright else 0)
+    ax.tick_params(axis="y", rotation=0)
+    ax.tick_params(axis="x", labelsize="small")
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    return ax
+
+
+def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectangle:
+    """The outline of a box in relative coordinates on a picture of this shape, seen whole at the picture's edge too."""
+    low, high = box.reshape(2, 2) * (shape[1], shape[0]) - 0.5
+    return ax.add_patch(Rectangle(low, *(high - low), fill=False, clip_on=False, **drawing))
+
+
+def _rows(ax: Axes, names: Sequence[str], lines: float) -> None:
+    """One row a model from the top, `lines` of text high or as high as the longest name."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(max(len(names), 1) - 0.5, -0.5)  # one empty row where there is no model
+    ax.grid(axis="y", alpha=0.3)
+    longest = max((name.count("\n") for name in names), default=0)
+    _make_room(ax, len(names) * max(longest + 1.5, lines) * 0.16)
 
 
 def _interval(ax: Axes, value, position: float, upright: bool, **drawing) -> None:
@@ -287,13 +469,21 @@ def _scale(values: np.ndarray) -> Normalize:
     return LogNorm(low, high) if 0 < 10 * low < high else Normalize(low, high)
 
 
-def _colourbar(drawn: AxesImage, axes: Axes | list[Axes], label: str = "") -> None:
+def _at_least(values: np.ndarray) -> Normalize:
+    """A linear colour scale that does not magnify rounding: a map that is flat has one colour."""
+    low, high = float(values.min()), float(values.max())
+    reach = FLAT * max(abs(low), abs(high)) if high - low < FLAT * max(abs(low), abs(high)) else 0
+    return Normalize(low - reach, high + reach)
+
+
+def _colourbar(drawn: AxesImage, axes: Axes | list[Axes], label: str = "") -> Colorbar:
     bar = drawn.get_figure().colorbar(drawn, ax=axes, fraction=0.046, pad=0.03, label=label)
     logarithmic = isinstance(drawn.norm, LogNorm)
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if logarithmic else MaxNLocator(4))
     bar.ax.yaxis.set_minor_locator(NullLocator())
     if logarithmic:
         bar.ax.yaxis.set_major_formatter(PLAIN)
+    return bar
 
 
 def _log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:

@@ -2,7 +2,7 @@
 
 `load_images` turns a name into an `Images`, a sequence of PIL RGB images that are decoded when they are asked for, with
 whatever ground truth the data set carries. Apart from the scenes every source is a `datasets.Dataset`, so there is one way
-from rows to images.
+from rows to images. `load_train_test` loads two sets that share no image, to learn on one and to test on the other.
 """
 
 import difflib
@@ -14,8 +14,10 @@ import struct
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from PIL import Image, ImageOps
 from torchvision.transforms import v2
 
@@ -51,6 +53,7 @@ ON_THE_HUB = {
     "data:cifar10-jpeg/test": "hf:uoft-cs/cifar10/test",
     "data:photos-with-boxes/validation": "hf:detection-datasets/coco/val",
 }
+SCENES_KEPT = 512  # drawn scenes in memory, 150 kB each
 _ID_COLUMNS = ("id", "image_id", "file_name", "filename", "path", "image_path")
 # Strength for severity 1 to 5. All but occlusion: Hendrycks and Dietterich 2019 (ImageNet-C), as in their code.
 _SEVERITIES = {
@@ -71,7 +74,7 @@ class Images(Sequence[Image.Image]):
     8-bit RGB, alpha dropped.
 
     Attributes:
-        name: the name it was loaded by, with '+KIND:SEVERITY' for each corruption.
+        name: the name it was loaded by, with '+KIND:SEVERITY' for each corruption; 'A and B' for two sets joined.
         ids: a stable name per image.
         read: index -> image.
         labels: class per image, -1 where the data set has none for it; None for data sets without labels.
@@ -141,6 +144,87 @@ class Images(Sequence[Image.Image]):
 
         return replace(self, name=f"{self.name}+{kind}:{severity}", read=read)
 
+    def select(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> "Images":
+        """The images at `indices`, in that order and with their ground truth; nothing is decoded here.
+
+        Args:
+            indices: indices, or one bool per image (True is kept).
+
+        Raises:
+            ValueError: an index that is none, or a mask of another length.
+        """
+        index = np.asarray(indices)
+        if index.size == 0 and index.dtype != bool:
+            index = index.astype(np.int64)  # an empty list has no integers to tell its type by
+        try:
+            kept = np.arange(len(self))[index].tolist()
+        except IndexError as error:
+            raise ValueError(f"cannot select from {len(self)} images of {self.name!r}: {error}") from None
+        return replace(
+            self,
+            ids=[self.ids[index] for index in kept],
+            read=_at(self, kept).__getitem__,
+            labels=None if self.labels is None else self.labels[kept],
+            boxes=None if self.boxes is None else _at(self.boxes, kept),
+            masks=None if self.masks is None else _at(self.masks, kept),
+            columns={key: [values[index] for index in kept] for key, values in self.columns.items()},
+        )
+
+    def __add__(self, other: "Images") -> "Images":
+        """The images of both, one set after the other; class names, boxes, masks and columns where both have them.
+
+        Raises:
+            ValueError: only one of them has labels, their classes differ, or they were chosen with different seeds.
+        """
+        both = f"{self.name!r} and {other.name!r}"
+        if (self.labels is None) != (other.labels is None):
+            raise ValueError(f"only one of {both} has labels; join two sets that both have them, or neither")
+        _check_classes(self, other)
+        if self.seed != other.seed:
+            raise ValueError(f"{both} were chosen with the seeds {self.seed} and {other.seed}; load both with the same seed")
+        return Images(
+            name=self.name if self.name == other.name else f"{self.name} and {other.name}",
+            ids=[*self.ids, *other.ids],
+            read=_joined(self, other).__getitem__,
+            labels=None if self.labels is None else np.concatenate([self.labels, other.labels]),
+            class_names=self.class_names and other.class_names,
+            boxes=None if self.boxes is None or other.boxes is None else _joined(self.boxes, other.boxes),
+            masks=None if self.masks is None or other.masks is None else _joined(self.masks, other.masks),
+            columns={key: [*self.columns[key], *other.columns[key]] for key in self.columns if key in other.columns},
+            seed=self.seed,
+            skipped=list(dict.fromkeys([*self.skipped, *other.skipped])),
+        )
+
+    def require_labels(self) -> Int64[np.ndarray, " image"]:
+        """The labels, for what cannot do without one for each image.
+
+        Raises:
+            ValueError: no labels, or images without one.
+        """
+        if self.labels is None:
+            raise ValueError(f"data set {self.name!r} has no labels; choose one that has them, such as 'scenes'")
+        missing = np.flatnonzero(self.labels == -1)
+        if len(missing):
+            raise ValueError(
+                f"data set {self.name!r} has no labels for {len(missing)} of {len(self)} images, such as "
+                f"{self.ids[missing[0]]!r}; leave them out with images.select(images.labels >= 0), or choose another data set"
+            )
+        return self.labels
+
+    @cached_property
+    def relative_boxes(self) -> list[np.ndarray]:
+        """Per image (objects, 4) float32 xmin, ymin, xmax, ymax in [0, 1] of the picture's width and height.
+
+        What lies outside the picture is cut off. The first use decodes every image for its size.
+
+        Raises:
+            ValueError: no boxes.
+        """
+        if self.boxes is None:
+            raise ValueError(f"data set {self.name!r} has no boxes; choose one that has them, such as 'scenes'")
+        pairs = zip(self, self.boxes, strict=True)
+        return [(boxes / np.float32([*image.size, *image.size])).clip(0, 1) for image, boxes in pairs]
+
 
 def check_name(name: str) -> None:
     """Raise ValueError, with the nearest form, where `name` is not one that `load_images` understands. Touches no file."""
@@ -185,6 +269,80 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     return _choose(sources[kind](rest), name, n, seed)
 
 
+def load_train_test(train: str, test: str, n_train: int, n: int, seed: int = 0, by: str | None = None) -> tuple[Images, Images]:
+    """Load images to learn on and images to test on: two sets that share no image, every image with a label.
+
+    Where both names are the same, one choice of n_train + n images is divided: the first n_train are for training. With `by`
+    whole groups of images stay together; the groups are taken in a seeded order, and the cut is where the number of training
+    images comes nearest to n_train. Two data sets are each loaded with the seed. Images that do not decode are missing from
+    their set (from the test set, where one choice is divided).
+
+    Args:
+        train, test: names as for `load_images`.
+        n_train, n: numbers of training and test images.
+        seed: of the choice.
+        by: a column whose values must not lie in both sets, such as 'patient'.
+
+    Raises:
+        ValueError: what `load_images` refuses; n_train or n below 1; images without labels; different classes; no such column,
+            a row without a value in it, or a value in both data sets; one group only; the same image in both data sets.
+        FileNotFoundError: as `load_images`.
+    """
+    if min(n_train, n) < 1:
+        raise ValueError(f"n_train = {n_train} and n = {n} images of {train!r} and {test!r}: both must be at least 1")
+    if train == test:
+        images = load_images(train, n_train + n, seed)
+        images.require_labels()
+        in_train = _first_groups(images, by, n_train)
+        return images.select(in_train), images.select(~in_train)
+
+    learnt, tested = load_images(train, n_train, seed), load_images(test, n, seed)
+    for images in (learnt, tested):
+        images.require_labels()
+    _check_classes(learnt, tested)
+    # The same id may well stand for two images ('cat/1.png' of two folders).
+    same = [id for id in set(learnt.ids) & set(tested.ids) if learnt[learnt.ids.index(id)] == tested[tested.ids.index(id)]]
+    if same:
+        raise ValueError(f"{len(same)} images lie in both {train!r} and {test!r}, such as {min(same)!r}; give one name for both")
+    if by is not None and (groups := set(_groups(learnt, by)) & set(_groups(tested, by))):
+        raise ValueError(f"{by} {min(groups)!r} lies in both {train!r} and {test!r}; choose data sets that share no {by}")
+    return learnt, tested
+
+
+def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " image"]:
+    """True for about the first `n` images, whole groups of the column `by` in a seeded order; neither side is empty."""
+    group = np.arange(len(images))
+    if by is not None:
+        hashes = [hashlib.sha256(f"{images.seed}:{value}".encode()).hexdigest() for value in _groups(images, by)]
+        group = np.unique(hashes, return_inverse=True)[1]
+    ends = np.bincount(group).cumsum()  # the number of images in the first 1, 2, ... groups
+    if len(ends) < 2:
+        raise ValueError(f"the {len(images)} images of {images.name!r} are one group by {by!r}; ask for more, or leave out 'by'")
+    return group <= np.abs(ends[:-1] - n).argmin()
+
+
+def _groups(images: Images, by: str) -> list[str]:
+    """The value of the column `by` for each image."""
+    if by not in images.columns:
+        known = ", ".join(images.columns) or "none"
+        raise ValueError(f"{images.name!r} has no column {by!r} to divide by; its columns: {known}")
+    values = images.columns[by]
+    if None in values:
+        raise ValueError(f"{images.name!r} has no {by!r} for {values.count(None)} of {len(images)} images; choose another column")
+    return [str(value) for value in values]
+
+
+def _check_classes(first: Images, second: Images) -> None:
+    """Raise ValueError where both sets name their classes, and not alike."""
+    if first.class_names and second.class_names and first.class_names != second.class_names:
+        pairs = zip_longest(first.class_names, second.class_names)
+        label, (one, other) = next((label, pair) for label, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise ValueError(
+            f"{first.name!r} and {second.name!r} have different classes (label {label}: {one!r} and {other!r}); "
+            "choose two with the same"
+        )
+
+
 class _Lazy(Sequence):
     """`length` values that are computed when they are asked for."""
 
@@ -198,13 +356,25 @@ class _Lazy(Sequence):
         return self.compute(range(self.length)[index])
 
 
+def _at(values: Sequence, kept: list[int]) -> _Lazy:
+    return _Lazy(len(kept), lambda index: values[kept[index]])
+
+
+def _joined(first: Sequence, second: Sequence) -> _Lazy:
+    def compute(index: int) -> Any:
+        return first[index] if index < len(first) else second[index - len(first)]
+
+    return _Lazy(len(first) + len(second), compute)
+
+
 def _scenes(n: int | None, seed: int) -> Images:
     if n is None:
         raise ValueError("'scenes' has no end; give the number of images n")
     return Images(
         name="scenes",
         ids=[f"scene-{seed}-{index:05d}" for index in range(n)],
-        read=lambda index: Image.fromarray(draw_scene(seed, index).pixels),
+        # Models are run one after another over the same scenes; drawing one takes as long as a small model.
+        read=lru_cache(SCENES_KEPT)(lambda index: Image.fromarray(draw_scene(seed, index).pixels)),
         labels=np.array([scene_label(seed, index) for index in range(n)], dtype=np.int64),
         class_names=CLASS_NAMES,
         boxes=_Lazy(n, lambda index: draw_scene(seed, index).boxes),

@@ -27,6 +27,8 @@ from helpers.tokens import TokenLayout
 CONTROL, OPEN_CLIP = "control-", "open_clip:"
 # What the models of build_control expect; 1.0 shows them the whole image.
 CONTROL_DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
+# What `whole` replaces in the recipe of a timm model: both sides are resized on their own, and there is no margin.
+WHOLE = {"crop_mode": "squash", "crop_pct": 1.0}
 
 
 class ModelUnavailable(LookupError):
@@ -34,7 +36,12 @@ class ModelUnavailable(LookupError):
 
 
 def load_backbone(
-    name: str, *, image_size: int | tuple[int, int] | None = None, pretrained: bool = True, device: Any = None
+    name: str,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    pretrained: bool = True,
+    device: Any = None,
+    whole: bool = False,
 ) -> Backbone:
     """The model called `name`, at its own image size or at `image_size` (position embedding resampled by its library).
 
@@ -43,6 +50,8 @@ def load_backbone(
         image_size: side, or (height, width), in pixels.
         pretrained: False gives random weights (then TAG is not used); no effect on controls.
         device: where to put it; the CPU unless given.
+        whole: preprocessing squashes the whole image to the model's size and crops nothing away, so that boxes in relative
+            coordinates [0, 1] carry over; the model's own recipe unless given.
 
     Raises:
         ModelUnavailable: the weights cannot be had here.
@@ -51,11 +60,11 @@ def load_backbone(
     check_name(name, pretrained)
     size = None if image_size is None else (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
     if name.startswith(CONTROL):
-        backbone = _load_control(name, size)
+        backbone = _load_control(name, size, whole)
     elif name.startswith(OPEN_CLIP):
-        backbone = _load_open_clip(name, size, pretrained)
+        backbone = _load_open_clip(name, size, pretrained, whole)
     else:
-        backbone = _load_timm(name, size, pretrained)
+        backbone = _load_timm(name, size, pretrained, whole)
     backbone.model.eval().requires_grad_(False).to(device)
     for key, value in backbone.model.state_dict().items():
         if not value.isfinite().all():
@@ -92,7 +101,7 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
     return TimmBackbone(name, model, layout, size, model.patch_embed.patch_size, transform, pretrained)
 
 
-def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool) -> Backbone:
     arch = name.partition(".")[0]
     if timm.models.is_model_in_modules(arch, ["eva"]):
         raise ValueError(f"'{name}' applies rotary embedding after qkv, so a plain qkv hook would be silently wrong")
@@ -108,18 +117,18 @@ def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool) -> Bac
         data["crop_pct"] = data["crop_pct"] if size == sketch.patch_embed.img_size else 1.0
     with _loading(name):
         model = timm.create_model(name, pretrained=pretrained, img_size=size)
-    return wrap_timm(name, model, data, pretrained)
+    return wrap_timm(name, model, data | WHOLE if whole else data, pretrained)
 
 
-def _load_control(name: str, size: tuple[int, int] | None) -> Backbone:
+def _load_control(name: str, size: tuple[int, int] | None, whole: bool) -> Backbone:
     model = _controls().build_control(name)
     if size is not None:
         _check_size(name, size, model.patch_embed.patch_size)
         model.set_input_size(img_size=size)
-    return wrap_timm(name, model, CONTROL_DATA, pretrained=True)
+    return wrap_timm(name, model, CONTROL_DATA | WHOLE if whole else CONTROL_DATA, pretrained=True)
 
 
-def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool) -> Backbone:
+def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool) -> Backbone:
     arch, _, tag = name.removeprefix(OPEN_CLIP).partition("/")
     vision = open_clip.get_model_config(arch)["vision_cfg"]
     if "timm_model_name" in vision:
@@ -143,7 +152,8 @@ def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool) -
     if not all(isinstance(block.attn, nn.MultiheadAttention) for block in visual.transformer.resblocks):
         raise ValueError(f"the attention of '{name}' is not nn.MultiheadAttention, so its rows cannot be rebuilt; choose another")
     visual.output_tokens = False
-    transform = image_transform_v2(PreprocessCfg(**visual.preprocess_cfg), is_train=False)
+    resize = {"resize_mode": "squash"} if whole else {}
+    transform = image_transform_v2(PreprocessCfg(**visual.preprocess_cfg | resize), is_train=False)
     layout = TokenLayout(visual.grid_size)
     return OpenClipBackbone(name, visual, layout, visual.image_size, visual.patch_size, transform, pretrained)
 

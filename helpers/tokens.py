@@ -19,6 +19,7 @@ class TokenLayout:
         registers: trained registers between [CLS] and the patches.
         distillation: distillation tokens between [CLS] and the registers (DeiT's distilled models have one).
         appended: test-time registers after the patches.
+        kept: patches left in the sequence where others were removed; None where all are there.
     """
 
     grid: tuple[int, int]
@@ -26,11 +27,12 @@ class TokenLayout:
     registers: int = 0
     distillation: int = 0
     appended: int = 0
+    kept: int | None = None
 
     @property
     def patches(self) -> int:
         """Number of patch tokens."""
-        return self.grid[0] * self.grid[1]
+        return self.grid[0] * self.grid[1] if self.kept is None else self.kept
 
     @property
     def prefix(self) -> int:
@@ -60,12 +62,23 @@ class TokenLayout:
         return self._checked(x, dim).narrow(dim, self.prefix + self.patches, self.appended)
 
     def to_grid(self, x: Tensor, dim: int = -1) -> Tensor:
-        """`x` with its patch dimension (of length `patches`) unfolded to (rows, columns)."""
+        """`x` with its patch dimension (of length `patches`) unfolded to (rows, columns).
+
+        Raises ValueError where patches were removed.
+        """
+        if self.kept is not None:
+            raise ValueError(
+                f"{self.kept} of {self.grid[0]} x {self.grid[1]} patches are left, which is no grid; drop no patch here"
+            )
         return x.unflatten(dim, self.grid)
 
     def with_appended(self, count: int) -> "TokenLayout":
         """The layout after `count` test-time registers were appended."""
         return replace(self, appended=self.appended + count)
+
+    def with_kept(self, count: int) -> "TokenLayout":
+        """The layout after all but `count` patches were removed."""
+        return replace(self, kept=count)
 
     def require_cls(self) -> None:
         """Raise ValueError where there is no [CLS] token, instead of reading a patch in its place."""

@@ -2,7 +2,8 @@
 
 import copy
 import gc
-from functools import partial
+from contextlib import contextmanager
+from functools import lru_cache, partial
 
 import numpy as np
 import open_clip
@@ -18,12 +19,18 @@ from helpers.capture import (
     QKV,
     AttentionEntropy,
     ClsAttention,
+    Feature,
     FinalTokens,
     MlpNeuronMax,
     OnPatches,
+    OnQKV,
+    Output,
     PatchNorms,
+    Pooled,
     QKVNorms,
     Reducer,
+    SelectedPixels,
+    SelectedTokens,
     TokenNorms,
     capture,
     capture_each,
@@ -87,35 +94,48 @@ def build(kind):
     return backbone
 
 
-BACKBONES = {}
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")  # so that the tests of one backbone follow one another
 def backbone(request):
-    if request.param not in BACKBONES:
-        BACKBONES[request.param] = build(request.param)
-    return BACKBONES[request.param]
+    return build(request.param)
 
 
 def pixels(backbone, n=3, seed=1):
     return torch.randn(n, 3, *backbone.image_size, generator=torch.Generator().manual_seed(seed))
 
 
+def positions(backbone, n=3, k=4, seed=2):
+    """Patches of each image, other ones in every image, with a -1 in all rows but the first."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.stack([torch.randperm(backbone.layout.patches, generator=generator).narrow(0, 0, k) for _ in range(n)])
+    chosen.narrow(0, 1, n - 1).select(1, 1).fill_(-1)
+    return chosen
+
+
 every = pytest.mark.parametrize("backbone", [*NAMES, *KWARGS, "open_clip"], indirect=True)
 one_each = pytest.mark.parametrize("backbone", ["dinov2-reg4", "open_clip"], indirect=True)
+with_cls = pytest.mark.parametrize(
+    "backbone", [*NAMES, *(kind for kind in KWARGS if kind != "pooled"), "open_clip"], indirect=True
+)
 vit = pytest.mark.parametrize("backbone", ["vit"], indirect=True)
 
 
-def reference(backbone, x):
-    """The whole forward pass in float64: a list with one dict of everything a block computes, and the patch embedding."""
+def unchanged(tokens):
+    return tokens
+
+
+@lru_cache(maxsize=1)
+def reference(backbone, change=unchanged):
+    """The whole forward pass of `pixels(backbone)` in float64, after `change` of the tokens that enter the first block: a list
+    with one dict of everything a block computes, the patch embedding, and the model."""
     m = copy.deepcopy(backbone.model).double()
-    x, blocks = x.double(), []
+    x, blocks = pixels(backbone).double(), []
     if isinstance(m, VisionTransformer):
         embedded = m.patch_embed(x).flatten(1, -2)
         x = m.norm_pre(m._pos_embed(m.patch_embed(x)))
     else:
         embedded = m.conv1(x).flatten(2).mT
         x = m._embeds(x)
+    x = change(x)
     for block in m.blocks if isinstance(m, VisionTransformer) else m.transformer.resblocks:
         a = block.attn
         if isinstance(m, VisionTransformer):
@@ -140,6 +160,20 @@ def reference(backbone, x):
     return blocks, embedded, m
 
 
+def last(backbone, blocks, m):
+    """The last block's output after the final norm, and what the model makes of it: its feature and its output."""
+    x = blocks[-1]["residual"]
+    if backbone.family == "open_clip":
+        x = m.ln_post(x)
+        return x, x.select(1, 0) @ m.proj, x.select(1, 0) @ m.proj
+    if m.global_pool == "avg":
+        feature = m.fc_norm(x.narrow(1, backbone.layout.registers, backbone.layout.patches).mean(1))
+        return m.fc_norm(x), feature, m.head(feature)
+    x = m.norm(x)
+    output = m.head(x.select(1, 0))
+    return x, x.select(1, 0), (output + m.head_dist(x.select(1, 1))) / 2 if hasattr(m, "head_dist") else output
+
+
 def stack(blocks, key):
     return torch.stack([block[key] for block in blocks], dim=1)
 
@@ -159,7 +193,7 @@ def assert_near(ours, theirs, bound=1e-5):
 def test_residual_stream(backbone):
     x = pixels(backbone)
     got = capture(backbone, x, [PatchNorms(), TokenNorms(), FinalTokens()], batch_size=2)
-    blocks, _, _ = reference(backbone, x)
+    blocks, _, _ = reference(backbone)
     norms = stack(blocks, "residual").norm(dim=-1)
     assert_near(got["token_norms"], norms)
     assert_near(got["patch_norms"], patches(backbone, norms, -1))
@@ -169,15 +203,78 @@ def test_residual_stream(backbone):
 @every
 def test_final_norm(backbone):
     x = pixels(backbone)
-    blocks, _, m = reference(backbone, x)
-    norm = m.ln_post if backbone.family == "open_clip" else m.fc_norm if m.global_pool == "avg" else m.norm
-    assert_near(capture(backbone, x, [FinalTokens(norm=True)])["final_tokens"], norm(blocks[-1]["residual"]))
+    blocks, _, m = reference(backbone)
+    assert_near(capture(backbone, x, [FinalTokens(norm=True)])["final_tokens"], last(backbone, blocks, m)[0])
+
+
+@every
+def test_feature_and_output(backbone):
+    x = pixels(backbone)
+    blocks, _, m = reference(backbone)
+    got = capture(backbone, x, [Feature(), Output()], batch_size=2)
+    _, feature, output = last(backbone, blocks, m)
+    assert_near(got["feature"], feature)
+    assert_near(got["output"], output)
+
+
+@with_cls
+@pytest.mark.parametrize("norm", [True, False])
+def test_pooled(backbone, norm):
+    x = pixels(backbone)
+    blocks, _, m = reference(backbone)
+    tokens = last(backbone, blocks, m)[0] if norm else blocks[-1]["residual"]
+    got = capture(backbone, x, [Pooled(norm=norm)], batch_size=2)
+    assert_near(got["cls"], tokens.select(1, 0))
+    assert_near(got["patch_mean"], patches(backbone, tokens, 1).mean(1))
+    registers = 4 if "reg4" in backbone.name else 0
+    assert got["registers"].shape == (3, registers, backbone.width)
+    torch.testing.assert_close(got["registers"].double(), tokens.narrow(1, 1, registers), rtol=1e-5, atol=1e-4)
+
+
+@every
+@pytest.mark.parametrize("norm", [True, False])
+def test_selected_tokens(backbone, norm):
+    x, chosen = pixels(backbone), positions(backbone)
+    blocks, _, m = reference(backbone)
+    tokens = patches(backbone, last(backbone, blocks, m)[0] if norm else blocks[-1]["residual"], 1)
+    nothing = torch.zeros(backbone.width, dtype=torch.float64)
+    expected = [[tokens[i, p] if p >= 0 else nothing for p in row] for i, row in enumerate(chosen.tolist())]
+    got = capture(backbone, x, [SelectedTokens(chosen, norm=norm)], batch_size=2)["tokens"]
+    assert_near(got, torch.stack([torch.stack(row) for row in expected]))
+    assert not got[1, 1].any() and got[0].any(dim=-1).all()
+
+
+@every
+def test_selected_pixels(backbone):
+    """Exactly the pixels that a crop of the picture holds."""
+    x, chosen = pixels(backbone), positions(backbone)
+    (height, width), columns = backbone.patch_size, backbone.layout.grid[1]
+    got = capture(backbone, x, [SelectedPixels(chosen)], batch_size=2)["pixels"]
+    assert got.shape == (3, 4, 3 * height * width)
+    for i, row in enumerate(chosen.tolist()):
+        for j, p in enumerate(row):
+            crop = x[i].narrow(1, p // columns * height, height).narrow(2, p % columns * width, width)
+            assert torch.equal(got[i, j], crop.flatten() if p >= 0 else torch.zeros(3 * height * width))
+
+
+def test_selected_pixels_of_oblong_patches():
+    """Six patches of 2 x 3 pixels in two rows; every pixel tells its channel, row and column."""
+    channel, row, column = torch.meshgrid(torch.arange(3), torch.arange(4), torch.arange(9), indexing="ij")
+    x = (100.0 * channel + 10 * row + column)[None]
+    (got,) = SelectedPixels(torch.tensor([[5, -1]])).reduce(x, TokenLayout((2, 3)))
+    green = [126, 127, 128, 136, 137, 138]  # rows 2 and 3, columns 6 to 8
+    assert got.tolist() == [[[*(g - 100 for g in green), *green, *(g + 100 for g in green)], [0.0] * 18]]
+
+
+def test_what_is_not_finite_elsewhere_leaves_none_at_zero():
+    x = torch.full((1, 5, 2), torch.inf)
+    assert SelectedTokens(torch.tensor([[-1]])).reduce(x, TokenLayout((2, 2)))[0].tolist() == [[[0.0, 0.0]]]
 
 
 @every
 def test_attention(backbone):
     x = pixels(backbone)
-    blocks, _, _ = reference(backbone, x)
+    blocks, _, _ = reference(backbone)
     attention = stack(blocks, "attention")  # image, block, head, query, key
     assert attention.max() > 3 / attention.shape[-1]  # far from uniform, else nothing is tested
     entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1)
@@ -192,7 +289,7 @@ def test_attention(backbone):
 @every
 def test_queries_keys_values(backbone):
     x = pixels(backbone)
-    blocks, _, _ = reference(backbone, x)
+    blocks, _, _ = reference(backbone)
     got = capture(backbone, x, [QKV("all"), QKVNorms("all")])
     for key in "qkv":
         whole = patches(backbone, stack(blocks, key), -2).transpose(2, 3).flatten(-2)
@@ -201,9 +298,22 @@ def test_queries_keys_values(backbone):
 
 
 @every
+def test_a_function_of_queries_keys_or_values(backbone):
+    x = pixels(backbone)
+    blocks, _, _ = reference(backbone)
+    reducers = [OnQKV(part, lambda g: g, part, "all") for part in "qkv"]
+    got = capture(backbone, x, [*reducers, OnQKV("mean key", lambda g: g.mean(dim=(1, 2)))])
+    rows, columns = backbone.layout.grid
+    for part in "qkv":
+        whole = patches(backbone, stack(blocks, part), -2).transpose(2, 3).flatten(-2)
+        assert_near(got[part], whole.unflatten(2, (rows, columns)))
+    assert_near(got["mean key"], got["k"].select(1, -1).double().mean(dim=(1, 2)))
+
+
+@every
 def test_mlp_neurons(backbone):
     x = pixels(backbone)
-    blocks, _, _ = reference(backbone, x)
+    blocks, _, _ = reference(backbone)
     neurons = patches(backbone, stack(blocks, "neurons"), -2)
     largest = neurons.gather(-2, neurons.abs().argmax(dim=-2, keepdim=True)).squeeze(-2)
     got = capture(backbone, x, [MlpNeuronMax()])["mlp_neuron_max"]
@@ -220,24 +330,30 @@ def test_the_neuron_of_largest_magnitude_keeps_its_sign():
 @every
 def test_patches_as_a_grid(backbone):
     x = pixels(backbone)
-    blocks, embedded, _ = reference(backbone, x)
+    blocks, embedded, _ = reference(backbone)
     got = capture(backbone, x, [OnPatches("first", lambda g: g), OnPatches("late", lambda g: g, at=-1)])
     rows, columns = backbone.layout.grid
     assert_near(got["first"], embedded.unflatten(1, (rows, columns)))
     assert_near(got["late"], patches(backbone, blocks[-1]["residual"], 1).unflatten(1, (rows, columns)))
+    several = capture(backbone, x, [OnPatches("all", lambda g: g, at="all"), OnPatches("two", lambda g: g, at=(-1, 0))])
+    residual = patches(backbone, stack(blocks, "residual"), 2).unflatten(2, (rows, columns))
+    assert_near(several["all"], residual)
+    assert_near(several["two"], residual[:, [-1, 0]])
 
 
-def everything(backbone):
-    cls = [ClsAttention("all", heads="all")] if backbone.layout.cls else []
-    return [PatchNorms(), TokenNorms(), AttentionEntropy(), FinalTokens(), QKV(), QKVNorms("all"), MlpNeuronMax(), *cls]
+def everything(backbone, n=3):
+    cls = [ClsAttention("all", heads="all"), Pooled()] if backbone.layout.cls else []
+    chosen = [SelectedTokens(positions(backbone, n)), SelectedPixels(positions(backbone, n, seed=3))]
+    model = [Feature(), Output(), OnPatches("grid", torch.sin, at="all"), OnQKV("keys", torch.sin, blocks="all"), *chosen, *cls]
+    return [PatchNorms(), TokenNorms(), AttentionEntropy(), FinalTokens(), QKV(), QKVNorms("all"), MlpNeuronMax(), *model]
 
 
 @every
 def test_a_batch_equals_its_images_one_by_one(backbone):
     x = pixels(backbone, 5)
-    whole = capture(backbone, x, everything(backbone), batch_size=5)
+    whole = capture(backbone, x, everything(backbone, 5), batch_size=5)
     for size in (1, 2):
-        parts = capture(backbone, x, everything(backbone), batch_size=size)
+        parts = capture(backbone, x, everything(backbone, 5), batch_size=size)
         for key in whole:
             torch.testing.assert_close(parts[key], whole[key], rtol=1e-4, atol=1e-5)
     assert not torch.equal(whole["patch_norms"][0], whole["patch_norms"][4])
@@ -283,6 +399,7 @@ def test_no_hook_survives_an_exception(backbone):
 @one_each
 def test_no_attention_matrix_outlives_its_block(backbone):
     tokens, alive = backbone.layout.tokens, []
+    reference.cache_clear()  # it holds such matrices too
 
     def count(_, __):
         alive.extend(
@@ -327,8 +444,9 @@ def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
 @one_each
 def test_bfloat16_is_close_and_leaves_the_weights_alone(backbone):
     x, before = pixels(backbone), copy.deepcopy(backbone.model.state_dict())
-    exact = capture(backbone, x, [TokenNorms(), ClsAttention(), QKVNorms()])
-    rough = capture(backbone, x, [TokenNorms(), ClsAttention(), QKVNorms(), Precision()], dtype=torch.bfloat16)
+    reducers = [TokenNorms(), ClsAttention(), QKVNorms(), SelectedTokens(positions(backbone)), Feature(), Output()]
+    exact = capture(backbone, x, reducers)
+    rough = capture(backbone, x, [*reducers, Precision()], dtype=torch.bfloat16)
     assert not rough.pop("autocast").any()  # what reducers compute, they compute in float32
     assert not torch.equal(rough["token_norms"], exact["token_norms"])
     for key in exact:
@@ -364,20 +482,81 @@ def test_results_can_be_trained_on(backbone):
     assert probe.weight.grad is not None and not tokens.is_inference() and tokens.device.type == "cpu"
 
 
-@vit
-def test_tokens_appended_by_an_intervention(backbone):
-    x = pixels(backbone)
-    plain, layout = capture(backbone, x, [PatchNorms(0)])["patch_norms"], backbone.layout
-    handle = backbone.blocks[0].register_forward_pre_hook(lambda _, args: F.pad(args[0], (0, 0, 0, 2)))
+@contextmanager
+def two_more(backbone):
+    """Two tokens of tenths after the patches, taken away again before the model pools."""
+    layout = backbone.layout
+    handles = [
+        backbone.change_input(lambda x: F.pad(x, (0, 0, 0, 2), value=0.1)),
+        backbone.change_output(lambda x: x.narrow(1, 0, layout.tokens)),
+    ]
     try:
         backbone.layout = layout.with_appended(2)
-        got = capture(backbone, x, [PatchNorms(), TokenNorms(), ClsAttention("all"), MlpNeuronMax(), AttentionEntropy()])
+        yield backbone
     finally:
-        handle.remove()
         backbone.layout = layout
-    assert got["patch_norms"].shape == (3, 12, 16) and got["token_norms"].shape == got["cls_attention"].shape == (3, 12, 19)
-    assert torch.equal(got["token_norms"].narrow(-1, 1, 16), got["patch_norms"])
-    assert not torch.allclose(got["patch_norms"].select(1, 0), plain)
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def five_left(backbone):
+    """Only the first five patches."""
+    layout = backbone.layout
+    handle = backbone.change_input(lambda x: x.narrow(1, 0, layout.prefix + 5))
+    try:
+        backbone.layout = layout.with_kept(5)
+        yield backbone
+    finally:
+        backbone.layout = layout
+        handle.remove()
+
+
+@every
+def test_tokens_appended_by_an_intervention(backbone):
+    x, chosen, layout = pixels(backbone), positions(backbone).clamp(min=0), backbone.layout
+    blocks, _, m = reference(backbone, lambda tokens: F.pad(tokens, (0, 0, 0, 2), value=0.1))
+    normed, residual = last(backbone, blocks, m)[0], stack(blocks, "residual")
+    reducers = [PatchNorms(), TokenNorms(), AttentionEntropy(), SelectedTokens(chosen), Feature(), Output()]
+    with two_more(backbone):
+        got = capture(backbone, x, [*reducers, *([Pooled(), ClsAttention("all")] if layout.cls else [])], batch_size=2)
+    start, count = layout.tokens - layout.patches, layout.patches
+    assert_near(got["token_norms"], residual.norm(dim=-1))
+    assert_near(got["patch_norms"], residual.norm(dim=-1).narrow(2, start, count))
+    tokens = normed.narrow(1, start, count)
+    assert_near(got["tokens"], torch.stack([tokens[i, chosen[i]] for i in range(3)]))
+    attention = stack(blocks, "attention")
+    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1).narrow(-1, start, count)
+    assert_near(got["attention_entropy"], entropy.mean(dim=(2, 3)))
+    if layout.cls:
+        assert_near(got["cls_attention"], attention.select(-2, 0).mean(2))
+        assert_near(got["cls"], normed.select(1, 0))
+        assert_near(got["patch_mean"], tokens.mean(1))
+        trained = normed.narrow(1, start - layout.registers, layout.registers)
+        assert_near(got["registers"], torch.cat([trained, normed.narrow(1, start + count, 2)], dim=1))
+    _, feature, output = last(backbone, blocks, m)
+    assert_near(got["feature"], feature)
+    assert_near(got["output"], output)
+    assert not torch.allclose(got["output"], capture(backbone, x, [Output()])["output"])
+
+
+@with_cls
+def test_patches_removed_by_an_intervention(backbone):
+    x, start = pixels(backbone), backbone.layout.prefix
+    blocks, _, m = reference(backbone, lambda tokens: tokens.narrow(1, 0, start + 5))
+    with five_left(backbone):
+        got = capture(backbone, x, [PatchNorms(), AttentionEntropy(), Pooled(), Output()])
+        for reducer in (SelectedTokens(positions(backbone).clamp(max=4)), OnPatches("a", abs, at=-1), OnQKV("b", abs)):
+            with pytest.raises(ValueError, match="5 of .* patches are left, which is no grid"):
+                capture(backbone, x, [reducer])
+    normed, _, output = last(backbone, blocks, m)
+    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1).narrow(2, start, 5))
+    attention = stack(blocks, "attention")
+    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1).narrow(-1, start, 5)
+    assert_near(got["attention_entropy"], entropy.mean(dim=(2, 3)))
+    assert_near(got["patch_mean"], normed.narrow(1, start, 5).mean(1))
+    assert_near(got["output"], output)
+    assert hooks(backbone.model) == 0
 
 
 @vit
@@ -412,13 +591,43 @@ def test_bad_input(backbone, change, message):
 
 @pytest.mark.parametrize("backbone", ["pooled"], indirect=True)
 def test_cls_attention_needs_cls(backbone):
-    with pytest.raises(ValueError, match=r"no \[CLS\] token"):
-        capture(backbone, pixels(backbone), [ClsAttention()])
+    for reducer in (ClsAttention(), Pooled()):
+        with pytest.raises(ValueError, match=r"no \[CLS\] token"):
+            capture(backbone, pixels(backbone), [reducer])
+
+
+@vit
+@pytest.mark.parametrize("reducer", [SelectedTokens, SelectedPixels])
+@pytest.mark.parametrize(
+    "positions, message",
+    [
+        (torch.zeros(2, 4, dtype=torch.int64), "positions for 2 images, but 3 images are captured"),
+        (torch.tensor([[0], [16], [1]]), "position 16 is not in the grid of 4 x 4 patches; choose from 0 to 15, or -1"),
+        (torch.tensor([[0], [-2], [1]]), "position -2 is not in the grid"),
+    ],
+)
+def test_positions_that_do_not_fit(backbone, reducer, positions, message):
+    with pytest.raises(ValueError, match=message):
+        capture(backbone, pixels(backbone), [reducer(positions)])
+    assert hooks(backbone.model) == 0
+
+
+@pytest.mark.parametrize("shape, dtype", [((3, 4), torch.bool), ((3, 4), torch.float32), ((3,), torch.int64)])
+def test_positions_are_indices(shape, dtype):
+    reducer = SelectedTokens(torch.zeros(3, 4, dtype=torch.int64))
+    object.__setattr__(reducer, "positions", torch.zeros(shape, dtype=dtype))  # past the check that only tests make
+    with pytest.raises(ValueError, match=f"positions are {dtype} .*; give patch indices"):
+        reducer.check(3, TokenLayout((4, 4)))
 
 
 def test_heads_are_mean_or_all():
     with pytest.raises(ValueError, match="heads is 'max'"):
         ClsAttention(heads="max")
+
+
+def test_part_is_queries_keys_or_values():
+    with pytest.raises(ValueError, match="part is 'kv'; choose 'q', 'k' or 'v'"):
+        OnQKV("both", torch.sin, part="kv")
 
 
 @vit
@@ -469,3 +678,47 @@ def test_one_model_after_another(tmp_path, monkeypatch):
     torch.testing.assert_close(found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"])
     assert (found.layout, found.depth, found.parameters) == (backbone.layout, backbone.depth, backbone.parameters)
     assert found.source == backbone.describe() and found.resolution == "240 x 240 px"
+
+
+def test_every_model_has_reducers_and_an_intervention_of_its_own():
+    images, names = load_images("scenes", 2, 0), ["control-registers", "control-clean"]
+    of = {"control-registers": [Pooled(), TokenNorms(-1)], "control-clean": [TokenNorms(0)]}
+    captured, _ = capture_each(names, images, of.get, image_size=64, intervention=two_more)
+    for name, registers in zip(names, (4, 0), strict=True):
+        backbone = load_backbone(name, image_size=64)
+        with two_more(backbone):
+            expected = capture(backbone, images, of[name])
+        assert captured[name].layout == TokenLayout((4, 4), registers=registers, appended=2)
+        assert captured[name].tensors.keys() == expected.keys()
+        assert all(torch.equal(captured[name][key], value) for key, value in expected.items())
+    assert captured["control-registers"]["registers"].shape == (2, 6, 64)
+
+
+def test_an_intervention_ends_with_an_exception():
+    ended = []
+
+    @contextmanager
+    def watched(backbone):
+        try:
+            yield
+        finally:
+            ended.append(backbone.name)
+
+    with pytest.raises(ValueError, match="no block 6"):
+        capture_each(["control-clean"], load_images("scenes", 1, 0), [PatchNorms(6)], intervention=watched)
+    assert ended == ["control-clean"]
+
+
+@pytest.mark.parametrize("image_size", [None, 64])
+def test_the_whole_of_an_image(image_size):
+    """A frame at the edge of an oblong picture reaches every border patch, and only those, where nothing is cropped away."""
+    picture = np.zeros((100, 300, 3), dtype=np.uint8)
+    picture[5:-5, 15:-15] = 255
+    pick = [OnPatches("colour", lambda grid: grid, at="embedding")]
+    load = partial(capture_each, ["control-clean"], [Image.fromarray(picture)], pick, image_size=image_size)
+    whole, cropped = (load(whole=value)[0]["control-clean"]["colour"][0] for value in (True, False))
+    inner = whole[1:-1, 1:-1].flatten(0, 1)
+    torch.testing.assert_close(inner, inner.narrow(0, 0, 1).expand_as(inner))
+    border = torch.cat([whole[0], whole[-1], whole[:, 0], whole[:, -1]])
+    assert ((border - inner[0]).norm(dim=-1) > 0.1).all()
+    torch.testing.assert_close(cropped[1:-1, 0], cropped[1:-1, 1])  # the recipe cuts the left and the right away

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from helpers import figures
 
@@ -32,9 +33,9 @@ def styled(draw):
     """Within `figures.STYLE`, which a fixture cannot do: pytest-mpl sets its own style for the test."""
 
     @wraps(draw)
-    def inside(*args):
+    def inside(**arguments):
         with plt.rc_context(figures.STYLE):
-            return draw(*args)
+            return draw(**arguments)
 
     return inside
 
@@ -109,6 +110,57 @@ def draw_onset_histogram():
 def draw_forest():
     values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
     return figures.forest(values, 0.6, plt.subplots(figsize=(7, 3))[1]), values
+
+
+@styled
+def draw_compared():
+    groups = {
+        "normal token": [measured(LONG[0], 30.0, 27.0, 34.0), measured(LONG[1], 12.0), None, measured(LONG[2], 40.0, 38.0, 41.0)],
+        "outlier token": [measured(LONG[0], 55.0, 50.0, 58.0), measured(LONG[1], None), None, None],
+        "mean of the patches, then a linear head": [None, measured(LONG[1], 70.0, 66.0, 71.0), None, measured(LONG[2], 80.0)],
+    }
+    return figures.compared(groups, plt.subplots(figsize=(7, 3))[1], label="test accuracy (%)"), groups
+
+
+@styled
+def draw_response():
+    x = range(5)
+    curves = {
+        LONG[0]: (x, [10.0, 14.0, 15.0, 22.0, 30.0], [8.0, 13.0, 13.0, 20.0, 26.0], [11.0, 15.0, 18.0, 25.0, 33.0]),
+        LONG[1]: (x, (20.0, None, 22.0, 21.0, 19.0), (18.0, None, 20.0, 20.0, None), (21.0, None, 25.0, 22.0, None)),
+        LONG[2]: (torch.arange(3), torch.tensor([25.0, 24.0, 26.0]), None, None),
+    }
+    return figures.response(curves, plt.subplots()[1], "registers appended", "accuracy (%)", reference=17.5), curves
+
+
+@styled
+def draw_found_boxes():
+    image = np.random.default_rng(0).integers(60, 200, (40, 80, 3), dtype=np.uint8)
+    truth = np.array([[0.25, 0.25, 0.5, 0.75], [0.6, 0.1, 1.0, 0.9]], dtype=np.float32)
+    found = {"without a register": torch.tensor([0.25, 0.25, 0.5, 0.75]), "with one": [0.0, 0.5, 0.75, 1.0]}
+    return figures.found_boxes(image, truth, found, plt.subplots(figsize=(7, 3.6))[1]), truth, found
+
+
+@styled
+def draw_panels():
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "image": Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)),
+            "rebuilt": rng.normal(0.5, 0.5, (8, 8, 3)),
+            "norm": torch.from_numpy(grid_norms(1, seed=row)[0]),
+            "object": rng.random((4, 6)) > 0.5,
+        }
+        for row in range(2)
+    ]
+    axes = plt.subplots(2, 4, figsize=(7, 3))[1]
+    return figures.panels(rows, axes, norms=["norm"], labels=LONG[:2]), rows
+
+
+@styled
+def draw_sweep():
+    table = np.array([[12.34, 100.0, 0.0], [56.0, np.nan, 3.21]])
+    return figures.sweep(table, LONG[:2], (25, 50, 100), plt.subplots()[1], "CorLoc (%)", "patches", "model"), table
 
 
 def figure_of(axes):
@@ -216,6 +268,93 @@ def test_forest():
     return ax.figure
 
 
+@PICTURE
+def test_compared():
+    ax, groups = draw_compared()
+    # The third model has no value at all, so it has no row; the marks of one row keep the order of the groups, top to bottom.
+    points = np.array([container.lines[0].get_xydata()[0] for container in ax.containers])
+    assert points[:, 0].tolist() == [30, 12, 40, 55, 70, 80]
+    assert np.round(points[:, 1]).tolist() == [0, 1, 2, 0, 1, 2]
+    offsets = points[:, 1] - np.round(points[:, 1])
+    assert offsets[:3] == pytest.approx(offsets[0]) and offsets[4:] == pytest.approx(-offsets[0])
+    assert -0.5 < offsets[0] < offsets[3] < offsets[4] < 0.5
+    assert np.array(ax.containers[0].lines[2][0].get_segments()[0])[:, 0] == pytest.approx([27, 34])
+    assert not ax.containers[1].has_xerr
+    assert [(text.get_text(), round(text.xy[1], 6)) for text in ax.texts] == [("undefined", 1)]
+    looks = [(container.lines[0].get_color(), container.lines[0].get_marker()) for container in ax.containers]
+    keys = [(line.get_color(), line.get_marker()) for line in ax.get_legend().legend_handles]
+    assert looks == [keys[i] for i in (0, 0, 0, 1, 2, 2)] and len(set(keys)) == 3
+    assert [text.get_text().replace("\n", "") for text in ax.get_yticklabels()] == LONG and ax.yaxis_inverted()
+    assert ax.get_xlabel() == "test accuracy (%)"
+    assert [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()] == list(groups)
+    return ax.figure
+
+
+@PICTURE
+def test_response():
+    ax, curves = draw_response()
+    *lines, reference = ax.lines
+    for line, (x, values, _, _) in zip(lines, curves.values(), strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), np.column_stack([x, np.asarray(values, dtype=float)]))
+    bands, bars = ax.collections[::2], ax.collections[1::2]
+    corners = [[{*map(tuple, path.vertices)} for path in band.get_paths()] for band in bands]
+    x, _, low, high = curves[LONG[0]]
+    assert corners[0] == [{*zip(x, low, strict=True), *zip(x, high, strict=True)}]
+    # The second band has no area at its first point, whose interval the bar shows.
+    assert corners[1:] == [[{(0, 18), (0, 21)}, {(2, 20), (2, 25), (3, 20), (3, 22)}], []]
+    drawn = [[tuple(segment[:, 1]) for segment in bar.get_segments() if len(segment)] for bar in bars]
+    assert drawn == [list(zip(low, high, strict=True)), [(18, 21), (20, 25), (20, 22)], []]
+    assert reference.get_ydata() == [17.5, 17.5] and reference.get_linestyle() == "--"
+    assert legend_texts(ax) == [*LONG, "reference: 17.5"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("registers appended", "accuracy (%)")
+    assert all(tick == round(tick) for tick in ax.get_xticks())
+    return ax.figure
+
+
+@PICTURE
+def test_found_boxes():
+    ax, truth, found = draw_found_boxes()
+    drawn = [np.ravel(patch.get_bbox().get_points()) + 0.5 for patch in ax.patches]
+    given = [*truth, *map(np.asarray, found.values())]
+    np.testing.assert_allclose(drawn, np.array(given) * (80, 40, 80, 40), rtol=1e-6)
+    assert legend_texts(ax) == ["true box", *found]
+    # The first found box coincides with a true one: it is narrower, so both are seen.
+    assert ax.patches[2].get_linewidth() < ax.patches[0].get_linewidth()
+    assert len({patch.get_linestyle() for patch in ax.patches[2:]}) == 2
+    assert [line.get_color() for line in ax.get_legend().legend_handles[1:]] == list(figures.COLOURS[:2])
+    ax.figure.draw_without_rendering()
+    assert ax.get_legend().get_window_extent().y1 <= ax.get_window_extent().y0
+    return ax.figure
+
+
+@PICTURE
+def test_panels(caplog):
+    axes, rows = draw_panels()
+    assert not caplog.records  # matplotlib warns of colours outside [0, 1]
+    for panels, row in zip(axes, rows, strict=True):
+        shown = [ax.images[0] for ax in panels]
+        np.testing.assert_array_equal(shown[0].get_array(), np.asarray(row["image"]))
+        np.testing.assert_array_equal(shown[1].get_array(), np.clip(row["rebuilt"], 0, 1))
+        for image, key in zip(shown[2:], ("norm", "object"), strict=True):
+            np.testing.assert_array_equal(image.get_array(), row[key])
+            assert image.get_clim() == (row[key].min(), row[key].max()) and image.get_cmap().name == "viridis"
+        assert [image.colorbar is not None for image in shown] == [False, False, True, False]
+    assert [ax.get_title() for ax in axes.ravel()] == [*rows[0], *[""] * 4]
+    assert [ax.get_ylabel().replace("\n", "") for ax in axes.ravel()] == [LONG[0], "", "", "", LONG[1], "", "", ""]
+    return figure_of(axes)
+
+
+@PICTURE
+def test_sweep():
+    ax, table = draw_sweep()
+    np.testing.assert_array_equal(ax.collections[0].get_array().filled(np.nan), table)
+    assert [text.get_text() for text in ax.texts] == ["12", "100", "0", "56", "3"]
+    assert [text.get_text().replace("\n", "") for text in ax.get_yticklabels()] == LONG[:2]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["25", "50", "100"]
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.figure.axes[1].get_ylabel()) == ("patches", "model", "CorLoc (%)")
+    return ax.figure
+
+
 DRAWN = [value for name, value in sorted(globals().items()) if name.startswith("draw_")]
 
 
@@ -268,7 +407,16 @@ def test_marked_patches_picture():
 
 
 @pytest.mark.parametrize(
-    "draw", [draw_norm_histogram, draw_size_prevalence, draw_similarity_densities, draw_block_norms, draw_forest]
+    "draw",
+    [
+        draw_norm_histogram,
+        draw_size_prevalence,
+        draw_similarity_densities,
+        draw_block_norms,
+        draw_forest,
+        draw_compared,
+        draw_response,
+    ],
 )
 def test_legends_stand_beside_the_data(draw):
     ax = draw()[0]
@@ -282,13 +430,56 @@ def test_many_models_make_a_figure_taller():
     drawn = [
         figures.forest(values, 0.5, plt.subplots()[1]),
         figures.size_prevalence([(1e6 * (i + 1), value) for i, value in enumerate(values)], {}, plt.subplots()[1]),
+        figures.compared({"normal token": values, "outlier token": values}, plt.subplots()[1]),
     ]
     for ax in drawn:
         ax.figure.draw_without_rendering()
         box = ax.figure.get_tightbbox()
         assert ax.figure.get_figheight() > 8 and box.y0 >= 0 and box.y1 <= ax.figure.get_figheight()
-    labels = [text.get_window_extent() for text in drawn[0].get_yticklabels()]
-    assert not any(below.y1 > above.y0 for above, below in zip(labels, labels[1:], strict=False))
+    for ax in (drawn[0], drawn[2]):
+        labels = [text.get_window_extent() for text in ax.get_yticklabels()]
+        assert not any(below.y1 > above.y0 for above, below in zip(labels, labels[1:], strict=False))
+
+
+@styled
+@pytest.mark.parametrize("columns", [4, 24])
+def test_numbers_of_a_sweep_stay_in_their_cells_and_stand_out(columns):
+    ax = figures.sweep(np.linspace(0, 0.98, 3 * columns).reshape(3, -1), ["q", "k", "v"], range(columns), plt.subplots()[1])
+    ax.figure.draw_without_rendering()
+    for text, colour in zip(ax.texts, ax.collections[0].get_facecolors(), strict=True):
+        cell = ax.transData.transform(
+            [(x, y) for x, y in [np.array(text.get_position()) - 0.5, np.array(text.get_position()) + 0.5]]
+        )
+        (left, bottom), (right, top) = cell.min(axis=0), cell.max(axis=0)
+        box = text.get_window_extent()
+        assert left <= box.x0 and box.x1 <= right and bottom <= box.y0 and box.y1 <= top
+        darker, lighter = sorted([luminance(matplotlib.colors.to_rgb(text.get_color())), luminance(colour[:3])])
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5  # the contrast that WCAG 2.2 asks of text
+    assert ax.texts[-1].get_text() == "0.980"
+
+
+def luminance(colour):
+    """Relative luminance of an sRGB colour (WCAG 2.2)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+    return np.dot(linear, (0.2126, 0.7152, 0.0722))
+
+
+def test_groups_hold_the_same_models():
+    one, other = measured("control-clean", 0.5), measured("control-content", 0.7)
+    with pytest.raises(ValueError, match="same models in the same order; one row holds control-clean, control-content"):
+        figures.compared({"keys": [one, None], "values": [other, None]}, plt.subplots()[1])
+    with pytest.raises(ValueError, match=r"one value \(or None\) for each model, not 2 for 'keys', 1 for 'values'"):
+        figures.compared({"keys": [one, other], "values": [one]}, plt.subplots()[1])
+
+
+def test_ticks_are_integers_only_where_all_x_are():
+    ax = figures.response({"a": ([0, 0.5, 1], [1, 2, 3], None, None)}, plt.subplots()[1])
+    assert any(tick != round(tick) for tick in ax.get_xticks()) and legend_texts(ax) == ["a"]
+
+
+def test_a_picture_without_true_boxes_names_only_the_found():
+    ax = figures.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
+    assert legend_texts(ax) == ["LOST"] and len(ax.patches) == 1
 
 
 def test_empty_groups_and_tensors_are_drawn():

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import warnings
+from dataclasses import replace
 
 import datasets
 import numpy as np
@@ -13,7 +14,8 @@ import torch
 from PIL import Image
 
 from helpers import images as module
-from helpers.images import check_name, load_images
+from helpers import scenes
+from helpers.images import check_name, load_images, load_train_test
 
 real_data = pytest.mark.skipif("REGISTERS_DATA" not in os.environ, reason="REGISTERS_DATA does not name a folder of data sets")
 
@@ -358,6 +360,259 @@ def test_a_tiny_image_can_be_blurred(tmp_path):
     assert load_images(f"folder:{tmp_path}").corrupted("blur", 5)[0].size == (5, 3)
 
 
+# Parts and joins
+
+
+def numbered(tmp_path, file: str, rows, **columns):
+    """Images whose top left pixel is their row, all of them, in the order of their hashes."""
+    return load_images(write(tmp_path / file, table(rows, id=[f"image-{row}" for row in rows], **columns)))
+
+
+@pytest.mark.parametrize("kind", ["list", "array", "mask", "tensor"])
+def test_select_takes_everything_along(tmp_path, kind):
+    boxes = [[[0.0, 0.0, row + 1.0, 2.0]] for row in range(9)]
+    images = numbered(
+        tmp_path, "a.parquet", range(9), label=[row % 3 for row in range(9)], boxes=boxes, patient=list("ABCDEFGHI")
+    )
+    kept = [1, 4, 7] if kind == "mask" else [7, 1, -5]
+    mask = [index in kept for index in range(9)]
+    part = images.select({"list": kept, "array": np.array(kept), "mask": mask, "tensor": torch.tensor(kept)}[kind])
+    rows = [values(images)[index] for index in kept]
+    assert values(part) == rows and part.ids == [f"image-{row}" for row in rows]
+    assert part.labels.tolist() == [row % 3 for row in rows] and part.labels.dtype == np.int64
+    assert [box[0, 2] for box in part.boxes] == [row + 1 for row in rows]
+    assert part.columns == {"id": part.ids, "patient": ["ABCDEFGHI"[row] for row in rows]}
+    assert (part.name, part.seed, part.class_names) == (images.name, images.seed, images.class_names)
+    assert part.digest == hashlib.sha256("\n".join([images.name, *part.ids]).encode()).hexdigest()[:16] != images.digest
+    assert values(part.select([2, 0])) == [rows[2], rows[0]]
+    with pytest.raises(IndexError):
+        part[3]
+
+
+def test_select_reads_no_image_before_it_is_asked_for(monkeypatch):
+    drawn = []
+
+    def draw_scene(seed, index):
+        drawn.append(index)
+        return scenes.draw_scene(seed, index)
+
+    monkeypatch.setattr(module, "draw_scene", draw_scene)
+    part = load_images("scenes", 200, seed=3).select([*range(3, 200), 2])
+    assert len(drawn) < 20  # the test's own check of types looks at one now and then
+    drawn.clear()
+    scene = scenes.draw_scene(3, 2)
+    assert (np.asarray(part[-1]) == scene.pixels).all() and (part.boxes[-1] == scene.boxes).all()
+    assert (part.masks[-1] == scene.masks).all() and part.labels[-1] == scene.label
+    assert set(drawn) == {2}
+
+
+def test_select_nothing_and_what_is_not_there():
+    images = load_images("scenes", 4)
+    for nothing in ([], [False] * 4, images.labels == -1):
+        part = images.select(nothing)
+        assert len(part) == len(part.labels) == len(part.boxes) == 0 and list(part) == []
+    for wrong, reason in [([0, 4], "index 4 is out of bounds"), ([True] * 3, "boolean"), (np.array([0.5]), "integer")]:
+        with pytest.raises(ValueError, match=f"cannot select from 4 images of 'scenes': .*{reason}"):
+            images.select(wrong)
+
+
+def test_corruption_and_selection_commute():
+    images = load_images("scenes", 4)
+    one, other = images.select([3]).corrupted("gaussian-noise", 2), images.corrupted("gaussian-noise", 2).select([3])
+    assert one[0].tobytes() == other[0].tobytes() and one.name == other.name and one.ids == other.ids
+
+
+def test_joined_sets_stand_one_after_the_other(tmp_path):
+    def columns(rows):
+        boxes = [[[0.0, 0.0, row + 1.0, 2.0]] for row in rows]
+        return {"label": [row % 2 for row in rows], "name": ["even" if row % 2 == 0 else "odd" for row in rows], "boxes": boxes}
+
+    first = numbered(tmp_path, "a.parquet", range(3), **columns(range(3)), patient=list("ABC"))
+    second = numbered(tmp_path, "b.parquet", range(3, 8), **columns(range(3, 8)), eye=list("LRLRL"))
+    both = first + second
+    rows = values(first) + values(second)
+    assert values(both) == rows and both.ids == [f"image-{row}" for row in rows] and len(both) == 8
+    assert both.name == f"{first.name} and {second.name}" and both.class_names == ["even", "odd"]
+    assert both.labels.tolist() == [row % 2 for row in rows] and both.labels.dtype == np.int64
+    assert [box[0, 2] for box in both.boxes] == [row + 1 for row in rows]
+    assert both.columns == {"id": both.ids, "name": ["odd" if row % 2 else "even" for row in rows]}, "columns that both have"
+    assert values(both.select([-1, 0])) == [rows[-1], rows[0]]
+    with pytest.raises(IndexError):
+        both[8]
+
+
+def test_a_set_divided_and_joined_is_the_set():
+    images = load_images("scenes", 5, seed=2)
+    again = images.select(range(2)) + images.select(range(2, 5))
+    assert again.describe() == images.describe()
+    lame = replace(images, skipped=["lost"])
+    assert (lame.select([0]) + lame.select([1])).skipped == ["lost"], "named once"
+    assert [image.tobytes() for image in again] == [image.tobytes() for image in images]
+    for one, other in zip(again.boxes, images.boxes, strict=True):
+        assert (one == other).all()
+    assert [mask.sum() for mask in again.masks] == [mask.sum() for mask in images.masks]
+
+
+def test_ground_truth_that_only_one_has_is_dropped(tmp_path):
+    first = numbered(tmp_path, "a.parquet", [1], boxes=[[[0.0, 0.0, 1.0, 1.0]]])
+    both = first + numbered(tmp_path, "b.parquet", [2])
+    assert both.boxes is None and both.masks is None and both.labels is None
+    named, unnamed = (numbered(tmp_path, f"{label}.parquet", [1], label=[label]) for label in ("cat", 0))
+    assert (named + unnamed).class_names is (unnamed + named).class_names is None
+    noisy = both.corrupted("gaussian-noise", 1)
+    assert noisy[0].tobytes() == first.corrupted("gaussian-noise", 1)[0].tobytes(), "corruption knows the image, not its place"
+
+
+def test_sets_that_do_not_fit_are_not_joined(tmp_path):
+    scenes_ = load_images("scenes", 2)
+    with pytest.raises(ValueError, match="only one of 'scenes' and 'photographs' has labels"):
+        scenes_ + load_images("photographs", 2)
+    with pytest.raises(ValueError, match=r"different classes \(label 0: 'red striped disc' and 'cat'\)"):
+        scenes_ + numbered(tmp_path, "a.parquet", [1], label=["cat"])
+    with pytest.raises(ValueError, match="'scenes' and 'scenes' were chosen with the seeds 0 and 1"):
+        scenes_ + load_images("scenes", 2, seed=1)
+
+
+def test_required_labels(tmp_path):
+    images = load_images("scenes", 3)
+    assert images.require_labels() is images.labels
+    with pytest.raises(ValueError, match="data set 'photographs' has no labels; choose one that has them"):
+        load_images("photographs", 2).require_labels()
+    images = numbered(tmp_path, "a.parquet", range(4), label=["dog", None, "cat", None])
+    missing = next(id for id in images.ids if id in ("image-1", "image-3"))
+    with pytest.raises(ValueError, match=f"has no labels for 2 of 4 images, such as '{missing}'; leave them out with"):
+        images.require_labels()
+    assert sorted(images.select(images.labels >= 0).require_labels()) == [0, 1], "the remedy helps"
+
+
+def test_relative_boxes(tmp_path):
+    pictures = [{"bytes": png(picture(row, size)), "path": None} for row, size in enumerate([(12, 8), (40, 20)])]
+    boxes = [[[3.0, 2.0, 12.0, 6.0], [-1.0, 0.0, 6.0, 9.0]], []]
+    dataset = datasets.Dataset.from_dict({"image": pictures, "boxes": boxes})
+    images = load_images(write(tmp_path / "a.parquet", dataset))
+    found = dict(zip(values(images), images.relative_boxes, strict=True))
+    assert found[0].tolist() == [[0.25, 0.25, 1, 0.75], [0, 0, 0.5, 1]] and found[0].dtype == np.float32
+    assert found[1].shape == (0, 4)
+    with pytest.raises(ValueError, match="data set 'photographs' has no boxes"):
+        load_images("photographs", 1).relative_boxes  # noqa: B018
+
+
+def test_relative_boxes_follow_a_picture_that_is_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by a quarter turn: 12x8 is seen as 8x12
+    file = io.BytesIO()
+    picture(1).save(file, "PNG", exif=exif)
+    rows = {"image": [{"bytes": file.getvalue(), "path": None}], "boxes": [[[2.0, 3.0, 8.0, 6.0]]]}
+    images = load_images(write(tmp_path / "a.parquet", datasets.Dataset.from_dict(rows)))
+    assert images.relative_boxes[0].tolist() == [[0.25, 0.25, 1, 0.5]]
+
+
+# Training and test
+
+
+@pytest.mark.parametrize("n_train", [1, 7, 11])
+def test_one_set_is_divided_into_first_and_rest(tmp_path, n_train):
+    name = write(tmp_path / "a.parquet", table(range(30), label=[row % 3 for row in range(30)]))
+    for source, seed in [(name, 5), ("scenes", 4)]:
+        train, test = load_train_test(source, source, n_train, 12 - n_train, seed=seed)
+        whole = load_images(source, 12, seed)
+        assert train.ids == whole.ids[:n_train] and test.ids == whole.ids[n_train:]
+        assert train.labels.tolist() + test.labels.tolist() == whole.labels.tolist()
+        assert (train.name, train.seed) == (test.name, test.seed) == (source, seed)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.99])
+@pytest.mark.parametrize("sizes", [[1] * 40, [1, 2, 4] * 6, [9, 9, 9], [30, 2, 2]])
+def test_groups_stay_whole(tmp_path, sizes, share):
+    patients = [patient for patient, size in enumerate(sizes) for _ in range(size)]
+    rows = range(len(patients))
+    name = write(tmp_path / "a.parquet", table(rows, label=[row % 2 for row in rows], patient=patients))
+    divisions = set()
+    n_train = int(share * len(rows))
+    for seed in range(4):
+        train, test = load_train_test(name, name, n_train, len(rows) - n_train, seed=seed, by="patient")
+        assert not set(train.columns["patient"]) & set(test.columns["patient"])
+        assert sorted(values(train) + values(test)) == list(rows), "every image once"
+        assert len(train) and len(test)
+        # Two possible cuts are at most one group apart, so that the nearest is half of one away; where it would leave a side
+        # empty, that side has one group.
+        assert abs(len(train) - n_train) <= max(sizes) / 2 or len(set(train.columns["patient"])) in (1, len(sizes) - 1)
+        again = load_train_test(name, name, n_train, len(rows) - n_train, seed=seed, by="patient")
+        assert [part.ids for part in again] == [train.ids, test.ids]
+        divisions.add(frozenset(train.columns["patient"]))
+    assert len(divisions) > 1, "the seed decides which groups are for training"
+
+
+def test_large_groups_are_no_likelier_to_be_trained_on(tmp_path):
+    """In the order of the images a patient with 9 images would come before one with a single image in 9 of 10 choices."""
+    sizes = [9] * 10 + [1] * 10
+    patients = [patient for patient, size in enumerate(sizes) for _ in range(size)]
+    name = write(tmp_path / "a.parquet", table(range(100), label=[0] * 100, patient=patients))
+    trained = [load_train_test(name, name, 50, 50, seed=seed, by="patient")[0] for seed in range(20)]
+    large, small = (
+        np.mean([sum(patient in kind for patient in set(train.columns["patient"])) for train in trained])
+        for kind in (range(10), range(10, 20))
+    )
+    assert abs(large - small) < 1  # standard error of the difference 0.4
+
+
+def test_two_sets_are_each_loaded_with_the_seed(tmp_path):
+    names = [
+        write(tmp_path / f"{file}.parquet", table(rows, id=[f"image-{row}" for row in rows], label=["a", "b"] * 10, patient=rows))
+        for file, rows in (("a", range(20)), ("b", range(20, 40)))
+    ]
+    for by in (None, "patient"):
+        train, test = load_train_test(*names, 8, 5, seed=3, by=by)
+        assert train.ids == load_images(names[0], 8, 3).ids and test.ids == load_images(names[1], 5, 3).ids
+
+
+def test_images_and_groups_in_both_sets_are_refused(tmp_path):
+    def source(file, rows, **columns):
+        ids = [f"{number}.png" for number in range(len(rows))]
+        return write(tmp_path / f"{file}.parquet", table(rows, id=ids, label=[0] * len(rows), **columns))
+
+    first = source("a", [1, 2, 3], patient=["x", "y", "z"])
+    load_train_test(first, source("b", [4, 5, 6]), 3, 3)  # other images under the same names
+    with pytest.raises(ValueError, match="1 images lie in both .* such as '1.png'; give one name for both"):
+        load_train_test(first, source("c", [4, 2, 6]), 3, 3)
+    with pytest.raises(ValueError, match="3 images lie in both"):  # the same set by another name
+        load_train_test(first, f"parquet:{tmp_path}/../{tmp_path.name}/a.parquet", 3, 3)
+    with pytest.raises(ValueError, match="patient 'y' lies in both .*; choose data sets that share no patient"):
+        load_train_test(first, source("d", [4, 5], patient=["y", "w"]), 3, 2, by="patient")
+
+
+@pytest.mark.parametrize(("n_train", "n"), [(0, 3), (3, 0), (-1, 5)])
+def test_impossible_divisions_are_refused(n_train, n):
+    with pytest.raises(ValueError, match=f"n_train = {n_train} and n = {n} images .* at least 1"):
+        load_train_test("scenes", "scenes", n_train, n)
+
+
+def test_divisions_that_cannot_be_made_are_refused(tmp_path):
+    def source(file, **columns):
+        return write(tmp_path / f"{file}.parquet", table(range(3), **columns))
+
+    name = source("a", label=[0, 1, 0], patient=["x", "x", "x"], eye=["L", None, "R"])
+    with pytest.raises(ValueError, match="4 images asked of .* has 3"):
+        load_train_test(name, name, 2, 2)
+    with pytest.raises(ValueError, match="has no column 'patent' to divide by; its columns: patient, eye"):
+        load_train_test(name, name, 2, 1, by="patent")
+    with pytest.raises(ValueError, match="has no column 'patient' to divide by; its columns: none"):
+        load_train_test("scenes", "scenes", 2, 1, by="patient")
+    with pytest.raises(ValueError, match="has no 'eye' for 1 of 3 images"):
+        load_train_test(name, name, 2, 1, by="eye")
+    with pytest.raises(ValueError, match="the 3 images of .* are one group by 'patient'"):
+        load_train_test(name, name, 2, 1, by="patient")
+    for train, test in [("photographs", "photographs"), ("scenes", "photographs"), ("photographs", "scenes")]:
+        with pytest.raises(ValueError, match="'photographs' has no labels"):
+            load_train_test(train, test, 2, 2)
+    with pytest.raises(ValueError, match="has no labels for 1 of 3 images"):
+        load_train_test(source("b", label=[0, 1, None]), "scenes", 3, 2)
+    with pytest.raises(ValueError, match="different classes .label 0: 'cat' and 'red striped disc'"):
+        load_train_test(source("c", label=["cat", "dog", "cat"]), "scenes", 3, 2)
+    train, test = load_train_test(name, "scenes", 3, 2)  # classes without names are taken to be the same
+    assert train.class_names is None and test.class_names
+
+
 # The local data sets, where there are any
 
 
@@ -381,3 +636,20 @@ def test_local_data_sets(name, classes):
     if images.boxes is not None:
         for image, boxes in zip(images, images.boxes, strict=True):
             assert (boxes >= 0).all() and (boxes[:, 2:] <= image.size).all()
+
+
+@real_data
+def test_patients_of_the_local_fundus_photographs_are_not_divided():
+    train, test = load_train_test("data:fundus-dme/train", "data:fundus-dme/train", 300, 100, by="patient")
+    assert not set(train.columns["patient"]) & set(test.columns["patient"])
+    assert len(train) + len(test) == 400 and abs(len(train) - 300) <= 2  # at most four images of a patient
+    assert set(train.labels) == set(test.labels) == {0, 1}
+
+
+@real_data
+def test_local_training_and_test_sets_share_their_classes():
+    train, test = load_train_test("data:imagenette-224/train", "data:imagenette-224/validation", 60, 30)
+    assert (len(train), len(test)) == (60, 30) and train.class_names == test.class_names
+    assert (train + test).name == "data:imagenette-224/train and data:imagenette-224/validation"
+    boxes = load_images("data:photos-with-boxes/validation", 20).relative_boxes
+    assert all(((0 <= box) & (box <= 1)).all() and (box[:, 2:] > box[:, :2]).all() for box in boxes)

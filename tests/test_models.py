@@ -324,6 +324,46 @@ def test_preprocessing_keeps_mean_and_std_and_shows_all_of_an_image_at_another_s
     assert cropped.min() > 0.9
 
 
+BOX = (0.625, 0.0, 0.875, 0.25)  # left, top, right, bottom, relative to the picture
+
+
+def box_in(picture):
+    """The relative box of what is white in normalised pixels (3, height, width)."""
+    white = picture.mean(0) > picture.mean(0).amin() / 2 + picture.mean(0).amax() / 2
+    spans = []
+    for along in (white.any(0), white.any(1)):
+        found = along.nonzero().flatten()
+        spans.append((found.min().item() / len(along), (found.max().item() + 1) / len(along)))
+    return spans[0][0], spans[1][0], spans[0][1], spans[1][1]
+
+
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        ("vit_tiny_patch16_224", None),
+        ("vit_tiny_patch16_224", (64, 96)),
+        ("vit_small_patch14_reg4_dinov2", 112),
+        ("control-content", None),
+        ("control-content", 64),
+        ("open_clip:ViT-tiny-test/random", None),
+        ("open_clip:ViT-tiny-test/random", 64),
+    ],
+)
+def test_relative_boxes_carry_over_where_the_whole_image_is_shown(tiny_clip, name, size):
+    whole, recipe = (load_backbone(name, image_size=size, pretrained=False, whole=value) for value in (True, False))
+    left, top, right, bottom = BOX
+    for height, width in ((160, 320), (320, 160), (96, 96)):
+        values = np.zeros((height, width, 3), dtype=np.uint8)
+        values[int(top * height) : int(bottom * height), int(left * width) : int(right * width)] = 255
+        seen = whole.preprocess(Image.fromarray(values))
+        assert seen.shape == (3, *whole.image_size)
+        assert box_in(seen) == pytest.approx(BOX, abs=1.01 / min(whole.image_size))
+        if height > width:  # the recipe crops the box away
+            assert (seen - recipe.preprocess(Image.fromarray(values))).abs().max() > 1
+    white = Image.new("RGB", (50, 90), "white")
+    torch.testing.assert_close(whole.preprocess(white), recipe.preprocess(white))  # mean and standard deviation stay
+
+
 # Real weights ----------------------------------------------------------------------------------------------------------
 
 

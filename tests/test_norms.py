@@ -3,7 +3,16 @@ import pytest
 import torch
 from scipy.stats import median_abs_deviation
 
-from helpers.measures.norms import bimodality, block_quantiles, norm_ratio, onset_block, outliers, threshold
+from helpers.measures.norms import (
+    bimodality,
+    block_quantiles,
+    norm_ratio,
+    onset_block,
+    outliers,
+    paired_positions,
+    random_positions,
+    threshold,
+)
 
 
 def mixture(share, shift, spread, tokens=64 * 196, seed=0):
@@ -131,3 +140,51 @@ def test_block_quantiles_pool_images_and_patches():
     norms = torch.arange(2 * 3 * 5, dtype=torch.float32).reshape(2, 3, 5)
     expected = [[np.quantile(norms[:, block].flatten(), q) for block in range(3)] for q in (0.5, 0.98, 1.0)]
     np.testing.assert_allclose(block_quantiles(norms), expected)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+def test_paired_positions_are_of_the_same_image(convert):
+    mask = np.random.default_rng(0).random((200, 12)) < np.linspace(0, 1, 200)[:, None]
+    mask[0], mask[1], mask[2], mask[3] = False, True, np.arange(12) < 1, np.arange(12) < 11
+    abnormal, normal = paired_positions(convert(mask), 5)
+    assert abnormal.dtype == normal.dtype == torch.int64 and abnormal.shape == normal.shape == (200, 5)
+    for row, a, b in zip(mask, abnormal.tolist(), normal.tolist(), strict=True):
+        pairs = min(5, row.sum(), (~row).sum())
+        assert a[pairs:] == b[pairs:] == [-1] * (5 - pairs)
+        assert row[a[:pairs]].all() and not row[b[:pairs]].any()
+        assert len({*a[:pairs]}) == len({*b[:pairs]}) == pairs
+    assert (abnormal[:2] == -1).all()
+
+
+def test_paired_positions_are_uniform_and_seeded():
+    mask = np.tile(np.arange(8) < 3, (6000, 1))
+    abnormal, normal = paired_positions(mask, 1)
+    assert np.bincount(abnormal[:, 0], minlength=8)[:3] == pytest.approx(2000, abs=200)
+    assert np.bincount(normal[:, 0], minlength=8)[3:] == pytest.approx(1200, abs=200)
+    again, other = paired_positions(mask, 1), paired_positions(mask, 1, seed=1)
+    assert torch.equal(again[0], abnormal) and not torch.equal(other[0], abnormal)
+    assert torch.equal(paired_positions(mask[:10], 1)[1], normal[:10])  # whatever images follow
+
+
+def test_paired_positions_wanted_beyond_the_patches():
+    abnormal, normal = paired_positions(np.array([[True, False, False]]), 5)
+    assert abnormal.tolist() == [[0, -1, -1, -1, -1]] and normal[0, 0] in (1, 2) and (normal[0, 1:] == -1).all()
+    with pytest.raises(ValueError, match="0 pairs an image"):
+        paired_positions(np.array([[True, False]]), 0)
+
+
+def test_random_positions_without_replacement():
+    positions = random_positions(4000, 10, 3)
+    assert positions.dtype == torch.int64 and positions.shape == (4000, 3)
+    assert all(len(set(row)) == 3 for row in positions.tolist())
+    assert np.bincount(positions.flatten(), minlength=10) == pytest.approx(1200, abs=150)
+    assert torch.equal(random_positions(4000, 10, 3), positions) and not torch.equal(
+        random_positions(4000, 10, 3, seed=1), positions
+    )
+    assert random_positions(2, 5, 5).sort().values.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_random_positions_refuse_more_than_there_are(count):
+    with pytest.raises(ValueError, match=f"{count} of 5 patches"):
+        random_positions(2, 5, count)

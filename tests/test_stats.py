@@ -21,6 +21,7 @@ from helpers.measures.stats import (
     enrichment,
     matched_auc,
     mcnemar,
+    ratio_of_means,
 )
 
 OVER_PATCHES = [bootstrap_auc, bootstrap_matched_auc, bootstrap_cohens_d, bootstrap_enrichment]
@@ -247,3 +248,13 @@ def test_position_share_of_fixed_and_of_moving_patches():
     found = stats.position_share(half)
     assert 0.45 < found.low < found.value < found.high < 0.56
     assert np.isnan(stats.position_share(np.zeros((10, 5), dtype=bool)).value)
+
+
+def test_ratio_of_means():
+    rows = np.array([[2.0, 1.0], [4.0, np.nan], [6.0, 3.0]])
+    assert ratio_of_means(rows) == 4 / 2
+    assert np.isinf(ratio_of_means(np.array([[1.0, 0.0]])))
+    rng = np.random.default_rng(0)
+    pairs = rng.lognormal(size=(400, 1)) * rng.normal((3, 2), 0.1, size=(400, 2))  # images differ far more than the two columns
+    found = bootstrap(pairs, ratio_of_means)
+    assert found.low < 1.5 < found.high and found.high - found.low < 0.05

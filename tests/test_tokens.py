@@ -79,3 +79,21 @@ def test_appending_adds_up_and_leaves_the_rest():
     layout = FULL.with_appended(2)
     assert layout.appended == 3 and layout.tokens == 13 and FULL.appended == 1
     assert torch.equal(layout.patch_tokens(sequence(layout)), FULL.patch_tokens(sequence(FULL)))
+
+
+def test_removed_patches_leave_a_shorter_sequence_and_no_grid():
+    layout = FULL.with_kept(4)
+    assert (layout.patches, layout.prefix, layout.tokens) == (4, 4, 9) and FULL.patches == 6
+    x = sequence(layout)
+    assert layout.patch_tokens(x)[0].flatten().tolist() == [4, 5, 6, 7]
+    assert layout.appended_tokens(x)[0].flatten().tolist() == [8]
+    assert layout.cls_token(x)[0].tolist() == [0] and layout.register_tokens(x)[0].flatten().tolist() == [2, 3]
+    with pytest.raises(ValueError, match="4 of 2 x 3 patches are left, which is no grid; drop no patch here"):
+        layout.to_grid(layout.patch_tokens(x), dim=1)
+    with pytest.raises(ValueError, match="11 tokens in dimension -2.*the layout has 9"):
+        layout.patch_tokens(sequence(FULL))
+
+
+def test_removing_and_appending_go_in_any_order():
+    assert FULL.with_kept(4).with_appended(2) == FULL.with_appended(2).with_kept(4)
+    assert FULL.with_kept(4).with_appended(2).tokens == 11

@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
 
 from helpers.measures._arrays import Array, like, to_numpy
 
@@ -103,3 +105,45 @@ def onset_block(norms: Float[Array, "image block patch"], rule_factor: float = 3
     values = to_numpy(norms)
     exceeds = values.max(axis=2) > rule_factor * np.median(values, axis=(0, 2))
     return like(np.where(exceeds.any(axis=1), exceeds.argmax(axis=1), -1), norms)
+
+
+def paired_positions(
+    outliers: Bool[Array, "image patch"], count: int, seed: int = 0
+) -> tuple[Int64[Tensor, "image {count}"], Int64[Tensor, "image {count}"]]:
+    """Up to `count` random outlier patches of each image, and as many random normal patches of the same image.
+
+    A normal token comes from the image of the outlier that it is compared with, so that both see the same content.
+
+    Args:
+        outliers: which patches are outliers, from `outliers`.
+        count: pairs wanted of an image; it has fewer where it has fewer outliers or normal patches.
+        seed: of the choice; that of an image does not depend on the images after it.
+
+    Returns:
+        (outlier, normal) patch indices, row-major; -1 where there is none, at the same places in both, after the others.
+
+    Raises ValueError for a count below one.
+    """
+    if count < 1:
+        raise ValueError(f"{count} pairs an image; count must be at least 1")
+    mask = to_numpy(outliers)
+    keys = np.random.default_rng(seed).random(mask.shape)
+    pairs = np.minimum(mask.sum(axis=1), (~mask).sum(axis=1))[:, None]
+
+    def chosen(group: np.ndarray) -> Tensor:
+        order = np.argsort(np.where(group, keys, 2), axis=1)[:, :count]  # the group first, in random order
+        order = np.pad(order, ((0, 0), (0, count - order.shape[1])))
+        return torch.from_numpy(np.where(np.arange(count) < pairs, order, -1))
+
+    return chosen(mask), chosen(~mask)
+
+
+def random_positions(images: int, patches: int, count: int, seed: int = 0) -> Int64[Tensor, "{images} {count}"]:
+    """`count` random patches of each image, without replacement, as row-major patch indices.
+
+    Raises ValueError for a count below one, or above the number of patches.
+    """
+    if not 1 <= count <= patches:
+        raise ValueError(f"{count} of {patches} patches without replacement; give a count from 1 to {patches}")
+    keys = np.random.default_rng(seed).random((images, patches))
+    return torch.from_numpy(np.argsort(keys, axis=1)[:, :count])

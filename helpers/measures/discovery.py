@@ -1,0 +1,108 @@
+"""Object discovery without labels: LOST (Siméoni et al. 2021), and how often its boxes are right.
+
+LOST takes patches of an object to resemble each other and few others, and patches of the background to resemble many. Features
+are those of the patches alone: [CLS] and registers have no place in the picture.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy import ndimage
+from torch import Tensor
+from torchvision import ops
+
+from helpers.measures._arrays import Array, like, to_numpy
+
+
+class LostMaps(NamedTuple):
+    """What LOST sees in one picture.
+
+    Attributes:
+        degree: how many other patches each patch is similar to.
+        seed: (row, column) of the patch with the lowest degree.
+        mask: the object: the patches that the box encloses.
+    """
+
+    degree: Int[Tensor, "row column"]
+    seed: tuple[int, int]
+    mask: Bool[Tensor, "row column"]
+
+
+def lost_maps(features: Float[Tensor, "row column width"], k: int = 100, bias: float = 0.0) -> LostMaps:
+    """The steps of LOST for one picture (Siméoni et al. 2021, section 3.2), on the device of `features`.
+
+    Similarity is the inner product, without normalisation, and two patches are similar where it is positive. The seed
+    is the patch with the lowest degree, the first of equal ones in row-major order (the authors' code, github.com/valeoai/LOST,
+    leaves ties to the sort). Those of the `k` patches with the lowest degree that are similar to the seed expand it. The mask
+    holds the patches whose similarity, summed over the expanded seed, is positive, as far as they are 4-connected with the seed.
+    Where a negative bias leaves nothing similar to the seed, not even itself, the mask is the seed alone.
+
+    Args:
+        features: keys, queries, values or tokens of the patches.
+        k: 100 in the paper, whatever the grid: 39 % of 16 x 16 patches, 7 % of 37 x 37.
+        bias: added to every similarity, in units of their mean magnitude in this picture, so that one value suits models of any
+            scale. 0 in the paper; Darcet et al. added one to the Gram matrix, and did not publish it.
+
+    Raises ValueError for `k` below 1 or above the number of patches, and for features that are not finite.
+    """
+    rows, columns, _ = features.shape
+    if not 1 <= k <= rows * columns:
+        raise ValueError(f"k = {k} does not fit the {rows * columns} patches of a {rows} x {columns} grid; choose 1 to that many")
+    if not features.isfinite().all():
+        raise ValueError("features hold nan or infinity, which are similar to nothing; capture them in float32")
+    patches = features.flatten(0, 1).to(torch.promote_types(features.dtype, torch.float32))
+    similarity = patches @ patches.T
+    similarity += bias * similarity.abs().mean()
+    similar = similarity > 0
+    degree = similar.sum(1) - similar.diagonal().int()
+    lowest = degree.argsort(stable=True)[:k]
+    seed = lowest[0]
+    expanded = lowest[similar[seed, lowest]]
+    mask = similarity[:, expanded].sum(1) > 0
+    mask[seed] = True
+    components, _ = ndimage.label(to_numpy(mask.reshape(rows, columns)))  # 4-connected unless told otherwise
+    row, column = divmod(seed.item(), columns)
+    return LostMaps(degree.reshape(rows, columns), (row, column), like(components == components[row, column], features))
+
+
+def lost_boxes(features: Float[Tensor, "image row column width"], k: int = 100, bias: float = 0.0) -> Float[Tensor, "image 4"]:
+    """One box an image around the mask of `lost_maps`: xmin, ymin, xmax, ymax from 0 to 1 of the picture, at patch edges.
+
+    The images are taken one by one, so one Gram matrix (patches x patches) is held at a time. Raises as `lost_maps` does.
+    """
+    masks = torch.zeros(features.shape[:3], dtype=torch.bool, device=features.device)
+    for mask, image in zip(masks, features, strict=True):
+        mask.copy_(lost_maps(image, k, bias).mask)
+    rows, columns = masks.shape[1:]
+    boxes = ops.masks_to_boxes(masks)  # first and last patch
+    boxes[:, 2:] += 1
+    return boxes / boxes.new_tensor([columns, rows, columns, rows])
+
+
+def box_iou(a: Float[Array, "4"], b: Float[Array, "n 4"]) -> Float[Array, " n"]:
+    """Intersection over union of one box with each of `b`; both as xmin, ymin, xmax, ymax in the same unit."""
+    a_, b_ = (torch.from_numpy(to_numpy(x)) for x in (a, b))
+    return like(ops.box_iou(a_[None], b_)[0].numpy(), a)
+
+
+def corloc(found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]], level: float = 0.5) -> Bool[Array, " image"]:
+    """Whether each image's box is right: its IoU with any of the image's objects is at least `level`. The mean is CorLoc.
+
+    Args:
+        found: one box an image, from 0 to 1 of the picture.
+        truth: per image the boxes of its objects (objects, 4), from 0 to 1 of the picture.
+
+    Raises ValueError for another number of images, an image without an object (no box could be right) and boxes in pixels.
+    """
+    if len(found) != len(truth):
+        raise ValueError(f"{len(found)} boxes found, but true boxes for {len(truth)} images; give both for the same images")
+    for index, boxes in enumerate(truth):
+        if len(boxes) == 0:
+            raise ValueError(f"image {index} has no true box, so that no box can be right; leave out images without objects")
+        if boxes.max() > 1:
+            raise ValueError(f"a true box of image {index} reaches to {boxes.max():g}; give boxes from 0 to 1 of the picture")
+    right = [(box_iou(box, to_numpy(boxes)) >= level).any() for box, boxes in zip(to_numpy(found), truth, strict=True)]
+    return like(np.array(right, dtype=bool), found)

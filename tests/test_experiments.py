@@ -1,0 +1,98 @@
+"""Every source notebook's code, cell by cell in this process, where a kernel would be too slow or could not be reached:
+the papers' own settings as a dry run with random weights, and input that leaves nothing to measure."""
+
+import functools
+import zlib
+
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+import torch
+from timm.models.vision_transformer import LayerScale
+
+from helpers import capture, images
+from helpers.claims import VERDICTS, Result
+from helpers.models import load_backbone
+from helpers.runs import Project
+
+PROJECT = Project()
+CLAIMS = [claim for claim in PROJECT.registry.claims.values() if claim.notebook and claim.paper != "beyond"]
+SMALL = {
+    "n": 12,
+    "n_train": 120,
+    "n_large": 2,
+    "n_examples": 1,
+    "device": "cpu",
+    "seeds": 2,
+    "counts": [0, 1, 2],
+    "large_size": 128,
+}
+BLOCKS = 4
+TESTED = "outlier_tokens > 0"
+# The smallest model of each kind that the papers name.
+SKETCHES = (
+    "vit_small_patch14_dinov2.lvd142m",
+    "vit_small_patch14_reg4_dinov2.lvd142m",
+    "open_clip:ViT-B-32/laion2b_s34b_b79k",
+)
+
+
+def run(claim, parameters) -> Result:
+    """The verdict that the notebook ends with when it is run with these parameters."""
+    names = {"plt": plt}
+    with plt.rc_context({"backend": "agg"}):
+        for cell in nbformat.read(PROJECT.root / claim.notebook, 4).cells:
+            if "parameters" in cell.metadata.get("tags", ()):
+                names |= {**claim.parameters, **parameters}
+            elif cell.cell_type == "code":
+                exec(compile(cell.source, claim.notebook, "exec"), names)
+        plt.close("all")
+    return names["result"]
+
+
+@functools.cache
+def sketch(name, image_size=None, whole=False):
+    """The first blocks of a model with random weights, on few patches. LayerScale is 1: else a random DINOv2 does nothing."""
+    patch = int(name.split("patch")[1][:2]) if "patch" in name else 32
+    backbone = load_backbone(name, image_size=image_size or 6 * patch, pretrained=False, whole=whole)
+    owner = backbone.model if backbone.family == "timm" else backbone.model.transformer
+    kind = "blocks" if backbone.family == "timm" else "resblocks"
+    setattr(owner, kind, getattr(owner, kind)[:BLOCKS])
+    for module in backbone.model.modules():
+        if isinstance(module, LayerScale):
+            torch.nn.init.ones_(module.gamma)
+    return backbone
+
+
+@pytest.fixture
+def sketches(monkeypatch):
+    """Random weights in place of checkpoints, scenes in place of data sets."""
+    scenes = images.load_images
+
+    def load_images(name, n, seed=0):
+        drawn = scenes("scenes", n, zlib.crc32(name.encode()))  # training and test set must share no image
+        return images.replace(drawn, name=name, seed=seed)
+
+    monkeypatch.setattr(capture, "load_backbone", sketch)
+    monkeypatch.setattr(images, "load_images", load_images)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_the_papers_setting_runs(claim, sketches):
+    """One command with a GPU and a hub; here with few images, few patches and random weights."""
+    profile = claim.profiles["paper"]
+    kept = [i for i, model in enumerate(profile["models"]) if model in SKETCHES]
+    assert kept, "none of the paper's models has a sketch"
+    small = {name: value for name, value in SMALL.items() if name in claim.parameters}
+    small |= {name: [profile[name][i] for i in kept] for name in ("models", "twins") if name in profile}
+    result = run(claim, profile | small)
+    assert result.verdict in VERDICTS and not result.not_run
+    assert {value.model for value in result.values} >= set(small["models"])
+    assert any(value.value is not None for value in result.values)
+
+
+@pytest.mark.parametrize("claim", [c for c in CLAIMS if TESTED in map(str, c.criterion.applies)], ids=lambda claim: claim.id)
+def test_no_outlier_by_the_rule_is_not_applicable(claim):
+    few = {name: value for name, value in {"n": 6, "n_train": 12}.items() if name in claim.parameters}
+    result = run(claim, {"models": ["control-content"], "rule": "fixed:1e9"} | few)
+    assert result.verdict == "not applicable", result.reason
