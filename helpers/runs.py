@@ -355,11 +355,14 @@ def run_claims(
 def store_outputs(
     project: Project, ids: Sequence[str], jobs: int | None = None, report: Callable[[Outcome], None] = print
 ) -> list[Outcome]:
-    """Execute source notebooks in place with their defaults, so that their stored outputs are what the code gives today."""
+    """Execute source notebooks in place with their defaults, so that their stored outputs are what the code gives today.
 
-    def one(id: str, threads: int) -> Outcome:
+    Each computes with one thread, whatever `jobs` is, as `make test` does: sums in another order train another probe.
+    """
+
+    def one(id: str, _: int) -> Outcome:
         path, clock = project.source(id), time.perf_counter()
-        notebook = execute(path, {}, project.root, threads)
+        notebook = execute(path, {}, project.root)
         new = path.with_name(f".{path.name}.new")
         try:
             new.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8", newline="\n")
