@@ -124,6 +124,7 @@ def test_result_of_no_claim(published):
         ("dataset = 'folder:/data/birds'", True),
         ("see https://example.org/a/b and docs/a/b", False),
         ("a/b and ~/c/d and ./e/f and 1/2/3 and /", False),
+        ("see [the page](/notebooks/papers/aa1-first.ipynb)", False),
     ],
 )
 def test_absolute_path(published, text, absolute):
