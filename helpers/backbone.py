@@ -5,10 +5,10 @@ Everything that differs between the two libraries stands here, so that no other 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -45,6 +45,7 @@ class Backbone:
     final_norm: ClassVar[nn.Module]
     heads: ClassVar[int]
     width: ClassVar[int]
+    position_embedding: ClassVar[Tensor | None]  # (token, width), of the patches and perhaps of what stands before them
 
     def __call__(self, pixels: Float[Tensor, "image 3 height width"]) -> Any:
         """What the model returns: class logits where the checkpoint has a head, else its feature."""
@@ -83,15 +84,16 @@ class Backbone:
         keys = ("name", "family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
         return {key: getattr(self, key) for key in keys}
 
-    def watch(self, point: str, block: int, see: Callable[[Any], object]) -> RemovableHandle:
+    def watch(self, point: str, block: int, see: Callable[[Any], object]) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`; nothing is changed.
 
         Points of a block: 'residual' (image, token, width), after the block; 'final', the same through the model's final norm;
         'neurons' (image, token, hidden), the input of the second MLP layer, which is the neuron in gated MLPs too;
-        'attention', an Attention. Points of the model, whatever the block: 'pixels' (image, 3, height, width), normalised;
-        'embedding' (image, row, column, width), patches before the position embedding; 'feature' (image, width), pooled, before
-        the classification head; 'output', what the model returns.
-        Remove the handle afterwards. Raises ValueError for another point.
+        'attention', an Attention; 'update', an Update; 'normed', a pair: 'residual', and what the next LayerNorm (before the next
+        block's attention, or the final one) makes of it. Points of the model, whatever the block: 'pixels' (image, 3, height,
+        width), normalised; 'embedding' (image, row, column, width), patches before the position embedding; 'feature' (image,
+        width), pooled, before the classification head; 'output', what the model returns.
+        Remove the handle afterwards. Raises ValueError for another point, and for 'update' and 'normed' of unusual blocks.
         """
         if point == "pixels":
             return self.embed.register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
@@ -108,28 +110,110 @@ class Backbone:
             return self.neurons(block).register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
         if point == "attention":
             return self.watch_attention(block, see)
+        if point == "update":
+            return self.watch_update(block, see)
+        if point == "normed":
+            last = block % self.depth == self.depth - 1
+            norm = self.final_norm if last else self.sublayer(block % self.depth + 1).norm1
+            return self.blocks[block].register_forward_hook(
+                lambda _, __, output: _only(see((output.float(), norm.forward(output.float()))))
+            )
         if point == "feature":
             return self.watch_feature(see)
         if point == "output":
             return self.model.register_forward_hook(lambda _, __, output: _only(see(output)))
-        points = "pixels, embedding, residual, final, neurons, attention, feature or output"
+        points = "pixels, embedding, residual, final, normed, neurons, attention, update, feature or output"
         raise ValueError(f"unknown point '{point}'; choose {points}")
+
+    def watch_update(self, block: int, see: Callable[["Update"], object]) -> "Handles":
+        """The 'update' of `watch`."""
+        layers, seen = self.sublayer(block), {}
+        hooks = (
+            self.blocks[block].register_forward_pre_hook(lambda _, inputs: seen.update(before=inputs[0])),
+            self.watch_attention(block, lambda attention: seen.update(attention=attention)),
+            layers.norm2.register_forward_pre_hook(
+                lambda _, inputs: _only(see(Update(seen.pop("before"), seen.pop("attention"), inputs[0], layers)))
+            ),
+        )
+        return Handles(hooks)
 
     def change_input(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
         """Replace the tokens (image, token, width) that enter the first block, after position embedding and CLIP's ln_pre."""
         return self.blocks[0].register_forward_pre_hook(lambda _, inputs: (change(inputs[0]), *inputs[1:]))
+
+    @property
+    def patch_positions(self) -> Float[Tensor, "patch width"]:
+        """The position embedding of the patches, row-major. Raises ValueError for a model without one."""
+        embedding, (rows, columns) = self.position_embedding, self.layout.grid
+        if embedding is None:
+            raise ValueError(f"'{self.name}' adds no position embedding; choose a model that does")
+        return embedding.narrow(0, len(embedding) - rows * columns, rows * columns)
+
+    def change_neurons(self, block: int, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        """Replace the neurons (image, token, hidden) of `block`: the input of its second MLP layer.
+
+        Raises ValueError where the block has no such layer.
+        """
+        return self.neurons(block).register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
+
+    def with_test_time_registers(
+        self, neurons: Sequence[tuple], count: int = 1, clear: str = "patches", seed: int = 0
+    ) -> nn.Module:
+        """A copy of the model that has test-time registers for good, as plain torch: it returns what this model returns inside
+        `helpers.registers.test_time_registers` with the same arguments and zero tokens.
+
+        It is of the model's own class, and its state dict has the same keys, with two short lists of integers more for each
+        block that has `neurons`. Other image sizes work where the model takes them.
+
+        Raises ValueError while an intervention is active, and what `test_time_registers` raises.
+        """
+        from helpers.registers import export  # which stands on this module
+
+        return export(self, neurons, count, clear, seed)
+
+    def _mlp_layer(self, block: int, name: str) -> nn.Linear:
+        """The second MLP layer of a block, called `name`. Raises ValueError where there is none."""
+        if not -self.depth <= block < self.depth:
+            raise ValueError(f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}")
+        mlp = getattr(self.blocks[block], "mlp", None)
+        layer = getattr(mlp, name, None)
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(
+                f"block {block} of '{self.name}' has no MLP neurons: the second layer '{name}' is missing in {type(mlp).__name__}"
+            )
+        return layer
+
+
+class Handles(tuple):
+    """Several handles that are removed together."""
+
+    def remove(self) -> None:
+        """Remove them all."""
+        for handle in self:
+            handle.remove()
+
+
+class Sublayer(NamedTuple):
+    """The layers around the attention of a block: y = x + scale(projection(attention(norm1(x)))), then the MLP of norm2(y)."""
+
+    norm1: nn.Module
+    projection: nn.Linear
+    scale: nn.Module
+    norm2: nn.Module
 
 
 class Attention:
     """The attention of one block as a forward pass computed it, in float32; nothing is projected twice unless noted.
 
     q, k, v: (image, head, token, head_dim), after q_norm and k_norm where the model has them. scale: 1/sqrt(head_dim).
+    value_bias: (head, head_dim), what the bias of the value projection puts into every v; zeros where there is none.
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
     scale: float
+    value_bias: Tensor
 
     def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """Softmax over all tokens of what [CLS] attends to."""
@@ -138,6 +222,10 @@ class Attention:
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """[CLS] query times every key, before scaling."""
         return (self.k @ layout.cls_token(self.q)[..., None]).squeeze(-1)
+
+    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
+        """The sum of the values, each times its weight."""
+        return weights @ self.v
 
 
 class TimmAttention(Attention):
@@ -159,12 +247,18 @@ class TimmAttention(Attention):
     def v(self) -> Tensor:
         return self.parts[2]
 
+    @property
+    def value_bias(self) -> Tensor:
+        bias = self.attn.qkv.bias
+        bias = self.parts.new_zeros(self.attn.qkv.out_features) if bias is None else bias.float()
+        return bias.unflatten(0, (3, self.attn.num_heads, -1))[2]
+
 
 class TorchAttention(Attention):
     """From the input of `nn.MultiheadAttention`, which shows nothing of what is inside it (hooks on its out_proj never fire).
 
-    The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the softmax), so it costs no
-    second projection; q, k and v themselves do.
+    The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the softmax), and `weighted`
+    projects sums of tokens, so neither costs a second projection of all tokens; q, k and v themselves do.
     """
 
     def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
@@ -191,6 +285,33 @@ class TorchAttention(Attention):
         folded = torch.einsum("bhd,hdw->bhw", query, self.weights[1].unflatten(0, (self.heads, -1)))
         return folded @ self.x.transpose(1, 2)
 
+    @property
+    def value_bias(self) -> Tensor:
+        return self.biases[2].unflatten(0, (self.heads, -1))
+
+    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
+        tokens = torch.einsum("bhrt,btw->bhrw", weights, self.x)
+        values = torch.einsum("bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1)))
+        return values + weights.sum(dim=-1, keepdim=True) * self.value_bias[:, None]
+
+
+class Update:
+    """What the attention of one block adds to the residual stream: after = before + bias + contribution of the values.
+
+    before, after: (image, token, width), the stream as the model has it, in float32. attention: the Attention.
+    bias: (width,), that of the output projection, after LayerScale; zeros where there is none.
+    """
+
+    def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
+        self.before, self.attention, self.after = before.float(), attention, after.float()
+        self.weight, bias = layers.projection.weight.float(), layers.projection.bias
+        self.gamma = getattr(layers.scale, "gamma", self.weight.new_ones(len(self.weight))).float()
+        self.bias = torch.zeros_like(self.gamma) if bias is None else self.gamma * bias.float()
+
+    def contribution(self, values: Float[Tensor, "image head row dim"]) -> Float[Tensor, "image row width"]:
+        """What weighted values add to the stream: after output projection and LayerScale, without the bias."""
+        return F.linear(values.transpose(1, 2).flatten(-2), self.weight) * self.gamma
+
 
 class TimmBackbone(Backbone):
     """timm's VisionTransformer (ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP towers), and the controls."""
@@ -200,6 +321,7 @@ class TimmBackbone(Backbone):
     blocks = property(lambda self: list(self.model.blocks))
     heads = property(lambda self: self.model.blocks[0].attn.num_heads)
     width = property(lambda self: self.model.embed_dim)
+    position_embedding = property(lambda self: None if self.model.pos_embed is None else self.model.pos_embed[0])
 
     @property
     def final_norm(self) -> nn.Module:
@@ -209,8 +331,21 @@ class TimmBackbone(Backbone):
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
         return output.reshape(len(output), *self.layout.grid, -1)
 
-    def neurons(self, block: int) -> nn.Module:
-        return self.blocks[block].mlp.fc2
+    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        """Replace the patches (image, row, column, width) to which the position embedding is then added."""
+        return self.embed.register_forward_hook(lambda _, __, x: change(self.patch_grid(x)).reshape(x.shape))
+
+    def neurons(self, block: int) -> nn.Linear:
+        return self._mlp_layer(block, "fc2")
+
+    def sublayer(self, block: int) -> Sublayer:
+        layers = self.blocks[block]
+        if not hasattr(layers, "ls1") or not isinstance(getattr(layers.attn, "norm", nn.Identity()), nn.Identity):
+            raise ValueError(
+                f"block {block} of '{self.name}' normalises what its attention returns, so this is no sum over the tokens; "
+                "choose another model"
+            )
+        return Sublayer(layers.norm1, layers.attn.proj, layers.ls1, layers.norm2)
 
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
         attn = self.blocks[block].attn
@@ -233,12 +368,21 @@ class OpenClipBackbone(Backbone):
     final_norm = property(lambda self: self.model.ln_post)
     heads = property(lambda self: self.model.transformer.resblocks[0].attn.num_heads)
     width = property(lambda self: self.model.transformer.width)
+    position_embedding = property(lambda self: self.model.positional_embedding)
 
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
         return output.permute(0, 2, 3, 1)
 
-    def neurons(self, block: int) -> nn.Module:
-        return self.blocks[block].mlp.c_proj
+    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        """Replace the patches (image, row, column, width) to which the position embedding is then added."""
+        return self.embed.register_forward_hook(lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2))
+
+    def neurons(self, block: int) -> nn.Linear:
+        return self._mlp_layer(block, "c_proj")
+
+    def sublayer(self, block: int) -> Sublayer:
+        layers = self.blocks[block]
+        return Sublayer(layers.ln_1, layers.attn.out_proj, layers.ls_1, layers.ln_2)
 
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
         return self.blocks[block].attn.register_forward_pre_hook(lambda attn, x: _only(see(TorchAttention(attn, x[0]))))

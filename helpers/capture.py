@@ -16,17 +16,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from helpers.backbone import Attention, Backbone
+from helpers.backbone import Attention, Backbone, Update
 from helpers.models import ModelUnavailable, load_backbone
 from helpers.tokens import TokenLayout
 
 Blocks = str | int | Sequence[int]
 ROWS = 2**22  # numbers in one chunk of attention rows: 16 MB in float32
+PARTS = ("patches", "registers", "cls", "bias", "skip")  # of [CLS] after an attention layer; the first three are attended to
 
 
 class Reducer:
@@ -150,6 +151,119 @@ class Pooled(LastBlock):
     def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
         registers = torch.cat([layout.register_tokens(x), layout.appended_tokens(x)], dim=1)
         return layout.cls_token(x), layout.patch_tokens(x).mean(dim=1, dtype=torch.float32), registers
+
+
+@dataclass(frozen=True)
+class ClsTokens(Reducer):
+    """'cls_tokens' (image, block, width): [CLS] after each block, before the final LayerNorm (decoupling, Fig. 5b)."""
+
+    blocks: Blocks = "all"
+    point = "residual"
+    keys = ("cls_tokens",)
+    needs_cls = True
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (layout.cls_token(x),)
+
+
+@dataclass(frozen=True)
+class HighestToken(Reducer):
+    """The token of highest norm among all tokens after a block (decoupling, section 3.2): 'highest_token' (image, width);
+    'highest_token_normed' (image, width), the same after the next LayerNorm; 'highest_index' (image), where it stands in the
+    sequence (see TokenLayout).
+
+    The paper's text takes the penultimate block, whose output the last attention reads through that block's LayerNorm; this is
+    what is returned unless given. Its figure says the last block: -1, with the final LayerNorm.
+    """
+
+    blocks: Blocks = -2
+    point = "normed"
+    keys = ("highest_token", "highest_token_normed", "highest_index")
+
+    def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> tuple[Tensor, ...]:
+        index = _norm(x[0]).argmax(dim=1, keepdim=True)
+        return *(tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x), index.squeeze(1)
+
+
+@dataclass(frozen=True)
+class ClsParts(Reducer):
+    """What the attention layer of a block makes [CLS] of (decoupling, eqs. 3 and 6), exactly, before the block's MLP.
+
+    'cls_parts' (image, part, width), in the order of PARTS: what the values of the patches, of the registers and of [CLS] itself
+    contribute, after output projection and LayerScale; the bias of the output projection; and the skip connection, which is
+    [CLS] as it enters the block. Their sum is 'cls_total' (image, width): [CLS] after the attention layer, as the model had it.
+    'cls_mass' (image, 3): the attention of [CLS] to patches, registers and itself, mean over heads; it sums to one.
+
+    A part is what is left where the attention to all other tokens is set to zero after the softmax ('set to zero', section 3.3);
+    `ClsRenormalised` is the other reading. Registers are all tokens but patches and [CLS]: trained ones, appended ones, and the
+    distillation token of distilled DeiT. With `split_bias` the bias of the value projection is in "bias": the
+    weights sum to one, so it is the same for all images. Without, as in the paper, it is in the values, and each of the three has
+    its share by mass. `blocks` that are several, or "all", give (image, block, ...).
+
+    Raises ValueError for a block whose attention output is normalised, which is no sum of parts.
+    """
+
+    blocks: Blocks = -1
+    split_bias: bool = False
+    point = "update"
+    keys = ("cls_parts", "cls_mass", "cls_total")
+    needs_cls = True
+
+    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+        weights = x.attention.cls_row(layout)[:, :, None]
+        weights = weights * _attended(layout, weights.device)  # image, head, kind, token
+        masses, bias = weights.sum(dim=-1, keepdim=True), x.bias
+        values = x.attention.weighted(weights)
+        if self.split_bias:
+            common = x.attention.value_bias[:, None]
+            values = values - masses * common
+            bias = bias + x.contribution(common[None]).flatten()
+        rest = torch.stack([bias.expand(len(values), -1), layout.cls_token(x.before)], dim=1)
+        parts = torch.cat([x.contribution(values), rest], dim=1)
+        return parts, masses.squeeze(-1).mean(dim=1), layout.cls_token(x.after)
+
+
+@dataclass(frozen=True)
+class ClsRenormalised(Reducer):
+    """'cls_renormalised' (image, 3, width): what [CLS] would receive from a block's attention if it attended to patches only, to
+    registers only, or to itself only, with weights that sum to one again in each head (decoupling, section 3.3, 'constrain the
+    final self-attention layer'). After output projection and LayerScale, without bias and skip connection; registers as in
+    `ClsParts`, zeros where there are none."""
+
+    blocks: Blocks = -1
+    point = "update"
+    keys = ("cls_renormalised",)
+    needs_cls = True
+
+    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+        logits = (x.attention.cls_logits(layout) * x.attention.scale)[:, :, None]
+        # Not by dividing the weights: a head may give a kind less than float32 can hold.
+        weights = logits.masked_fill(~_attended(layout, logits.device), -torch.inf).softmax(dim=-1)
+        return (x.contribution(x.attention.weighted(weights.nan_to_num(0.0))),)
+
+
+@dataclass(frozen=True)
+class PatchContributions(Reducer):
+    """What each patch contributes to [CLS] in a block's attention (decoupling, section 3.4): 'contribution_norms' (image, patch),
+    the L2 norm of its weighted value after output projection and LayerScale; 'contribution_cosines' (image, patch), its cosine
+    with what all tokens contribute together, 0 where it contributes nothing.
+
+    The contributions of the patches add up to the part "patches" of `ClsParts`, and those of all tokens to its first three. The
+    bias is left out, as in eq. 3: it can be longer than all of them, and says nothing about the image.
+    """
+
+    blocks: Blocks = -1
+    point = "update"
+    keys = ("contribution_norms", "contribution_cosines")
+    needs_cls = True
+
+    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+        row = x.attention.cls_row(layout)
+        total = x.contribution(x.attention.weighted(row[:, :, None])).mT
+        patches = x.contribution(layout.patch_tokens(row, dim=-1)[..., None] * layout.patch_tokens(x.attention.v))
+        # A contribution may be tiny (LayerScale starts at 1e-5), so the bound on a norm that counts as zero is lower than usual.
+        cosines = F.normalize(patches, dim=-1, eps=1e-30) @ F.normalize(total, dim=1, eps=1e-30)
+        return _norm(patches), cosines.squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -292,6 +406,32 @@ class MlpNeuronMax(Reducer):
         patches = layout.patch_tokens(x)
         low, high = patches.amin(dim=1), patches.amax(dim=1)
         return (torch.where(high >= -low, high, low),)
+
+
+@dataclass(frozen=True)
+class NeuronActivation(Reducer):
+    """`name` (image, patch): what the MLP neuron `unit` of block `at` does at each patch.
+
+    Raises ValueError for a unit that is not there.
+    """
+
+    name: str
+    at: int
+    unit: int
+    point = "neurons"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.at
+
+    def reduce(self, x: Float[Tensor, "image token hidden"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        if not 0 <= self.unit < x.shape[-1]:
+            raise ValueError(f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}")
+        return (layout.patch_tokens(x)[..., self.unit],)
 
 
 @dataclass(frozen=True)
@@ -508,3 +648,11 @@ def _norm(x: Tensor) -> Tensor:
 
 def _concatenated(x: Float[Tensor, "image head token dim"], layout: TokenLayout) -> Float[Tensor, "image patch width"]:
     return layout.patch_tokens(x).transpose(1, 2).flatten(-2)
+
+
+def _attended(layout: TokenLayout, device: torch.device) -> Bool[Tensor, "3 token"]:
+    """Which tokens are patches, which are registers of any kind, and which is [CLS]."""
+    patches, cls = torch.zeros(2, layout.tokens, dtype=torch.bool, device=device)
+    layout.patch_tokens(patches, dim=0).fill_(True)
+    layout.cls_token(cls, dim=0).fill_(True)
+    return torch.stack([patches, ~(patches | cls), cls])

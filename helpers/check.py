@@ -12,7 +12,7 @@ from .claims import Claim, rejudge
 from .parameters import checked, notebook_parameters
 from .runs import Project, read_result
 
-# A folder in a folder below the root; not after a word or a slash, where it is part of a name or of a web address, and not where a
+# A folder in a folder below the root; not after a word or a slash, where it is part of a name or of a web address, nor where a
 # Markdown link starts at the root of the book.
 _ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 

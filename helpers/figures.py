@@ -33,6 +33,14 @@ GREY = "0.4"
 TICKS = 8  # points of a curve up to which each has its tick
 FLAT = 1e-3  # relative difference below which a map or curve counts as flat
 NORM = "patch L2 norm before the final LayerNorm"
+# As light as black text on them needs it.
+VERDICTS = {
+    "supported": (0.60, 0.85, 0.75),
+    "refuted": (0.95, 0.72, 0.55),
+    "inconclusive": (0.97, 0.93, 0.62),
+    "not applicable": (0.88, 0.88, 0.88),
+    "not run": (1.0, 1.0, 1.0),
+}
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 
 
@@ -430,6 +438,25 @@ def sweep(
     ax.tick_params(axis="y", rotation=0)
     ax.tick_params(axis="x", labelsize="small")
     ax.set(xlabel=xlabel, ylabel=ylabel)
+    return ax
+
+
+def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
+    """Verdicts by name on coloured cells, one row a claim and one column a way to judge it.
+
+    Args:
+        table: row -> column -> verdict, the same columns in every row.
+    """
+    columns = list(next(iter(table.values())))
+    ax.imshow([[VERDICTS[row[column]] for column in columns] for row in table.values()], aspect="auto")
+    for i, row in enumerate(table.values()):
+        for j, column in enumerate(columns):
+            ax.text(j, i, row[column], ha="center", va="center", fontsize=8)
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(table)), table)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    _make_room(ax, 0.28 * len(table))
     return ax
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from jaxtyping import Bool, Int64
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps, ImageStat
 from torchvision.transforms import v2
 
 from helpers.scenes import CLASS_NAMES, draw_scene, scene_label
@@ -63,6 +63,8 @@ _SEVERITIES = {
     "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),  # factor
     "occlusion": (0.1, 0.2, 0.3, 0.4, 0.5),  # share of the area under one grey rectangle
 }
+_CHANGES = ("constant", "noise", "rolled", "padded", "flipped", "cropped")
+_GREY = 128  # of the frame of a padded image
 _UNDECODABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
 
 
@@ -74,7 +76,8 @@ class Images(Sequence[Image.Image]):
     8-bit RGB, alpha dropped.
 
     Attributes:
-        name: the name it was loaded by, with '+KIND:SEVERITY' for each corruption; 'A and B' for two sets joined.
+        name: the name it was loaded by, with '+KIND:SEVERITY' for each corruption and '+KIND' for each change; 'A and B' for two
+            sets joined.
         ids: a stable name per image.
         read: index -> image.
         labels: class per image, -1 where the data set has none for it; None for data sets without labels.
@@ -143,6 +146,29 @@ class Images(Sequence[Image.Image]):
             return _corrupt(self[index], kind, severity, key=f"{self.seed}:{self.ids[index]}:{kind}:{severity}")
 
         return replace(self, name=f"{self.name}+{kind}:{severity}", read=read)
+
+    def changed(self, kind: str) -> "Images":
+        """The same images with their content taken away or moved when they are read, each at its own resolution.
+
+        What stays where it was in spite of that, was put there by position.
+
+        Boxes and masks are left out, since they would say where things were.
+
+        Args:
+            kind: 'constant' (the picture's mean grey everywhere), 'noise' (every pixel drawn on its own, uniformly), 'rolled' (by
+                half of both sides, so that the corners meet in the centre), 'padded' (half as large, in a grey frame), 'flipped'
+                (left to right) or 'cropped' (the centre, half of each side, enlarged).
+
+        Raises:
+            ValueError: unknown kind.
+        """
+        if kind not in _CHANGES:
+            raise ValueError(f"unknown change {kind!r}; did you mean {_nearest(kind, _CHANGES)!r}? Known: {', '.join(_CHANGES)}")
+
+        def read(index: int) -> Image.Image:
+            return _change(self[index], kind, key=f"{self.seed}:{self.ids[index]}:{kind}")
+
+        return replace(self, name=f"{self.name}+{kind}", read=read, boxes=None, masks=None)
 
     def select(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> "Images":
         """The images at `indices`, in that order and with their ground truth; nothing is decoded here.
@@ -596,7 +622,7 @@ def _corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Im
     pixels = v2.functional.to_dtype(v2.functional.to_image(image), torch.float32, scale=True)
     height, width = pixels.shape[-2:]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) >> 1)
+        torch.manual_seed(_seed(key))
         match kind:
             case "gaussian-noise":
                 pixels = v2.GaussianNoise(sigma=strength)(pixels)
@@ -608,6 +634,32 @@ def _corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Im
             case "occlusion":  # a rectangle of the image's own proportions always fits
                 pixels = v2.RandomErasing(p=1, scale=(strength, strength), ratio=(height / width,) * 2, value=0.5)(pixels)
     return v2.functional.to_pil_image(v2.functional.to_dtype(pixels, torch.uint8, scale=True))
+
+
+def _change(image: Image.Image, kind: str, key: str) -> Image.Image:
+    """`image` with its content taken away or moved; 'noise' is drawn from `key`."""
+    width, height = image.size
+    match kind:
+        case "constant":
+            return Image.new("RGB", image.size, (round(ImageStat.Stat(image.convert("L")).mean[0]),) * 3)
+        case "noise":
+            pixels = np.random.default_rng(_seed(key)).integers(0, 256, (height, width, 3), dtype=np.uint8)
+            return Image.fromarray(pixels)
+        case "rolled":
+            return ImageChops.offset(image, width // 2, height // 2)
+        case "padded":
+            small = image.resize((max(1, width // 2), max(1, height // 2)))
+            framed = Image.new("RGB", image.size, (_GREY,) * 3)
+            framed.paste(small, ((width - small.width) // 2, (height - small.height) // 2))
+            return framed
+        case "flipped":
+            return ImageOps.mirror(image)
+        case _:  # cropped
+            return image.resize(image.size, box=(width / 4, height / 4, 3 * width / 4, 3 * height / 4))
+
+
+def _seed(key: str) -> int:
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) >> 1
 
 
 def _nearest(name: str, known: Any) -> str:

@@ -1,15 +1,15 @@
 """interventions: context managers that change a forward pass for as long as they last, and then undo themselves.
 
-Each hooks the tokens that enter block 0 and sets the backbone's layout to what the blocks then see, so that `capture` reads the
-right tokens inside. They nest in any order: the outer one acts first.
+Each hooks the tokens that enter block 0, or the patches before they get their position, and sets the backbone's layout to what
+the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from helpers.backbone import Backbone
@@ -96,3 +96,29 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
             yield backbone
         finally:
             backbone.layout = layout
+
+
+@contextmanager
+def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " patch"]) -> Iterator[Backbone]:
+    """Give the patches position embeddings of other patches, while what they show stays where it is.
+
+    The difference of the two embeddings is added to the output of the patch embedding, so that no weight is touched; that output,
+    as `capture` sees it inside, holds the difference too.
+
+    Args:
+        sources: for each patch, row-major, the patch whose position embedding it gets; -1 gives it none (zeros). Where each gets
+            its own, nothing changes, to the bit.
+
+    Raises ValueError for another number of patches, for one that is not there, and for a model without position embedding.
+    """
+    own = backbone.patch_positions
+    sources = torch.as_tensor(sources, device=own.device)
+    if sources.shape != own.shape[:1] or sources.min() < -1 or sources.max() >= len(own):
+        raise ValueError(
+            f"{len(sources)} sources from {int(sources.min())} to {int(sources.max())} for the {len(own)} patches of "
+            f"'{backbone.name}'; give one for each, from 0 to {len(own) - 1}, or -1 for none"
+        )
+    given = own[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
+    moved = (given - own).unflatten(0, backbone.layout.grid)
+    with backbone.change_embedding(lambda x: x + moved.to(x)):
+        yield backbone

@@ -40,6 +40,19 @@ class TokenLayout:
         return int(self.cls) + self.distillation + self.registers
 
     @property
+    def corners(self) -> list[int]:
+        """The patches in the corners of the grid, as row-major indices."""
+        rows, columns = self.grid
+        return [0, columns - 1, (rows - 1) * columns, rows * columns - 1]
+
+    @property
+    def centre(self) -> list[int]:
+        """The four patches around the centre of the grid, as row-major indices."""
+        rows, columns = self.grid
+        first = (rows - 1) // 2 * columns + (columns - 1) // 2
+        return [first, first + 1, first + columns, first + columns + 1]
+
+    @property
     def tokens(self) -> int:
         """Length of the whole sequence."""
         return self.prefix + self.patches + self.appended

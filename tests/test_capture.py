@@ -22,6 +22,7 @@ from helpers.capture import (
     Feature,
     FinalTokens,
     MlpNeuronMax,
+    NeuronActivation,
     OnPatches,
     OnQKV,
     Output,
@@ -320,6 +321,20 @@ def test_mlp_neurons(backbone):
     assert_near(got, largest)
     if backbone.name == "swiglu":
         assert (got < 0).any() and (got > 0).any()
+
+
+@every
+def test_one_neuron_at_each_patch(backbone):
+    x = pixels(backbone)
+    blocks, _, _ = reference(backbone)
+    neurons = patches(backbone, stack(blocks, "neurons"), -2)
+    got = capture(backbone, x, [NeuronActivation("first", 0, 7), NeuronActivation("last", -1, 7), NeuronActivation("next", 0, 8)])
+    assert_near(got["first"], neurons[:, 0, :, 7])
+    assert_near(got["last"], neurons[:, -1, :, 7])
+    assert_near(got["next"], neurons[:, 0, :, 8])
+    for unit in (-1, neurons.shape[-1]):
+        with pytest.raises(ValueError, match=rf"no neuron {unit} in block 1; choose from 0 to {neurons.shape[-1] - 1}"):
+            capture(backbone, x, [NeuronActivation("none", 1, unit)])
 
 
 def test_the_neuron_of_largest_magnitude_keeps_its_sign():

@@ -14,10 +14,12 @@ import torch
 from PIL import Image
 
 from helpers import figures
+from helpers.claims import VERDICTS
 
 matplotlib.use("agg")
 
 LONG = ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "open_clip:ViT-B-32/laion2b_s34b_b79k", "control-clean"]
+RULES = ["percentile:98", "fixed:150", "median:3", "mad:10"]
 PICTURE = pytest.mark.mpl_image_compare(
     baseline_dir="baseline", style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60}
 )
@@ -161,6 +163,13 @@ def draw_panels():
 def draw_sweep():
     table = np.array([[12.34, 100.0, 0.0], [56.0, np.nan, 3.21]])
     return figures.sweep(table, LONG[:2], (25, 50, 100), plt.subplots()[1], "CorLoc (%)", "patches", "model"), table
+
+
+@styled
+def draw_verdict_table():
+    kinds = list(figures.VERDICTS)
+    table = {id: {rule: kinds[i + j] for j, rule in enumerate(RULES)} for i, id in enumerate(("nr1-artifacts", "xx1-controls"))}
+    return figures.verdict_table(table, plt.subplots(figsize=(7, 2))[1]), table
 
 
 def figure_of(axes):
@@ -352,6 +361,21 @@ def test_sweep():
     assert [text.get_text().replace("\n", "") for text in ax.get_yticklabels()] == LONG[:2]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["25", "50", "100"]
     assert (ax.get_xlabel(), ax.get_ylabel(), ax.figure.axes[1].get_ylabel()) == ("patches", "model", "CorLoc (%)")
+    return ax.figure
+
+
+@PICTURE
+def test_verdict_table():
+    ax, table = draw_verdict_table()
+    assert list(figures.VERDICTS) == list(VERDICTS)
+    assert [text.get_text() for text in ax.texts] == [verdict for row in table.values() for verdict in row.values()]
+    drawn = ax.images[0].get_array()
+    for text in ax.texts:
+        column, row = text.get_position()
+        colour = drawn[row, column]
+        assert tuple(colour) == pytest.approx(figures.VERDICTS[text.get_text()]) and luminance(colour) > 0.4
+    assert [label.get_text() for label in ax.get_xticklabels()] == RULES
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(table)
     return ax.figure
 
 

@@ -360,6 +360,56 @@ def test_a_tiny_image_can_be_blurred(tmp_path):
     assert load_images(f"folder:{tmp_path}").corrupted("blur", 5)[0].size == (5, 3)
 
 
+# Changes of content
+
+
+def test_changes_do_what_they_say(tmp_path):
+    rng = np.random.default_rng(0)
+    whole = rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    for name in ("a", "b"):
+        Image.fromarray(whole).save(tmp_path / f"{name}.png")
+    images = load_images(f"folder:{tmp_path}")
+    pixels = {kind: np.asarray(images.changed(kind)[0]) for kind in module._CHANGES}
+    assert all(changed.shape == whole.shape and changed.dtype == np.uint8 for changed in pixels.values())
+    assert np.unique(pixels["constant"]).size == 1
+    grey = np.asarray(Image.fromarray(whole).convert("L"))
+    assert abs(int(pixels["constant"][0, 0, 0]) - grey.mean()) <= 0.5
+    assert (pixels["rolled"] == np.roll(whole, (20, 30), (0, 1))).all()
+    assert (pixels["flipped"] == whole[:, ::-1]).all()
+    frame = np.ones((40, 60), dtype=bool)
+    frame[10:30, 15:45] = False
+    assert (pixels["padded"][frame] == 128).all() and (pixels["padded"][~frame] != 128).mean() > 0.9
+    # Half the size averages about four pixels each; the centre enlarged has only the pixels of the centre.
+    assert np.asarray(pixels["padded"])[~frame].std() < 0.7 * whole.std()
+    centre = np.asarray(Image.fromarray(whole[10:30, 15:45]).resize((60, 40)), dtype=float)
+    assert np.corrcoef(pixels["cropped"].ravel(), centre.ravel())[0, 1] > 0.95
+
+
+def test_noise_is_drawn_anew_for_each_image_and_stays_the_same():
+    images = load_images("scenes", 2)
+    noise = [np.asarray(image, dtype=float) for image in images.changed("noise")]
+    assert noise[0].mean() == pytest.approx(127.5, abs=1) and noise[0].std() == pytest.approx(73.9, abs=1)
+    assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.02
+    assert (np.asarray(images.select([1]).changed("noise")[0]) == noise[1]).all()
+
+
+@pytest.mark.parametrize("kind", module._CHANGES)
+def test_changes_keep_labels_and_drop_what_says_where(tmp_path, kind):
+    images = load_images("scenes", 2)
+    changed = images.changed(kind)
+    assert (changed.labels == images.labels).all() and changed.ids == images.ids
+    assert changed.boxes is None and changed.masks is None
+    assert changed.name == f"scenes+{kind}" and changed.digest != images.digest
+    assert changed[1].tobytes() != images[1].tobytes() and changed[1].tobytes() == images.changed(kind)[1].tobytes()
+    picture(255, (1, 1)).save(tmp_path / "a.png")
+    assert load_images(f"folder:{tmp_path}").changed(kind)[0].size == (1, 1)
+
+
+def test_unknown_changes_are_refused():
+    with pytest.raises(ValueError, match="unknown change 'roled'; did you mean 'rolled'"):
+        load_images("scenes", 1).changed("roled")
+
+
 # Parts and joins
 
 

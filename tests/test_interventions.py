@@ -24,7 +24,7 @@ from helpers.capture import (
 )
 from helpers.controls import planted
 from helpers.images import load_images
-from helpers.interventions import appended_registers, dropped_patches
+from helpers.interventions import appended_registers, dropped_patches, moved_positions
 from helpers.models import CONTROL_DATA, OpenClipBackbone, load_backbone, wrap_timm
 from helpers.tokens import TokenLayout
 
@@ -286,9 +286,52 @@ def test_nesting(backbone, mode):
 
 
 @every
+def test_moved_positions(backbone):
+    """As a model whose position embedding was rewritten, and nothing is left behind."""
+    x, (start, end) = pixels(backbone), bounds(backbone)
+    sources = torch.arange(end - start).roll(3)
+    sources[[0, 2]] = -1
+    edited = copy.deepcopy(backbone)
+    embedding = edited.model.positional_embedding if backbone.name == "open_clip" else edited.model.pos_embed[0]
+    patches = embedding[len(embedding) - len(sources) :]
+    patches.copy_(torch.where(sources[:, None] < 0, 0, patches[sources]))
+    expected, before = entering(edited, x), entering(backbone, x)
+    for given in (sources, sources.tolist()):
+        with moved_positions(backbone, given):
+            moved = entering(backbone, x)
+        assert (moved - expected).abs().max() < 1e-5 * before.abs().max()
+    assert (moved - before)[:, start:end].abs().amax((0, 2)).min() > 1e-3, "every patch has another position"
+    assert torch.equal(entering(backbone, x), before)
+
+
+@vit
+def test_positions_that_cannot_be_given(backbone):
+    for sources in ([0] * 15, [0] * 15 + [16], [0] * 15 + [-2]):
+        with pytest.raises(ValueError, match="for the 16 patches of 'vit'; give one for each, from 0 to 15, or -1"):
+            with moved_positions(backbone, sources):
+                pass
+    bare = copy.deepcopy(backbone)
+    bare.model.pos_embed = None
+    with pytest.raises(ValueError, match="'vit' adds no position embedding"), moved_positions(bare, range(16)):
+        pass
+    assert hooks(backbone.model) == hooks(bare.model) == 0
+
+
+def test_planted_outliers_follow_their_position():
+    backbone = load_backbone("control-position")
+    images = load_images("scenes", 2)
+    sources = torch.arange(backbone.layout.patches).roll(5)
+    with moved_positions(backbone, sources):
+        norms = capture(backbone, images, [PatchNorms((-1,))])["patch_norms"][:, 0]
+    expected = planted("control-position", torch.zeros(2, 3, 224, 224))[:, sources]
+    assert ((norms > 3 * norms.median()) == expected).all()
+
+
+@every
 def test_nothing_is_nothing(backbone):
     x, layout, before = pixels(backbone), backbone.layout, seen(backbone, pixels(backbone))
     nothing = [appended_registers(backbone, 0, init) for init in ("zeros", "mean", "normal")]
+    nothing.append(moved_positions(backbone, range(layout.patches)))
     for intervention in [*nothing, *(dropped_patches(backbone, 0.0, mode) for mode in ("remove", "zero"))]:
         with intervention:
             assert backbone.layout == layout
@@ -306,6 +349,7 @@ def test_all_is_restored(backbone):
             lambda: appended_registers(backbone, 3, "normal"),
             lambda: dropped_patches(backbone, 0.5),
             lambda: dropped_patches(backbone, 0.5, "zero"),
+            lambda: moved_positions(backbone, range(layout.patches - 1, -1, -1)),
         ],
     )
     before, states = seen(backbone, x), (torch.get_rng_state(), np.random.get_state()[1].copy())

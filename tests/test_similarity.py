@@ -1,9 +1,20 @@
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
-from helpers.measures.similarity import linear_cka, neighbour_cosine
+from helpers.measures.similarity import (
+    Comoments,
+    bootstrap_cka,
+    cka_floor,
+    cosine,
+    jackknife,
+    linear_cka,
+    neighbour_cosine,
+    pairwise_cosine,
+)
 
 
 def neighbour_cosine_by_loop(grid, neighbours):
@@ -101,3 +112,166 @@ def test_linear_cka_of_independent_features():
 def test_debiased_cka_refuses_too_few_images():
     with pytest.raises(ValueError, match="at least 4 images, not 3"):
         linear_cka(np.ones((3, 2)), np.ones((3, 2)), debiased=True)
+
+
+def related(n=40, width_x=6, width_y=4, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, width_x))
+    return x + 3, np.hstack([x[:, :1], rng.normal(size=(n, width_y - 1))]) - 5
+
+
+both = pytest.mark.parametrize("debiased", [False, True])
+
+
+@both
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_comoments_of_batches_are_those_of_the_whole(debiased, size):
+    x, y = related()
+    batches = Comoments()
+    for start in range(0, 40, size):
+        batches.update(torch.from_numpy(x[start : start + size]), y[start : start + size])
+    assert batches.n == 40
+    assert batches.cka(debiased) == pytest.approx(cka_by_gram(x, y, debiased), rel=1e-9)
+    assert batches.floor() == pytest.approx(Comoments().update(x, y).floor(), rel=1e-9)
+
+
+@both
+def test_comoments_merge_in_any_order(debiased):
+    x, y = related()
+    x[20:] += 100  # parts with unlike means
+    first, second = Comoments().update(x[:20], y[:20]), Comoments().update(x[20:], y[20:])
+    expected = cka_by_gram(x, y, debiased)
+    apart = second.cka(debiased)
+    assert Comoments().merge(first).merge(Comoments()).merge(second).cka(debiased) == pytest.approx(expected, rel=1e-9)
+    assert second.cka(debiased) == apart and first.n == 20  # what was merged is left as it was
+    assert second.merge(first).cka(debiased) == pytest.approx(expected, rel=1e-9) and second.n == 40
+
+
+@both
+def test_cka_is_stable_under_a_large_common_offset(debiased):
+    x, y = related()
+    moved = Comoments()
+    for start in range(0, 40, 8):
+        moved.update(x[start : start + 8] + 1e6, y[start : start + 8] - 1e6)
+    assert moved.cka(debiased) == pytest.approx(cka_by_gram(x, y, debiased), rel=1e-8)
+
+
+@both
+def test_cka_does_not_depend_on_units_axes_or_order(debiased):
+    x, y = related()
+    rng = np.random.default_rng(1)
+    order, rotation = rng.permutation(40), np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    expected = linear_cka(x, y, debiased)
+    assert linear_cka(y, x, debiased) == pytest.approx(expected)
+    assert linear_cka(1e-6 * x[order] @ rotation, 1e6 * y[order], debiased) == pytest.approx(expected)
+
+
+@both
+def test_cka_of_constant_features_is_nan(debiased):
+    x, constant = related()[0], np.full((40, 3), 0.1)
+    for pair in ((x, constant), (constant, x), (constant, constant)):
+        assert np.isnan(linear_cka(*pair, debiased))
+        assert np.isnan(Comoments().update(*(z[:9] for z in pair)).update(*(z[9:] for z in pair)).cka(debiased))
+        estimate, floor = bootstrap_cka(*pair, debiased), cka_floor(*pair, debiased, permutations=3)
+        assert np.isnan([*estimate[:3], *floor[:2]]).all() and estimate.n == 40
+    assert np.isnan(Comoments().update(x, constant).floor())
+
+
+def test_the_floor_is_the_mean_over_all_pairings():
+    x, y = related(5)
+    exact = np.mean([cka_by_gram(x, y[list(order)], False) for order in permutations(range(5))])
+    assert Comoments().update(x, y).floor() == pytest.approx(exact)
+
+
+@both
+def test_the_floor_over_permutations(debiased):
+    x, y = related(60, 30, 20)
+    floor = cka_floor(x, y, debiased, permutations=400, quantile=0.9)
+    rng = np.random.default_rng(0)
+    draws = [cka_by_gram(x, y[rng.permutation(60)], debiased) for _ in range(400)]
+    assert floor[:2] == pytest.approx((np.mean(draws), np.quantile(draws, 0.9)))
+    assert floor.mean == pytest.approx(0 if debiased else Comoments().update(x, y).floor(), abs=0.003)
+    assert cka_floor(x, y, debiased, 400, 0.9, seed=1) != floor == cka_floor(x, y, debiased, 400, 0.9)
+    assert floor.mean < floor.high < linear_cka(x, x, debiased) and floor.permutations == 400
+
+
+@both
+@pytest.mark.parametrize("n", [5, 40])
+def test_the_interval_of_cka_is_the_jackknifes(debiased, n):
+    x, y = related(n)
+    estimate = bootstrap_cka(x, y, debiased)
+    assert estimate.value == linear_cka(x, y, debiased) and estimate.n == n
+    if n > 5:  # without one of five images, debiased CKA is of four
+        without = np.array([cka_by_gram(np.delete(x, i, 0), np.delete(y, i, 0), debiased) for i in range(n)])
+        expected = jackknife(estimate.value, without)
+        assert estimate == pytest.approx(expected)
+        error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
+        assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+        assert bootstrap_cka(x, y, debiased, level=0.5).high < estimate.high
+
+
+@both
+def test_the_interval_covers_what_resampled_images_would_not(debiased):
+    """Of independent features, where images that come twice would move CKA up."""
+    x, y = np.random.default_rng(0).normal(size=(2, 256, 192))
+    estimate, floor = bootstrap_cka(x, y, debiased), cka_floor(x, y, debiased, permutations=20)
+    assert estimate.low < floor.mean < estimate.high
+    drawn = np.random.default_rng(1).integers(0, 256, (20, 256))
+    assert min(linear_cka(x[rows], y[rows], debiased) for rows in drawn) > estimate.high
+
+
+def test_the_interval_ends_at_one():
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    y = np.vstack([x[:11], 5 * np.ones((1, 3))])  # one image apart
+    estimate = bootstrap_cka(x, y)
+    assert estimate.low < estimate.value < estimate.high == 1
+
+
+@pytest.mark.parametrize("measure", [linear_cka, bootstrap_cka, cka_floor, lambda x, y: Comoments().update(x, y)])
+def test_representations_that_do_not_go_together(measure):
+    with pytest.raises(ValueError, match="5 and 6 images do not go together"):
+        measure(np.ones((5, 2)), np.ones((6, 2)))
+
+
+def test_comoments_of_unlike_widths():
+    moments = Comoments().update(*related(5, 6, 4))
+    with pytest.raises(ValueError, match=r"widths \[6, 3\] do not go with those of widths \[6, 4\]"):
+        moments.update(*related(5, 6, 3))
+    assert moments.update(np.ones((0, 6)), np.ones((0, 4))).n == 5
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_cka_refuses_fewer_than_two_images(n):
+    pair = np.ones((n, 2)), np.ones((n, 2))
+    for measure in (linear_cka, cka_floor, lambda x, y: Comoments().update(x, y).floor()):
+        with pytest.raises(ValueError, match=f"CKA needs at least 2 images, not {n}; give more images$"):
+            measure(*pair)
+    with pytest.raises(ValueError, match="debiased CKA needs at least 4 images, not 3"):
+        cka_floor(np.ones((3, 2)), np.ones((3, 2)), debiased=True)
+    for debiased, least in ((False, 3), (True, 5)):
+        with pytest.raises(ValueError, match=f"interval of .*CKA needs at least {least} images, not {least - 1}"):
+            bootstrap_cka(*np.random.default_rng(0).normal(size=(2, least - 1, 2)), debiased)
+    with pytest.raises(ValueError, match="0 permutations; give at least 1"):
+        cka_floor(*related(), permutations=0)
+
+
+def test_cosine_of_rows():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(5, 3, 8)), rng.normal(size=(5, 1, 8))
+    expected = [cosine_similarity(rows, other)[:, 0] for rows, other in zip(a, b, strict=True)]
+    assert cosine(a, b) == pytest.approx(np.array(expected))
+    found = cosine(torch.from_numpy(a).bfloat16(), torch.from_numpy(b).bfloat16())
+    assert found.dtype == torch.float32 and found.numpy() == pytest.approx(np.array(expected), abs=0.02)
+    assert np.isnan(cosine(np.zeros((1, 3)), np.ones((1, 3)))).all()
+    assert cosine(np.array([[3.0, 4.0]]), np.array([[-6.0, -8.0]])).tolist() == pytest.approx([-1])
+
+
+def test_pairwise_cosine():
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    expected = cosine_similarity(x)[np.triu_indices(20, 1)].mean()
+    assert pairwise_cosine(x) == pytest.approx(expected)
+    assert pairwise_cosine(torch.from_numpy(x)) == pairwise_cosine(x)
+    assert pairwise_cosine(np.arange(1.0, 5)[:, None] * np.ones(3)) == pytest.approx(1)
+    assert np.isnan(pairwise_cosine(np.eye(3) * [1, 1, 0]))
+    with pytest.raises(ValueError, match="1 row makes no pair"):
+        pairwise_cosine(np.ones((1, 3)))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats as scipy_stats
+from scipy.special import softmax as scipy_softmax
 from sklearn.metrics import roc_auc_score
 
 from helpers.measures import stats
@@ -16,9 +17,11 @@ from helpers.measures.stats import (
     bootstrap_cohens_d,
     bootstrap_enrichment,
     bootstrap_matched_auc,
+    bootstrap_spread,
     cliffs_delta,
     cohens_d,
     enrichment,
+    macro_auc,
     matched_auc,
     mcnemar,
     ratio_of_means,
@@ -250,6 +253,17 @@ def test_position_share_of_fixed_and_of_moving_patches():
     assert np.isnan(stats.position_share(np.zeros((10, 5), dtype=bool)).value)
 
 
+def test_share_at_given_positions():
+    mask = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=bool)
+    assert stats.usual_positions(mask, 2) == [0, 1] and stats.usual_positions(torch.from_numpy(mask), 4) == [0, 1, 3, 2]
+    found = stats.share_at(torch.from_numpy(mask), [0])
+    assert found.value == 3 / 5 and found.low <= 3 / 5 <= found.high and found.n == 4
+    assert stats.share_at(mask, [2, 3]).value == 1 / 5
+    many = np.random.default_rng(1).random((2000, 10)) < 0.3
+    assert stats.share_at(many, [4, 7]).low < 0.2 < stats.share_at(many, [4, 7]).high
+    assert np.isnan(stats.share_at(mask & False, [0]).value)
+
+
 def test_ratio_of_means():
     rows = np.array([[2.0, 1.0], [4.0, np.nan], [6.0, 3.0]])
     assert ratio_of_means(rows) == 4 / 2
@@ -258,3 +272,29 @@ def test_ratio_of_means():
     pairs = rng.lognormal(size=(400, 1)) * rng.normal((3, 2), 0.1, size=(400, 2))  # images differ far more than the two columns
     found = bootstrap(pairs, ratio_of_means)
     assert found.low < 1.5 < found.high and found.high - found.low < 0.05
+
+
+def test_macro_auc_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(60) % 4)
+    scores = scipy_softmax(rng.normal(size=(60, 4)) + 1.5 * np.eye(4)[labels], axis=1)
+    assert macro_auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores, multi_class="ovr"))
+    two = scipy_softmax(scores[:, :2], axis=1)
+    assert macro_auc(two, labels % 2) == pytest.approx(roc_auc_score(labels % 2, two[:, 1]))
+    # A class that no image has counts for nothing.
+    assert macro_auc(np.c_[scores, np.zeros(60)], labels) == macro_auc(scores, labels)
+
+
+def test_bootstrap_spread():
+    rng = np.random.default_rng(0)
+    groups = [rng.normal(mean, 1, 200) for mean in (0.0, 1.0, 0.4)]
+    estimate, p = bootstrap_spread(groups, resamples=4000)
+    half = 1.96 * np.sqrt(groups[0].var() / 200 + groups[1].var() / 200)
+    assert estimate.value == pytest.approx(groups[1].mean() - groups[0].mean()) and estimate.n == 600 and p < 0.001
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.05)
+    assert bootstrap_spread(groups[:1])[0].n == 0 and np.isnan(bootstrap_spread(groups[:1])[1])
+    # Groups alike: p-values are about uniform, although the largest and the smallest are compared.
+    ps = [bootstrap_spread(list(rng.normal(size=(4, 60))), resamples=200, seed=i)[1] for i in range(100)]
+    assert 0.35 < np.mean(ps) < 0.65 and np.mean(np.array(ps) < 0.1) < 0.25
+    constant = [np.zeros(10), np.zeros(20)]
+    assert bootstrap_spread(constant)[0][:3] == (0, 0, 0) and bootstrap_spread(constant)[1] == 1

@@ -97,3 +97,11 @@ def test_removed_patches_leave_a_shorter_sequence_and_no_grid():
 def test_removing_and_appending_go_in_any_order():
     assert FULL.with_kept(4).with_appended(2) == FULL.with_appended(2).with_kept(4)
     assert FULL.with_kept(4).with_appended(2).tokens == 11
+
+
+def test_corners_and_centre_of_the_grid():
+    assert FULL.corners == [0, 2, 3, 5] and FULL.centre == [1, 2, 4, 5]
+    layout = TokenLayout((14, 14), registers=4)
+    numbers = layout.to_grid(torch.arange(196))
+    assert layout.corners == numbers[[0, 0, -1, -1], [0, -1, 0, -1]].tolist()
+    assert layout.centre == numbers[6:8, 6:8].flatten().tolist()

@@ -4,11 +4,11 @@ A resample is a row of image weights (how often each image was drawn), so a stat
 Intervals are percentile intervals. Scores that are nan are left out; an empty group gives Estimate(nan, nan, nan, 0), no error.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Num, Shaped
+from jaxtyping import Bool, Float, Int, Num, Shaped
 from scipy.stats import binomtest, rankdata
 
 from helpers.measures._arrays import Array, to_numpy
@@ -161,13 +161,28 @@ def position_share(mask: Bool[Array, "image patch"], resamples: int = 1000, leve
     mask = to_numpy(mask)
     learnt, tested = np.array_split(mask[np.random.default_rng(seed).permutation(len(mask))], 2)
     count = max(1, round(learnt.sum(axis=1).mean())) if len(learnt) else 1
-    usual = np.argsort(-learnt.sum(axis=0), kind="stable")[:count]
-    counts = np.stack([tested[:, usual].sum(axis=1), tested.sum(axis=1)], axis=1)
+    return share_at(tested, usual_positions(learnt, count), resamples, level, seed)
+
+
+def usual_positions(mask: Bool[Array, "image patch"], count: int) -> list[int]:
+    """The `count` patches that are masked in most images, the most frequent first, the first of equally frequent ones."""
+    return np.argsort(-to_numpy(mask).sum(axis=0), kind="stable")[:count].tolist()
+
+
+def share_at(
+    mask: Bool[Array, "image patch"], positions: Sequence[int], resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> Estimate:
+    """Share of the masked patches that lie at `positions` (patch indices), with its interval over images.
+
+    n counts all images, those without a masked patch too.
+    """
+    mask = to_numpy(mask)
+    counts = np.stack([mask[:, list(positions)].sum(axis=1), mask.sum(axis=1)], axis=1)
     if not counts[:, 1].any():
         return NONE
     with np.errstate(invalid="ignore"):
-        draws = np.divide(*(_weights(len(tested), resamples, seed) @ counts).T)
-    return _estimate(counts[:, 0].sum() / counts[:, 1].sum(), draws, len(tested), level)
+        draws = np.divide(*(_weights(len(mask), resamples, seed) @ counts).T)
+    return _estimate(counts[:, 0].sum() / counts[:, 1].sum(), draws, len(mask), level)
 
 
 def cohens_d(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
@@ -200,6 +215,34 @@ def mcnemar(a_correct: Bool[Array, " image"], b_correct: Bool[Array, " image"]) 
     a, b = to_numpy(a_correct), to_numpy(b_correct)
     only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
     return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
+
+
+def macro_auc(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> float:
+    """`auc` of each class against the others, by its score, averaged over the classes that some, but not all, images have.
+
+    For comparable scores give probabilities: logits differ by a constant for each image.
+    """
+    scores, labels = to_numpy(scores), to_numpy(labels)
+    found = [auc(scores[labels == label, label], scores[labels != label, label]) for label in np.unique(labels)]
+    return float(np.mean(found))
+
+
+def bootstrap_spread(
+    groups: Sequence[Float[Array, " _"]], resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> tuple[Estimate, float]:
+    """Largest minus smallest mean of several groups of images, and its p-value; (NONE, nan) for fewer than two groups.
+
+    The interval is that of the difference between these two groups. They were chosen for being the extremes, which the p-value
+    takes into account: the chance of such a spread if all groups had one mean, each with its own images about it.
+    """
+    groups = [to_numpy(group).astype(np.float64) for group in groups]
+    if len(groups) < 2:
+        return NONE, float("nan")
+    means = np.array([group.mean() for group in groups])
+    draws = np.stack([_weights(len(g), resamples, seed + i) @ g / len(g) for i, g in enumerate(groups)], axis=1)
+    low, high = means.argmin(), means.argmax()
+    estimate = _estimate(means[high] - means[low], draws[:, high] - draws[:, low], sum(map(len, groups)), level)
+    return estimate, float((1 + (np.ptp(draws - means, axis=1) >= estimate.value - 1e-9).sum()) / (1 + resamples))
 
 
 def enrichment(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], quantile: float = 0.75) -> float:
