@@ -5,6 +5,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
@@ -88,3 +89,23 @@ def make_project(root: Path) -> Project:
 def project(tmp_path):
     """A small project of one's own."""
     return make_project(tmp_path / "project")
+
+
+def randomise(model):
+    """Weights that make varied attention, and LayerScale gammas of one."""
+    generator = torch.Generator().manual_seed(0)
+    for name, p in model.named_parameters():
+        noise = torch.randn(p.shape, generator=generator)
+        if p.dim() == 1 and name.endswith(("weight", "gamma")):
+            p.data.copy_(1 + 0.1 * noise)
+        else:
+            p.data.copy_(0.5 * noise if p.dim() == 1 or "embed" in name or "token" in name else noise / p[0].numel() ** 0.5)
+    return model.eval().requires_grad_(False)
+
+
+def entering(backbone, x):
+    """The tokens (image, token, width) that block 0 gets."""
+    seen = []
+    with backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
+        backbone(x)
+    return seen[0].clone()

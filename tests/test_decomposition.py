@@ -9,6 +9,7 @@ import open_clip
 import pytest
 import timm
 import torch
+from conftest import entering
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 
@@ -88,14 +89,6 @@ one_each = pytest.mark.parametrize("backbone", ["layerscale", "open_clip-layersc
 
 def pixels(n=3):
     return torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-
-
-def entering(backbone, x):
-    """The tokens (image, token, width) that block 0 gets, in float64."""
-    seen = []
-    with backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
-        backbone(x)
-    return seen[0].double()
 
 
 def reference(backbone, tokens):
@@ -191,7 +184,7 @@ def test_parts_of_every_block(backbone, split_bias):
     got = capture(backbone, x, [ClsParts("all", split_bias)], batch_size=2)
     groups = kinds(backbone, backbone.layout.tokens)
     assert len(groups[0]) == PATCHES and PARTS == ("patches", "registers", "cls", "bias", "skip")
-    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+    for i, block in enumerate(reference(backbone, entering(backbone, x).double())):
         parts, masses = by_hand(block, groups, split_bias)
         assert_near(got["cls_parts"][:, i], parts)
         assert_near(got["cls_mass"][:, i], masses)
@@ -209,7 +202,7 @@ def test_contributions_of_single_patches(backbone):
     x = pixels()
     got = capture(backbone, x, [PatchContributions("all"), ClsParts("all")], batch_size=2)
     patches, _, _ = kinds(backbone, backbone.layout.tokens)
-    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+    for i, block in enumerate(reference(backbone, entering(backbone, x).double())):
         each = block["contributions"].sum(1)
         assert_near(got["contribution_norms"][:, i], each[:, patches].norm(dim=-1))
         cosines = torch.cosine_similarity(each[:, patches], each.sum(1, keepdim=True), dim=-1)
@@ -254,7 +247,7 @@ def test_cls_and_the_highest_token_after_each_block(backbone):
     x = pixels()
     got = capture(backbone, x, [ClsTokens(), HighestToken("all")], batch_size=2)
     images = torch.arange(3)
-    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+    for i, block in enumerate(reference(backbone, entering(backbone, x).double())):
         assert_near(got["cls_tokens"][:, i], block["end"].select(1, 0))
         highest = block["end"].norm(dim=-1).argmax(dim=1)
         assert got["highest_index"][:, i].tolist() == highest.tolist()
@@ -269,7 +262,7 @@ def test_cls_and_the_highest_token_after_each_block(backbone):
 def test_appended_tokens_are_registers(backbone, init):
     x = pixels()
     with appended_registers(backbone, 2, init):
-        tokens = entering(backbone, x)
+        tokens = entering(backbone, x).double()
         got = capture(backbone, x, [ClsParts("all"), PatchContributions("all"), HighestToken()], batch_size=2)
     groups = kinds(backbone, tokens.shape[1], appended=2)
     assert len(groups[0]) == PATCHES and len(groups[1]) == REGISTERS.get(backbone.name, 0) + 2
@@ -286,7 +279,7 @@ def test_appended_tokens_are_registers(backbone, init):
 def test_dropped_patches_contribute_nothing(backbone):
     x = pixels()
     with dropped_patches(backbone, 0.5, seed=3):
-        tokens = entering(backbone, x)
+        tokens = entering(backbone, x).double()
     with dropped_patches(backbone, 0.5, seed=3):  # the same choice again
         got = capture(backbone, x, [ClsParts("all"), PatchContributions("all"), ClsRenormalised()], batch_size=2)
     groups = kinds(backbone, tokens.shape[1])

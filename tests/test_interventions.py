@@ -8,6 +8,7 @@ import open_clip
 import pytest
 import timm
 import torch
+from conftest import entering, randomise
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
@@ -36,18 +37,6 @@ TIMM = {
     "dinov2-reg4": ("vit_small_patch14_reg4_dinov2", (56, 42)),
 }
 PATCHES = {"dinov2-reg4": 12}  # 16 in all others
-
-
-def randomise(model):
-    """Weights that make varied attention, and LayerScale gammas of one."""
-    generator = torch.Generator().manual_seed(0)
-    for name, p in model.named_parameters():
-        noise = torch.randn(p.shape, generator=generator)
-        if p.dim() == 1 and name.endswith(("weight", "gamma")):
-            p.data.copy_(1 + 0.1 * noise)
-        else:
-            p.data.copy_(0.5 * noise if p.dim() == 1 or "embed" in name or "token" in name else noise / p[0].numel() ** 0.5)
-    return model.eval().requires_grad_(False)
 
 
 def build(kind):
@@ -89,14 +78,6 @@ def bounds(backbone):
     """First patch, and first token after the patches, while none is dropped."""
     start = PREFIX[backbone.name]
     return start, start + PATCHES.get(backbone.name, 16)
-
-
-def entering(backbone, x):
-    """The tokens (image, token, width) that block 0 gets."""
-    seen = []
-    with backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
-        backbone(x)
-    return seen[0]
 
 
 def kept(plain, entered):

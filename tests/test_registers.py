@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
+from conftest import entering, randomise
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -45,18 +46,6 @@ PATCHES, DEPTH = 16, 3
 NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
 
 
-def randomise(model):
-    """Weights that make varied attention and large activations, and LayerScale gammas near one."""
-    generator = torch.Generator().manual_seed(0)
-    for name, p in model.named_parameters():
-        noise = torch.randn(p.shape, generator=generator)
-        if p.dim() == 1 and name.endswith(("weight", "gamma")):
-            p.data.copy_(1 + 0.1 * noise)
-        else:
-            p.data.copy_(0.5 * noise if p.dim() == 1 or "embed" in name or "token" in name else noise / p[0].numel() ** 0.5)
-    return model.eval().requires_grad_(False)
-
-
 def build(kind):
     if kind == "open_clip":
         visual = open_clip.transformer.VisionTransformer(32, 8, width=24, layers=3, heads=3, mlp_ratio=4.0, output_dim=16)
@@ -82,14 +71,6 @@ modes = pytest.mark.parametrize("mode", ["paper", "jiang_code"])
 
 def pixels(n=5):
     return torch.randn(n, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-
-
-def entering(backbone, x):
-    """The tokens (image, token, width) that block 0 gets."""
-    seen = []
-    with backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
-        backbone(x)
-    return seen[0].clone()
 
 
 def hooks(model):
