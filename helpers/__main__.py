@@ -1,14 +1,18 @@
-"""The command line: `python -m helpers list | run | book | check | baselines`. A user's error is one sentence and status 2."""
+"""The command line: `python -m helpers COMMAND`, where -h lists the commands. A user's error is one sentence and status 2."""
 
 import argparse
+import os
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
 from tqdm import tqdm
 
 from . import check, runs
+from .parameters import checked, parse
 from .runs import CONTROLS, Outcome, Project
 
 
@@ -45,17 +49,48 @@ def _list(project: Project, options: argparse.Namespace) -> int:
 
 
 def _run(project: Project, options: argparse.Namespace) -> int:
-    overrides = {}
-    for text in options.parameter:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"-p {text}: write it as NAME=VALUE")
-        overrides[name.strip()] = value.strip()
+    overrides = _pairs("-p", options.parameter)
     with _Lines(len(set(options.ids))) as lines:
         outcomes = runs.run_claims(
             project, options.ids, options.run, overrides, force=options.force, jobs=options.jobs, report=lines
         )
     return _status(outcomes)
+
+
+def _train(project: Project, options: argparse.Namespace) -> int:
+    from . import scratch, training  # here, since only this command needs them
+
+    if options.preset not in training.PRESETS:
+        raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
+    base, texts = asdict(training.PRESETS[options.preset]), _pairs("--set", options.set)
+    if own := texts.keys() & {"registers", "seed"}:
+        raise ValueError(f"--set {min(own)}: give it as --{'seeds' if 'seed' in own else 'registers'}")
+    base = checked(base, {name: parse(name, text, base.get(name, "")) for name, text in texts.items()})
+    recipes = {
+        scratch.name_of(options.name or options.preset, registers, seed): scratch.Recipe(
+            **base | {"registers": registers, "seed": seed}
+        )
+        for seed in options.seeds
+        for registers in options.registers
+    }
+    about = {
+        "command": shlex.join(["python", "-m", "helpers", *sys.argv[1:]]),
+        **runs.provenance(project.root),
+        **runs.hardware(options.device),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    with _Lines(len(recipes), "model") as lines:
+        trained = training.train_all(
+            recipes,
+            options.out,
+            device=options.device,
+            workers=options.workers,
+            jobs=min(options.jobs or os.cpu_count() or 1, len(recipes)),
+            about=about,
+            report=lambda one: lines(Outcome(one.name, one.status, one.seconds, one.reason)),
+        )
+    (options.out / "README.md").write_text(scratch.card(options.out), encoding="utf-8")
+    return _status(trained)
 
 
 def _book(project: Project, options: argparse.Namespace) -> int:
@@ -88,6 +123,17 @@ def _baselines(project: Project, options: argparse.Namespace) -> int:
         return _status(runs.store_outputs(project, ids, options.jobs, lines))
 
 
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """The NAME=VALUE texts of a repeated option."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"{option} {text}: write it as NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
 def _status(outcomes: Sequence[Outcome]) -> int:
     return int(any(outcome.status == "failed" for outcome in outcomes))
 
@@ -95,8 +141,8 @@ def _status(outcomes: Sequence[Outcome]) -> int:
 class _Lines(tqdm):
     """A progress bar on a terminal's stderr, and one line on stdout for each outcome it is called with."""
 
-    def __init__(self, total: int):
-        super().__init__(total=total, unit="notebook", disable=None, leave=False)
+    def __init__(self, total: int, unit: str = "notebook"):
+        super().__init__(total=total, unit=unit, disable=None, leave=False)
 
     def __call__(self, outcome: Outcome) -> None:
         self.write(str(outcome))
@@ -114,6 +160,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(item) for item in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 0,1,2")
+    return list(dict.fromkeys(numbers))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -140,14 +196,27 @@ def _parser() -> argparse.ArgumentParser:
         "-p", "--parameter", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the notebook; lists as a,b"
     )
     run.add_argument("--force", action="store_true", help="run again what is finished")
+    train = add(
+        _train,
+        "train small models that differ in their registers alone; what was stopped goes on, what is finished is kept",
+        "train cpu --registers 0,4 --seeds 0 --set steps=100 --name trial",
+    )
+    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training.py: cpu, gap, deep, long, ..., gpu")
+    train.add_argument("--registers", type=_numbers, default=[0, 1, 2, 4], metavar="R,R", help="default: 0,1,2,4")
+    train.add_argument("--seeds", type=_numbers, default=[0, 1, 2], metavar="S,S", help="default: 0,1,2")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in the recipe")
+    train.add_argument("--name", metavar="NAME", help="scratch-NAME-reg0 and so on (default: the preset; cpu has none)")
+    train.add_argument("--out", type=Path, default=Path("_build/weights"), metavar="FOLDER", help="default: _build/weights")
+    train.add_argument("--device", default="cpu", help="cpu, or cuda")
+    train.add_argument("--workers", type=int, default=0, metavar="N", help="processes that load images, for each training")
     book = add(_book, "run every notebook on the offline controls, then build _build/html and print its path", "book")
     add(_check, "report where registry, notebooks, table of contents and results disagree", "check")
     baselines = add(
         _baselines, "execute source notebooks in place and store their outputs, which the tests compare with", "baselines"
     )
     baselines.add_argument("ids", nargs="*", metavar="ID", help="a claim; all where none is given")
-    for sub in (run, book, baselines):
-        sub.add_argument("--jobs", type=_positive, metavar="N", help="notebooks at a time (default: one per core)")
+    for sub, what in ((run, "notebooks"), (train, "trainings"), (book, "notebooks"), (baselines, "notebooks")):
+        sub.add_argument("--jobs", type=_positive, metavar="N", help=f"{what} at a time (default: one per core)")
     return parser
 
 

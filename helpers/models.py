@@ -1,4 +1,4 @@
-"""name -> Backbone, for the Vision Transformers of timm and open_clip and for the controls of this project.
+"""name -> Backbone: the Vision Transformers of timm and open_clip, and the constructed and the trained models of this project.
 
 Weights come through timm and open_clip, which read safetensors, or older files with `torch.load(weights_only=True)`: a file
 that needs a pickle is refused. What a plain hook would get wrong without a sign (rotary, gated or differential attention,
@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from helpers import scratch
 from helpers.backbone import Backbone, OpenClipBackbone, TimmBackbone
 from helpers.tokens import TokenLayout
 
@@ -46,9 +47,10 @@ def load_backbone(
     """The model called `name`, at its own image size or at `image_size` (position embedding resampled by its library).
 
     Args:
-        name: a timm name, 'open_clip:ARCH/TAG' (vision tower only) or 'control-...'.
+        name: a timm name, 'open_clip:ARCH/TAG' (vision tower only), 'control-...', 'scratch-...' (trained and shipped by this
+            project) or 'scratch:PATH' (trained with `python -m helpers train`).
         image_size: side, or (height, width), in pixels.
-        pretrained: False gives random weights (then TAG is not used); no effect on controls.
+        pretrained: False gives random weights (then TAG is not used); no effect on controls and models trained here.
         device: where to put it; the CPU unless given.
         whole: preprocessing squashes the whole image to the model's size and crops nothing away, so that boxes in relative
             coordinates [0, 1] carry over; the model's own recipe unless given.
@@ -61,6 +63,8 @@ def load_backbone(
     size = None if image_size is None else (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
     if name.startswith(CONTROL):
         backbone = _load_control(name, size, whole)
+    elif name.startswith(scratch.PREFIXES):
+        backbone = _load_scratch(name, size, whole)
     elif name.startswith(OPEN_CLIP):
         backbone = _load_open_clip(name, size, pretrained, whole)
     else:
@@ -76,6 +80,8 @@ def known(name: str, pretrained: bool = True) -> bool:
     """Whether `name` is a name that load_backbone reads, without loading anything."""
     if name.startswith(CONTROL):
         return name in _controls().CONTROLS
+    if name.startswith(scratch.PREFIXES):
+        return scratch.path_of(name).is_file()
     if name.startswith(OPEN_CLIP):
         arch, _, tag = name.removeprefix(OPEN_CLIP).partition("/")
         return arch in open_clip.list_models() and (not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag))
@@ -87,8 +93,9 @@ def check_name(name: str, pretrained: bool = True) -> None:
     if known(name, pretrained):
         return
     names = timm.list_pretrained() + [f"{OPEN_CLIP}{arch}/{tag}" for arch, tag in open_clip.list_pretrained()]
-    nearest = difflib.get_close_matches(name, names + list(_controls().CONTROLS), n=1)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"give a timm name, '{OPEN_CLIP}ARCH/TAG' or '{CONTROL}...'"
+    nearest = difflib.get_close_matches(name, [*names, *_controls().CONTROLS, *scratch.names()], n=1)
+    forms = f"a timm name, '{OPEN_CLIP}ARCH/TAG', '{CONTROL}...', '{scratch.SHIPPED}...' or '{scratch.FILE}PATH'"
+    hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {forms}"
     raise ValueError(f"unknown model '{name}'; {hint}")
 
 
@@ -126,6 +133,14 @@ def _load_control(name: str, size: tuple[int, int] | None, whole: bool) -> Backb
         _check_size(name, size, model.patch_embed.patch_size)
         model.set_input_size(img_size=size)
     return wrap_timm(name, model, CONTROL_DATA | WHOLE if whole else CONTROL_DATA, pretrained=True)
+
+
+def _load_scratch(name: str, size: tuple[int, int] | None, whole: bool) -> Backbone:
+    model, _ = scratch.load(name)
+    if size is not None:
+        _check_size(name, size, model.patch_embed.patch_size)
+        model.set_input_size(img_size=size)
+    return wrap_timm(name, model, scratch.DATA | WHOLE if whole else scratch.DATA, pretrained=True)
 
 
 def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool) -> Backbone:

@@ -1,0 +1,275 @@
+"""Train small Vision Transformers that differ in nothing but their registers: a supervised recipe in the manner of DeiT.
+
+Optimiser, schedule, augmentation, mixing and weight average are timm's, as in its training script (which is no library, hence
+the loop here). Every random draw is a function of the seed and of the step or the position in the data, never of a stream that
+goes on: a training that was stopped goes on to the bit, any number of loading workers gives the same batches, and twins see
+the same images in the same order with the same augmentations.
+"""
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from timm.data import Mixup, create_transform
+from timm.loss import SoftTargetCrossEntropy
+from timm.optim import create_optimizer_v2
+from timm.scheduler import CosineLRScheduler
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from helpers import scratch
+from helpers.capture import ClsAttention, Output, TokenNorms, capture
+from helpers.images import Images, load_train_test
+from helpers.measures.norms import norm_ratio, outliers
+from helpers.models import wrap_timm
+from helpers.scratch import Recipe
+
+RULE = "median:3"
+DATA_SEED = 2026  # of the choice of images: the seed of a recipe changes the training, never the data
+PRESETS = {
+    "cpu": Recipe(),
+    # No [CLS]: the head reads the mean of the patches.
+    "gap": Recipe(pool="avg"),
+    # What might provoke artifacts.
+    "deep": Recipe(depth=16),
+    "long": Recipe(steps=6000),
+    "no-decay": Recipe(weight_decay=0.0),
+    "little-data": Recipe(n_train=200),
+    "fine": Recipe(image_size=96),
+    "cifar10": Recipe(train="data:cifar10-jpeg/train", test="data:cifar10-jpeg/test", n_train=10000, scale=0.5),
+    # For one GPU, some two minutes each; the weights stay below 4 MB.
+    "gpu": Recipe(image_size=128, width=128, depth=9, n_train=16000, n_test=1000, steps=12000, batch_size=256, drop_path=0.1),
+}  # fmt: skip
+
+
+class Diverged(ArithmeticError):
+    """The loss is not finite."""
+
+
+class Trained(NamedTuple):
+    """What became of one training: 'trained', 'kept' (it was finished before) or 'failed' with the reason."""
+
+    name: str
+    status: str
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def train_all(
+    recipes: Mapping[str, Recipe],
+    folder: Path,
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+    jobs: int = 1,
+    about: Mapping[str, Any],
+    report: Callable[[Trained], None] = print,
+) -> list[Trained]:
+    """Train each recipe, `jobs` at a time, into `folder`/NAME.safetensors and NAME.json (see helpers/scratch.py).
+
+    A training that was stopped goes on from its last checkpoint; one that is finished is kept. One that fails does not stop the
+    others. Every process computes with one thread, so that the number of cores changes nothing.
+
+    Args:
+        recipes: by name of the model.
+        about: provenance, with the power `energy_kw` of the whole machine, which trainings at the same time share.
+        report: called as each one ends.
+    """
+    outcomes = []
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        about = {**about, "jobs": jobs}
+        waiting = [pool.submit(_produce, name, recipe, folder, device, workers, about) for name, recipe in recipes.items()]
+        try:
+            for future in as_completed(waiting):
+                outcomes.append(future.result())
+                report(outcomes[-1])
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return outcomes
+
+
+def _produce(name: str, recipe: Recipe, folder: Path, device: str, workers: int, about: Mapping[str, Any]) -> Trained:
+    """One training of `train_all`, in a process of its own."""
+    torch.set_num_threads(1)
+    weights, told, state = folder / f"{name}.safetensors", folder / f"{name}.json", folder / f".{name}"
+    try:
+        if weights.is_file() and told.is_file() and scratch.record(f"{scratch.FILE}{weights}")["recipe"] == asdict(recipe):
+            return Trained(name, "kept")
+        model, history, seconds = train(recipe, state, device, workers)
+        scratch.save(weights, model, recipe)
+        energy = seconds / 3600 * about["energy_kw"] * 1000 / about["jobs"]
+        details = {**about, "wall_s": round(seconds, 1), "energy_wh": round(energy, 2), "weights": scratch.digest(weights)}
+        scratch.write_json(told, {"recipe": asdict(recipe), "history": history, "provenance": details})
+    except (ArithmeticError, LookupError, OSError, RuntimeError, ValueError) as error:
+        return Trained(name, "failed", reason=" ".join(str(error).split()))
+    shutil.rmtree(state)
+    return Trained(name, "trained", seconds)
+
+
+def train(recipe: Recipe, folder: Path, device: str = "cpu", workers: int = 0, report: Callable[[dict], None] = lambda _: None):
+    """Train one model, or go on where its training stopped, and return (model, history, seconds of training).
+
+    Args:
+        recipe: what to train.
+        folder: where the state of the training lies, as of the last checkpoint; made if need be.
+        device: 'cpu' (float32, equal to the bit on one machine) or 'cuda' (bfloat16 autocast).
+        workers: processes that load and augment images; the batches do not depend on them.
+        report: called with the entry of each checkpoint.
+
+    Returns:
+        The averaged weights as a model on the CPU; one dict a checkpoint (see `measure`, plus `step` and `loss`, the mean
+        training loss since the last one); wall time over all parts of an interrupted training.
+
+    Raises:
+        Diverged: the loss is not finite; the message names the step and the last good checkpoint.
+        ValueError: the state in `folder` belongs to another recipe, and what `load_train_test` and `build` raise.
+    """
+    learnt, tested = load_train_test(recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED)
+    classes = int(max(learnt.labels.max(), tested.labels.max())) + 1
+    path = folder / "state.pt"
+    history, seconds, start = [], 0.0, 0
+
+    model = scratch.build(recipe, classes).to(device).train()
+    optimizer = create_optimizer_v2(model, "adamw", lr=recipe.lr, weight_decay=recipe.weight_decay)
+    schedule = CosineLRScheduler(
+        optimizer, t_initial=recipe.steps, lr_min=recipe.lr / 100, warmup_t=recipe.warmup, warmup_prefix=True, t_in_epochs=False
+    )
+    average = ModelEmaV3(model, recipe.ema, use_warmup=True)
+    if path.is_file():
+        state = torch.load(path, weights_only=True, map_location=device)
+        if state["recipe"] != asdict(recipe):
+            differ = [f.name for f in fields(recipe) if state["recipe"].get(f.name) != getattr(recipe, f.name)]
+            raise ValueError(f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another folder")
+        model.load_state_dict(state["model"])
+        average.module.load_state_dict(state["average"])
+        optimizer.load_state_dict(state["optimizer"])
+        history, seconds, start = state["history"], state["seconds"], state["step"]
+
+    loader = DataLoader(
+        Batches(learnt, recipe, start), batch_size=recipe.batch_size, num_workers=workers, pin_memory=device != "cpu"
+    )
+    mixing = float(recipe.mixup > 0 or recipe.cutmix > 0)
+    mix = Mixup(recipe.mixup, recipe.cutmix, prob=mixing, label_smoothing=recipe.smoothing, num_classes=classes)
+    loss_of, marks, losses = SoftTargetCrossEntropy(), _marks(recipe), []
+    clock = time.perf_counter()
+    batches = iter(loader)
+    for step in range(start, recipe.steps + 1):
+        if step in marks and (step > start or not history):
+            entry = {"step": step, "loss": float(np.mean(losses)) if losses else None, **measure(average.module, tested)}
+            history, losses = [*history, entry], []
+            now = time.perf_counter()
+            seconds, clock = seconds + now - clock, now
+            state = {
+                "recipe": asdict(recipe), "step": step, "model": model.state_dict(), "average": average.module.state_dict(),
+                "optimizer": optimizer.state_dict(), "history": history, "seconds": seconds,
+            }  # fmt: skip
+            _save(state, path)
+            report(entry)
+        if step == recipe.steps:
+            break
+        x, y = (value.to(device, non_blocking=True) for value in next(batches))
+        seed_all(recipe.seed, 1, step)
+        x, y = mix(x, y)
+        schedule.step_update(step)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=device != "cpu"):
+            loss = loss_of(model(x).float(), y)
+        if not loss.isfinite():
+            good = f"the last good checkpoint is that of step {history[-1]['step']}, in {path}"
+            raise Diverged(f"the loss is {loss.item()} at step {step}; {good}; train again with a lower lr")
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update(model, step=step)
+        losses.append(loss.item())
+    return average.module.cpu(), history, seconds
+
+
+def measure(model: nn.Module, images: Images) -> dict[str, Any]:
+    """What is followed along a training, on test images and with the averaged weights.
+
+    `accuracy` (%); of the patches after the last block, before the final LayerNorm: `outlier_images` and `outlier_tokens`
+    (shares, 3 x the median) and `norm_median`; `norm_ratio`, the 99.9th percentile of their norms over the median, for each
+    block; for each register `register_norm`, its norm over that median, and `register_attention`, its share of the attention
+    of [CLS] in the last block.
+    """
+    training, device = model.training, next(model.parameters()).device
+    backbone = wrap_timm("the model in training", model.eval(), scratch.DATA, pretrained=True)
+    layout, has_cls = backbone.layout, backbone.layout.cls
+    reducers = [TokenNorms(), Output(), *([ClsAttention()] if has_cls else [])]
+    kept = capture(backbone, images, reducers, batch_size=64, device=device, progress=False)
+    model.train(training)
+    norms = kept["token_norms"]
+    patches = layout.patch_tokens(norms, dim=-1)
+    found, median = outliers(patches[:, -1], RULE), patches[:, -1].median()
+    registers = layout.register_tokens(norms[:, -1], dim=-1) / median
+    correct = kept["output"].argmax(-1) == torch.as_tensor(images.labels)
+    entry = {
+        "accuracy": 100 * correct.float().mean().item(),
+        "outlier_images": found.any(1).float().mean().item(),
+        "outlier_tokens": found.float().mean().item(),
+        "norm_median": median.item(),
+        "norm_ratio": [norm_ratio(block) for block in patches.unbind(1)],
+        "register_norm": registers.mean(0).tolist(),
+    }
+    if has_cls:
+        entry["register_attention"] = layout.register_tokens(kept["cls_attention"][:, 0], dim=-1).mean(0).tolist()
+    return entry
+
+
+class Batches(Dataset):
+    """The images of a training in their order, one item a position: epoch after epoch, each in an order of its own.
+
+    Item i is a function of the recipe and i alone. All images are kept decoded in memory.
+    """
+
+    def __init__(self, images: Images, recipe: Recipe, start: int = 0):
+        """`start`: the step to begin with."""
+        self.pictures, self.labels = list(images), images.labels
+        self.recipe, self.first = recipe, start * recipe.batch_size
+        shown = {name: scratch.DATA[name] for name in ("mean", "std", "interpolation")}
+        changes = {
+            "scale": (recipe.scale, 1.0),
+            "auto_augment": recipe.augment or None,
+            "re_prob": recipe.erase,
+            "re_mode": "pixel",
+        }
+        self.transform = create_transform(recipe.image_size, is_training=True, **shown, **changes)
+
+    def __len__(self) -> int:
+        return self.recipe.steps * self.recipe.batch_size - self.first
+
+    def __getitem__(self, item: int) -> tuple[Tensor, int]:
+        epoch, place = divmod(self.first + item, len(self.pictures))
+        index = np.random.default_rng((self.recipe.seed, epoch)).permutation(len(self.pictures))[place]
+        seed_all(self.recipe.seed, 0, self.first + item)
+        return self.transform(self.pictures[index]), int(self.labels[index])
+
+
+def seed_all(*key: int) -> None:
+    """Seed the generators of torch, NumPy and Python, which timm's augmentations draw from, with numbers that say what for."""
+    seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _marks(recipe: Recipe) -> set[int]:
+    return {round(recipe.steps * k / (recipe.checkpoints - 1)) for k in range(recipe.checkpoints)}
+
+
+def _save(state: dict, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    torch.save(state, new)
+    new.replace(path)
