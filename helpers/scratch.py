@@ -5,10 +5,13 @@ training, device, time, energy). Both lie in `helpers/weights` for the models th
 """
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,9 @@ WEIGHTS = Path(__file__).resolve().parent / "weights"
 # What the models expect; 1.0 shows them the whole image.
 DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
+# The range of a number in a recipe, where it is not 'at least 1' (whole numbers) or 'at least 0' (the others).
+_LEAST = {"registers": 0, "warmup": 0, "seed": 0}
+_SHARES = ("smoothing", "drop_path", "erase", "scale", "ema")
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Recipe:
         registers: number of register tokens after [CLS].
         pool: 'token' (the head reads [CLS]) or 'avg' (no [CLS]; it reads the mean of the patches).
         steps, batch_size: length of the training.
-        lr, weight_decay, warmup: of AdamW; the learning rate rises over `warmup` steps and falls to 1 % along a cosine.
+        lr, weight_decay, warmup: of AdamW; the learning rate rises over `warmup` steps, then falls towards 1 % along a cosine.
         clip: largest gradient norm.
         drop_path: rate of the last block; it rises linearly from 0 in the first.
         mixup, cutmix, smoothing: strengths alpha, and label smoothing.
@@ -46,6 +52,7 @@ class Recipe:
         ema: decay of the average of the weights, which is what is measured and kept.
         checkpoints: measurements along the training, the start and the end among them.
         seed: of weights, order and augmentations.
+        objective: 'supervised', or 'self-distillation' with so many `prototypes`; then mixing and smoothing are not used.
     """
 
     train: str = "scenes"
@@ -75,20 +82,32 @@ class Recipe:
     ema: float = 0.99
     checkpoints: int = 11
     seed: int = 0
+    objective: str = "supervised"
+    prototypes: int = 256
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where it cannot be trained."""
+        for field in fields(self):
+            value, least = getattr(self, field.name), _LEAST.get(field.name, int(field.type is int))
+            most = 1 if field.name in _SHARES else math.inf
+            if field.type is not str and not (least <= value <= most and value < math.inf):
+                raise ValueError(f"{field.name} is {value}; give at least {least}" + (" and at most 1" if most == 1 else ""))
+        for name, choices in (("pool", ("token", "avg")), ("objective", ("supervised", "self-distillation"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose {choices[0]!r} or {choices[1]!r}")
+        if self.image_size % self.patch_size or self.width % self.heads:
+            raise ValueError(
+                f"image size {self.image_size} must be a multiple of the patch size {self.patch_size}, "
+                f"and width {self.width} one of the number of heads {self.heads}"
+            )
+        if not 2 <= self.checkpoints <= self.steps + 1:
+            raise ValueError(f"{self.checkpoints} checkpoints of {self.steps} steps; take at least 2, and at most steps + 1")
+        if self.batch_size % 2:
+            raise ValueError(f"batch_size is {self.batch_size}; give an even number, since mixing takes images in pairs")
 
 
 def build(recipe: Recipe, classes: int) -> VisionTransformer:
-    """The untrained model of a recipe, seeded: twins with the same seed start equal to the bit in all that both have.
-
-    Raises ValueError for sizes that do not fit each other.
-    """
-    if recipe.pool not in ("token", "avg"):
-        raise ValueError(f"pool is {recipe.pool!r}; choose 'token' ([CLS]) or 'avg' (mean of the patches)")
-    if recipe.image_size % recipe.patch_size or recipe.width % recipe.heads:
-        raise ValueError(
-            f"image size {recipe.image_size} must be a multiple of the patch size {recipe.patch_size}, "
-            f"and width {recipe.width} one of the number of heads {recipe.heads}"
-        )
+    """The untrained model of a recipe, seeded: twins with the same seed start equal to the bit in all that both have."""
 
     def model(registers: int) -> VisionTransformer:
         return VisionTransformer(
@@ -119,14 +138,39 @@ def name_of(label: str, registers: int, seed: int = 0) -> str:
     return f"{SHIPPED}{'' if label == 'cpu' else f'{label}-'}reg{registers}{f'-seed{seed}' if seed else ''}"
 
 
+def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tuple[int, int], str]:
+    """(registers, seed) -> models trained like `name`, which itself has no registers: 'scratch-reg0', 'scratch-reg4-seed1', ...
+
+    Raises ValueError where `name` is not called like a model without registers, or a model of its family is not there.
+    """
+    head, mark, tail = name.rpartition("reg0")
+    if not name.startswith(PREFIXES) or not mark or tail not in ("", ".safetensors"):
+        raise ValueError(f"{name!r} names no family of trained models; give its member without registers, such as 'scratch-reg0'")
+    members = {
+        (count, seed): head + name_of("cpu", count, seed).removeprefix(SHIPPED) + tail
+        for seed, count in itertools.product(seeds, registers)
+    }
+    if missing := [member for member in members.values() if not path_of(member).is_file()]:
+        raise ValueError(
+            f"the weights of {missing[0]!r} are not there ({len(missing)} of {len(members)} in its family); "
+            "train it with `python -m helpers train`, or leave its number of registers or its seed out"
+        )
+    return members
+
+
 def path_of(name: str) -> Path:
     """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if they are there."""
     return Path(name.removeprefix(FILE)) if name.startswith(FILE) else WEIGHTS / f"{name}.safetensors"
 
 
 def save(path: Path, model: nn.Module, recipe: Recipe) -> None:
-    """Write the weights in float16, the recipe beside them in the file's metadata."""
+    """Write the weights in float16, the recipe beside them in the file's metadata.
+
+    Raises ValueError where a weight is too large for float16.
+    """
     weights = {name: value.detach().to("cpu", torch.float16).contiguous() for name, value in model.state_dict().items()}
+    if not all(value.isfinite().all() for value in weights.values()):
+        raise ValueError(f"a weight of {path.stem} is too large for float16; train with a lower lr")
     with _whole(path) as new:
         save_file(weights, new, metadata={"recipe": json.dumps(asdict(recipe))})
 
@@ -163,11 +207,16 @@ def load(name: str) -> tuple[VisionTransformer, Recipe]:
     Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote or its weights do not fit its recipe.
     """
     path = path_of(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model at {path}; train it with `python -m helpers train`")
     try:
         with safe_open(path, "pt") as file:
-            recipe = Recipe(**json.loads(file.metadata()["recipe"]))
+            text = (file.metadata() or {}).get("recipe", "null")
             weights = {key: file.get_tensor(key).float() for key in file.keys()}
-    except (SafetensorError, TypeError, KeyError, ValueError) as error:
+        if not isinstance(told := json.loads(text), dict):
+            raise ValueError("it has no recipe")
+        recipe = Recipe(**told)
+    except (SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is not a checkpoint of this project ({error}); train it again") from None
     model = build(recipe, classes=len(weights.get("head.bias", ())))
     try:
@@ -181,13 +230,69 @@ def load(name: str) -> tuple[VisionTransformer, Recipe]:
 def record(name: str) -> dict[str, Any]:
     """How a model came to be: `recipe`, `history` (one entry a checkpoint), `provenance`.
 
-    Raises FileNotFoundError, or ValueError where weights lie beside it that are not the ones it tells of.
+    Raises FileNotFoundError, or ValueError where it is no record, or weights lie beside it that are not the ones it tells of.
     """
     path = path_of(name).with_suffix(".json")
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = _read(path)
     weights = path.with_suffix(".safetensors")
     if weights.is_file() and digest(weights) != data["provenance"]["weights"]:
-        raise ValueError(f"{path.name} does not tell of the weights beside it (another sha256); train them again")
+        raise ValueError(f"{path.name} does not tell of the weights beside it (another sha256); delete both and train again")
+    return data
+
+
+def records(label: str) -> dict[tuple[int, int], dict[str, Any]]:
+    """(registers, seed) -> record of each training of the preset `label` that is told of here, whether its weights are or not.
+
+    Raises ValueError where there is none.
+    """
+    found = {}
+    for path in WEIGHTS.glob(f"{name_of(label, 0).removesuffix('0')}*.json"):
+        recipe = (data := record(path.stem))["recipe"]
+        if path.stem == name_of(label, recipe["registers"], recipe["seed"]):
+            found[recipe["registers"], recipe["seed"]] = data
+    if not found:
+        raise ValueError(
+            f"no training of the preset {label!r} is recorded; run `python -m helpers train {label}`, or leave it out"
+        )
+    return dict(sorted(found.items()))
+
+
+def summary(told: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the `records` of one preset came to, one row for each number of registers.
+
+    'registers'; 'trainings', their number; over all their checkpoints the largest 'outlier_images', 'norm_ratio' (last block) and
+    'norm_ratio_anywhere' (any block); 'accuracy', the mean at their ends.
+    """
+    rows = []
+    for registers in dict.fromkeys(count for count, _ in told):
+        histories = [record["history"] for (count, _), record in told.items() if count == registers]
+        entries = list(itertools.chain(*histories))
+        rows.append({
+            "registers": registers,
+            "trainings": len(histories),
+            "outlier_images": max(entry["outlier_images"] for entry in entries),
+            "norm_ratio": max(entry["norm_ratio"][-1] for entry in entries),
+            "norm_ratio_anywhere": max(max(entry["norm_ratio"]) for entry in entries),
+            "accuracy": statistics.fmean(history[-1]["accuracy"] for history in histories),
+        })  # fmt: skip
+    return rows
+
+
+def changes(recipe: Mapping[str, Any]) -> str:
+    """What a recipe changes in the plain one, registers and seed aside: 'steps 6000, weight_decay 0.0'; '' for nothing."""
+    plain = asdict(Recipe())
+    differ = {key: value for key, value in recipe.items() if key not in ("registers", "seed") and plain.get(key) != value}
+    return ", ".join(f"{key} {value}" for key, value in differ.items())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        missing = {"recipe", "history", "provenance"} - set(data)
+        if missing or "weights" not in data["provenance"]:
+            raise ValueError(f"it has no {min(missing, default='sha256 of the weights')}")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is not the record of a training ({error}); delete it and train again") from None
     return data
 
 
@@ -198,7 +303,9 @@ def digest(path: Path) -> str:
 
 def card(folder: Path) -> str:
     """The model card, as Markdown, of all models trained into `folder`, from their records; '' where there is none."""
-    told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{SHIPPED}*.json"))}
+    told = {path.stem: _read(path) for path in sorted(folder.glob(f"{SHIPPED}*.json"))}
+    if not told:
+        return ""
     rows, commands = [], {}
     for name, record in told.items():
         recipe, last, made = record["recipe"], record["history"][-1], record["provenance"]
@@ -206,9 +313,7 @@ def card(folder: Path) -> str:
         numbers = (f"{last['accuracy']:.1f}", f"{100 * last['outlier_images']:.1f}", f"{made['wall_s'] / 60:.1f}")
         about = (recipe["registers"], recipe["seed"], *numbers, f"{made['energy_wh']:.1f}", made["device"], shipped)
         rows.append("| " + " | ".join(map(str, (f"`{name}`", *about))) + " |")
-        plain = asdict(Recipe(registers=recipe["registers"], seed=recipe["seed"]))
-        differs = ", ".join(f"{key} {value}" for key, value in recipe.items() if plain.get(key) != value)
-        commands[made["command"]] = differs
+        commands[made["command"]] = changes(recipe)
     return _CARD.format(
         recipe=", ".join(f"{key} {value}" for key, value in asdict(Recipe()).items() if key not in ("registers", "seed")),
         commands="\n".join(f"- `{command}`: {differs or 'the recipe above'}" for command, differs in commands.items()),

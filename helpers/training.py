@@ -1,4 +1,5 @@
-"""Train small Vision Transformers that differ in nothing but their registers: a supervised recipe in the manner of DeiT.
+"""Train small Vision Transformers that differ in nothing but their registers: supervised in the manner of DeiT, or by
+self-distillation in the manner of DINO.
 
 Optimiser, schedule, augmentation, mixing and weight average are timm's, as in its training script (which is no library, hence
 the loop here). Every random draw is a function of the seed and of the step or the position in the data, never of a stream that
@@ -6,11 +7,13 @@ goes on: a training that was stopped goes on to the bit, any number of loading w
 the same images in the same order with the same augmentations.
 """
 
+import pickle
 import random
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, fields
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,16 +21,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from timm.data import Mixup, create_transform
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from helpers import scratch
-from helpers.capture import ClsAttention, Output, TokenNorms, capture
+from helpers.capture import ClsAttention, Feature, Output, TokenNorms, capture
 from helpers.images import Images, load_train_test
 from helpers.measures.norms import norm_ratio, outliers
 from helpers.models import wrap_timm
@@ -40,12 +45,12 @@ PRESETS = {
     # No [CLS]: the head reads the mean of the patches.
     "gap": Recipe(pool="avg"),
     # What might provoke artifacts.
+    "self-distillation": Recipe(objective="self-distillation"),
     "deep": Recipe(depth=16),
-    "long": Recipe(steps=6000),
     "no-decay": Recipe(weight_decay=0.0),
-    "little-data": Recipe(n_train=200),
-    "fine": Recipe(image_size=96),
-    "cifar10": Recipe(train="data:cifar10-jpeg/train", test="data:cifar10-jpeg/test", n_train=10000, scale=0.5),
+    "fine": Recipe(image_size=96),  # 144 patches in place of 64
+    "long": Recipe(n_train=200, steps=6000),  # long training on little data
+    "cifar10": Recipe(train="data:cifar10-jpeg/train", test="data:cifar10-jpeg/test", n_train=10000),
     # For one GPU, some two minutes each; the weights stay below 4 MB.
     "gpu": Recipe(image_size=128, width=128, depth=9, n_train=16000, n_test=1000, steps=12000, batch_size=256, drop_path=0.1),
 }  # fmt: skip
@@ -87,10 +92,14 @@ def train_all(
     outcomes = []
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         about = {**about, "jobs": jobs}
-        waiting = [pool.submit(_produce, name, recipe, folder, device, workers, about) for name, recipe in recipes.items()]
+        waiting = {pool.submit(_produce, name, recipe, folder, device, workers, about): name for name, recipe in recipes.items()}
         try:
             for future in as_completed(waiting):
-                outcomes.append(future.result())
+                try:
+                    outcomes.append(future.result())
+                except BrokenProcessPool:
+                    reason = "its process, or that of another, was killed (out of memory?); the same command goes on from there"
+                    outcomes.append(Trained(waiting[future], "failed", reason=reason))
                 report(outcomes[-1])
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -103,15 +112,17 @@ def _produce(name: str, recipe: Recipe, folder: Path, device: str, workers: int,
     torch.set_num_threads(1)
     weights, told, state = folder / f"{name}.safetensors", folder / f"{name}.json", folder / f".{name}"
     try:
-        if weights.is_file() and told.is_file() and scratch.record(f"{scratch.FILE}{weights}")["recipe"] == asdict(recipe):
+        if weights.is_file() and told.is_file():
+            scratch.record(own := f"{scratch.FILE}{weights}")
+            _check_same(weights, scratch.load(own)[1], recipe)
             return Trained(name, "kept")
         model, history, seconds = train(recipe, state, device, workers)
         scratch.save(weights, model, recipe)
         energy = seconds / 3600 * about["energy_kw"] * 1000 / about["jobs"]
         details = {**about, "wall_s": round(seconds, 1), "energy_wh": round(energy, 2), "weights": scratch.digest(weights)}
         scratch.write_json(told, {"recipe": asdict(recipe), "history": history, "provenance": details})
-    except (ArithmeticError, LookupError, OSError, RuntimeError, ValueError) as error:
-        return Trained(name, "failed", reason=" ".join(str(error).split()))
+    except Exception as error:  # whatever it is, the others go on
+        return Trained(name, "failed", reason=" ".join(str(error).split()) or type(error).__name__)
     shutil.rmtree(state)
     return Trained(name, "trained", seconds)
 
@@ -131,47 +142,58 @@ def train(recipe: Recipe, folder: Path, device: str = "cpu", workers: int = 0, r
         training loss since the last one); wall time over all parts of an interrupted training.
 
     Raises:
-        Diverged: the loss is not finite; the message names the step and the last good checkpoint.
-        ValueError: the state in `folder` belongs to another recipe, and what `load_train_test` and `build` raise.
+        Diverged: loss, weights or norms are not finite; the message names the step and the last good checkpoint.
+        ValueError: the state in `folder` is damaged or belongs to another recipe, and what `load_train_test` raises.
+
+    Seeds the global generators of torch, NumPy and Python.
     """
     learnt, tested = load_train_test(recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED)
-    classes = int(max(learnt.labels.max(), tested.labels.max())) + 1
     path = folder / "state.pt"
     history, seconds, start = [], 0.0, 0
 
-    model = scratch.build(recipe, classes).to(device).train()
+    objective = OBJECTIVES[recipe.objective](recipe, classes=int(max(learnt.labels.max(), tested.labels.max())) + 1).to(device)
+    model = scratch.build(recipe, objective.outputs).to(device).train()
     optimizer = create_optimizer_v2(model, "adamw", lr=recipe.lr, weight_decay=recipe.weight_decay)
     schedule = CosineLRScheduler(
         optimizer, t_initial=recipe.steps, lr_min=recipe.lr / 100, warmup_t=recipe.warmup, warmup_prefix=True, t_in_epochs=False
     )
     average = ModelEmaV3(model, recipe.ema, use_warmup=True)
     if path.is_file():
-        state = torch.load(path, weights_only=True, map_location=device)
-        if state["recipe"] != asdict(recipe):
-            differ = [f.name for f in fields(recipe) if state["recipe"].get(f.name) != getattr(recipe, f.name)]
-            raise ValueError(f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another folder")
+        try:
+            state = torch.load(path, weights_only=True, map_location=device)
+            made = Recipe(**state["recipe"])
+        except (EOFError, KeyError, RuntimeError, TypeError, pickle.UnpicklingError):
+            raise ValueError(f"{path} is not a whole state of a training; delete it to start anew") from None
+        _check_same(path, made, recipe)
         model.load_state_dict(state["model"])
         average.module.load_state_dict(state["average"])
         optimizer.load_state_dict(state["optimizer"])
+        objective.load_state_dict(state["objective"])
         history, seconds, start = state["history"], state["seconds"], state["step"]
 
     loader = DataLoader(
         Batches(learnt, recipe, start), batch_size=recipe.batch_size, num_workers=workers, pin_memory=device != "cpu"
     )
-    mixing = float(recipe.mixup > 0 or recipe.cutmix > 0)
-    mix = Mixup(recipe.mixup, recipe.cutmix, prob=mixing, label_smoothing=recipe.smoothing, num_classes=classes)
-    loss_of, marks, losses = SoftTargetCrossEntropy(), _marks(recipe), []
+    marks, losses = _marks(recipe), []
     clock = time.perf_counter()
     batches = iter(loader)
     for step in range(start, recipe.steps + 1):
         if step in marks and (step > start or not history):
-            entry = {"step": step, "loss": float(np.mean(losses)) if losses else None, **measure(average.module, tested)}
+            if not all(value.isfinite().all() for one in (model, average.module) for value in one.state_dict().values()):
+                raise _diverged("the weights are not finite", step, history, path)
+            entry = {
+                "step": step,
+                "loss": float(np.mean(losses)) if losses else None,
+                **measure(average.module, tested, objective.classifies),
+            }
+            if not np.isfinite([entry["norm_median"], *entry["norm_ratio"]]).all():
+                raise _diverged("the norms are not finite", step, history, path)
             history, losses = [*history, entry], []
             now = time.perf_counter()
             seconds, clock = seconds + now - clock, now
             state = {
                 "recipe": asdict(recipe), "step": step, "model": model.state_dict(), "average": average.module.state_dict(),
-                "optimizer": optimizer.state_dict(), "history": history, "seconds": seconds,
+                "optimizer": optimizer.state_dict(), "objective": objective.state_dict(), "history": history, "seconds": seconds,
             }  # fmt: skip
             _save(state, path)
             report(entry)
@@ -179,26 +201,80 @@ def train(recipe: Recipe, folder: Path, device: str = "cpu", workers: int = 0, r
             break
         x, y = (value.to(device, non_blocking=True) for value in next(batches))
         seed_all(recipe.seed, 1, step)
-        x, y = mix(x, y)
         schedule.step_update(step)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=device != "cpu"):
-            loss = loss_of(model(x).float(), y)
+            loss = objective(model, average.module, x, y)
         if not loss.isfinite():
-            good = f"the last good checkpoint is that of step {history[-1]['step']}, in {path}"
-            raise Diverged(f"the loss is {loss.item()} at step {step}; {good}; train again with a lower lr")
+            raise _diverged(f"the loss is {loss.item()}", step, history, path)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         optimizer.step()
         optimizer.zero_grad()
         average.update(model, step=step)
         losses.append(loss.item())
-    return average.module.cpu(), history, seconds
+    trained = average.module.cpu()
+    if not objective.classifies:
+        trained.reset_classifier(0)
+    return trained, history, seconds
 
 
-def measure(model: nn.Module, images: Images) -> dict[str, Any]:
+class Supervised(nn.Module):
+    """Soft-target cross-entropy on mixed images, as DeiT has it (Touvron et al. 2021, without its distillation)."""
+
+    classifies = True
+
+    def __init__(self, recipe: Recipe, classes: int):
+        super().__init__()
+        self.outputs, mixing = classes, float(recipe.mixup > 0 or recipe.cutmix > 0)
+        self.mix = Mixup(recipe.mixup, recipe.cutmix, prob=mixing, label_smoothing=recipe.smoothing, num_classes=classes)
+        self.loss = SoftTargetCrossEntropy()
+
+    def forward(self, model: nn.Module, average: nn.Module, x: Float[Tensor, "image 3 h w"], y: Int[Tensor, " image"]) -> Tensor:
+        x, y = self.mix(x, y)
+        return self.loss(model(x).float(), y)
+
+
+class SelfDistillation(nn.Module):
+    """Two views of an image must agree: the model on one names the prototypes that its average names on the other.
+
+    Caron et al. 2021 (DINO), equation 1 with its centring and sharpening, with two whole views and a cosine head; their small
+    crops and their three-layer head are left out. Labels are not used.
+    """
+
+    classifies = False
+    STUDENT, TEACHER, CENTRE = 0.1, 0.04, 0.9  # the two temperatures and the centre's decay, as in the paper
+
+    def __init__(self, recipe: Recipe, classes: int):
+        super().__init__()
+        self.outputs = recipe.prototypes
+        self.register_buffer("centre", torch.zeros(recipe.prototypes))
+
+    def forward(
+        self, model: nn.Module, average: nn.Module, x: Float[Tensor, "image 2 3 h w"], y: Int[Tensor, " image"]
+    ) -> Tensor:
+        views = x.transpose(0, 1).flatten(0, 1)  # the first view of every image, then the second
+        with torch.no_grad():
+            taught = _cosines(average, views)
+            target = ((taught - self.centre) / self.TEACHER).softmax(-1)
+            self.centre.lerp_(taught.mean(0), 1 - self.CENTRE)
+        log = (_cosines(model, views) / self.STUDENT).log_softmax(-1)
+        return -(target.roll(len(x), 0) * log).sum(-1).mean()
+
+
+def _cosines(model: nn.Module, x: Float[Tensor, "image 3 h w"]) -> Float[Tensor, "image prototype"]:
+    """Cosine of each image's feature with each prototype, the rows of the head's weight."""
+    feature = model.forward_head(model.forward_features(x), pre_logits=True)
+    return (F.normalize(feature, dim=-1) @ F.normalize(model.head.weight, dim=-1).mT).float()
+
+
+OBJECTIVES = {"supervised": Supervised, "self-distillation": SelfDistillation}
+
+
+def measure(model: nn.Module, images: Images, classifies: bool = True) -> dict[str, Any]:
     """What is followed along a training, on test images and with the averaged weights.
 
-    `accuracy` (%); of the patches after the last block, before the final LayerNorm: `outlier_images` and `outlier_tokens`
+    `accuracy` (%) of the head or, where it names no classes, how often the nearest other image by the cosine of the features is
+    of the same class; of the patches after the last block, before the final LayerNorm: `outlier_images` and `outlier_tokens`
     (shares, 3 x the median) and `norm_median`; `norm_ratio`, the 99.9th percentile of their norms over the median, for each
     block; for each register `register_norm`, its norm over that median, and `register_attention`, its share of the attention
     of [CLS] in the last block.
@@ -206,16 +282,17 @@ def measure(model: nn.Module, images: Images) -> dict[str, Any]:
     training, device = model.training, next(model.parameters()).device
     backbone = wrap_timm("the model in training", model.eval(), scratch.DATA, pretrained=True)
     layout, has_cls = backbone.layout, backbone.layout.cls
-    reducers = [TokenNorms(), Output(), *([ClsAttention()] if has_cls else [])]
+    reducers = [TokenNorms(), Feature(), Output(), *([ClsAttention()] if has_cls else [])]
     kept = capture(backbone, images, reducers, batch_size=64, device=device, progress=False)
     model.train(training)
     norms = kept["token_norms"]
     patches = layout.patch_tokens(norms, dim=-1)
     found, median = outliers(patches[:, -1], RULE), patches[:, -1].median()
     registers = layout.register_tokens(norms[:, -1], dim=-1) / median
-    correct = kept["output"].argmax(-1) == torch.as_tensor(images.labels)
+    labels = torch.as_tensor(images.labels)
+    named = labels[_nearest(kept["feature"])] if not classifies else kept["output"].argmax(-1)
     entry = {
-        "accuracy": 100 * correct.float().mean().item(),
+        "accuracy": 100 * (named == labels).float().mean().item(),
         "outlier_images": found.any(1).float().mean().item(),
         "outlier_tokens": found.float().mean().item(),
         "norm_median": median.item(),
@@ -225,6 +302,12 @@ def measure(model: nn.Module, images: Images) -> dict[str, Any]:
     if has_cls:
         entry["register_attention"] = layout.register_tokens(kept["cls_attention"][:, 0], dim=-1).mean(0).tolist()
     return entry
+
+
+def _nearest(features: Float[Tensor, "image width"]) -> Int[Tensor, " image"]:
+    """The nearest other image of each, by cosine."""
+    directions = F.normalize(features, dim=-1)
+    return (directions @ directions.mT).fill_diagonal_(-1).argmax(-1)
 
 
 class Batches(Dataset):
@@ -253,7 +336,10 @@ class Batches(Dataset):
         epoch, place = divmod(self.first + item, len(self.pictures))
         index = np.random.default_rng((self.recipe.seed, epoch)).permutation(len(self.pictures))[place]
         seed_all(self.recipe.seed, 0, self.first + item)
-        return self.transform(self.pictures[index]), int(self.labels[index])
+        picture, label = self.pictures[index], int(self.labels[index])
+        if self.recipe.objective == "self-distillation":
+            return torch.stack([self.transform(picture), self.transform(picture)]), label
+        return self.transform(picture), label
 
 
 def seed_all(*key: int) -> None:
@@ -266,6 +352,18 @@ def seed_all(*key: int) -> None:
 
 def _marks(recipe: Recipe) -> set[int]:
     return {round(recipe.steps * k / (recipe.checkpoints - 1)) for k in range(recipe.checkpoints)}
+
+
+def _diverged(what: str, step: int, history: list[dict], path: Path) -> Diverged:
+    good = f"the last good checkpoint is that of step {history[-1]['step']}, in {path}" if history else "there is no checkpoint"
+    return Diverged(f"{what} at step {step}; {good}; train with a lower lr, into another folder")
+
+
+def _check_same(path: Path, made: Recipe, asked: Recipe) -> None:
+    """Raise ValueError where what lies at `path` was made with another recipe than the one asked for."""
+    differ = [field.name for field in fields(asked) if getattr(made, field.name) != getattr(asked, field.name)]
+    if differ:
+        raise ValueError(f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another folder or name")
 
 
 def _save(state: dict, path: Path) -> None:
