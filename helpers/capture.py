@@ -10,10 +10,11 @@ says by `of` what it is for one batch.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +29,13 @@ from helpers.tokens import TokenLayout
 Blocks = str | int | Sequence[int]
 ROWS = 2**22  # numbers in one chunk of attention rows: 16 MB in float32
 PARTS = ("patches", "registers", "cls", "bias", "skip")  # of [CLS] after an attention layer; the first three are attended to
+
+
+@runtime_checkable
+class Accumulator(Protocol):
+    """A summary that takes one batch (image, ...) after another."""
+
+    def update(self, values: Tensor) -> object: ...
 
 
 class Reducer:
@@ -468,6 +476,7 @@ def capture(
     device: Any = None,
     dtype: torch.dtype = torch.float32,
     progress: bool | None = None,
+    into: Mapping[str, Sequence[Accumulator]] = MappingProxyType({}),
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
 
@@ -478,6 +487,8 @@ def capture(
         device: the model is moved there and stays; where it is now unless given.
         dtype: float32, or bfloat16 or float16 for mixed precision (autocast). What is returned is float32.
         progress: show a progress bar; only in a terminal unless given.
+        into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
+            returned, so memory does not grow with the images; helpers/shards.py keeps what is to be kept on disk.
 
     Returns:
         key -> float32 CPU tensor, first dimension image.
@@ -488,6 +499,8 @@ def capture(
     """
     layout, total = backbone.layout, len(images)
     wanted = _plan(backbone, reducers, total)
+    if unknown := into.keys() - {key for reducer in reducers for key in reducer.keys}:
+        raise ValueError(f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does")
     if total == 0 or batch_size < 1:
         raise ValueError(f"{total} images in batches of {batch_size}; both numbers must be at least 1")
     if isinstance(images, Tensor) and tuple(images.shape[1:]) != (3, *backbone.image_size):
@@ -518,14 +531,18 @@ def capture(
                 backbone(_pixels(backbone, images, start, stop).to(device, torch.float32))
             for reducer in reducers:
                 for key, value in _gather(backbone, reducer, seen).items():
-                    if key not in results:  # here, outside inference mode, so that a probe may train on it
-                        results[key] = torch.empty(total, *value.shape[1:])
-                    results[key][start:stop] = value
-                    if not results[key][start:stop].isfinite().all():
+                    value = value.to("cpu", torch.float32)
+                    if not value.isfinite().all():
                         raise ValueError(
                             f"{reducer} returned NaN or infinity in '{key}' for images {start} to {stop - 1} "
                             f"of '{backbone.name}'; look at the images and the precision ({dtype})"
                         )
+                    for summary in into.get(key, ()):
+                        summary.update(value)
+                    if key not in into:
+                        if key not in results:  # here, outside inference mode, so that a probe may train on it
+                            results[key] = torch.empty(total, *value.shape[1:])
+                        results[key][start:stop] = value
             seen.clear()
     finally:
         for handle in handles:

@@ -1,0 +1,148 @@
+"""Shards hold what one capture would return, and are mended by the same call."""
+
+import errno
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers import shards as module
+from helpers.capture import ClsAttention, FinalTokens, PatchNorms, SelectedTokens
+from helpers.capture import capture as plain
+from helpers.images import load_images
+from helpers.models import load_backbone
+from helpers.shards import Shards, capture_shards
+
+REDUCERS = [PatchNorms(), ClsAttention("all"), FinalTokens()]
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return load_backbone("control-clean")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return load_images("scenes", 5, seed=1)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The numbers of images of each capture."""
+    calls = []
+
+    def capture(backbone, images, *rest, **options):
+        calls.append(len(images))
+        return plain(backbone, images, *rest, **options)
+
+    monkeypatch.setattr(module, "capture", capture)
+    return calls
+
+
+def test_together_they_are_one_capture(tmp_path, backbone, images):
+    shards = capture_shards(tmp_path / "new" / "folder", backbone, images, REDUCERS, size=2, batch_size=2)
+    assert len(shards) == 3 and [len(part["patch_norms"]) for part in shards] == [2, 2, 1]
+    whole = plain(backbone, images, REDUCERS, batch_size=2)
+    for key, value in whole.items():
+        assert torch.equal(torch.cat([part[key] for part in shards]), value)
+    again = Shards(tmp_path / "new" / "folder")
+    assert again.images == 5 and torch.equal(again.read(2)["final_tokens"], whole["final_tokens"][4:])
+
+
+def test_positions_go_with_their_images(tmp_path, backbone):
+    pixels, positions = torch.rand(5, 3, 224, 224), torch.arange(5)[:, None]
+    shards = capture_shards(tmp_path, backbone, pixels, [SelectedTokens(positions)], size=2)
+    whole = plain(backbone, pixels, [SelectedTokens(positions)])["tokens"]
+    torch.testing.assert_close(torch.cat([part["tokens"] for part in shards]), whole)
+
+
+def test_what_is_there_is_kept_and_what_is_damaged_made_again(tmp_path, backbone, images, counted):
+    made = capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    wanted = made.read(1)
+    damaged, missing = tmp_path / made.name(1), tmp_path / made.name(2)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    missing.unlink()
+    for index in (1, 2):
+        with pytest.raises(ValueError, match="missing or damaged; the same call"):
+            made.read(index)
+    counted.clear()
+    mended = capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert counted == [2, 1]
+    assert torch.equal(mended.read(1)["final_tokens"], wanted["final_tokens"])
+    capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert counted == [2, 1]
+
+
+def test_an_interrupted_capture_goes_on(tmp_path, backbone, images, counted, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        write = Shards.write
+        patch.setattr(Shards, "write", lambda self, index, data: write(self, index, data) if index == 0 else stop())
+        with pytest.raises(KeyboardInterrupt):
+            capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", "shards.json"]
+    counted.clear()
+    assert len(list(capture_shards(tmp_path, backbone, images, REDUCERS, size=2))) == 3
+    assert counted == [2, 1]
+
+
+def test_a_full_disk_leaves_no_half_shard(tmp_path, backbone, images, monkeypatch):
+    write_bytes = Path.write_bytes
+
+    def full(path, data):
+        if "000001" in path.name:
+            write_bytes(path, data[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_bytes(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match=r"disk is full: shard 2 of 3 \(\d+ MB\) does not fit; the 1 before it are whole"):
+            capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", "shards.json"]
+    assert len(list(capture_shards(tmp_path, backbone, images, REDUCERS, size=2))) == 3
+
+
+@pytest.mark.parametrize(
+    "change, differs",
+    [
+        ({"size": 3}, "images a shard"),
+        ({"dtype": torch.bfloat16}, "dtype"),
+        ({"reducers": [PatchNorms((-1,))]}, "keep"),
+        ({"images": load_images("scenes", 5, seed=2)}, "images"),
+        ({"backbone": load_backbone("control-content")}, "model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_capture_is_refused(tmp_path, backbone, images, change, differs):
+    call = {"backbone": backbone, "images": images, "reducers": [PatchNorms()], "size": 5}
+    capture_shards(tmp_path, **call)
+    with pytest.raises(ValueError, match=rf"something else \({differs}\); choose another folder"):
+        capture_shards(tmp_path, **call | change)
+
+
+def test_bad_input(tmp_path, backbone, images):
+    with pytest.raises(FileNotFoundError, match="holds no shards.json"):
+        Shards(tmp_path)
+    with pytest.raises(ValueError, match="0 images a shard"):
+        capture_shards(tmp_path, backbone, images, REDUCERS, size=0)
+
+
+def test_the_list_tells_what_was_captured(tmp_path, backbone, images):
+    capture_shards(tmp_path, backbone, images, [PatchNorms()], size=5)
+    told = json.loads((tmp_path / "shards.json").read_text())
+    assert told["inputs"]["model"]["name"] == "control-clean" and told["inputs"]["images"]["name"] == "scenes"
+    assert told["inputs"]["keep"] == [{"reducer": "PatchNorms", "blocks": "all"}]
+
+
+def test_the_books_example_runs(tmp_path, monkeypatch, capsys):
+    text = (Path(__file__).parents[1] / "book" / "methods.md").read_text()
+    section = text.partition("## Many images")[2].partition("\n## ")[0]
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(re.findall(r"```python\n(.*?)```", section, flags=re.S)), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert "Largest(value=" in lines[0] and lines[1:] == ["torch.Size([4, 197, 64])", "torch.Size([2, 197, 64])"]
