@@ -58,7 +58,7 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
-    from . import scratch, training  # here, since only this command needs them
+    from . import images, scratch, training  # here, since only this command needs them
 
     if options.preset not in training.PRESETS:
         raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
@@ -66,6 +66,10 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     if own := texts.keys() & {"registers", "seed"}:
         raise ValueError(f"--set {min(own)}: give it as --{'seeds' if 'seed' in own else 'registers'}")
     base = checked(base, {name: parse(name, text, base.get(name, "")) for name, text in texts.items()})
+    for data in (base["train"], base["test"]):
+        images.check_name(data)
+    if "/" in (options.name or ""):
+        raise ValueError(f"--name {options.name}: it becomes part of a file's name; leave out '/'")
     recipes = {
         scratch.name_of(options.name or options.preset, registers, seed): scratch.Recipe(
             **base | {"registers": registers, "seed": seed}
@@ -73,11 +77,12 @@ def _train(project: Project, options: argparse.Namespace) -> int:
         for seed in options.seeds
         for registers in options.registers
     }
-    about = {
-        "command": shlex.join(["python", "-m", "helpers", *sys.argv[1:]]),
-        **runs.provenance(project.root),
-        **runs.hardware(options.device),
-    }
+    try:
+        hardware = runs.hardware(options.device)
+    except ValueError:
+        raise ValueError(f"there is no device {options.device!r} here; use --device cpu") from None
+    command = shlex.join(["python", "-m", "helpers", *sys.argv[1:]])
+    about = {"command": command, **runs.provenance(project.root), **hardware}
     options.out.mkdir(parents=True, exist_ok=True)
     with _Lines(len(recipes), "model") as lines:
         trained = training.train_all(
@@ -87,10 +92,11 @@ def _train(project: Project, options: argparse.Namespace) -> int:
             workers=options.workers,
             jobs=min(options.jobs or os.cpu_count() or 1, len(recipes)),
             about=about,
-            report=lambda one: lines(Outcome(one.name, one.status, one.seconds, one.reason)),
+            report=lambda one: lines(Outcome(*one)),
         )
-    (options.out / "README.md").write_text(scratch.card(options.out), encoding="utf-8")
-    return _status(trained)
+    if card := scratch.card(options.out):
+        (options.out / "README.md").write_text(card, encoding="utf-8")
+    return _status([Outcome(*one) for one in trained])
 
 
 def _book(project: Project, options: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ import jinja2
 import nbformat
 import yaml
 
-from . import pages
+from . import pages, scratch
 from .claims import Claim, Value
 from .runs import CONTROLS, Project, bundle, read_result
 
@@ -76,6 +76,7 @@ def assemble(root: Path) -> Path:
         "summary": pages.summary(rows, registry, runs),
         "claims": pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
+        "trained-models": pages.model_card(scratch.card(root / "helpers" / "weights")),
         "landing": _landing(project, runs, source),
     }
     for name, text in fragments.items():

@@ -92,6 +92,8 @@ def check_name(name: str, pretrained: bool = True) -> None:
     """Raise ValueError with the nearest name where `name` is not known."""
     if known(name, pretrained):
         return
+    if name.startswith(scratch.FILE):
+        raise ValueError(f"there is no file {str(scratch.path_of(name))!r}; `python -m helpers train` makes such models")
     names = timm.list_pretrained() + [f"{OPEN_CLIP}{arch}/{tag}" for arch, tag in open_clip.list_pretrained()]
     nearest = difflib.get_close_matches(name, [*names, *_controls().CONTROLS, *scratch.names()], n=1)
     forms = f"a timm name, '{OPEN_CLIP}ARCH/TAG', '{CONTROL}...', '{scratch.SHIPPED}...' or '{scratch.FILE}PATH'"

@@ -226,6 +226,11 @@ def errors(registry: Registry) -> str:
     return "\n\n".join(tables) or "None is recorded yet."
 
 
+def model_card(card: str) -> str:
+    """The card of the trained models (helpers/scratch.py) without its heading: the page has one."""
+    return card.partition("\n")[2].strip() or "No model has been trained here yet."
+
+
 def badge(verdict: str, reason: str = "") -> str:
     """A verdict in its colour, as HTML."""
     title = f" title='{escape(reason)}'" if reason else ""

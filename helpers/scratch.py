@@ -260,13 +260,13 @@ def records(label: str) -> dict[tuple[int, int], dict[str, Any]]:
 def summary(told: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the `records` of one preset came to, one row for each number of registers.
 
-    'registers'; 'trainings', their number; over all their checkpoints the largest 'outlier_images', 'norm_ratio' (last block) and
-    'norm_ratio_anywhere' (any block); 'accuracy', the mean at their ends.
+    'registers'; 'trainings', their number; over all their checkpoints but the untrained start, the largest 'outlier_images',
+    'norm_ratio' (last block) and 'norm_ratio_anywhere' (any block); 'accuracy', the mean at their ends.
     """
     rows = []
     for registers in dict.fromkeys(count for count, _ in told):
         histories = [record["history"] for (count, _), record in told.items() if count == registers]
-        entries = list(itertools.chain(*histories))
+        entries = [entry for history in histories for entry in history[1:]]
         rows.append({
             "registers": registers,
             "trainings": len(histories),
@@ -303,7 +303,7 @@ def digest(path: Path) -> str:
 
 def card(folder: Path) -> str:
     """The model card, as Markdown, of all models trained into `folder`, from their records; '' where there is none."""
-    told = {path.stem: _read(path) for path in sorted(folder.glob(f"{SHIPPED}*.json"))}
+    told = {path.stem: _read(path) for path in sorted(folder.glob(f"{SHIPPED}*.json"), key=lambda p: p.stem)}
     if not told:
         return ""
     rows, commands = [], {}

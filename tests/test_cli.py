@@ -46,9 +46,27 @@ def test_run_prints_a_line_a_notebook(project, capsys):
         (["run", "aa1-first", "--run", "a/b"], "run name 'a/b' is not a plain folder name"),
         (["run", "aa1-first", "--jobs", "0"], "'0' is not a positive whole number"),
         (["baselines", "aa3-later"], "claim 'aa3-later' has no notebook yet: needs probes"),
+        (["train"], "the following arguments are required: PRESET"),
+        (["train", "cpo"], "unknown preset 'cpo'; choose one of cpu, gap, "),
+        (["train", "cpu", "--set", "stpes=20"], "unknown parameter 'stpes'; did you mean 'steps'?"),
+        (["train", "cpu", "--set", "steps=many"], "parameter steps=many: expected int, as in its default 2000"),
+        (["train", "cpu", "--set", "steps"], "--set steps: write it as NAME=VALUE"),
+        (["train", "cpu", "--set", "registers=2"], "--set registers: give it as --registers"),
+        (["train", "cpu", "--set", "seed=2"], "--set seed: give it as --seeds"),
+        (["train", "cpu", "--set", "image_size=60"], "image size 60 must be a multiple of the patch size 8"),
+        (["train", "cpu", "--set", "batch_size=3"], "batch_size is 3; give an even number"),
+        (["train", "cpu", "--set", "lr=nan"], "lr is nan; give at least 0"),
+        (["train", "cpu", "--set", "train=scene"], "unknown data set 'scene'; did you mean 'scenes'?"),
+        (["train", "cpu", "--registers", "x"], "'x' is not a list of whole numbers such as 0,1,2"),
+        (["train", "cpu", "--seeds", "0,-1"], "'0,-1' is not a list of whole numbers"),
+        (["train", "cpu", "--workers", "two"], "argument --workers: invalid int value: 'two'"),
+        (["train", "cpu", "--name", "a/b"], "--name a/b: it becomes part of a file's name; leave out '/'"),
+        (["train", "cpu", "--device", "cuda:99"], "there is no device 'cuda:99' here; use --device cpu"),
     ],
 )
-def test_user_errors_are_one_sentence(project, capsys, arguments, message):
+def test_user_errors_are_one_sentence(project, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(project.root)
+    before = sorted(project.root.rglob("*"))
     try:
         status = main(arguments, project.root)
     except SystemExit as stop:  # argparse's own
@@ -56,6 +74,7 @@ def test_user_errors_are_one_sentence(project, capsys, arguments, message):
     out, err = capsys.readouterr()
     assert status == 2 and out == ""
     assert err.startswith("error: ") and err.count("\n") == 1 and message in err
+    assert sorted(project.root.rglob("*")) == before
 
 
 def test_invalid_registry(project, capsys):
@@ -96,7 +115,7 @@ def test_book_is_not_built_over_failures(project, capsys, monkeypatch):
 def test_help_carries_an_example_for_each_command():
     command = [sys.executable, "-m", "helpers"]
     text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
-    for name in ("list", "run", "book", "check", "baselines"):
+    for name in ("list", "run", "train", "book", "check", "baselines"):
         assert name in text
         shown = subprocess.run([*command, name, "--help"], capture_output=True, text=True, check=True).stdout
         assert f"example: python -m helpers {name}" in " ".join(shown.split())

@@ -1,7 +1,9 @@
 """Names, layouts and refusals; loading goes through timm's and open_clip's own path, from a hub cache made here."""
 
+import json
 import os
 import pickle
+from dataclasses import asdict
 
 import huggingface_hub
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from timm.models.vision_transformer import VisionTransformer
 
+from helpers import scratch
 from helpers.capture import ClsAttention, FinalTokens, PatchNorms, capture
 from helpers.controls import CONTROLS, build_control
 from helpers.models import (
@@ -122,6 +125,54 @@ def test_controls(name):
     assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
+@pytest.mark.parametrize("name, registers", [("scratch-reg0", 0), ("scratch-reg1", 1), ("scratch-reg2", 2), ("scratch-reg4", 4)])
+def test_trained_models(name, registers):
+    backbone = load_backbone(name, pretrained=False)  # their weights are part of them
+    assert backbone.pretrained and backbone.family == "timm" and backbone.layout == TokenLayout((8, 8), registers=registers)
+    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (64, 4, 8, (64, 64))
+    trained = scratch.load(name)[0].state_dict()
+    assert all(torch.equal(value, trained[key]) for key, value in backbone.model.state_dict().items())
+    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
+    assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
+
+    large = load_backbone(name, image_size=(96, 128))
+    assert large.layout == TokenLayout((12, 16), registers=registers)
+    expected = timm.layers.resample_abs_pos_embed(trained["pos_embed"], [12, 16], [8, 8], num_prefix_tokens=0)
+    torch.testing.assert_close(large.model.pos_embed.data, expected)
+    tokens = capture(large, torch.zeros(1, 3, 96, 128), [FinalTokens()])["final_tokens"]
+    assert tokens.shape == (1, 1 + registers + 12 * 16, 64)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A trained model's file, anyone's: its name, path and recipe."""
+    recipe = scratch.Recipe(image_size=32, depth=2, width=16, heads=2, registers=2)
+    path = tmp_path / "scratch-mine-reg2.safetensors"
+    scratch.save(path, scratch.build(recipe, 3), recipe)
+    return f"scratch:{path}", path, recipe
+
+
+def test_models_trained_by_anyone_go_by_their_path(trained):
+    name, path, _ = trained
+    backbone = load_backbone(name)
+    assert known(name) and backbone.name == name and backbone.layout == TokenLayout((4, 4), registers=2)
+    assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ValueError, match="^scratch-mine-reg2.safetensors is not a checkpoint of this project"):
+        load_backbone(name)
+    path.unlink()
+    with pytest.raises(ValueError, match=f"there is no file '{path}'; `python -m helpers train` makes such models"):
+        load_backbone(name)
+
+
+def test_trained_weights_that_are_not_finite_are_refused(trained):
+    name, path, recipe = trained
+    bad = load_file(path) | {"norm.bias": torch.full((16,), float("nan"))}
+    save_file(bad, path, {"recipe": json.dumps(asdict(recipe))})
+    with pytest.raises(ValueError, match=f"the weights of '{name}' hold NaN or infinity in 'norm.bias'; fetch or train them"):
+        load_backbone(name)
+
+
 # Names -----------------------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +184,7 @@ def test_controls(name):
         ("open_clip:ViT-B-32/opena", "open_clip:ViT-B-32/openai"),
         ("open_clip:ViT-B-32", "open_clip:ViT-B-32/openai"),
         ("control-contents", "control-content"),
+        ("scratch-reg3", "scratch-reg4"),
     ],
 )
 def test_unknown_names_get_the_nearest(name, nearest):
@@ -144,7 +196,9 @@ def test_unknown_names_get_the_nearest(name, nearest):
 
 
 def test_a_name_like_no_other_gets_the_forms():
-    with pytest.raises(ValueError, match="unknown model '%%'; give a timm name, 'open_clip:ARCH/TAG' or 'control-...'"):
+    with pytest.raises(
+        ValueError, match="unknown model '%%'; give a timm name, .*'control-...', 'scratch-...' or 'scratch:PATH'"
+    ):
         check_name("%%")
 
 
@@ -302,6 +356,7 @@ def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
         ("vit_tiny_patch16_224", 0, "image size 0x0"),
         ("open_clip:ViT-B-32/openai", 225, "image size 225x225 .*; use 224 or 256"),
         ("control-clean", 225, "image size 225x225 .*; use 224 or 240"),
+        ("scratch-reg0", 100, "image size 100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104"),
     ],
 )
 def test_image_size_must_be_divisible(hub, name, size, message):
@@ -345,6 +400,7 @@ def box_in(picture):
         ("vit_small_patch14_reg4_dinov2", 112),
         ("control-content", None),
         ("control-content", 64),
+        ("scratch-reg4", None),
         ("open_clip:ViT-tiny-test/random", None),
         ("open_clip:ViT-tiny-test/random", 64),
     ],
