@@ -275,13 +275,14 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
     return ax
 
 
-def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "") -> Axes:
+def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "", reference: float | None = None) -> Axes:
     """Several quantities side by side for each model with their intervals, one colour and marker a group.
 
     Args:
         groups: group -> one value a model, the same models in the same order in all groups. A value has model, value, low and
             high; None as value.value is written as undefined, and None in place of a value leaves the place empty.
         label: of the axis that shows the values.
+        reference: drawn as a vertical dashed line.
 
     Raises ValueError where the groups differ in their models.
     """
@@ -304,6 +305,8 @@ def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "") -> Axes:
             else:
                 _interval(ax, value, position + offsets[i], upright=False, color=colour, marker=marker)
         handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, label=_wrapped(group)))
+    if reference is not None:
+        handles.append(ax.axvline(reference, color=GREY, linestyle="--", linewidth=1, label=f"reference: {reference:g}"))
     names = [_wrapped(next(value.model for value in row if value is not None)) for row in rows]
     _rows(ax, names, max(1.5, 0.9 * len(groups)))
     ax.set(xlabel=label)
@@ -337,6 +340,86 @@ def response(curves: Mapping[str, tuple], ax: Axes, xlabel: str = "", ylabel: st
     ax.set(xlabel=xlabel, ylabel=ylabel)
     _legend(ax, ax.get_legend_handles_labels()[0])
     return ax
+
+
+def trainings(
+    panels: Mapping[str, Mapping[str, Sequence[tuple]]],
+    axes: np.ndarray,
+    ylabel: str = "",
+    reference: float | None = None,
+    bottom: float | None = None,
+) -> np.ndarray:
+    """What was followed along trainings: one panel a recipe, one colour a kind of model, one line a training.
+
+    Args:
+        panels: title -> kind, such as a number of registers -> one (steps, values) a training, each (checkpoint,). A panel may
+            lack a kind. All panels have one scale of values, each has its own scale of steps.
+        axes: at least one a panel, (row, column); the rest are left empty.
+        reference: drawn as a horizontal dashed line.
+        bottom: lower end of the scale, such as 0 for a share; that of the values unless given.
+    """
+    axes = np.atleast_2d(axes)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    if not panels:
+        return axes
+    used, columns = axes.flat[: len(panels)], axes.shape[1]
+    kinds = list(dict.fromkeys(kind for curves in panels.values() for kind in curves))
+    looks = {
+        kind: {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 3.5, "linewidth": 1.2}
+        for kind, colour, dashes, marker in zip(
+            kinds, itertools.cycle(COLOURS), itertools.cycle(DASHES), itertools.cycle(MARKERS), strict=False
+        )
+    }
+    for ax in used[1:]:
+        ax.sharey(used[0])
+    for i, (ax, (title, curves)) in enumerate(zip(used, panels.items(), strict=True)):
+        for kind, drawn in curves.items():
+            for steps, values in drawn:
+                ax.plot(steps, values, alpha=0.8, clip_on=False, **looks[kind])
+        if reference is not None:
+            ax.axhline(reference, color=GREY, linestyle="--", linewidth=1)
+        if i % columns:
+            ax.tick_params(labelleft=False)
+        else:
+            ax.set_ylabel(ylabel)
+        if i + columns >= len(panels):
+            ax.set_xlabel("training step")
+        ax.xaxis.set_major_locator(MaxNLocator(2 if columns > 2 else 5, steps=[1, 2, 5, 10], integer=True))
+        ax.set_title(_wrapped(title))
+    used[0].set_ylim(bottom=bottom)
+    handles = [Line2D([], [], label=_wrapped(kind), **look) for kind, look in looks.items()]
+    if reference is not None:
+        handles.append(Line2D([], [], color=GREY, linestyle="--", linewidth=1, label=f"reference: {reference:g}"))
+    _legend(axes[0, -1] if len(panels) >= columns else used[-1], handles)
+    return axes
+
+
+def twin_maps(images: Iterable, maps: Sequence[Mapping[str, ArrayLike]], axes: np.ndarray, label: str, labels: Sequence = ()):
+    """Rows of an image and the same map of several models, such as twins, on one colour scale a row.
+
+    Args:
+        images: one a row, PIL or (height, width, 3).
+        maps: one mapping a row: title, such as a number of registers -> (patch row, patch column). Those of the first row are
+            written.
+        axes: (row, 1 + map).
+        label: of the colour bars.
+        labels: one a row, written beside the image.
+    """
+    axes = np.asarray(axes).reshape(len(maps), -1)
+    for row, image, grids in zip(axes, images, maps, strict=True):
+        row[0].imshow(np.asarray(image))
+        values = {title: np.asarray(grid) for title, grid in grids.items()}
+        scale = _scale(np.concatenate([grid.ravel() for grid in values.values()]))
+        for ax, grid in zip(row[1:], values.values(), strict=True):
+            drawn = ax.imshow(grid, cmap="viridis", interpolation="nearest", norm=scale)
+        _colourbar(drawn, row[-1], label=label)
+    for ax, title in zip(axes[0], ("image", *maps[0]), strict=True):
+        ax.set_title(_wrapped(title, 18))
+    for ax, text in zip(axes[:, 0], labels, strict=False):
+        ax.set_ylabel(_wrapped(text, 18), fontsize="small")
+    _bare(axes)
+    return axes
 
 
 def found_boxes(image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axes, legend: bool = True) -> Axes:

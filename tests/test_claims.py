@@ -6,6 +6,7 @@ from collections import namedtuple
 import pytest
 import yaml
 
+from helpers import scratch
 from helpers.claims import MIME, REGISTRY, VERDICTS, Claim, Criterion, Paper, Result, Test, Value, load_registry, rejudge
 from helpers.images import check_name as check_data_name
 
@@ -325,7 +326,8 @@ def test_model_names_exist(registry):
     import open_clip
     import timm
 
-    known = {*CONTROLS, *timm.list_pretrained(), *(f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained())}
+    known = {*CONTROLS, *scratch.names(), *timm.list_pretrained()}
+    known |= {f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()}
     names = {model for paper in registry.papers.values() for model in paper.models.values()}
     for claim in registry.claims.values():
         names |= {model for parameters in (claim.parameters, *claim.profiles.values()) for model in parameters.get("models", ())}

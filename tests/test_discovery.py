@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.discovery import box_iou, corloc, lost_boxes, lost_maps
+from helpers.measures.discovery import box_iou, corloc, covered, lost_boxes, lost_maps
 from helpers.scenes import SIZE, draw_scene
 
 
@@ -203,3 +203,23 @@ def test_corloc_refuses_what_it_cannot_judge():
         corloc(found, [box, np.empty((0, 4))])
     with pytest.raises(ValueError, match="a true box of image 1 reaches to 224"):
         corloc(found, [box, 224 * box])
+
+
+def test_covered_counts_the_pixels_of_each_patch():
+    masks = [draw_scene(3, index).masks for index in range(4)]
+    found = covered(masks, (14, 14))
+    for mask, patches in zip(masks, found.reshape(4, 14, 14), strict=True):
+        seen = mask.any(axis=0)
+        for row, column in np.ndindex(14, 14):
+            pixels = seen[16 * row : 16 * row + 16, 16 * column : 16 * column + 16]
+            assert patches[row, column] == (2 * pixels.sum() >= pixels.size)
+    assert 0.02 < found.float().mean() < 0.5
+
+
+def test_covered_takes_all_objects_together_and_any_grid():
+    mask = np.zeros((2, 8, 12), dtype=bool)
+    mask[0, :4, :1], mask[1, :4, 3:4] = True, True  # a quarter of the first patch each
+    assert covered([mask, mask[:0]], (2, 3)).tolist() == [[True] + 5 * [False], 6 * [False]]
+    assert covered([mask[:1]], (2, 3), level=0.25).sum() == 1 and not covered([mask[:1]], (2, 3)).any()
+    assert covered([torch.from_numpy(mask)], (4, 6)).tolist() == [[i in (0, 1, 6, 7) for i in range(24)]]
+    assert covered([np.ones((1, 10, 10), dtype=bool)], (3, 4)).all()  # 10 pixels, 3 rows

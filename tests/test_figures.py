@@ -136,6 +136,34 @@ def draw_response():
 
 
 @styled
+def draw_trainings():
+    rng = np.random.default_rng(0)
+
+    def followed(steps, trainings):
+        return [(steps, rng.uniform(0, 0.4, len(steps)).tolist()) for _ in range(trainings)]
+
+    panels = {
+        "plain": {kind: followed([0, 100, 200], 3) for kind in ("0 registers", "1 register", "4 registers")},
+        "long": {kind: followed([0, 300, 600, 900], 1) for kind in ("0 registers", "4 registers")},
+        "no-decay": {"4 registers": followed(torch.tensor([0, 100, 200]), 2)},
+    }
+    axes = plt.subplots(2, 2, figsize=(7, 4))[1]
+    return figures.trainings(panels, axes, "share of images", reference=0.05, bottom=0), panels
+
+
+@styled
+def draw_twin_maps():
+    rng = np.random.default_rng(0)
+    images = [Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)) for _ in range(2)]
+    maps = [
+        {f"{count} registers": torch.from_numpy(grid_norms(1, share=share, seed=seed)[0]) for seed, count in enumerate((0, 2, 4))}
+        for share in (0.03, 0.0)
+    ]
+    axes = plt.subplots(2, 4, figsize=(7, 4))[1]
+    return figures.twin_maps(images, maps, axes, "patch norm", labels=LONG[:2]), (images, maps)
+
+
+@styled
 def draw_found_boxes():
     image = np.random.default_rng(0).integers(60, 200, (40, 80, 3), dtype=np.uint8)
     truth = np.array([[0.25, 0.25, 0.5, 0.75], [0.6, 0.1, 1.0, 0.9]], dtype=np.float32)
@@ -318,6 +346,55 @@ def test_response():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("registers appended", "accuracy (%)")
     assert all(tick == round(tick) for tick in ax.get_xticks())
     return ax.figure
+
+
+@PICTURE
+def test_trainings():
+    axes, panels = draw_trainings()
+    looks = {}
+    for ax, (title, curves) in zip(axes.flat, panels.items(), strict=False):
+        *lines, reference = ax.lines
+        given = [(kind, *drawn) for kind, all_drawn in curves.items() for drawn in all_drawn]
+        for line, (kind, steps, values) in zip(lines, given, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), np.column_stack([steps, values]))
+            looks.setdefault(kind, set()).add((line.get_color(), line.get_linestyle(), line.get_marker()))
+        assert reference.get_ydata() == [0.05, 0.05] and ax.get_title() == title
+    # A kind looks the same in all panels, and no two look alike.
+    assert [len(look) for look in looks.values()] == [1, 1, 1] and len(set.union(*looks.values())) == 3
+    assert len({ax.get_ylim() for ax in axes.flat[:3]}) == 1 and axes[0, 0].get_ylim()[0] == 0
+    assert axes[0, 0].get_xlim() != axes[0, 1].get_xlim() and not axes[1, 1].axison
+    assert [ax.get_ylabel() for ax in axes.flat[:3]] == ["share of images", "", "share of images"]
+    assert [ax.get_xlabel() for ax in axes.flat[:3]] == ["", "training step", "training step"]
+    assert legend_texts(axes[0, 1]) == ["0 registers", "1 register", "4 registers", "reference: 0.05"]
+    assert [ax.get_legend() is None for ax in axes.flat] == [True, False, True, True]
+    return figure_of(axes)
+
+
+@PICTURE
+def test_twin_maps():
+    axes, (images, maps) = draw_twin_maps()
+    for row, image, grids in zip(axes, images, maps, strict=True):
+        for ax, array in zip(row, (image, *grids.values()), strict=True):
+            assert np.array_equal(ax.images[0].get_array(), np.asarray(array))
+        ends = min(float(grid.min()) for grid in grids.values()), max(float(grid.max()) for grid in grids.values())
+        assert {ax.images[0].get_clim() for ax in row[1:]} == {ends}  # one colour scale a row
+    assert axes[0, 1].images[0].get_clim() != axes[1, 1].images[0].get_clim()
+    assert [ax.get_title() for ax in axes[0]] == ["image", "0 registers", "2 registers", "4 registers"]
+    assert [ax.get_ylabel().replace("\n", "") for ax in axes[:, 0]] == LONG[:2]
+    assert [ax.get_ylabel() for ax in figure_of(axes).axes[8:]] == ["patch norm", "patch norm"]
+    return figure_of(axes)
+
+
+@styled
+def test_compared_with_a_reference():
+    ax = figures.compared({"gain": [measured(LONG[2], 0.5, 0.2, 0.9)]}, plt.subplots()[1], reference=0.0)
+    assert ax.lines[-1].get_xdata() == [0, 0] and ax.lines[-1].get_linestyle() == "--"
+    assert legend_texts(ax) == ["gain", "reference: 0"]
+
+
+def test_trainings_of_nothing_leave_the_axes_empty():
+    axes = figures.trainings({}, plt.subplots(1, 2)[1], reference=1.0)
+    assert not any(ax.axison or ax.lines for ax in axes.flat)
 
 
 @PICTURE

@@ -24,7 +24,9 @@ from helpers.measures.stats import (
     macro_auc,
     matched_auc,
     mcnemar,
+    over_seeds,
     ratio_of_means,
+    share,
 )
 
 OVER_PATCHES = [bootstrap_auc, bootstrap_matched_auc, bootstrap_cohens_d, bootstrap_enrichment]
@@ -298,3 +300,44 @@ def test_bootstrap_spread():
     assert 0.35 < np.mean(ps) < 0.65 and np.mean(np.array(ps) < 0.1) < 0.25
     constant = [np.zeros(10), np.zeros(20)]
     assert bootstrap_spread(constant)[0][:3] == (0, 0, 0) and bootstrap_spread(constant)[1] == 1
+
+
+def test_over_seeds_is_students_interval_where_the_images_are_certain():
+    values = [3.0, 4.5, 4.0, 7.0]
+    for level in (0.8, 0.95):
+        estimate = over_seeds([Estimate(value, value, value, 500) for value in values], level=level)
+        reference = scipy_stats.t.interval(level, 3, loc=np.mean(values), scale=scipy_stats.sem(values))
+        assert (estimate.low, estimate.high) == pytest.approx(tuple(reference))
+        assert estimate.value == pytest.approx(np.mean(values)) and estimate.n == 4
+
+
+def test_over_seeds_keeps_the_chance_of_the_images():
+    """Three models without an outlier in 50 images leave as much open as one."""
+    none = share(np.zeros(50, dtype=bool))
+    assert over_seeds([none] * 3) == none._replace(n=3) and none.high > 0.05
+    spread, certain = [Estimate(v, v - 3, v + 4, 50) for v in (1.0, 2.0, 6.0)], [Estimate(v, v, v, 50) for v in (1.0, 2.0, 6.0)]
+    both, alone = over_seeds(spread), over_seeds(certain)
+    assert both.value - both.low == pytest.approx(np.hypot(alone.value - alone.low, 3))
+    assert both.high - both.value == pytest.approx(np.hypot(alone.high - alone.value, 4))
+
+
+@pytest.mark.parametrize("of_seeds, of_images", [(1.0, 0.1), (1.0, 1.0), (0.1, 1.0)])
+def test_over_seeds_covers_at_its_level(of_seeds, of_images):
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(600):
+        values = of_images * rng.normal() + of_seeds * rng.normal(size=3)  # all models see the same images
+        estimate = over_seeds([Estimate(v, v - 1.96 * of_images, v + 1.96 * of_images, 100) for v in values])
+        covered.append(estimate.low <= 0 <= estimate.high)
+    assert 0.93 <= np.mean(covered) <= 0.995
+
+
+def test_over_seeds_of_one_model_or_none():
+    one, undefined = Estimate(0.5, 0.4, 0.7, 80), bootstrap(np.array([np.nan]))
+    assert over_seeds([one]) == over_seeds([undefined, one]) == one
+    assert over_seeds([]).n == over_seeds([undefined, undefined]).n == 0 and np.isnan(over_seeds([]).value)
+
+
+def test_over_seeds_ends_where_values_do():
+    shares = [Estimate(v, v, v, 50) for v in (0.0, 0.0, 0.2)]
+    assert over_seeds(shares).low < 0 and over_seeds(shares, limits=(0, 1)).low == 0
+    assert over_seeds(shares, limits=(0, 1)).high == over_seeds(shares).high

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy import ndimage
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision import ops
 
 from helpers.measures._arrays import Array, like, to_numpy
@@ -106,3 +107,14 @@ def corloc(found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]],
             raise ValueError(f"a true box of image {index} reaches to {boxes.max():g}; give boxes from 0 to 1 of the picture")
     right = [(box_iou(box, to_numpy(boxes)) >= level).any() for box, boxes in zip(to_numpy(found), truth, strict=True)]
     return like(np.array(right, dtype=bool), found)
+
+
+def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: tuple[int, int], level: float = 0.5) -> Bool[Tensor, "image patch"]:
+    """Which patches of each image lie on an object: its objects cover at least `level` of their area. Row-major.
+
+    Args:
+        masks: per image (objects, height, width), over the whole picture.
+        grid: (rows, columns) of patches. Where they do not divide the picture's sides, a patch takes in the pixels at its edges.
+    """
+    seen = (torch.from_numpy(to_numpy(mask).any(axis=0)).float() for mask in masks)
+    return torch.stack([F.adaptive_avg_pool2d(mask[None], grid).flatten() >= level for mask in seen])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num, Shaped
-from scipy.stats import binomtest, rankdata
+from scipy.stats import binomtest, rankdata, t
 
 from helpers.measures._arrays import Array, to_numpy
 
@@ -68,6 +68,31 @@ def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
         return NONE
     interval = binomtest(k, n).proportion_ci(level, method="wilson")
     return Estimate(k / n, float(interval.low), float(interval.high), n)
+
+
+def over_seeds(estimates: Sequence[Estimate], level: float = 0.95, limits: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
+    """The mean of what was estimated on several models, trained alike with different seeds, and its interval over new trainings
+    and new images.
+
+    Student's t interval of the models' values (Student 1908). The models were measured on the same images, whose chance does not
+    show in the spread between them: each end lies as far away as the t interval's and the models' own mean interval's together
+    (root of the sum of squares). Three models without an outlier would else make the absence of outliers certain.
+
+    Args:
+        estimates: one a model, with its interval over images at the same `level`; those of value nan are left out.
+        limits: what values are possible, such as (0, 1) for a share; the interval ends there.
+
+    Returns:
+        n counts the models. A single model: its estimate, as it is.
+    """
+    kept = [estimate for estimate in estimates if not np.isnan(estimate.value)]
+    if len(kept) < 2:
+        return kept[0] if kept else NONE
+    n, values = len(kept), np.array([estimate.value for estimate in kept])
+    value, low, high = np.mean([(e.value, e.low, e.high) for e in kept], axis=0)
+    reach = t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    low, high = np.clip((value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)), *limits)
+    return Estimate(float(value), float(low), float(high), n)
 
 
 def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
