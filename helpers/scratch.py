@@ -343,10 +343,11 @@ same augmentations. The file holds the averaged weights in float16 and the recip
 
 {commands}
 
-**Results.** On the test images, at the end of the training. Outlier: a patch norm after the last block, before the final
-LayerNorm, above 3 x the median. Minutes are wall time, whatever else the machine did meanwhile, and the energy is an estimate
-from them; each NAME.json says how, with versions, device and the whole history. Weights that are not in the repository are made
-again by their command.
+**Results.** On the test images, at the end of the training. Accuracy is the head's; of a model trained without labels it is how
+often the nearest other image by the cosine of the features is of the same class. Outlier: a patch norm after the last block,
+before the final LayerNorm, above 3 x the median. Minutes are wall time, whatever else the machine did meanwhile, and the energy
+is an estimate from them; each NAME.json says how, with versions, device and the whole history. Weights that are not in the
+repository are made again by their command.
 
 | model | registers | seed | accuracy (%) | images with an outlier (%) | minutes | energy (Wh) | device | weights here |
 |---|---|---|---|---|---|---|---|---|
