@@ -24,10 +24,13 @@ def notebook_parameters(path: Path) -> dict:
 
 
 def parse(name: str, text: str, default: object) -> object:
-    """The command line's `name=text` in the type of the parameter's default. A list is given as `a,b` or `[a, b]`."""
+    """The command line's `name=text` in the type of the parameter's default.
+
+    A list is given as `a,b` or `[a, b]`, and an empty text in it as ''.
+    """
     if isinstance(default, list):
-        items = [item.strip(" '\"") for item in text.strip("[] ").split(",")]
-        return [parse(name, item, default[0] if default else "") for item in items if item]
+        items = [item.strip() for item in text.strip("[] ").split(",")]
+        return [parse(name, item.strip(" '\""), default[0] if default else "") for item in items if item]
     try:
         if isinstance(default, bool):
             return {"true": True, "false": False}[text.lower()]

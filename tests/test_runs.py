@@ -252,6 +252,8 @@ def test_parameters_that_differ_from_the_registry_are_refused(project):
         ("open_clip:ViT-B-32/laion2b_s34b_b79k", ["x"], ["open_clip:ViT-B-32/laion2b_s34b_b79k"]),
         ("1, 2", [0], [1, 2]),
         ("", ["x"], []),
+        ("['']", ["x"], [""]),
+        ("a,'',b", ["x"], ["a", "", "b"]),
         ("3", None, 3),
     ],
 )
