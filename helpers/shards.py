@@ -74,16 +74,12 @@ class Shards:
         try:
             _replace(self.folder / name, data)
             self._files[name] = hashlib.sha256(data).hexdigest()
-            self._list()
+            _write_list(self.folder, self.images, self.size, self.inputs, self._files)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             told = f"shard {index + 1} of {len(self)} ({len(data) / 1e6:.0f} MB) does not fit; the {index} before it are whole"
             raise OSError(errno.ENOSPC, f"the disk is full: {told}, and the same call goes on there", str(self.folder)) from None
-
-    def _list(self) -> None:
-        told = {"images": self.images, "size": self.size, "inputs": self.inputs, "files": self._files}
-        _replace(self.folder / LIST, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def capture_shards(
@@ -118,8 +114,7 @@ def capture_shards(
             raise ValueError(f"{folder} holds the capture of something else ({', '.join(differ)}); choose another folder")
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        told = {"images": len(images), "size": size, "inputs": inputs, "files": {}}
-        _replace(folder / LIST, (json.dumps(told, indent=1) + "\n").encode())
+        _write_list(folder, len(images), size, inputs, {})
         shards = Shards(folder)
     for index in range(len(shards)):
         if not shards.intact(index):
@@ -127,6 +122,11 @@ def capture_shards(
             part = images[start:stop] if isinstance(images, Tensor) else images.select(range(start, stop))
             shards.write(index, capture(backbone, part, [reducer.of(start, stop) for reducer in reducers], **options))
     return shards
+
+
+def _write_list(folder: Path, images: int, size: int, inputs: dict, files: Mapping[str, str]) -> None:
+    told = {"images": images, "size": size, "inputs": inputs, "files": files}
+    _replace(folder / LIST, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def _describe(reducer: Reducer) -> dict[str, Any]:
