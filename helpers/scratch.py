@@ -9,8 +9,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
+
+from helpers.files import written_whole
 
 SHIPPED, FILE = "scratch-", "scratch:"
 PREFIXES = (SHIPPED, FILE)
@@ -171,26 +172,14 @@ def save(path: Path, model: nn.Module, recipe: Recipe) -> None:
     weights = {name: value.detach().to("cpu", torch.float16).contiguous() for name, value in model.state_dict().items()}
     if not all(value.isfinite().all() for value in weights.values()):
         raise ValueError(f"a weight of {path.stem} is too large for float16; train with a lower lr")
-    with _whole(path) as new:
+    with written_whole(path) as new:
         save_file(weights, new, metadata={"recipe": json.dumps(asdict(recipe))})
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write the record of a training (see `record`); numbers with six digits."""
-    with _whole(path) as new:
+    with written_whole(path) as new:
         new.write_text(json.dumps(_rounded(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A name to write to; what was written becomes `path` at the end, and nothing is left where writing failed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    try:
-        yield new
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _rounded(value: Any) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from helpers.backbone import Backbone
 from helpers.capture import Reducer, capture
+from helpers.files import written_whole
 
 LIST = "shards.json"
 
@@ -72,7 +73,8 @@ class Shards:
         """Put shard `index` in its place. Raises OSError where the disk is full; then nothing of it is left."""
         data, name = save({key: value.contiguous() for key, value in tensors.items()}), self.name(index)
         try:
-            _replace(self.folder / name, data)
+            with written_whole(self.folder / name) as new:
+                new.write_bytes(data)
             self._files[name] = hashlib.sha256(data).hexdigest()
             _write_list(self.folder, self.images, self.size, self.inputs, self._files)
         except OSError as error:
@@ -113,7 +115,6 @@ def capture_shards(
         if differ := [key for key in here if here[key] != there.get(key)]:
             raise ValueError(f"{folder} holds the capture of something else ({', '.join(differ)}); choose another folder")
     else:
-        folder.mkdir(parents=True, exist_ok=True)
         _write_list(folder, len(images), size, inputs, {})
         shards = Shards(folder)
     for index in range(len(shards)):
@@ -126,7 +127,8 @@ def capture_shards(
 
 def _write_list(folder: Path, images: int, size: int, inputs: dict, files: Mapping[str, str]) -> None:
     told = {"images": images, "size": size, "inputs": inputs, "files": files}
-    _replace(folder / LIST, (json.dumps(told, indent=1) + "\n").encode())
+    with written_whole(folder / LIST) as new:
+        new.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def _describe(reducer: Reducer) -> dict[str, Any]:
@@ -144,13 +146,3 @@ def _describe(reducer: Reducer) -> dict[str, Any]:
 
 def _hash(x: Tensor) -> str:
     return hashlib.sha256(x.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file under another name, then rename it."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        new.write_bytes(data)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -33,6 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from helpers import scratch
 from helpers.capture import ClsAttention, Feature, Output, TokenNorms, capture
+from helpers.files import written_whole
 from helpers.images import Images, load_train_test
 from helpers.measures.norms import norm_ratio, outliers
 from helpers.models import wrap_timm
@@ -195,7 +196,8 @@ def train(recipe: Recipe, folder: Path, device: str = "cpu", workers: int = 0, r
                 "recipe": asdict(recipe), "step": step, "model": model.state_dict(), "average": average.module.state_dict(),
                 "optimizer": optimizer.state_dict(), "objective": objective.state_dict(), "history": history, "seconds": seconds,
             }  # fmt: skip
-            _save(state, path)
+            with written_whole(path) as new:
+                torch.save(state, new)
             report(entry)
         if step == recipe.steps:
             break
@@ -364,10 +366,3 @@ def _check_same(path: Path, made: Recipe, asked: Recipe) -> None:
     differ = [field.name for field in fields(asked) if getattr(made, field.name) != getattr(asked, field.name)]
     if differ:
         raise ValueError(f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another folder or name")
-
-
-def _save(state: dict, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    torch.save(state, new)
-    new.replace(path)
