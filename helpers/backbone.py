@@ -233,25 +233,38 @@ class TimmAttention(Attention):
 
     def __init__(self, attn: nn.Module, output: Tensor):
         self.attn, self.scale = attn, attn.scale
-        self.parts = output.float().unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        self.output = output.unflatten(-1, (3, attn.num_heads, -1))
+        self.norms = attn.q_norm, attn.k_norm, nn.Identity()
+
+    def _part(self, index: int) -> Float[Tensor, "image token head dim"]:
+        """Queries, keys or values, in float32 only where something is to be computed with them."""
+        part, norm = self.output[:, :, index], self.norms[index]
+        return part if isinstance(norm, nn.Identity) else norm(part.float())
 
     @cached_property
     def q(self) -> Tensor:
-        return self.attn.q_norm(self.parts[0])
+        return self._part(0).float().transpose(1, 2)
 
     @cached_property
     def k(self) -> Tensor:
-        return self.attn.k_norm(self.parts[1])
+        return self._part(1).float().transpose(1, 2)
 
     @cached_property
     def v(self) -> Tensor:
-        return self.parts[2]
+        return self._part(2).float().transpose(1, 2)
+
+    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        # The query of each head stands alone in a row of zeros as wide as all heads, so that one product takes the keys as they
+        # lie in memory; head by head, they would be copied first.
+        query, keys = layout.cls_token(self._part(0), dim=1), self._part(1).flatten(2)
+        rows = query[:, :, None] * torch.eye(self.attn.num_heads, dtype=query.dtype, device=query.device)[..., None]
+        return _product(rows.flatten(2), keys.mT)
 
     @property
     def value_bias(self) -> Tensor:
         bias = self.attn.qkv.bias
-        bias = self.parts.new_zeros(self.attn.qkv.out_features) if bias is None else bias.float()
-        return bias.unflatten(0, (3, self.attn.num_heads, -1))[2]
+        bias = self.output.new_zeros(self.attn.qkv.out_features) if bias is None else bias
+        return bias.float().unflatten(0, (3, self.attn.num_heads, -1))[2]
 
 
 class TorchAttention(Attention):
@@ -392,6 +405,13 @@ class OpenClipBackbone(Backbone):
 
     def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
         return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
+
+
+def _product(a: Float[Tensor, "image row dim"], b: Float[Tensor, "image dim column"]) -> Float[Tensor, "image row column"]:
+    """a @ b, summed and returned in float32."""
+    if a.device.type == "cuda" and a.dtype in (torch.bfloat16, torch.float16):
+        return torch.bmm(a, b, out_dtype=torch.float32)  # without a float32 copy of all keys
+    return a.float() @ b.float()
 
 
 def _only(_: object) -> None:

@@ -9,8 +9,10 @@ count from the end), or one index, which leaves the block dimension away. A redu
 says by `of` what it is for one batch.
 """
 
+import os
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -20,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from helpers.backbone import Attention, Backbone, Update
@@ -27,7 +30,8 @@ from helpers.models import ModelUnavailable, load_backbone
 from helpers.tokens import TokenLayout
 
 Blocks = str | int | Sequence[int]
-ROWS = 2**22  # numbers in one chunk of attention rows: 16 MB in float32
+ROWS = 2**20  # numbers in one chunk of attention rows: 4 MB in float32, which a cache holds
+MOST_WORKERS = 16  # processes that load images for one GPU, unless given
 PARTS = ("patches", "registers", "cls", "bias", "skip")  # of [CLS] after an attention layer; the first three are attended to
 
 
@@ -121,19 +125,21 @@ class ClsAttention(Reducer):
 @dataclass(frozen=True)
 class AttentionEntropy(Reducer):
     """'attention_entropy' (image, block): entropy of the attention of patch queries to all tokens, in nats, mean over heads
-    and patches. At most ln(tokens). Queries go in chunks, so a batch never holds all its rows."""
+    and patches. At most ln(tokens).
+
+    With logits s and weights p = softmax(s), it is logsumexp(s) - sum p s, and sum p s is the query times the mean of the keys
+    under p. Fused attention gives both when the keys take the place of the values, and holds no row of attention.
+    """
 
     blocks: Blocks = "all"
     point = "attention"
     keys = ("attention_entropy",)
 
     def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
-        images, heads, tokens, _ = x.k.shape
-        keys, total = x.k.transpose(-1, -2).contiguous(), 0.0
-        for query in layout.patch_tokens(x.q).split(max(1, ROWS // (images * heads * tokens)), dim=-2):
-            log = (query @ keys).mul_(x.scale).log_softmax(dim=-1)
-            total = total - torch.linalg.vecdot(log.exp(), log).sum(dim=(1, 2))
-        return (total / (heads * layout.patches),)
+        queries = layout.patch_tokens(x.q)
+        mean, total = _fused(queries, x.k, x.scale)
+        entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
+        return (entropy.clamp(min=0).mean(dim=(1, 2)),)  # rounding may take a row that attends to one token below zero
 
 
 @dataclass(frozen=True)
@@ -475,25 +481,32 @@ def capture(
     batch_size: int = 32,
     device: Any = None,
     dtype: torch.dtype = torch.float32,
+    workers: int | None = None,
     progress: bool | None = None,
     into: Mapping[str, Sequence[Accumulator]] = MappingProxyType({}),
+    engine: str = "local",
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
 
     Args:
         images: a sequence of PIL images, or pixels (image, 3, height, width) that are ready for this model.
         reducers: what to keep; two reducers must not share a key.
-        batch_size: images in one forward pass; the result does not depend on it (beyond float rounding).
+        batch_size: images in one forward pass; the result does not depend on it (beyond float rounding). Where they do not
+            fit into memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
         dtype: float32, or bfloat16 or float16 for mixed precision (autocast). What is returned is float32.
+        workers: processes that load images, 0 for this one; on a GPU one a core unless given, at most 16, else none.
         progress: show a progress bar; only in a terminal unless given.
         into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
             returned, so memory does not grow with the images; helpers/shards.py keeps what is to be kept on disk.
+        engine: "local", or "ray" for the cluster that Ray is connected to (helpers/cluster.py).
 
     Returns:
         key -> float32 CPU tensor, first dimension image.
 
     Raises:
+        MemoryError: one image does not fit.
+        RuntimeError: a process that loads images died.
         ValueError: no images, an unfit image size, block or reducer, a [CLS] row asked of a model without [CLS], positions that
             do not fit the images or the grid, or NaN or infinity in what a reducer returns.
     """
@@ -501,8 +514,8 @@ def capture(
     wanted = _plan(backbone, reducers, total)
     if unknown := into.keys() - {key for reducer in reducers for key in reducer.keys}:
         raise ValueError(f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does")
-    if total == 0 or batch_size < 1:
-        raise ValueError(f"{total} images in batches of {batch_size}; both numbers must be at least 1")
+    if total == 0 or batch_size < 1 or (workers or 0) < 0:
+        raise ValueError(f"{total} images in batches of {batch_size} with {workers} workers; take at least 1, 1 and 0")
     if isinstance(images, Tensor) and tuple(images.shape[1:]) != (3, *backbone.image_size):
         raise ValueError(
             f"pixels {tuple(images.shape[1:])} do not fit {(3, *backbone.image_size)} of '{backbone.name}'; resize "
@@ -510,40 +523,73 @@ def capture(
         )
     if isinstance(images, Tensor) and not images.is_floating_point():
         raise ValueError(f"pixels of type {images.dtype}; capture takes normalised floats, or PIL images to normalise by itself")
+    if engine == "ray":
+        from helpers.cluster import capture_ray  # here, since Ray is optional
+
+        return capture_ray(backbone, images, reducers, batch_size, device, dtype, progress, into, workers)
+    if engine != "local":
+        raise ValueError(f"unknown engine '{engine}'; choose 'local' or 'ray'")
     backbone.model.to(device)
-    device, seen, handles = backbone.device, {}, []
+    device, handles, span = backbone.device, [], (0, 0)
+    outputs, results = _Outputs(backbone, reducers), dict[str, Tensor]()
 
     def watcher(block: int, group: list[Reducer]) -> Callable[[Any], None]:
         def see(x: Any) -> None:
             with torch.autocast(device.type, enabled=False):  # softmax and norms in float32 whatever the model runs in
                 for reducer in group:
-                    seen[reducer.keys, block] = reducer.of(start, stop).reduce(x, layout)  # of the batch in progress
+                    outputs.put(reducer, block, reducer.of(*span).reduce(x, layout))
 
         return see
 
-    results: dict[str, Tensor] = {}
+    def forward(start: int, pixels: Tensor) -> dict[str, Tensor]:
+        """What the reducers keep of these images, on the device, until the next call."""
+        nonlocal span
+        span = start, start + len(pixels)
+        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            outputs.seen.clear()
+            backbone(pixels.to(device, torch.float32, non_blocking=True))
+        return outputs.of(len(pixels))
+
+    def keep(start: int, values: dict[str, Tensor], ready: Callable[[], object]) -> None:
+        """Put what has come to the CPU into its place."""
+        ready()
+        for key, value in values.items():
+            # The sum, which may overflow, spares a look at each value.
+            if not value.sum().isfinite() and not value.isfinite().all():
+                reducer = next(reducer for reducer in reducers if key in reducer.keys)
+                raise ValueError(
+                    f"{reducer} returned NaN or infinity in '{key}' for images {start} to {start + len(value) - 1} "
+                    f"of '{backbone.name}'; look at the images and the precision ({dtype})"
+                )
+            for summary in into.get(key, ()):
+                summary.update(value.clone())  # a summary may hold on to what it gets
+            if key not in into:
+                if key not in results:  # here, outside inference mode, so that a probe may train on it
+                    results[key] = torch.empty(total, *value.shape[1:])
+                results[key][start : start + len(value)] = value
+
+    waiting: list[tuple] = []
     try:
         for (point, block), group in wanted.items():
             handles.append(backbone.watch(point, block, watcher(block, group)))
-        for start in tqdm(range(0, total, batch_size), disable=None if progress is None else not progress, unit="batch"):
-            stop = min(start + batch_size, total)
-            with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                backbone(_pixels(backbone, images, start, stop).to(device, torch.float32))
-            for reducer in reducers:
-                for key, value in _gather(backbone, reducer, seen).items():
-                    value = value.to("cpu", torch.float32)
-                    if not value.isfinite().all():
-                        raise ValueError(
-                            f"{reducer} returned NaN or infinity in '{key}' for images {start} to {stop - 1} "
-                            f"of '{backbone.name}'; look at the images and the precision ({dtype})"
-                        )
-                    for summary in into.get(key, ()):
-                        summary.update(value)
-                    if key not in into:
-                        if key not in results:  # here, outside inference mode, so that a probe may train on it
-                            results[key] = torch.empty(total, *value.shape[1:])
-                        results[key][start:stop] = value
-            seen.clear()
+        batches = _batches(backbone, images, batch_size, workers, device)
+        most, done = batch_size, 0
+        hide = None if progress is None else not progress
+        for start, pixels in tqdm(batches, total=-(-total // batch_size), disable=hide, unit="batch"):
+            while done < start + len(pixels):
+                part = pixels[done - start :][:most]
+                values = _or_none(forward, done, part)
+                if values is None:
+                    most = -(-len(part) // 2)
+                    warnings.warn(f"{len(part)} images do not fit into memory at once; going on with {most}", stacklevel=2)
+                    continue
+                waiting.append((done, *_to_cpu(values)))
+                done += len(part)
+                # On a GPU the copy of one batch goes on while the next one is computed.
+                if len(waiting) > (device.type == "cuda"):
+                    keep(*waiting.pop(0))
+        while waiting:
+            keep(*waiting.pop(0))
     finally:
         for handle in handles:
             handle.remove()
@@ -641,22 +687,118 @@ def _indices(backbone: Backbone, reducer: Reducer) -> list[int]:
     return [block % depth for block in chosen]
 
 
-def _gather(backbone: Backbone, reducer: Reducer, seen: dict[Any, tuple[Tensor, ...]]) -> dict[str, Tensor]:
-    """What a reducer saw in one batch, its blocks stacked."""
-    missing = [block for block in _indices(backbone, reducer) if (reducer.keys, block) not in seen]
-    if missing:
-        raise ValueError(f"{reducer} saw nothing in blocks {missing} of '{backbone.name}': the forward pass went around its hook")
-    per_block = zip(*(seen[reducer.keys, block] for block in _indices(backbone, reducer)), strict=True)
-    return {
-        key: values[0] if isinstance(reducer.blocks, int) else torch.stack(values, dim=1)
-        for key, values in zip(reducer.keys, per_block, strict=True)
-    }
+class _Outputs:
+    """What the reducers keep of one batch: for each key one float32 tensor (image, [block,] ...) on the device.
+
+    It is made in the first batch and used again in all others. Small tensors that live as long as a batch would lie between the
+    large ones of the model, and keep the memory of these from being used again.
+    """
+
+    def __init__(self, backbone: Backbone, reducers: Sequence[Reducer]):
+        self.name, self.reducers = backbone.name, reducers
+        self.blocks = {reducer.keys: _indices(backbone, reducer) for reducer in reducers}
+        self.tensors: dict[str, Tensor] = {}
+        self.seen: set[tuple[tuple[str, ...], int]] = set()
+
+    def put(self, reducer: Reducer, block: int, values: tuple[Tensor, ...]) -> None:
+        """Take what a reducer made of one block."""
+        alone, blocks = isinstance(reducer.blocks, int), self.blocks[reducer.keys]
+        for key, value in zip(reducer.keys, values, strict=True):
+            if key not in self.tensors:
+                shape = value.shape[:1] + (() if alone else (len(blocks),)) + value.shape[1:]
+                self.tensors[key] = torch.empty(shape, device=value.device)
+            own = self.tensors[key].narrow(0, 0, len(value))
+            for place in [own] if alone else [own[:, i] for i, one in enumerate(blocks) if one == block]:
+                place.copy_(value)
+        self.seen.add((reducer.keys, block))
+
+    def of(self, images: int) -> dict[str, Tensor]:
+        """key -> tensor of so many images. Raises ValueError where a reducer saw nothing of a block."""
+        for reducer in self.reducers:
+            if missing := [block for block in self.blocks[reducer.keys] if (reducer.keys, block) not in self.seen]:
+                raise ValueError(
+                    f"{reducer} saw nothing in blocks {missing} of '{self.name}': the forward pass went around its hook"
+                )
+        return {key: value.narrow(0, 0, images) for key, value in self.tensors.items()}
 
 
-def _pixels(backbone: Backbone, images: Any, start: int, stop: int) -> Tensor:
+class _Pixels(Dataset):
+    """Images as a model takes them."""
+
+    def __init__(self, backbone: Backbone, images: Any):
+        self.preprocess, self.images = backbone.preprocess, images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Float[Tensor, "3 height width"]:
+        return self.preprocess(self.images[index])
+
+
+def _batches(
+    backbone: Backbone, images: Any, batch_size: int, workers: int | None, device: torch.device
+) -> Iterator[tuple[int, Tensor]]:
+    """The first index and the pixels of each batch, on the CPU, in memory that a GPU can read by itself if there is one."""
+    pinned = device.type == "cuda"
     if isinstance(images, Tensor):
-        return images[start:stop]
-    return torch.stack([backbone.preprocess(images[i]) for i in range(start, stop)])
+        for start in range(0, len(images), batch_size):
+            pixels = images[start : start + batch_size]
+            yield start, pixels.pin_memory() if pinned and not pixels.is_cuda else pixels
+        return
+    if workers is None:
+        workers = min(MOST_WORKERS, os.cpu_count() or 1) if pinned else 0
+    loader = DataLoader(_Pixels(backbone, images), batch_size, num_workers=workers, pin_memory=pinned)
+    try:
+        for index, pixels in enumerate(loader):
+            yield index * batch_size, pixels
+    except RuntimeError as error:
+        if "exited unexpectedly" not in str(error):
+            raise
+        told = f"one of {workers} processes that load images died (was it killed, or out of memory?)"
+        raise RuntimeError(f"{told}; take fewer workers, or 0 to load in this process") from None
+
+
+def _or_none(forward: Callable[[int, Tensor], dict[str, Tensor]], start: int, pixels: Tensor) -> dict[str, Tensor] | None:
+    """`forward` of a batch; None where it does not fit into memory. Raises MemoryError where one image is too much."""
+    try:
+        return forward(start, pixels)
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if len(pixels) == 1:
+        size = " x ".join(map(str, pixels.shape[-2:]))
+        raise MemoryError(f"not even one image of {size} px fits into memory; take a smaller model or image size")
+    return None
+
+
+def _to_cpu(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], Callable[[], object]]:
+    """The values on the CPU, and what to call before they are read: the copies of a GPU are only begun here."""
+    if not any(value.is_cuda for value in values.values()):
+        return {key: value.cpu() for key, value in values.items()}, lambda: None
+    copies = {key: torch.empty(v.shape, pin_memory=True).copy_(v, non_blocking=True) for key, v in values.items()}
+    return copies, torch.cuda.current_stream().record_event().synchronize
+
+
+def _fused(q: Tensor, k: Tensor, scale: float) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
+    """For each query the mean of the keys under its attention, and the logsumexp of its logits."""
+    if q.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, scale=scale)
+    if q.device.type == "cuda":
+        mean, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, k, None, True, scale=scale)
+        return mean, total[..., : q.shape[-2]]  # it is padded to whole warps
+    return _by_rows(q, k, scale)
+
+
+def _by_rows(q: Tensor, k: Tensor, scale: float) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
+    """`_fused` on any device, with at most ROWS numbers of attention at a time (at least one row of each head)."""
+    means, totals = [], []
+    for chunk in q.split(max(1, ROWS // (len(q) * q.shape[1] * k.shape[-2])), dim=-2):
+        logits = (chunk @ k.mT).mul_(scale)
+        totals.append(logits.logsumexp(dim=-1))
+        means.append(logits.softmax(dim=-1) @ k)
+    return torch.cat(means, dim=-2), torch.cat(totals, dim=-1)
 
 
 def _norm(x: Tensor) -> Tensor:

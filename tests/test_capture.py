@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import os
+import signal
 from contextlib import contextmanager
 from functools import lru_cache, partial
 
@@ -429,21 +431,25 @@ def test_no_attention_matrix_outlives_its_block(backbone):
     assert alive == []
 
 
-@one_each
-def test_entropy_goes_through_the_queries_in_chunks(backbone, monkeypatch):
-    x, log_softmax, largest = pixels(backbone), torch.Tensor.log_softmax, []
-    whole = capture(backbone, x, [AttentionEntropy()])["attention_entropy"]
+def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    q, k = 3 * torch.randn(2, 3, 50, 16, generator=generator), 3 * torch.randn(2, 3, 57, 16, generator=generator)
+    softmax, largest = torch.Tensor.softmax, []
 
     def watched(self, dim):
         largest.append(self.numel())
-        return log_softmax(self, dim)
+        return softmax(self, dim)
 
-    rows = len(x) * backbone.heads * backbone.layout.tokens
-    monkeypatch.setattr(module, "ROWS", 5 * rows)
-    monkeypatch.setattr(torch.Tensor, "log_softmax", watched)
-    chunked = capture(backbone, x, [AttentionEntropy()])["attention_entropy"]
-    assert max(largest) == 5 * rows
-    torch.testing.assert_close(chunked, whole)
+    monkeypatch.setattr(torch.Tensor, "softmax", watched)
+    fused = module._fused(q, k, 0.25)
+    assert largest == []
+    monkeypatch.setattr(module, "ROWS", 7 * 2 * 3 * 57)
+    for whole, rows in zip(fused, module._by_rows(q, k, 0.25), strict=True):
+        torch.testing.assert_close(whole, rows)
+    assert max(largest) == 7 * 2 * 3 * 57
+    logits = q.double() @ k.double().mT * 0.25
+    torch.testing.assert_close(fused[1].double(), logits.logsumexp(-1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(fused[0].double(), logits.softmax(-1) @ k.double(), rtol=1e-5, atol=1e-5)
 
 
 def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
@@ -468,6 +474,20 @@ def test_bfloat16_is_close_and_leaves_the_weights_alone(backbone):
         assert rough[key].dtype == torch.float32
         assert (rough[key] - exact[key]).abs().max() < 0.1 * exact[key].abs().max()
     assert all(torch.equal(before[key], value) for key, value in backbone.model.state_dict().items())
+
+
+@every
+def test_bfloat16_stays_within_its_bounds_of_float64(backbone):
+    """Norms within 1 % and entropy within 0.01 nats; attention, which lies in [0, 1], within 0.02."""
+    blocks, _, _ = reference(backbone)
+    chosen = [TokenNorms(), AttentionEntropy(), *([ClsAttention("all")] if backbone.layout.cls else [])]
+    got = capture(backbone, pixels(backbone), chosen, dtype=torch.bfloat16)
+    exact, rows = stack(blocks, "residual").norm(dim=-1), stack(blocks, "attention")
+    assert ((got["token_norms"] - exact) / exact).abs().max() < 0.01
+    entropy = torch.special.entr(patches(backbone, rows, -2)).sum(-1).mean((2, 3))
+    assert (got["attention_entropy"] - entropy).abs().max() < 0.01
+    if backbone.layout.cls:
+        assert (got["cls_attention"] - rows.select(-2, 0).mean(2)).abs().max() < 0.02
 
 
 @vit
@@ -574,6 +594,82 @@ def test_patches_removed_by_an_intervention(backbone):
     assert hooks(backbone.model) == 0
 
 
+class Dying:
+    """Images of which the third one kills whoever loads it."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Image.new("RGB", (64, 64), (60 * index, 0, 0))
+
+
+@vit
+def test_workers_load_the_same_images(backbone):
+    images = load_images("scenes", 5, seed=2)
+    one, two = (capture(backbone, images, [PatchNorms()], batch_size=2, workers=n) for n in (0, 2))
+    assert torch.equal(one["patch_norms"], two["patch_norms"])
+
+
+@vit
+def test_a_worker_that_dies_is_told(backbone):
+    with pytest.raises(RuntimeError, match="one of 1 processes that load images died.*take fewer workers, or 0"):
+        capture(backbone, Dying(), [PatchNorms()], batch_size=2, workers=1)
+    assert hooks(backbone.model) == 0
+
+
+@contextmanager
+def room_for(backbone, images, error):
+    """A memory that holds so many images, and the numbers of images that were tried."""
+    tried = []
+
+    def full(_, inputs):
+        tried.append(len(inputs[0]))
+        if len(inputs[0]) > images:
+            raise error
+
+    with backbone.blocks[1].register_forward_pre_hook(full):
+        yield tried
+
+
+@one_each
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_out_of_memory_halves_the_batch_and_goes_on(backbone, error):
+    x = pixels(backbone, 7)
+    chosen = [TokenNorms(), SelectedTokens(positions(backbone, 7))]
+    whole = capture(backbone, x, chosen)
+    with (
+        room_for(backbone, 2, error) as tried,
+        pytest.warns(UserWarning, match="do not fit into memory at once; going on") as said,
+    ):
+        got = capture(backbone, x, chosen, batch_size=5)
+    assert tried == [5, 3, 2, 2, 1, 2] and [str(w.message)[-1] for w in said] == ["3", "2"]
+    for key in whole:
+        torch.testing.assert_close(got[key], whole[key])
+
+
+@vit
+def test_one_image_that_does_not_fit(backbone):
+    with (
+        room_for(backbone, 0, torch.OutOfMemoryError()),
+        pytest.warns(UserWarning),
+        pytest.raises(MemoryError, match="64 x 64 px"),
+    ):
+        capture(backbone, pixels(backbone, 2), [PatchNorms()])
+    assert hooks(backbone.model) == 0
+
+
+@vit
+def test_another_error_of_the_model_is_its_own(backbone):
+    with room_for(backbone, 0, RuntimeError("shape mismatch")) as tried, pytest.raises(RuntimeError, match="shape mismatch"):
+        capture(backbone, pixels(backbone, 2), [PatchNorms()])
+    assert tried == [2]
+
+
 @vit
 def test_silent_when_stderr_is_no_terminal(backbone, capsys):
     capture(backbone, pixels(backbone), [PatchNorms()])
@@ -591,6 +687,8 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
         ({"images": torch.zeros(2, 3, 64, 64, dtype=torch.uint8)}, "pixels of type torch.uint8"),
         ({"images": []}, "0 images in batches of 32"),
         ({"batch_size": 0}, "2 images in batches of 0"),
+        ({"workers": -1}, "with -1 workers"),
+        ({"engine": "spark"}, "unknown engine 'spark'"),
         ({"reducers": [PatchNorms((12,))]}, "no block 12 in 'vit_tiny_patch16_224'; choose 'all' or from -12 to 11"),
         ({"reducers": [PatchNorms("last")]}, "no block 'l'"),
         ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "two reducers return 'patch_norms'"),
