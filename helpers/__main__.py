@@ -1,6 +1,7 @@
 """The command line: `python -m helpers COMMAND`, where -h lists the commands. A user's error is one sentence and status 2."""
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -52,7 +53,15 @@ def _run(project: Project, options: argparse.Namespace) -> int:
     overrides = _pairs("-p", options.parameter)
     with _Lines(len(set(options.ids))) as lines:
         outcomes = runs.run_claims(
-            project, options.ids, options.run, overrides, force=options.force, jobs=options.jobs, report=lines
+            project,
+            options.ids,
+            options.run,
+            overrides,
+            force=options.force,
+            jobs=options.jobs,
+            report=lines,
+            engine=options.engine,
+            address=options.address,
         )
     return _status(outcomes)
 
@@ -97,6 +106,26 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     if card := scratch.card(options.out):
         (options.out / "README.md").write_text(card, encoding="utf-8")
     return _status([Outcome(*one) for one in trained])
+
+
+def _bench(project: Project, options: argparse.Namespace) -> int:
+    from . import bench, files  # here, since only this command needs them
+
+    try:
+        hardware = runs.hardware(options.device)
+    except ValueError:
+        raise ValueError(f"there is no device {options.device!r} here; use --device cpu") from None
+    if not options.json.parent.is_dir():  # before the minutes that it takes to measure
+        raise ValueError(f"--json {options.json}: there is no folder {str(options.json.parent)!r}; make it first")
+    size, batch = options.image_size, options.batch_size or (8 if options.device == "cpu" else 32)
+    settings = {"image_size": size, "batch_size": batch, "device": options.device, "dtype": options.dtype}
+    found = bench.bench(options.model, options.images, peers=options.peers, **settings)
+    origin = runs.provenance(project.root)
+    found |= {"energy_kw": hardware["energy_kw"], **{key: origin[key] for key in ("git_revision", "git_dirty")}}
+    with files.written_whole(options.json) as new:
+        new.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(bench.table(found))
+    return 0
 
 
 def _book(project: Project, options: argparse.Namespace) -> int:
@@ -202,6 +231,8 @@ def _parser() -> argparse.ArgumentParser:
         "-p", "--parameter", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the notebook; lists as a,b"
     )
     run.add_argument("--force", action="store_true", help="run again what is finished")
+    run.add_argument("--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster")
+    run.add_argument("--address", help="of the cluster, as `ray start` prints it (default: RAY_ADDRESS, or what runs here)")
     train = add(
         _train,
         "train small models that differ in their registers alone; what was stopped goes on, what is finished is kept",
@@ -215,6 +246,21 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--out", type=Path, default=Path("_build/weights"), metavar="FOLDER", help="default: _build/weights")
     train.add_argument("--device", default="cpu", help="cpu, or cuda")
     train.add_argument("--workers", type=int, default=0, metavar="N", help="processes that load images, for each training")
+    bench = add(
+        _bench,
+        "measure speed and memory of a capture beside the bare model, with random weights",
+        "bench --model vit_small_patch16_224 --images 64 --json bench.json",
+    )
+    bench.add_argument("--model", required=True, metavar="NAME", help="a Vision Transformer, by its name")
+    bench.add_argument("--images", type=_positive, default=64, metavar="N", help="default: 64")
+    bench.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the result is written")
+    bench.add_argument(
+        "--peers", action="store_true", help="also other tools, in an environment below _build/peers made for them"
+    )
+    bench.add_argument("--image-size", type=_positive, metavar="PX", help="default: the model's own")
+    bench.add_argument("--batch-size", type=_positive, metavar="N", help="default: 8, on a GPU 32")
+    bench.add_argument("--device", default="cpu", help="cpu, or cuda")
+    bench.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="default: float32")
     book = add(_book, "run every notebook on the offline controls, then build _build/html and print its path", "book")
     add(_check, "report where registry, notebooks, table of contents and results disagree", "check")
     baselines = add(

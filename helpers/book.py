@@ -5,6 +5,7 @@ and nothing is judged again: the pages show the stored results and the stored ou
 """
 
 import base64
+import json
 import os
 import shutil
 import subprocess
@@ -78,6 +79,7 @@ def assemble(root: Path) -> Path:
         "errors": pages.errors(registry),
         "trained-models": pages.model_card(scratch.card(root / "helpers" / "weights")),
         "landing": _landing(project, runs, source),
+        **_benchmarks(root, source),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
@@ -185,6 +187,27 @@ def _landing(project: Project, runs: pages.Runs, source: Path) -> str:
                 alt, caption = cell.metadata.mystnb.image.alt, cell.metadata.mystnb.figure.caption
                 return f"```{{figure}} _static/landing.png\n:alt: {alt}\n\n{caption} From [this page]({page}).\n```"
     return ""
+
+
+def _benchmarks(root: Path, source: Path) -> dict[str, str]:
+    """The tables of the page on speed, whose figures are drawn here, from what `python -m helpers bench` wrote to book/bench."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((root / "book" / "bench").glob("*.json"))]
+    found.sort(key=lambda one: (one["device"], one["parameters"], one["tokens"]))
+    fragments = {"benchmarks": pages.speed(found), "bounds": pages.bounds(found), "costs": pages.costs(found)}
+    if not found:
+        return fragments | {"speed": "", "memory": ""}
+    from matplotlib import pyplot as plt  # here, since it takes seconds to import
+
+    from . import figures
+
+    with plt.rc_context(figures.STYLE):
+        for name, (label, reference, cells) in {"speed": pages.ratios(found), "memory": pages.memory(found)}.items():
+            figure, ax = plt.subplots()
+            figures.compared(cells, ax, label=label, reference=reference)
+            figure.savefig(source / "book" / "_static" / f"bench-{name}.png", dpi=150)
+            plt.close(figure)
+            fragments[name] = pages.benchmark_figure(name)
+    return fragments
 
 
 def _write(path: Path, text: str) -> None:

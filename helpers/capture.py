@@ -499,7 +499,7 @@ def capture(
         progress: show a progress bar; only in a terminal unless given.
         into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
             returned, so memory does not grow with the images; helpers/shards.py keeps what is to be kept on disk.
-        engine: "local", or "ray" for the cluster that Ray is connected to (helpers/cluster.py).
+        engine: "local", or "ray" for a Ray cluster (helpers/cluster.py); summaries then need `empty` and `merge`.
 
     Returns:
         key -> float32 CPU tensor, first dimension image.

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import open_clip
 import timm
 import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from safetensors import SafetensorError
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -84,6 +82,7 @@ def known(name: str, pretrained: bool = True) -> bool:
         return scratch.path_of(name).is_file()
     if name.startswith(OPEN_CLIP):
         arch, _, tag = name.removeprefix(OPEN_CLIP).partition("/")
+        open_clip = _open_clip()
         return arch in open_clip.list_models() and (not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag))
     return name in timm.list_models() or name in timm.list_pretrained()
 
@@ -94,7 +93,7 @@ def check_name(name: str, pretrained: bool = True) -> None:
         return
     if name.startswith(scratch.FILE):
         raise ValueError(f"there is no file {str(scratch.path_of(name))!r}; `python -m helpers train` makes such models")
-    names = timm.list_pretrained() + [f"{OPEN_CLIP}{arch}/{tag}" for arch, tag in open_clip.list_pretrained()]
+    names = timm.list_pretrained() + [f"{OPEN_CLIP}{arch}/{tag}" for arch, tag in _open_clip().list_pretrained()]
     nearest = difflib.get_close_matches(name, [*names, *_controls().CONTROLS, *scratch.names()], n=1)
     forms = f"a timm name, '{OPEN_CLIP}ARCH/TAG', '{CONTROL}...', '{scratch.SHIPPED}...' or '{scratch.FILE}PATH'"
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {forms}"
@@ -146,7 +145,7 @@ def _load_scratch(name: str, size: tuple[int, int] | None, whole: bool) -> Backb
 
 
 def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool) -> Backbone:
-    arch, _, tag = name.removeprefix(OPEN_CLIP).partition("/")
+    open_clip, (arch, _, tag) = _open_clip(), name.removeprefix(OPEN_CLIP).partition("/")
     vision = open_clip.get_model_config(arch)["vision_cfg"]
     if "timm_model_name" in vision:
         raise ValueError(f"the vision tower of '{name}' is timm's '{vision['timm_model_name']}'; choose one of its timm names")
@@ -170,7 +169,8 @@ def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool, w
         raise ValueError(f"the attention of '{name}' is not nn.MultiheadAttention, so its rows cannot be rebuilt; choose another")
     visual.output_tokens = False
     resize = {"resize_mode": "squash"} if whole else {}
-    transform = image_transform_v2(PreprocessCfg(**visual.preprocess_cfg | resize), is_train=False)
+    recipe = open_clip.transform.PreprocessCfg(**visual.preprocess_cfg | resize)
+    transform = open_clip.transform.image_transform_v2(recipe, is_train=False)
     layout = TokenLayout(visual.grid_size)
     return OpenClipBackbone(name, visual, layout, visual.image_size, visual.patch_size, transform, pretrained)
 
@@ -216,6 +216,13 @@ def _loading(name: str) -> Iterator[None]:
         raise ModelUnavailable(f"'{name}' {reason}") from error
     except (RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise ValueError(f"the weights of '{name}' do not load: {' '.join(str(error).split())[:200]}") from error
+
+
+def _open_clip() -> Any:
+    """open_clip, read when one of its models is asked for: a machine that has timm alone can run timm's."""
+    import open_clip
+
+    return open_clip
 
 
 def _controls() -> Any:

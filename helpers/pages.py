@@ -5,15 +5,17 @@ controls; `calibration` is claim -> result on the controls. Links lead from the 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from .claims import VERDICTS, Claim, Paper, Registry, Result
+from .claims import VERDICTS, Claim, Paper, Registry, Result, Value
 from .runs import CONTROLS
 
 Runs = Mapping[str, Mapping[str, dict]]
+# The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
+CARBON, PUE = 0.37, 1.19
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,119 @@ def errors(registry: Registry) -> str:
 def model_card(card: str) -> str:
     """The card of the trained models (helpers/scratch.py) without its heading: the page has one."""
     return card.partition("\n")[2].strip() or "No model has been trained here yet."
+
+
+def speed(benchmarks: Sequence[Mapping]) -> str:
+    """The benchmarks (helpers/bench.py) as one table: how fast each method is beside the plain forward pass of the same model."""
+    lines = []
+    for found in benchmarks:
+        for row in found["rows"]:
+            line = {"model": _setting(found), "method": row["method"]}
+            if row["ratio"] is None:
+                lines.append(line | {"speed relative to plain": f"not run: {row['reason']}"})
+                continue
+            low, high = row.get("quartiles", (None, None))
+            lines.append(line | {
+                "speed relative to plain": f"{row['ratio']:.3f}" + (f" [{low:.2f}, {high:.2f}]" if low else ""),
+                "images/s": row["images_per_s"],
+                "more memory (MB)": "not measured" if row["extra_mb"] is None else f"{row['extra_mb']:.0f}",
+                "share of plain's memory": _share(row["extra_mb"], found["plain_mb"]),
+                "largest deviation": f"{max(row['deviation'].values()):.0e}" if row.get("deviation") else "",
+                "version": row.get("version", ""),
+            })  # fmt: skip
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
+def bounds(benchmarks: Sequence[Mapping]) -> str:
+    """What bounds each benchmark, and where it was measured, as a table."""
+    lines = [{
+        "model": _setting(found),
+        "GFLOP an image": found["gflop_per_image"],
+        "share of a large matrix product": f"{found['share_of_ceiling']:.0%}",
+        "plain memory (MB)": "not measured" if found["plain_mb"] is None else f"{found['plain_mb']:.0f}",
+        "more memory with all images (MB)": found["extra_mb_of_all_images"],
+        "images": found["images"],
+        "photographs a core prepares in a second": found["loading"]["images_per_s"],
+        "cores that keep up": found["loading"]["cores"],
+        "device": f"{found['device']}, {found['threads']} threads, torch {found['versions']['torch']}",
+    } for found in benchmarks]  # fmt: skip
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
+def costs(benchmarks: Sequence[Mapping], images: Sequence[int] = (5_000, 50_000, 1_281_167)) -> str:
+    """What a capture of so many images costs at the measured speed, as a table."""
+    lines = []
+    for found in benchmarks:
+        rate = next(row["images_per_s"] for row in found["rows"] if row["method"] == "helpers")
+        for number in images:
+            hours = number / rate / 3600
+            kwh = hours * found["energy_kw"]
+            lines.append({
+                "model": _setting(found),
+                "device": found["device"],
+                "images": f"{number:,}",
+                "images/s": rate,
+                "hours": f"{hours:.2g}",
+                "kWh": f"{kwh:.2g}",
+                "kg CO2": f"{kwh * PUE * CARBON:.2g}",
+            })  # fmt: skip
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
+def ratios(benchmarks: Sequence[Mapping]) -> tuple[str, float, dict[str, list]]:
+    """For `figures.compared`: the label, the reference and, method by method, the speed in each benchmark."""
+    label = "speed relative to the plain forward pass"
+    return label, 1.0, _by_method(benchmarks, lambda found, row: (row["ratio"], *row["quartiles"]))
+
+
+def memory(benchmarks: Sequence[Mapping]) -> tuple[str, float, dict[str, list]]:
+    """The same for the memory beyond that of the plain pass, as a share of it."""
+    known = [found for found in benchmarks if found["plain_mb"] is not None]
+    label = "memory beyond that of the plain pass (share)"
+    return label, 0.1, _by_method(known, lambda found, row: (row["extra_mb"] / found["plain_mb"], None, None))
+
+
+def benchmark_figure(name: str) -> str:
+    """The figure of `ratios` ("speed") or of `memory`, with what it shows."""
+    alt, caption = {
+        "speed": (
+            "For each model, the speed of each method relative to the plain forward pass",
+            "Speed relative to the plain forward pass of the same model: 1 costs nothing, 0.5 takes twice as long. Median over "
+            "pairs of batches, with quartiles.",
+        ),
+        "memory": (
+            "For each model, the memory that each method needs beyond the plain forward pass",
+            "Peak memory beyond that of the plain forward pass, as a share of the latter with its weights. The dashed line is "
+            "the aim: a tenth.",
+        ),
+    }[name]
+    return f"```{{figure}} _static/bench-{name}.png\n:alt: {alt}\n\n{caption}\n```"
+
+
+def _by_method(benchmarks: Sequence[Mapping], values: Callable[[Mapping, Mapping], tuple]) -> dict[str, list]:
+    """method -> a Value for each benchmark, None where it was not run there."""
+    names = [row["method"] for found in benchmarks for row in found["rows"] if row["method"] != "plain"]
+    cells: dict[str, list] = {name: [] for name in dict.fromkeys(names)}
+    for found in benchmarks:
+        rows = {row["method"]: row for row in found["rows"] if row["ratio"] is not None}
+        for name, own in cells.items():
+            if name not in rows:
+                own.append(None)
+                continue
+            value, low, high = values(found, rows[name])
+            own.append(Value(name="share", value=value, low=low, high=high, model=_setting(found)))
+    return cells
+
+
+def _setting(found: Mapping) -> str:
+    """A benchmark's model and image size, precision and device where they are not float32 and a CPU."""
+    precision = "" if found["dtype"] == "float32" else f", {found['dtype']}"
+    device = "" if found["device"].startswith("cpu") else f", {found['device']}"
+    return f"{found['model']}, {' x '.join(map(str, found['image_size']))} px{precision}{device}"
+
+
+def _share(part: float | None, whole: float | None) -> str:
+    return "" if part is None or whole is None else f"{part / whole:.0%}"
 
 
 def badge(verdict: str, reason: str = "") -> str:

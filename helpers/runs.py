@@ -309,47 +309,81 @@ def run_claims(
     force: bool = False,
     jobs: int | None = None,
     report: Callable[[Outcome], None] = print,
+    engine: str = "local",
+    address: str | None = None,
 ) -> list[Outcome]:
     """Execute the notebooks of `ids` into `book/runs/<run>/`, `jobs` at a time, each with its share of the cores.
 
     A notebook whose result is there, intact and made from the same inputs is kept, unless `force`. `report` is called as each
-    one ends; a failed notebook leaves no trace and does not stop the others. Raises ValueError before anything runs where an
-    identifier, the run's name or a parameter is wrong.
+    one ends; a failed notebook leaves no trace and does not stop the others. With the engine "ray" they are executed by the
+    machines of the cluster at `address` (see `cluster.connect`), each with a GPU where its parameter `device` is one, and
+    published here. Raises ValueError before anything runs where an identifier, the run's name, a parameter or the engine is
+    wrong, or no machine is there for it.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run):
         raise ValueError(f"run name {run!r} is not a plain folder name; use letters, digits, '.', '-' and '_'")
+    if engine not in ("local", "ray") or (engine == "local" and address is not None):
+        raise ValueError(f"engine {engine!r} with address {address!r}: choose 'local' without an address, or 'ray'")
     parameters = {id: resolve(project, id, run, overrides) for id in ids}
-    machine = {id: hardware(parameters[id].get("device", "cpu")) for id in ids}
+    devices = {id: values.get("device", "cpu") for id, values in parameters.items()}
     folder = project.runs / run
-    shared = provenance(project.root)
+    if engine == "ray":
+        from .cluster import Calls  # here, since only this engine needs it
+
+        calls = Calls(address)
+        for gpu in {device != "cpu" for device in devices.values()}:
+            calls.require(gpu)
+        machines, stop = calls.cores, calls.stop
+    else:
+        for device in devices.values():
+            hardware(device)
+        machines, stop = None, OwnKernel.kill_all
 
     def one(id: str, threads: int) -> Outcome:
         digest = inputs(project, id, parameters[id])
         if not force and _finished(folder / f"{id}.json", digest):
             return Outcome(id, "kept")
-        started, clock = datetime.now(UTC), time.perf_counter()
-        defaults = project.registry[id].parameters
-        changed = {name: value for name, value in parameters[id].items() if value != defaults[name]}
-        notebook = execute(project.source(id), changed, project.root, threads)
-        found = Result.from_json(project.registry[id], bundle(notebook)).to_json()
-        wall, text = time.perf_counter() - clock, nbformat.writes(notebook) + "\n"
-        details = {
-            **shared,
-            **machine[id],
-            "threads": threads,
-            "sources": found.pop("sources"),
-            "seed": parameters[id].get("seed"),
-            "started": started.isoformat(timespec="seconds"),
-            "wall_s": round(wall, 1),
-            "energy_wh": round(wall / 3600 * machine[id]["energy_kw"] * 1000, 3),
-            "inputs": digest,
-            "notebook": hashlib.sha256(text.encode()).hexdigest(),
-        }
-        head = {"id": found.pop("id"), "run": run}
-        publish(folder, id, text, {**head, **found, "parameters": parameters[id], "provenance": details})
-        return Outcome(id, found["verdict"], wall)
+        arguments = project.root, id, run, parameters[id], threads, digest
+        if engine == "ray":
+            text, result = calls(computed, *arguments, threads=threads, gpu=devices[id] != "cpu")
+        else:
+            text, result = computed(*arguments)
+        publish(folder, id, text, result)
+        return Outcome(id, result["verdict"], result["provenance"]["wall_s"])
 
-    return _parallel(one, list(parameters), jobs, report)
+    return _parallel(one, list(parameters), jobs, report, machines, stop)
+
+
+def computed(root: Path, id: str, run: str, parameters: Mapping, threads: int, digest: str) -> tuple[str, dict]:
+    """The executed notebook of a claim as text, and its result with the provenance of this machine.
+
+    Raises ValueError where this machine has not the `inputs` with this `digest`, and what `execute` raises.
+    """
+    project = Project(root)
+    if inputs(project, id, parameters) != digest:
+        told = f"{platform.node()} has other helpers, another notebook or another registry below {root}"
+        raise ValueError(f"{told} than the machine that calls it; bring both to the same state")
+    machine = hardware(parameters.get("device", "cpu"))
+    started, clock = datetime.now(UTC), time.perf_counter()
+    claim = project.registry[id]
+    changed = {name: value for name, value in parameters.items() if value != claim.parameters[name]}
+    notebook = execute(project.source(id), changed, root, threads)
+    found = Result.from_json(claim, bundle(notebook)).to_json()
+    wall, text = time.perf_counter() - clock, nbformat.writes(notebook) + "\n"
+    details = {
+        **provenance(root),
+        **machine,
+        "threads": threads,
+        "sources": found.pop("sources"),
+        "seed": parameters.get("seed"),
+        "started": started.isoformat(timespec="seconds"),
+        "wall_s": round(wall, 1),
+        "energy_wh": round(wall / 3600 * machine["energy_kw"] * 1000, 3),
+        "inputs": digest,
+        "notebook": hashlib.sha256(text.encode()).hexdigest(),
+    }
+    head = {"id": found.pop("id"), "run": run}
+    return text, {**head, **found, "parameters": parameters, "provenance": details}
 
 
 def store_outputs(
@@ -382,15 +416,24 @@ def _finished(path: Path, digest: str) -> bool:
 
 
 def _parallel(
-    one: Callable[[str, int], Outcome], ids: Sequence[str], jobs: int | None, report: Callable[[Outcome], None]
+    one: Callable[[str, int], Outcome],
+    ids: Sequence[str],
+    jobs: int | None,
+    report: Callable[[Outcome], None],
+    machines: Sequence[int] | None = None,
+    stop: Callable[[], None] = OwnKernel.kill_all,
 ) -> list[Outcome]:
-    """`one(id, threads)` for each identifier, in threads. After Ctrl-C the kernels are killed, and none is left running."""
-    cores = os.cpu_count() or 1
-    jobs = min(jobs or cores, max(1, len(ids)))
+    """`one(id, threads)` for each identifier, in threads, with a share of the cores of all `machines` (of this one).
+
+    After Ctrl-C `stop` ends the notebooks that run, and none is left running.
+    """
+    machines = machines or [os.cpu_count() or 1]
+    jobs = min(jobs or sum(machines), max(1, len(ids)))
+    threads = max(1, min(sum(machines) // jobs, max(machines)))
 
     def guarded(id: str) -> Outcome:
         try:
-            return one(id, max(1, cores // jobs))
+            return one(id, threads)
         except Exception as error:  # whatever it is, the other notebooks go on
             return Outcome(id, "failed", reason=" ".join(f"{error}".split()) or type(error).__name__)
 
@@ -406,7 +449,7 @@ def _parallel(
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             while pending:  # a kernel may have been starting just now: ask again until every thread has ended
-                OwnKernel.kill_all()
+                stop()
                 pending = wait(pending, timeout=0.2).not_done
             raise
     return outcomes

@@ -78,6 +78,18 @@ def test_any_division_gives_the_same_to_the_bit(kind, values):
         np.testing.assert_equal(state, states[0])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_from_elsewhere_give_the_same_to_the_bit(kind, values):
+    """To merge one that was empty and has one batch is to update with this batch."""
+    here, there = KINDS[kind](), KINDS[kind]()
+    for part in np.array_split(values, 6):
+        here.update(part)
+        empty = there.empty()
+        np.testing.assert_equal(vars(empty), vars(KINDS[kind]()))
+        there.merge(empty.update(part))
+        np.testing.assert_equal(vars(there), vars(here))
+
+
 def test_moments_keep_their_precision_beside_a_large_mean():
     values = 1e8 + np.random.default_rng(0).standard_normal((1000, 1))
     found = Moments()

@@ -1,5 +1,6 @@
 import base64
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 from conftest import edit_registry
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from helpers import pages
 from helpers.book import assemble, build, published, render_reading
 from helpers.claims import Value
 from helpers.images import load_images
@@ -265,6 +267,46 @@ def test_landing_figure_comes_from_findings_and_else_from_calibration(library, m
     assert ":alt: A map of norms" in text and "(../notebooks/beyond/aa1-first.ipynb)" in text
     publish_run(library, "mine", "aa1-first", tags=["landing"])
     assert "(runs/mine/aa1-first.ipynb)" in read(assemble(library.root), "book", "_generated", "landing.md")
+
+
+BENCH = {
+    "model": "vit_tiny", "parameters": 5, "image_size": [224, 224], "tokens": 197, "images": 64, "batch_size": 8,
+    "dtype": "float32", "device": "cpu (x86_64)", "threads": 2, "versions": {"torch": "2.15.0"}, "plain_mb": 200.0,
+    "extra_mb_of_all_images": 3.0, "gflop_per_image": 2.5, "share_of_ceiling": 0.7, "energy_kw": 0.105,
+    "loading": {"images_per_s": 100.0, "cores": 0.4},
+    "rows": [
+        {"method": "plain", "ratio": 1.0, "extra_mb": 0.0, "images_per_s": 40.5},
+        {"method": "helpers", "ratio": 0.988, "quartiles": [0.97, 1.01], "extra_mb": 5.0, "images_per_s": 40.0},
+        {"method": "other", "ratio": None, "extra_mb": None, "images_per_s": None, "reason": "it is not there"},
+    ],
+}  # fmt: skip
+
+
+def test_benchmarks_are_tables_and_figures(library):
+    """A capture of 5,000 images at 40 a second takes 125 s; 0.105 kW of it, with the building's share, give the CO2."""
+    source = assemble(library.root)
+    assert read(source, "book", "_generated", "speed.md") == "\n"
+    assert "Nothing has been measured here yet" in read(source, "book", "_generated", "costs.md")
+    folder = library.root / "book" / "bench"
+    folder.mkdir()
+    (folder / "one.json").write_text(json.dumps(BENCH))
+    (folder / "two.json").write_text(json.dumps(BENCH | {"dtype": "bfloat16", "parameters": 9, "plain_mb": None}))
+    source = assemble(library.root)
+    rows = read(source, "book", "_generated", "benchmarks.md").splitlines()
+    assert "| vit_tiny, 224 x 224 px | helpers | 0.988 [0.97, 1.01] | 40.0 | 5 | 2% |" in rows[3]
+    assert "not run: it is not there" in rows[4] and "vit_tiny, 224 x 224 px, bfloat16" in rows[5]
+    hours = 5000 / 40 / 3600
+    cost = f"| 5,000 | 40.0 | {hours:.2g} | {hours * 0.105:.2g} | {hours * 0.105 * 1.19 * 0.37:.2g} |"
+    assert cost in read(source, "book", "_generated", "costs.md")
+    assert "| 2.5 | 70% | 200 | 3.0 | 64 | 100.0 | 0.4 |" in read(source, "book", "_generated", "bounds.md")
+    for name in ("speed", "memory"):
+        assert f"_static/bench-{name}.png" in read(source, "book", "_generated", f"{name}.md")
+        assert (source / "book" / "_static" / f"bench-{name}.png").stat().st_size > 5000
+
+
+def test_the_formula_gives_what_the_paper_should_have_printed():
+    """0.805 kW for 156.26 hours: 55.4 kg, not 29.94."""
+    assert 0.805 * 156.26 * pages.PUE * pages.CARBON == pytest.approx(55.4, abs=0.05)
 
 
 def test_build_replaces_a_book_only_by_a_whole_one(library):

@@ -36,6 +36,10 @@ def test_lock_names_every_direct_dependency():
     assert {name(requirement) for requirement in DIRECT} <= {name(line) for line in locked()}
 
 
+def test_optional_parts_are_tested():
+    assert set(PROJECT["optional-dependencies"]["ray"]) <= set(PROJECT["optional-dependencies"]["test"])
+
+
 def test_lock_keeps_the_bounds_of_pyproject():
     packaging = pytest.importorskip("packaging.requirements")
     bounds = {name(text): packaging.Requirement(text).specifier for text in DIRECT}

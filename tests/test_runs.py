@@ -301,6 +301,14 @@ def test_store_outputs_in_place(project):
         runs.store_outputs(project, ["aa9-none"], report=silent)
 
 
+def test_a_machine_with_another_state_does_not_compute(project):
+    with pytest.raises(ValueError, match="has other helpers, another notebook or another registry below .* than the machine"):
+        runs.computed(project.root, "aa1-first", "controls", PARAMETERS, 1, digest="another")
+    with pytest.raises(ValueError, match="engine 'local' with address 'auto': choose"):
+        run(project, address="auto")
+    assert written(project) == [] and not (project.root / "measure.pid").exists()
+
+
 def test_hardware_is_that_of_the_device():
     assert runs.hardware("cpu")["device"].startswith("cpu (") and runs.hardware("cpu")["energy_kw"] == 0.105
     for device in ("cuda:99", "abacus"):

@@ -2,7 +2,8 @@
 
 Each takes a batch with `update` and another summary of the same kind with `merge`, and both return the summary itself, as
 `similarity.Comoments` does. A set of images divided in any way and merged in order gives what one pass over all of them gives: to
-the bit for counts and largest values, up to the rounding of float64 sums for moments.
+the bit for counts and largest values, up to the rounding of float64 sums for moments. `empty` gives another one of the same kind,
+so that parts can be made elsewhere: to merge one that has a single batch is, to the bit, to update with that batch.
 """
 
 import math
@@ -32,6 +33,10 @@ class Moments:
     def variance(self) -> Float64[np.ndarray, "..."]:
         """With n - 1 in the denominator; nan for fewer than two images."""
         return self._squares / (self.n - 1) if self.n > 1 else self.mean * math.nan
+
+    def empty(self) -> "Moments":
+        """Another one without images, which can be merged into this one."""
+        return Moments()
 
     def update(self, values: Float[Array, "image ..."]) -> "Moments":
         """Add images. Raises ValueError where they have another shape than those before."""
@@ -85,6 +90,10 @@ class Histogram:
     def above(self) -> int:
         return int(self._counts[-1])
 
+    def empty(self) -> "Histogram":
+        """Another one with these edges, without values."""
+        return Histogram(self.edges)
+
     def update(self, values: Float[Array, "..."]) -> "Histogram":
         """Add values. Raises ValueError for NaN."""
         places = np.searchsorted(self.edges, _numbers(values), side="right")
@@ -119,6 +128,10 @@ class Quantiles:
     def n(self) -> int:
         """Number of values so far."""
         return self._zeros + sum(self._counts.values())
+
+    def empty(self) -> "Quantiles":
+        """Another one with this error, without values."""
+        return Quantiles(self.error, self.smallest)
 
     def update(self, values: Float[Array, "..."]) -> "Quantiles":
         """Add values. Raises ValueError for NaN, infinity and negative values."""
@@ -173,6 +186,10 @@ class TopK:
         if k < 1:
             raise ValueError(f"k = {k}: keep at least one value")
         self.k, self.n, self.largest = k, 0, list[Largest]()
+
+    def empty(self) -> "TopK":
+        """Another one for as many values, without images."""
+        return TopK(self.k)
 
     def update(self, values: Float[Array, "image ..."]) -> "TopK":
         """Add images. Raises ValueError for NaN."""
