@@ -7,7 +7,7 @@ Everything that differs between the two libraries stands here, so that no other 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -217,11 +217,11 @@ class Attention:
 
     def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """Softmax over all tokens of what [CLS] attends to."""
-        return (self.cls_logits(layout) * self.scale).softmax(dim=-1)
+        return self.cls_logits(layout).softmax(dim=-1)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        """[CLS] query times every key, before scaling."""
-        return (self.k @ layout.cls_token(self.q)[..., None]).squeeze(-1)
+        """[CLS] query times every key, scaled: what goes into the softmax."""
+        raise NotImplementedError
 
     def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
         """The sum of the values, each times its weight."""
@@ -232,33 +232,35 @@ class TimmAttention(Attention):
     """From the output of timm's `qkv` layer: (image, token, 3 x head x head_dim)."""
 
     def __init__(self, attn: nn.Module, output: Tensor):
-        self.attn, self.scale = attn, attn.scale
-        self.output = output.unflatten(-1, (3, attn.num_heads, -1))
-        self.norms = attn.q_norm, attn.k_norm, nn.Identity()
+        self.attn, self.scale, self.output = attn, attn.scale, output
 
-    def _part(self, index: int) -> Float[Tensor, "image token head dim"]:
-        """Queries, keys or values, in float32 only where something is to be computed with them."""
-        part, norm = self.output[:, :, index], self.norms[index]
-        return part if isinstance(norm, nn.Identity) else norm(part.float())
+    def _part(self, index: int) -> Float[Tensor, "image token width"]:
+        """Queries, keys or values, heads concatenated; as the model has them, so not in float32 where it is not."""
+        part = self.output.chunk(3, dim=-1)[index]
+        norm = (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[index]
+        return part if isinstance(norm, nn.Identity) else norm(part.float().unflatten(-1, (self.attn.num_heads, -1))).flatten(2)
+
+    def _heads(self, index: int) -> Float[Tensor, "image head token dim"]:
+        return self._part(index).float().unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
 
     @cached_property
     def q(self) -> Tensor:
-        return self._part(0).float().transpose(1, 2)
+        return self._heads(0)
 
     @cached_property
     def k(self) -> Tensor:
-        return self._part(1).float().transpose(1, 2)
+        return self._heads(1)
 
     @cached_property
     def v(self) -> Tensor:
-        return self._part(2).float().transpose(1, 2)
+        return self._heads(2)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         # The query of each head stands alone in a row of zeros as wide as all heads, so that one product takes the keys as they
         # lie in memory; head by head, they would be copied first.
-        query, keys = layout.cls_token(self._part(0), dim=1), self._part(1).flatten(2)
-        rows = query[:, :, None] * torch.eye(self.attn.num_heads, dtype=query.dtype, device=query.device)[..., None]
-        return _product(rows.flatten(2), keys.mT)
+        query, keys = layout.cls_token(self._part(0)), self._part(1)
+        alone = _alone(self.attn.num_heads, query.shape[-1], self.scale, query.dtype, query.device)
+        return _product(query[:, None] * alone, keys.mT)
 
     @property
     def value_bias(self) -> Tensor:
@@ -294,7 +296,7 @@ class TorchAttention(Attention):
         return self._project(self.x, 2).transpose(1, 2)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        query = self._project(layout.cls_token(self.x), 0)
+        query = self._project(layout.cls_token(self.x), 0) * self.scale
         folded = torch.einsum("bhd,hdw->bhw", query, self.weights[1].unflatten(0, (self.heads, -1)))
         return folded @ self.x.transpose(1, 2)
 
@@ -405,6 +407,16 @@ class OpenClipBackbone(Backbone):
 
     def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
         return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
+
+
+_IDENTITY = nn.Identity()
+
+
+@lru_cache(maxsize=8)
+def _alone(heads: int, width: int, scale: float, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "head width"]:
+    """`scale` in the columns of each head, else zero. Made once for all blocks: to make it costs as much as to use it."""
+    with torch.inference_mode(False):
+        return (scale * torch.eye(heads, device=device)).repeat_interleave(width // heads, dim=1).to(dtype)
 
 
 def _product(a: Float[Tensor, "image row dim"], b: Float[Tensor, "image dim column"]) -> Float[Tensor, "image row column"]:

@@ -250,7 +250,7 @@ class ClsRenormalised(Reducer):
     needs_cls = True
 
     def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
-        logits = (x.attention.cls_logits(layout) * x.attention.scale)[:, :, None]
+        logits = x.attention.cls_logits(layout)[:, :, None]
         # Not by dividing the weights: a head may give a kind less than float32 can hold.
         weights = logits.masked_fill(~_attended(layout, logits.device), -torch.inf).softmax(dim=-1)
         return (x.contribution(x.attention.weighted(weights.nan_to_num(0.0))),)
@@ -532,10 +532,12 @@ def capture(
     backbone.model.to(device)
     device, handles, span = backbone.device, [], (0, 0)
     outputs, results = _Outputs(backbone, reducers), dict[str, Tensor]()
+    mixed = dtype != torch.float32
+    exact = torch.autocast(device.type, enabled=False) if mixed else nullcontext()
 
     def watcher(block: int, group: list[Reducer]) -> Callable[[Any], None]:
         def see(x: Any) -> None:
-            with torch.autocast(device.type, enabled=False):  # softmax and norms in float32 whatever the model runs in
+            with exact:  # softmax and norms in float32 whatever the model runs in
                 for reducer in group:
                     outputs.put(reducer, block, reducer.of(*span).reduce(x, layout))
 
@@ -545,7 +547,7 @@ def capture(
         """What the reducers keep of these images, on the device, until the next call."""
         nonlocal span
         span = start, start + len(pixels)
-        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=mixed):
             outputs.seen.clear()
             backbone(pixels.to(device, torch.float32, non_blocking=True))
         return outputs.of(len(pixels))
@@ -698,19 +700,24 @@ class _Outputs:
         self.name, self.reducers = backbone.name, reducers
         self.blocks = {reducer.keys: _indices(backbone, reducer) for reducer in reducers}
         self.tensors: dict[str, Tensor] = {}
+        self.places: dict[tuple[str, int], list[Tensor]] = {}  # key, block -> parts of these
         self.seen: set[tuple[tuple[str, ...], int]] = set()
 
     def put(self, reducer: Reducer, block: int, values: tuple[Tensor, ...]) -> None:
         """Take what a reducer made of one block."""
-        alone, blocks = isinstance(reducer.blocks, int), self.blocks[reducer.keys]
         for key, value in zip(reducer.keys, values, strict=True):
             if key not in self.tensors:
-                shape = value.shape[:1] + (() if alone else (len(blocks),)) + value.shape[1:]
-                self.tensors[key] = torch.empty(shape, device=value.device)
-            own = self.tensors[key].narrow(0, 0, len(value))
-            for place in [own] if alone else [own[:, i] for i, one in enumerate(blocks) if one == block]:
-                place.copy_(value)
+                self._make(key, reducer, value)
+            for place in self.places[key, block]:
+                place[: len(value)].copy_(value)
         self.seen.add((reducer.keys, block))
+
+    def _make(self, key: str, reducer: Reducer, like: Tensor) -> None:
+        blocks, alone = self.blocks[reducer.keys], isinstance(reducer.blocks, int)
+        shape = like.shape[:1] + (() if alone else (len(blocks),)) + like.shape[1:]
+        self.tensors[key] = whole = torch.empty(shape, device=like.device)
+        for i, block in enumerate(blocks):
+            self.places.setdefault((key, block), []).append(whole if alone else whole[:, i])
 
     def of(self, images: int) -> dict[str, Tensor]:
         """key -> tensor of so many images. Raises ValueError where a reducer saw nothing of a block."""
