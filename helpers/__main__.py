@@ -117,8 +117,8 @@ def _bench(project: Project, options: argparse.Namespace) -> int:
         raise ValueError(f"there is no device {options.device!r} here; use --device cpu") from None
     if not options.json.parent.is_dir():  # before the minutes that it takes to measure
         raise ValueError(f"--json {options.json}: there is no folder {str(options.json.parent)!r}; make it first")
-    size, batch = options.image_size, options.batch_size or (8 if options.device == "cpu" else 32)
-    settings = {"image_size": size, "batch_size": batch, "device": options.device, "dtype": options.dtype}
+    batch = min(16, options.images // 4) if options.device == "cpu" else min(32, options.images // 8)
+    settings = {"image_size": options.image_size, "batch_size": options.batch_size or max(1, batch), "device": options.device, "dtype": options.dtype}
     found = bench.bench(options.model, options.images, peers=options.peers, **settings)
     origin = runs.provenance(project.root)
     found |= {"energy_kw": hardware["energy_kw"], **{key: origin[key] for key in ("git_revision", "git_dirty")}}
@@ -258,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", action="store_true", help="also other tools, in an environment below _build/peers made for them"
     )
     bench.add_argument("--image-size", type=_positive, metavar="PX", help="default: the model's own")
-    bench.add_argument("--batch-size", type=_positive, metavar="N", help="default: 8, on a GPU 32")
+    bench.add_argument("--batch-size", type=_positive, metavar="N", help="default: 16, on a GPU 32, less for few images")
     bench.add_argument("--device", default="cpu", help="cpu, or cuda")
     bench.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="default: float32")
     book = add(_book, "run every notebook on the offline controls, then build _build/html and print its path", "book")

@@ -1,7 +1,7 @@
 """The benchmark: what a capture costs beside the bare model, and beside other tools that look into it.
 
 A method is timed against the plain forward pass of the same model, in the same process and on the same images, one batch after
-the other in alternating order, so that whatever else the machine does meanwhile touches both. Its `ratio` is the median over
+the other in changing order, so that whatever else the machine does meanwhile touches both. Its `ratio` is the median over
 these pairs of plain time / own time: 1 costs nothing, 0.5 doubles the time. Each process measures few methods: what one of them
 leaves in memory must not hide what another one takes.
 """
@@ -9,6 +9,7 @@ leaves in memory must not hide what another one takes.
 import contextlib
 import ctypes
 import gc
+import itertools
 import json
 import platform
 import re
@@ -96,6 +97,7 @@ def measure(
     run = {name: _method(name, backbone, batch_size, getattr(torch, dtype)) for name in ("plain", *methods)}
     given = {name: method(pixels) for name, method in run.items()}  # which warms up as well
 
+    _allocate(kept=True)
     seconds = _seconds(run, pixels, images // per_pair, device)
     rows: list[dict[str, Any]] = []
     for name, own in seconds.items():
@@ -111,7 +113,7 @@ def measure(
         rows.append(row)
     rate = rows[0]["images_per_s"]
 
-    _steady_memory()
+    _allocate(kept=False)
     # The smaller of two peaks: what else happens in a process only ever adds.
     peaks = {name: min((_peak(lambda m=m: m(pixels), device) for _ in range(2)), key=lambda p: p or 0) for name, m in run.items()}
     growth = None
@@ -237,10 +239,10 @@ def _deviation(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dic
 
 
 def _seconds(run: Mapping[str, Method], pixels: Tensor, rounds: int, device: str) -> dict[str, list[float]]:
-    """How long each method takes, round by round; every second round in reverse order."""
+    """How long each method takes, round by round, in every order in turn, so that none always comes after the same other one."""
     seconds: dict[str, list[float]] = {name: [] for name in run}
-    for i in range(rounds):
-        for name in list(run) if i % 2 else reversed(run):
+    for order in itertools.islice(itertools.cycle(itertools.permutations(run)), rounds):
+        for name in order:
             seconds[name].append(_timed(lambda name=name: run[name](pixels), device))
     return seconds
 
@@ -262,11 +264,16 @@ def _resident() -> float | None:
     return int(found[1]) * 1024 / 1e6 if found else None
 
 
-def _steady_memory() -> None:
-    """Give every large tensor pages of its own from now on. The allocator else cuts them from one heap, whose gaps change the
-    peak of the same pass by a tenth from one run to the next."""
+def _allocate(kept: bool) -> None:
+    """How memory is asked for and given back from now on: `kept` by this process for good, or each large tensor for itself.
+
+    The first is for time: methods that take turns else take each other's memory away, and wait for the system to clear new pages.
+    The second is for memory: gaps in one heap change the peak of the same pass by a tenth from one run to the next.
+    """
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).mallopt(-3, 2**17)  # M_MMAP_THRESHOLD
+        library = ctypes.CDLL(None)
+        library.mallopt(-3, 2**30 if kept else 2**17)  # M_MMAP_THRESHOLD
+        library.mallopt(-1, 2**31 - 1 if kept else 2**17)  # M_TRIM_THRESHOLD
 
 
 def _peak(run: Callable[[], object], device: str) -> float | None:

@@ -91,18 +91,6 @@ def project(tmp_path):
     return make_project(tmp_path / "project")
 
 
-def randomise(model):
-    """Weights that make varied attention, and LayerScale gammas of one."""
-    generator = torch.Generator().manual_seed(0)
-    for name, p in model.named_parameters():
-        noise = torch.randn(p.shape, generator=generator)
-        if p.dim() == 1 and name.endswith(("weight", "gamma")):
-            p.data.copy_(1 + 0.1 * noise)
-        else:
-            p.data.copy_(0.5 * noise if p.dim() == 1 or "embed" in name or "token" in name else noise / p[0].numel() ** 0.5)
-    return model.eval().requires_grad_(False)
-
-
 def entering(backbone, x):
     """The tokens (image, token, width) that block 0 gets."""
     seen = []

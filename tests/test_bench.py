@@ -109,7 +109,7 @@ def test_a_peer_is_measured_in_a_process_of_its_own(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--images", "8"], "8 images are too few for pairs of 8; take at least 16"),
+        (["--images", "8", "--batch-size", "8"], "8 images are too few for pairs of 8; take at least 16"),
         (["--image-size", "60"], "image size 60x60 is not divisible by the patch size 16x16"),
         (["--model", "vit_tiny"], "unknown model 'vit_tiny'"),
         (["--device", "cuda:99"], "there is no device 'cuda:99' here; use --device cpu"),

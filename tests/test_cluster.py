@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import randomise
 from torch.utils.hooks import RemovableHandle
 
 from helpers import cluster, interventions, registers, runs
 from helpers.__main__ import main
+from helpers.bench import randomise
 from helpers.capture import ClsAttention, FinalTokens, MlpNeuronMax, OnPatches, PatchNorms, SelectedTokens, capture
 from helpers.images import load_images
 from helpers.measures.accumulators import Histogram, Moments, Quantiles, TopK

@@ -8,10 +8,11 @@ import open_clip
 import pytest
 import timm
 import torch
-from conftest import entering, randomise
+from conftest import entering
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
+from helpers.bench import randomise
 from helpers.capture import (
     AttentionEntropy,
     ClsAttention,

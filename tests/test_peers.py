@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import randomise
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from helpers import peers
 from helpers.backbone import OpenClipBackbone
+from helpers.bench import randomise
 from helpers.capture import ClsAttention, FinalTokens, PatchNorms, capture
 from helpers.models import CONTROL_DATA, load_backbone, wrap_timm
 from helpers.peers import OUTPUTS, PEERS, Peer, environment, not_installed

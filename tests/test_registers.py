@@ -11,11 +11,12 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from conftest import entering, randomise
+from conftest import entering
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from helpers import registers
+from helpers.bench import randomise
 from helpers.capture import Output, PatchNorms, TokenNorms, capture
 from helpers.controls import PLANTED_BLOCK, REGISTER_NEURON
 from helpers.images import load_images
