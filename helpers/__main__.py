@@ -118,7 +118,12 @@ def _bench(project: Project, options: argparse.Namespace) -> int:
     if not options.json.parent.is_dir():  # before the minutes that it takes to measure
         raise ValueError(f"--json {options.json}: there is no folder {str(options.json.parent)!r}; make it first")
     batch = min(16, options.images // 4) if options.device == "cpu" else min(32, options.images // 8)
-    settings = {"image_size": options.image_size, "batch_size": options.batch_size or max(1, batch), "device": options.device, "dtype": options.dtype}
+    settings = {
+        "image_size": options.image_size,
+        "batch_size": options.batch_size or max(1, batch),
+        "device": options.device,
+        "dtype": options.dtype,
+    }
     found = bench.bench(options.model, options.images, peers=options.peers, **settings)
     origin = runs.provenance(project.root)
     found |= {"energy_kw": hardware["energy_kw"], **{key: origin[key] for key in ("git_revision", "git_dirty")}}
