@@ -280,12 +280,12 @@ def costs(benchmarks: Sequence[Mapping], images: Sequence[int] = (5_000, 50_000,
             kwh = hours * found["energy_kw"]
             lines.append({
                 "model": _setting(found),
-                "device": found["device"],
                 "images": f"{number:,}",
                 "images/s": rate,
-                "hours": f"{hours:.2g}",
-                "kWh": f"{kwh:.2g}",
-                "kg CO2": f"{kwh * PUE * CARBON:.2g}",
+                "hours": _two_digits(hours),
+                "kWh": _two_digits(kwh),
+                "kg CO2": _two_digits(kwh * PUE * CARBON),
+                "device": found["device"],
             })  # fmt: skip
     return _table(lines) if lines else "Nothing has been measured here yet."
 
@@ -340,6 +340,10 @@ def _setting(found: Mapping) -> str:
     precision = "" if found["dtype"] == "float32" else f", {found['dtype']}"
     device = "" if found["device"].startswith("cpu") else f", {found['device']}"
     return f"{found['model']}, {' x '.join(map(str, found['image_size']))} px{precision}{device}"
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,g}"
 
 
 def _share(part: float | None, whole: float | None) -> str:
