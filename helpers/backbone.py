@@ -259,8 +259,8 @@ class TimmAttention(Attention):
         # The query of each head stands alone in a row of zeros as wide as all heads, so that one product takes the keys as they
         # lie in memory; head by head, they would be copied first.
         query, keys = layout.cls_token(self._part(0)), self._part(1)
-        alone = _alone(self.attn.num_heads, query.shape[-1], self.scale, query.dtype, query.device)
-        return _product(query[:, None] * alone, keys.mT)
+        alone = _alone(self.attn.num_heads, query.shape[-1], query.dtype, query.device)
+        return _product(query[:, None] * alone, keys.mT).mul_(self.scale)  # in float32, which bfloat16 would round
 
     @property
     def value_bias(self) -> Tensor:
@@ -413,10 +413,10 @@ _IDENTITY = nn.Identity()
 
 
 @lru_cache(maxsize=8)
-def _alone(heads: int, width: int, scale: float, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "head width"]:
-    """`scale` in the columns of each head, else zero. Made once for all blocks: to make it costs as much as to use it."""
+def _alone(heads: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "head width"]:
+    """One in the columns of each head, else zero. Made once for all blocks: to make it costs as much as to use it."""
     with torch.inference_mode(False):
-        return (scale * torch.eye(heads, device=device)).repeat_interleave(width // heads, dim=1).to(dtype)
+        return torch.eye(heads, dtype=dtype, device=device).repeat_interleave(width // heads, dim=1)
 
 
 def _product(a: Float[Tensor, "image row dim"], b: Float[Tensor, "image dim column"]) -> Float[Tensor, "image row column"]:
