@@ -1,14 +1,16 @@
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch.nn import functional as F
 
 from helpers.measures.probes import (
+    SCHEDULES,
     Probe,
+    Schedule,
     fit_classifier,
     fit_position,
     fit_regression,
@@ -43,21 +45,68 @@ def same(a, b):
 
 
 def test_probe_is_a_standardised_linear_map():
-    mean, scale = torch.tensor([1.0, -2.0]), torch.tensor([2.0, 0.5])
-    probe = Probe(mean, scale, torch.tensor([[1.0, 0.0], [0.0, 3.0], [1.0, 1.0]]), torch.tensor([0.0, 10.0, -1.0]))
+    mean, scale = (torch.tensor(x, dtype=torch.float64) for x in ([1, -2], [2, 0.5]))
+    weight, bias = (torch.tensor(x, dtype=torch.float64) for x in ([[1, 0], [0, 3], [1, 1]], [0, 10, -1]))
+    probe = Probe(mean, scale, weight, bias)
     assert probe(torch.tensor([5.0, -1.0])).tolist() == [2.0, 16.0, 3.0]
     assert probe(torch.zeros(4, 7, 2, dtype=torch.bfloat16)).shape == (4, 7, 3)
 
 
-@pytest.mark.parametrize("images, width, classes, distance", [(300, 16, 2, 2.0), (300, 48, 10, 4.0), (2000, 96, 10, 3.5)])
-def test_classifier_is_as_good_as_scikit_learns(images, width, classes, distance):
+@pytest.mark.parametrize("images, width, classes, distance", [(300, 16, 2, 2.0), (300, 48, 10, 4.0), (200, 300, 10, 4.0)])
+def test_classifier_is_scikit_learns_minimum(images, width, classes, distance):
+    """Another solver and another form of the penalty, at its optimum; with more features than images too."""
     x, labels = gaussians(images + 4000, width, classes, distance)
     probe = fit_classifier(x[:images], labels[:images])
-    accuracy = (probe(x[images:]).argmax(-1).numpy() == labels[images:]).mean()
-    scaled = ((x - x[:images].mean(0)) / x[:images].std(0)).numpy()
-    reference = LogisticRegression(max_iter=1000).fit(scaled[:images], labels[:images])
-    assert 0.7 < accuracy < 0.98  # the classes overlap
-    assert accuracy > reference.score(scaled[images:], labels[images:]) - 0.02
+    scaled = ((x.double() - probe.mean) / probe.scale).numpy()
+    C = 2 if classes == 2 else 1  # one vector there, and half of it for each class here, which halves the penalty
+    reference = LogisticRegression(C=C, tol=1e-10, max_iter=10_000, solver="newton-cg").fit(scaled[:images], labels[:images])
+    scores = reference.decision_function(scaled[images:])
+    ours = probe(x[images:]).numpy()
+    if classes == 2:
+        np.testing.assert_allclose(ours[:, 1] - ours[:, 0], scores, atol=1e-4)
+    else:
+        np.testing.assert_allclose(ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4)
+    assert 0.7 < (ours.argmax(1) == labels[images:]).mean() < 0.98  # the classes overlap
+
+
+def penalised(probe, x, labels):
+    """The objective that the docstring states, and its gradient's largest entry, by autograd on the unscaled weights."""
+    weight, bias = probe.weight.clone().requires_grad_(), probe.bias.clone().requires_grad_()
+    seen = probe.bias > -torch.inf
+    scores = F.linear((x.double() - probe.mean) / probe.scale, weight, bias)[:, seen]
+    target = torch.searchsorted(seen.nonzero().squeeze(1), torch.as_tensor(labels))
+    loss = F.cross_entropy(scores, target) + weight.square().sum() / (2 * len(x))
+    loss.backward()
+    return loss.item(), max(weight.grad.abs().max().item(), bias.grad[seen].abs().max().item())
+
+
+def test_minimum_to_the_stated_tolerance():
+    x, labels = gaussians(500, 24, 6, 3.0)
+    probe = fit_classifier(x, labels)
+    loss, slope = penalised(probe, x, labels)
+    assert slope < 1e-6
+    for seed in range(20):  # and nothing near it is lower
+        moved = 0.01 * torch.randn(probe.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert penalised(Probe(probe.mean, probe.scale, probe.weight + moved, probe.bias), x, labels)[0] > loss
+
+
+def test_a_fit_that_does_not_arrive_says_so(monkeypatch):
+    monkeypatch.setattr("helpers.measures.probes.ITERATIONS", 3)
+    with pytest.raises(RuntimeError, match="minimum was not reached"):
+        fit_classifier(*gaussians(300, 16, 4, 2.0))
+
+
+def test_one_answer_whatever_the_order_and_the_last_bit():
+    x, labels = gaussians(240, 300, 8, 6.0)
+    probe = fit_classifier(x, labels)
+    order = torch.randperm(240, generator=torch.Generator().manual_seed(0))
+    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) - 0.5
+    for other in (
+        fit_classifier(x[order], labels[order.numpy()]),
+        fit_classifier(x, labels, seed=7),
+        fit_classifier(x * (1 + 2**-22 * noise), labels),
+    ):
+        torch.testing.assert_close(other(x), probe(x), atol=2e-3, rtol=0)  # the scores reach 8
 
 
 def test_classifier_of_nothing_is_at_chance():
@@ -73,32 +122,6 @@ def test_classifier_does_not_depend_on_the_units_of_a_feature():
     torch.testing.assert_close(fit_classifier(rescaled, labels)(rescaled), scores, atol=0.02, rtol=0)
 
 
-def test_classifier_keeps_what_is_best_on_held_out_images():
-    # As wide as there are images, and nothing to learn: every further iteration only memorises, and raises the held-out loss.
-    rng = np.random.default_rng(0)
-    x, labels = torch.from_numpy(rng.normal(size=(200, 200)).astype(np.float32)), np.arange(200) % 2
-    kept = fit_classifier(x, labels, patience=200)
-    assert (kept(x).argmax(-1).numpy() == labels).mean() < 0.9  # a fit to the end names all of them
-    assert same(fit_classifier(x, labels, patience=3), kept)  # what is kept does not need the iterations after it
-
-
-@pytest.mark.parametrize("patience", [1, 3])
-def test_fit_stops_when_patience_ends(monkeypatch, patience):
-    held_out = []
-
-    def cross_entropy(scores, labels):
-        loss = true_cross_entropy(scores, labels)
-        if not torch.is_grad_enabled():  # on the held-out images
-            held_out.append(loss.item())
-        return loss
-
-    true_cross_entropy = F.cross_entropy
-    monkeypatch.setattr("helpers.measures.probes.F.cross_entropy", cross_entropy)
-    rng = np.random.default_rng(0)
-    fit_classifier(torch.from_numpy(rng.normal(size=(200, 200)).astype(np.float32)), np.arange(200) % 2, patience=patience)
-    assert len(held_out) == held_out.index(min(held_out)) + 1 + patience < 30
-
-
 def test_classifier_reads_directions_of_little_variance():
     # The class stands in the smallest of 40 directions whose spread falls from 1 to 0.03: a short descent does not find it.
     rng = np.random.default_rng(0)
@@ -112,28 +135,17 @@ def test_classifier_reads_directions_of_little_variance():
 
 def test_fit_in_chunks_is_the_same_fit(monkeypatch):
     x, labels = gaussians(300, 8, 3, 3.0)
-    whole = fit_classifier(x, labels, iterations=5)
+    whole = fit_classifier(x, labels)
     monkeypatch.setattr("helpers.measures.probes.CHUNK", 37)
-    torch.testing.assert_close(fit_classifier(x, labels, iterations=5)(x), whole(x), atol=1e-3, rtol=0)
+    torch.testing.assert_close(fit_classifier(x, labels)(x), whole(x), atol=1e-5, rtol=0)
 
 
-def test_classifier_seeds():
-    x, labels = gaussians(120, 6, 3, 2.0)
-    state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    first = fit_classifier(x, labels, seed=3)
-    assert same(fit_classifier(x, torch.from_numpy(labels), seed=3), first)
-    other = fit_classifier(x, labels, seed=4)
-    assert not torch.equal(other.weight, first.weight) and not torch.equal(other.mean, first.mean)  # another split too
-    assert torch.equal(torch.get_rng_state(), state[0]) and (np.random.get_state()[1] == state[1]).all()
-
-
-def test_classifier_holds_out_a_tenth_of_every_class():
-    # One feature marks the image, so its mean tells the training images apart: 0.9 of 40, 18 of 20, one of two.
-    labels = np.array([0] * 40 + [1] * 20 + [4] * 2)
-    probe = fit_classifier(torch.eye(62), labels, iterations=1)
-    trained = probe.mean > 0
-    assert [int(trained[labels == label].sum()) for label in (0, 1, 4)] == [36, 18, 1]
-    assert probe.weight.shape == (5, 62) and probe.bias.shape == (5,)
+def test_a_class_without_images_is_never_named():
+    labels = np.array([0] * 40 + [1] * 20 + [4])
+    probe = fit_classifier(torch.eye(61), labels)
+    assert probe.weight.shape == (5, 61) and probe.bias.shape == (5,)
+    assert (probe(torch.randn(50, 61))[:, [2, 3]] == -torch.inf).all()
+    assert probe(torch.eye(61)).argmax(-1)[-1] == 4  # one image of a class is enough to learn it
 
 
 def test_classifier_takes_what_capture_returns():
@@ -142,7 +154,7 @@ def test_classifier_takes_what_capture_returns():
     labels = gaussians(60, 4, 2, 6.0)[1]
     labels.flags.writeable = False
     probe = fit_classifier(x, labels)
-    assert probe.weight.dtype == torch.float32 and not probe.weight.requires_grad
+    assert probe.weight.dtype == torch.float64 and not probe.weight.requires_grad
     assert (probe(x).argmax(-1).numpy() == labels).mean() > 0.9
 
 
@@ -151,7 +163,7 @@ def test_constant_features_do_no_harm():
     rounding = 1000 * (1 + torch.finfo().eps * (torch.arange(200.0) % 2))
     constant = torch.cat([x, rounding[:, None], torch.zeros(200, 1)], dim=1)
     probe = fit_classifier(constant, labels)
-    assert probe.scale[4:].tolist() == [1.0, 1.0]
+    assert (probe.weight[:, 4:].abs() < 0.05 * probe.weight[:, :4].abs().max()).all()
     assert (probe(constant).argmax(-1).numpy() == labels).mean() > 0.95
     target = x[:, None, :1]
     fitted = fit_regression(constant[:, None], target)
@@ -164,7 +176,6 @@ def test_constant_features_do_no_harm():
         (None, "labels are None"),
         (np.array([0, 1, -1, 1, 0, 0]), "label -1 is negative"),
         (np.array([2] * 6), "1 class"),
-        (np.array([0, 0, 0, 5, 1, 1]), "class 5 has one image"),
     ],
 )
 def test_classifier_refuses_labels_it_cannot_learn(labels, message):
@@ -194,34 +205,14 @@ def test_position_of_nothing_is_at_chance():
     assert position_top1(scores, shuffled[400:]).float().mean() == pytest.approx(1 / 15, abs=0.05)
 
 
-def test_position_loss_against_a_quasi_newton_optimum():
-    # Outlying noise fits no softmax regression, so cross-entropy and distance pull apart and the optimum shows their weights.
-    rng = np.random.default_rng(0)
-    positions = rng.integers(0, 15, (3000, 4))
-    coordinates = np.stack([positions // 5, positions % 5], axis=-1)
-    x = (coordinates + rng.standard_cauchy(coordinates.shape).clip(-8, 8)).astype(np.float32)
-    grid, true = torch.cartesian_prod(torch.arange(3.0), torch.arange(5.0)).double(), torch.from_numpy(positions).flatten()
-    standard = torch.from_numpy((x - x.mean((0, 1))) / x.std((0, 1))).double().flatten(0, 1)
-
-    def terms(scores):
-        return F.cross_entropy(scores, true), squared_error(scores.softmax(-1) @ grid, grid[true]).mean()
-
-    def optimum(weight):
-        def loss(flat):
-            w = torch.tensor(flat, requires_grad=True)
-            entropy, distance = terms(F.linear(standard, w[:30].view(15, 2), w[30:]))
-            total = entropy + weight * distance
-            total.backward()
-            return total.item(), w.grad.numpy()
-
-        w = torch.from_numpy(minimize(loss, np.zeros(45), jac=True, method="L-BFGS-B").x)
-        return [term.item() for term in terms(F.linear(standard, w[:30].view(15, 2), w[30:]))]
-
-    probe = fit_position(torch.from_numpy(x), torch.from_numpy(positions), GRID, patience=200)
-    found = [term.item() for term in terms(probe(torch.from_numpy(x)).flatten(0, 1).double())]
-    expected = optimum(0.5)
-    assert found == pytest.approx(expected, abs=0.01)
-    assert all(abs(optimum(other)[1] - expected[1]) > 0.02 for other in (0.25, 1.0))
+def test_position_is_scikit_learns_minimum():
+    x, positions = planted_positions(120, noise=2.0)
+    probe = fit_position(x, positions, GRID)
+    scaled = ((x.double() - probe.mean) / probe.scale).flatten(0, 1).numpy()
+    reference = LogisticRegression(tol=1e-10, max_iter=10_000, solver="newton-cg").fit(scaled, positions.flatten())
+    scores, ours = reference.decision_function(scaled), probe(x).flatten(0, 1).numpy()
+    np.testing.assert_allclose(ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4)
+    assert penalised(probe, x.flatten(0, 1), positions.flatten())[1] < 1e-6
 
 
 def test_position_leaves_out_absent_tokens():
@@ -229,24 +220,10 @@ def test_position_leaves_out_absent_tokens():
     absent = torch.rand(positions.shape, generator=torch.Generator().manual_seed(0)) < 0.3
     absent[:10] = True
     positions[absent] = -1
-    probe = fit_position(x, positions, GRID, iterations=3)
+    probe = fit_position(x, positions, GRID)
     x[absent] = float("nan")
-    assert same(fit_position(x, positions, GRID, iterations=3), probe)
+    assert same(fit_position(x, positions, GRID), probe)
     assert probe.weight.shape == (15, 24)
-
-
-def test_position_holds_out_images_not_tokens():
-    # Each image has a feature of its own, so the mean tells which tokens were trained on: all of an image, or none.
-    x, positions = torch.eye(40)[:, None].expand(40, 4, 40), planted_positions(40, 0.5)[1]
-    means = fit_position(x, positions, GRID, iterations=1).mean
-    assert int((means == 0).sum()) == 4 and means.unique().numpy() == pytest.approx([0, 1 / 36])
-
-
-def test_position_seeds():
-    x, positions = planted_positions(30, noise=2.0)
-    first = fit_position(x, positions, GRID, seed=3, iterations=3)
-    assert same(fit_position(x, positions, GRID, seed=3, iterations=3), first)
-    assert not torch.equal(fit_position(x, positions, GRID, seed=4, iterations=3).mean, first.mean)
 
 
 @pytest.mark.parametrize("position", [15, -2])
@@ -257,11 +234,73 @@ def test_position_refuses_what_lies_outside_the_grid(position):
         fit_position(x, positions, GRID)
 
 
-def test_position_refuses_a_single_image():
+def test_position_refuses_a_single_position():
+    x, positions = planted_positions(3, noise=1.0)
+    positions[:] = torch.tensor([7, -1, 7, 7])
+    with pytest.raises(ValueError, match="1 position.* at least two"):
+        fit_position(x, positions, GRID)
+
+
+SHORT = Schedule("AdamW", 1e-2, 1e-3, epochs=8, batch=16, decay=0.05, clip=1.0)
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name])
+def test_the_papers_schedules_learn_what_is_planted(name):
+    x, labels = gaussians(1200, 16, 4, 5.0)
+    probe = fit_classifier(x[:600], labels[:600], schedule=SCHEDULES[name])
+    assert (probe(x[600:]).argmax(-1).numpy() == labels[600:]).mean() > 0.9
+    x, positions = planted_positions(400, noise=0.5)
+    scores = fit_position(x[:200], positions[:200], GRID, schedule=SCHEDULES[name])(x[200:])
+    assert position_top1(scores, positions[200:]).float().mean() > 0.9
+
+
+def test_a_schedule_depends_on_its_seed_and_on_nothing_else():
+    x, labels = gaussians(120, 6, 3, 2.0)
+    state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    first = fit_classifier(x, labels, schedule=SHORT, seed=3)
+    assert same(fit_classifier(x, torch.from_numpy(labels), schedule=SHORT, seed=3), first)
+    other = fit_classifier(x, labels, schedule=SHORT, seed=4)
+    assert not torch.equal(other.weight, first.weight) and not torch.equal(other.mean, first.mean)  # another tenth too
+    assert torch.equal(torch.get_rng_state(), state[0]) and (np.random.get_state()[1] == state[1]).all()
+
+
+def test_a_schedule_keeps_the_epoch_that_is_best_on_held_out_images():
+    # As wide as there are images, and nothing to learn: every further epoch only memorises, and raises the held-out loss.
+    rng = np.random.default_rng(0)
+    x, labels = torch.from_numpy(rng.normal(size=(200, 200)).astype(np.float32)), np.arange(200) % 2
+    long = replace(SHORT, rate=0.1, last_rate=0.1, epochs=40)
+    kept = fit_classifier(x, labels, schedule=long)
+    assert (kept(x).argmax(-1).numpy() == labels).mean() < 0.97  # a descent to the end names all of them
+    assert same(fit_classifier(x, labels, schedule=replace(long, patience=5)), kept)
+
+
+def test_a_schedule_holds_out_images_not_tokens():
+    # Each image has a feature of its own, so the mean tells which tokens were trained on: all of an image, or none.
+    x, positions = torch.eye(40)[:, None].expand(40, 4, 40), planted_positions(40, 0.5)[1]
+    means = fit_position(x, positions, GRID, schedule=replace(SHORT, epochs=1)).mean
+    assert int((means == 0).sum()) == 4 and means.unique().numpy() == pytest.approx([0, 1 / 36])
+
+
+def test_a_schedule_pulls_the_expected_position_to_the_true_one():
+    """Outlying noise fits no softmax regression, so the two terms of the loss pull apart."""
+    rng = np.random.default_rng(0)
+    positions = torch.from_numpy(rng.integers(0, 15, (1000, 4)))
+    coordinates = torch.stack([positions // 5, positions % 5], dim=-1).numpy()
+    x = torch.from_numpy((coordinates + rng.standard_cauchy(coordinates.shape).clip(-8, 8)).astype(np.float32))
+    grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(5.0)).double()
+
+    def distance(probe):
+        return squared_error(probe(x).softmax(-1) @ grid, grid[positions]).mean().item()
+
+    descent = fit_position(x, positions, GRID, schedule=Schedule("Adam", 0.02, 0.0, epochs=30, batch=200))
+    assert distance(descent) < distance(fit_position(x, positions, GRID)) - 0.02
+
+
+def test_a_schedule_refuses_a_single_image():
     x, positions = planted_positions(3, noise=1.0)
     positions[1:] = -1
-    with pytest.raises(ValueError, match="1 image.* with a token"):
-        fit_position(x, positions, GRID)
+    with pytest.raises(ValueError, match="at least two, one of them to validate"):
+        fit_position(x, positions, GRID, schedule=SHORT)
 
 
 @pytest.mark.parametrize("ridge", [1e-4, 1.0])
@@ -278,7 +317,7 @@ def test_regression_is_scikit_learns_ridge(ridge, masked):
     np.testing.assert_allclose(probe.weight, reference.coef_, atol=1e-4)
     np.testing.assert_allclose(probe.bias, reference.intercept_, atol=1e-4)
     np.testing.assert_allclose(probe.mean, mean, rtol=1e-5)
-    np.testing.assert_allclose(probe.scale, scale, rtol=1e-5)
+    np.testing.assert_allclose(probe.scale, scale, rtol=1e-3)  # the smallest carries the rounding of the largest
 
 
 def test_regression_streams(monkeypatch):
@@ -329,4 +368,4 @@ def test_speed():
     x, labels = gaussians(2000, 192, 10, 3.5)
     start = time.process_time()
     fit_classifier(x, labels)
-    assert time.process_time() - start < 3  # about a tenth of a second on one core
+    assert time.process_time() - start < 10  # about half a second on one core
