@@ -7,6 +7,7 @@ parallel blocks) is refused too.
 
 import difflib
 import pickle
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import timm
 import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
+from PIL import Image
 from safetensors import SafetensorError
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -28,6 +30,8 @@ CONTROL, OPEN_CLIP = "control-", "open_clip:"
 CONTROL_DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
 # What `whole` replaces in the recipe of a timm model: both sides are resized on their own, and there is no margin.
 WHOLE = {"crop_mode": "squash", "crop_pct": 1.0}
+
+_noise: int | None = None  # the seed of `rounding_noise`, inside it
 
 
 class ModelUnavailable(LookupError):
@@ -71,7 +75,41 @@ def load_backbone(
     for key, value in backbone.model.state_dict().items():
         if not value.isfinite().all():
             raise ValueError(f"the weights of '{name}' hold NaN or infinity in '{key}'; fetch or train them again")
+    if _noise is not None:
+        _add_noise(backbone, _noise)
     return backbone
+
+
+@contextmanager
+def rounding_noise(seed: int) -> Iterator[None]:
+    """Models loaded inside have weights and pixels moved by a random unit in the last place: relative 2^-23, up or down.
+
+    What another processor does to a result at most, at once (Monte Carlo arithmetic, Parker 1997, in the small). The same weight
+    or picture is moved in the same way each time, as one machine rounds it in the same way each time.
+    """
+    global _noise
+    before, _noise = _noise, seed
+    try:
+        yield
+    finally:
+        _noise = before
+
+
+def _add_noise(backbone: Backbone, seed: int) -> None:
+    def moved(x: torch.Tensor, key: bytes) -> torch.Tensor:
+        signs = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(zlib.crc32(key, seed))).to(x) * 2 - 1
+        return x * (1 + 2.0**-23 * signs)
+
+    for key, value in backbone.model.state_dict().items():
+        if value.is_floating_point():
+            value.copy_(moved(value, key.encode()))
+    plain = backbone.transform
+
+    def transform(image: Image.Image) -> torch.Tensor:
+        pixels = plain(image)
+        return moved(pixels, pixels.numpy().tobytes())
+
+    backbone.transform = transform
 
 
 def known(name: str, pretrained: bool = True) -> bool:

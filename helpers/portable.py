@@ -1,0 +1,288 @@
+"""How far the numbers of the controls move from one machine to the next, and whether a verdict moves with them.
+
+Notebooks run on the controls under the code paths of other processors, with another number of threads, in other batches, with
+rounding noise on weights and pixels, and on other images, and are compared with the numbers stored beside them. A setting is a
+process of its own, since libraries choose their code paths when they are loaded; in it one notebook runs after the other.
+`python -m helpers portable --json book/portability.json` writes what the book shows.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import nbformat
+
+from . import numbers
+from .claims import MIME, Result
+from .runs import Project
+
+TESTS = "numeric tests"  # stands where the identifier of a claim stands
+NUMERIC = ("attention", "decomposition", "discovery", "norms", "probes", "registers", "similarity", "stats")
+FITTING = ("helpers.measures.probes", "sklearn")  # a notebook that names one of these fits something
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to compute the same.
+
+    Attributes:
+        environment: variables that choose code paths.
+        needs: the flag that the processor must have for it, as /proc/cpuinfo names it.
+        parameters: of the notebooks, in place of their own where they have them.
+        noise: seed of `models.rounding_noise`.
+        other_images: verdicts can be compared with the expected ones, but numbers cannot.
+    """
+
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+    needs: str = ""
+    threads: int = 1
+    parameters: dict = field(default_factory=dict)
+    noise: int | None = None
+    other_images: bool = False
+
+
+def _processor(name: str, needs: str, *values: str) -> Setting:
+    variables = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
+    return Setting(name, dict(zip(variables, values, strict=False)), needs)
+
+
+PROCESSORS = (
+    _processor("SSE", "sse4_1", "default", "SSE41", "COMPATIBLE", "Nehalem", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
+    _processor("AVX2", "avx2", "avx2", "AVX2", "AVX2", "Haswell", "X86_V4 AVX512_ICL AVX512_SPR"),
+    _processor("AVX2, MKL compatible", "avx2", "avx2", "AVX2", "COMPATIBLE", "Haswell"),
+    _processor("AVX-512", "avx512f", "avx512", "AVX512_CORE", "AVX512", "SkylakeX"),
+    _processor("AMX", "amx_tile", "avx512", "AVX512_CORE_AMX", "AVX512", "SkylakeX"),
+)
+MACHINES = (*PROCESSORS, Setting("two threads", threads=2), Setting("batches of 7", parameters={"batch_size": 7}))
+NOISE = tuple(Setting(f"noise {seed}", noise=seed) for seed in range(5))
+IMAGES = tuple(Setting(f"images {seed}", parameters={"seed": seed}, other_images=True) for seed in range(5))
+
+
+def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> list[tuple[Setting, list[str]]]:
+    """Each setting with the claims that run under it: `ids`, or all; quick: those that fit something, and no other images.
+
+    The numeric tests run under the processors' settings unless there are `ids`.
+    """
+    every = list(ids or project.with_notebook())
+    some = list(ids) or fitting(project)
+    tests = [] if ids else [TESTS]
+    if quick:
+        return [(MACHINES[0], [*some, *tests]), *((setting, some) for setting in (*MACHINES[1:], *NOISE))]
+    machines = [(setting, every + (tests if setting in PROCESSORS else [])) for setting in MACHINES]
+    return [*machines, *((setting, every) for setting in (*NOISE, *IMAGES))]
+
+
+def fitting(project: Project) -> list[str]:
+    """The claims whose notebooks fit something."""
+    code = {id: "".join(cell.source for cell in nbformat.read(project.source(id), 4).cells) for id in project.with_notebook()}
+    return [id for id, text in code.items() if any(name in text for name in FITTING)]
+
+
+def missing(setting: Setting) -> str:
+    """Why this machine cannot compute so, or ''."""
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = cpuinfo.read_text(encoding="utf-8").split() if cpuinfo.is_file() else ()
+    if setting.needs and setting.needs not in flags:
+        return f"this processor has no {setting.needs}"
+    cores = os.cpu_count() or 1
+    return f"this machine has {cores} core" if setting.threads > cores else ""
+
+
+# ---- In the process of a setting ----------------------------------------------------------------------------------------
+
+
+def evaluated(project: Project, id: str, parameters: Mapping) -> tuple[dict, dict]:
+    """A claim's notebook with these parameters in place of its own, as far as it has them.
+
+    Its code runs in this process, cell by cell as a kernel would run it, without the seconds that a kernel takes to start.
+
+    Returns:
+        its `numbers`; control -> verdict when judged alone, expected verdict, and its `distance`.
+    """
+    from matplotlib import pyplot as plt  # here and below, since the process that compares needs neither
+
+    from . import figures
+
+    claim, scope, outputs = project.registry[id], {"__name__": "__main__"}, []
+    for cell in nbformat.read(project.source(id), 4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source, f"{id}.ipynb", "exec"), scope)
+            if "parameters" in cell.metadata.get("tags", ()):
+                scope |= {name: value for name, value in parameters.items() if name in claim.parameters}
+            outputs += [{"data": {numbers.FIGURE: figures.drawn(plt.figure(number))}} for number in plt.get_fignums()]
+            plt.close("all")
+    outputs.append({"data": {MIME: scope["result"].to_json()}})
+    fresh, result = numbers.of_notebook({"cells": [{"outputs": outputs}]}, claim), scope["result"]
+    return fresh, {model: (*two, distance(result, model, two[0])) for model, two in result.calibration().items()}
+
+
+def _work(root: str, setting: str, *ids: str) -> None:
+    """Print one line of JSON for each notebook: what `evaluated` gives, or why it failed."""
+    from . import models
+
+    project, lines, setting = Project(Path(root)), sys.stdout, Setting(**json.loads(setting))
+    os.chdir(root)  # where notebooks run
+    with redirect_stdout(sys.stderr), nullcontext() if setting.noise is None else models.rounding_noise(setting.noise):
+        for id in ids:
+            try:
+                fresh, calibration = evaluated(project, id, setting.parameters)
+                line = {"numbers": fresh, "controls": calibration}
+            except Exception as error:  # whatever it is, the other notebooks go on
+                line = {"failed": f"{type(error).__name__}: {error}"}
+            print(json.dumps({"id": id, **line}), file=lines, flush=True)
+
+
+def distance(result: Result, model: str, verdict: str) -> float | None:
+    """How far the end of an interval is from where this verdict on one model would be another, in widths of the interval.
+
+    Of tests that must hold together the nearest counts, and of those of which one is enough (to fail, or to be undecided) the
+    farthest. A value without an interval counts in units of its margin. None where no measured value decides.
+    """
+    values = {value.name: value for value in result.values if value.model == model}
+    reached: dict[tuple[str, bool | None], list[float]] = defaultdict(list)
+    for part in ("applies", "tests", "needs"):
+        for test in getattr(result.claim.criterion, part):
+            value = values.get(test.value)
+            if test.concerns(model) and value is not None and value.value is not None:
+                ends = [end for end in (value.low, value.high) if end is not None] or [value.value]
+                scale = max(ends) - min(ends) or abs(test.margin) or 1.0
+                reached[part, test.outcome(value)].append(min(abs(end - test.margin) for end in ends) / scale)
+    held = reached["applies", True]
+    near = {
+        "not applicable": [max(reached["applies", False], default=None)],
+        "refuted": [*held, max(reached["tests", False], default=None)],
+        "supported": [*held, *reached["tests", True], *reached["needs", True]],
+        "inconclusive": [max(reached["applies", None] or reached["tests", None] or reached["needs", False], default=None)],
+    }[verdict]
+    return None if None in near else min(near, default=None)
+
+
+# ---- In the process that compares ---------------------------------------------------------------------------------------
+
+
+def measure(
+    project: Project,
+    planned: Sequence[tuple[Setting, Sequence[str]]],
+    report: Callable[[str], None] = print,
+    jobs: int | None = None,
+) -> dict:
+    """Run the notebooks of each setting, `jobs` settings at a time, and compare.
+
+    Calls `report` with one line a setting.
+
+    Returns JSON data: settings (name, claims: how many, missing: why it could not be had); deviations (claim -> setting -> the
+    worst `numbers.Deviation`, as a dict); verdicts (claim -> control -> expected, runs, changed: the settings, nearest: the
+    smallest `distance`, in `setting`); wrong (a sentence for each number beyond its tolerance, changed verdict and failure).
+    """
+    stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
+    found = {"settings": [], "deviations": {}, "verdicts": {}, "wrong": []}
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        outcomes = pool.map(lambda one: list(_outcomes(project, *one)), planned)
+        for (setting, ids), lines in zip(planned, outcomes, strict=True):
+            wrong, worst = [], None
+            for line in lines:
+                id = line["id"]
+                if "failed" in line:
+                    wrong.append(f"{id}: {line['failed']}")
+                if "numbers" not in line:
+                    continue
+                wrong += _verdicts(setting, line, found["verdicts"].setdefault(id, {}))
+                if setting.other_images:
+                    continue
+                deviations = numbers.compare(stored[id], line["numbers"])
+                wrong += [f"{id}: {deviation}" for deviation in deviations if deviation.ratio > 1]
+                # A setting without any difference has a line too: it was measured.
+                of_claim = deviations[0]._asdict() if deviations else {"path": "", "ratio": 0.0}
+                found["deviations"].setdefault(id, {})[setting.name] = of_claim
+                if worst is None or of_claim["ratio"] > worst[1]["ratio"]:
+                    worst = id, of_claim
+            found["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
+            found["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
+            report(_line(setting, lines, wrong, worst))
+    return found
+
+
+def table(found: Mapping) -> str:
+    """What `measure` found, for a terminal: by claim, the largest deviation of all settings."""
+    rows = [
+        (max(of_claim.items(), key=lambda one: one[1]["ratio"]), id) for id, of_claim in found["deviations"].items() if of_claim
+    ]
+    width = max((len(id) for _, id in rows), default=0)
+    return "\n".join(f"{id:{width}}  {_told(worst)}  ({name})" for (name, worst), id in rows)
+
+
+def largest(found: Mapping) -> str:
+    """The line on the largest deviation of all settings, and on the verdicts."""
+    every = [(worst, id, name) for id, of_claim in found["deviations"].items() for name, worst in of_claim.items()]
+    verdicts = [one for of_claim in found["verdicts"].values() for one in of_claim.values()]
+    changed, runs = sum(len(one["changed"]) for one in verdicts), sum(one["runs"] for one in verdicts)
+    worst, id, name = max(every, key=lambda one: one[0]["ratio"], default=({"ratio": 0.0, "path": ""}, "-", "-"))
+    return f"{changed} of {runs} verdicts on controls are not the expected ones; largest deviation: {id}, {name}, {_told(worst)}"
+
+
+def _outcomes(project: Project, setting: Setting, ids: Sequence[str]) -> Iterator[dict]:
+    """What `_work` prints for each claim, and a line with 'failed' where the numeric tests or the process fail."""
+    if missing(setting):
+        return
+    environment = {**os.environ, **setting.environment, "OMP_NUM_THREADS": str(setting.threads), "MPLBACKEND": "agg"}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-W", "ignore", "-m", *arguments]
+        return subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True)
+
+    if claims := [id for id in ids if id != TESTS]:
+        done, ran = run("helpers.portable", str(project.root), json.dumps(asdict(setting)), *claims), set()
+        for line in done.stdout.splitlines():
+            yield (one := json.loads(line))
+            ran.add(one["id"])
+        for id in claims:
+            if id not in ran:
+                yield {"id": id, "failed": f"status {done.returncode}: {' '.join(done.stderr.split())[-200:]}"}
+    if TESTS in ids:
+        done = run("pytest", "-q", "-p", "no:cacheprovider", *(f"tests/test_{name}.py" for name in NUMERIC))
+        if done.returncode:
+            failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED", "ERROR"))]
+            yield {"id": TESTS, "failed": "; ".join(failed) or f"status {done.returncode}: {done.stdout[-200:]}"}
+
+
+def _verdicts(setting: Setting, line: Mapping, of_claim: dict) -> list[str]:
+    """Enter the verdicts of one notebook into `of_claim`, and return a sentence for each that is not the expected one."""
+    wrong = []
+    for control, (verdict, expected, near) in line["controls"].items():
+        entry = of_claim.setdefault(control, {"expected": expected, "runs": 0, "changed": [], "nearest": None, "setting": ""})
+        entry["runs"] += 1
+        if verdict != expected:
+            entry["changed"].append(setting.name)
+            wrong.append(f"{line['id']}: {control} is {verdict}, expected {expected}")
+        if near is not None and (entry["nearest"] is None or near < entry["nearest"]):
+            entry |= {"nearest": round(near, 3), "setting": setting.name}
+    return wrong
+
+
+def _line(setting: Setting, lines: Sequence[Mapping], wrong: Sequence[str], worst: tuple[str, Mapping] | None) -> str:
+    """One line on one setting, and one more for each thing that is wrong."""
+    if why := missing(setting):
+        return f"{setting.name}: not run ({why})"
+    counted = sum("numbers" in line for line in lines)
+    head = f"{setting.name}: {counted} notebooks, " + (
+        f"largest deviation {worst[0]}, {_told(worst[1])}" if worst else "verdicts only"
+    )
+    return "\n".join([head, *(f"  wrong: {sentence}" for sentence in wrong)])
+
+
+def _told(deviation: Mapping) -> str:
+    """`0.31 of its tolerance (values/control-content/auc/low: 0.7031, here 0.7032)`."""
+    numbers = f" ({deviation['path']}: {deviation['stored']}, here {deviation['fresh']})" if deviation["path"] else ""
+    return f"{deviation['ratio']:.2g} of its tolerance{numbers}"
+
+
+if __name__ == "__main__":
+    _work(*sys.argv[1:])
