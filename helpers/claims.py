@@ -1,7 +1,7 @@
 """The registry of claims, what their papers reported, and the verdict on what was measured.
 
-A criterion stands in `notebooks/claims.yml` before anything is run; `criterion.py` judges by it. What a paper reported and what was
-measured here never share a field: `Claim.reported` is the one, `Value` the other.
+A criterion stands in `notebooks/claims.yml` before anything is run; `criterion.py` judges by it. What a paper reported and what
+was measured here never share a field: `Claim.reported` is the one, `Value` the other.
 """
 
 import difflib

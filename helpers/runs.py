@@ -35,11 +35,11 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets import Int
 from traitlets.config import Config
 
+from . import digests
 from .claims import MIME, Registry, Result, load_registry
 from .parameters import checked, notebook_parameters, parse
 
 CONTROLS = "controls"
-HELPERS = Path(__file__).resolve().parent
 CPU_KW, GPU_KW = 0.105, 0.7
 ENERGY = (
     f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power of the reproduction's section 3.6"
@@ -53,7 +53,7 @@ logging.getLogger("papermill").addHandler(logging.NullHandler())
 class Project:
     """A checkout: the registry, the source notebooks and the published runs below `root`."""
 
-    root: Path = HELPERS.parent
+    root: Path = digests.HELPERS.parent
 
     @cached_property
     def registry(self) -> Registry:
@@ -236,12 +236,22 @@ def read_result(path: Path) -> dict:
 
 
 def inputs(project: Project, id: str, parameters: Mapping) -> str:
-    """Digest of everything that decides a result: the notebook's code, the parameters, the helpers and the registry entry."""
-    code = [cell.source for cell in nbformat.read(project.source(id), 4).cells if cell.cell_type == "code"]
-    helpers = {str(path.relative_to(HELPERS)): path.read_text(encoding="utf-8") for path in HELPERS.rglob("*.py")}
-    # Profiles reach a run only through its parameters, so a new profile leaves the finished runs as they are.
-    entry = {key: value for key, value in asdict(project.registry[id]).items() if key not in ("source", "profiles")}
-    return sha256([code, parameters, helpers, entry])
+    """Digest of everything that decides the numbers of a result and their verdict.
+
+    That is the code of the notebook, the parameters, the criterion, and the helpers that the notebook reaches by import; no
+    prose, title or page. The packages are in the provenance, and so are the weights and images that the code reads, among them
+    those of `helpers/weights`, each with its digest (`sources`). Raises ValueError where the notebook's code is no Python.
+    """
+    cells = [cell for cell in nbformat.read(project.source(id), 4).cells if cell.cell_type == "code"]
+    # Not the cell of defaults: what a run takes instead of them is given.
+    texts = [cell.source for cell in cells if "parameters" not in cell.metadata.get("tags", ())]
+    try:
+        code, helpers = [digests.code(text).digest for text in texts], digests.reached(texts)
+    except ValueError as error:
+        raise ValueError(f"{project.registry[id].notebook}: {error}") from None
+    criterion = asdict(project.registry[id].criterion)
+    del criterion["why"]
+    return sha256([code, parameters, helpers, criterion])
 
 
 def provenance(root: Path) -> dict:
@@ -361,7 +371,7 @@ def computed(root: Path, id: str, run: str, parameters: Mapping, threads: int, d
     """
     project = Project(root)
     if inputs(project, id, parameters) != digest:
-        told = f"{platform.node()} has other helpers, another notebook or another registry below {root}"
+        told = f"{platform.node()} has other helpers, another notebook or another criterion below {root}"
         raise ValueError(f"{told} than the machine that calls it; bring both to the same state")
     machine = hardware(parameters.get("device", "cpu"))
     started, clock = datetime.now(UTC), time.perf_counter()

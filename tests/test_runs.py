@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from conftest import PARAMETERS, edit_registry
 
-from helpers import parameters, runs
+from helpers import digests, parameters, runs
 
 
 def silent(outcome):
@@ -92,10 +92,10 @@ def test_profile_and_command_line(project):
 
 
 def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path):
-    monkeypatch.setattr(runs, "HELPERS", tmp_path / "helpers")
-    (tmp_path / "helpers" / "measures").mkdir(parents=True)
-    helper = tmp_path / "helpers" / "measures" / "norms.py"
-    helper.write_text("one = 1\n")
+    monkeypatch.setattr(digests, "HELPERS", tmp_path)
+    judge, page = tmp_path / "criterion.py", tmp_path / "pages.py"
+    judge.write_text("one = 1\n")
+    page.write_text("")
     monkeypatch.setattr(runs, "execute", execute := Counted(runs.execute))
     path = project.runs / "controls" / "aa1-first.json"
 
@@ -106,15 +106,20 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
 
     assert status() == ("supported", 1)
     assert status() == ("kept", 0)
+    # What decides no number: prose, titles, why, other profiles, comments, and modules that the notebook does not reach.
     edit_source(project, "aa1-first", "# A claim", "# The same claim in other words")
+    edit_source(project, "aa1-first", "time.sleep(120)", "time.sleep( 120 )  # for a test")
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["profiles"].update(small={"n": 1}))
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"].update(why="Two is enough."))
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(title="More than one"))
+    judge.write_text('"""Judges."""\n\none = 1  # and only\n')
+    page.write_text("two = 2")
     project = runs.Project(project.root)
     assert status() == ("kept", 0)
 
-    helper.write_text("one = 2\n")
+    judge.write_text("one = 2\n")
     assert status() == ("supported", 1)
-    edit_source(project, "aa1-first", "# The same claim", "# A claim")
-    edit_source(project, "aa1-first", "time.sleep(120)", "time.sleep(121)")
+    edit_source(project, "aa1-first", "time.sleep( 120 )", "time.sleep(121)")
     assert status() == ("supported", 1)
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
     project = runs.Project(project.root)
@@ -302,7 +307,7 @@ def test_store_outputs_in_place(project):
 
 
 def test_a_machine_with_another_state_does_not_compute(project):
-    with pytest.raises(ValueError, match="has other helpers, another notebook or another registry below .* than the machine"):
+    with pytest.raises(ValueError, match="has other helpers, another notebook or another criterion below .* than the machine"):
         runs.computed(project.root, "aa1-first", "controls", PARAMETERS, 1, digest="another")
     with pytest.raises(ValueError, match="engine 'local' with address 'auto': choose"):
         run(project, address="auto")
