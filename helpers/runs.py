@@ -97,8 +97,12 @@ class Outcome(NamedTuple):
         return f"{self.id}  {self.status}{more}"
 
 
-def resolve(project: Project, id: str, run: str = CONTROLS, overrides: Mapping[str, str] | None = None) -> dict:
+def resolve(
+    project: Project, id: str, run: str = CONTROLS, overrides: Mapping[str, str] | None = None, *, again: bool = False
+) -> dict:
     """All parameters of one run: the notebook's defaults, the profile called `run` where there is one, the command line.
+
+    Where there is no such profile, `again` takes the parameters of the claim's result in `run`, if it has one there.
 
     Raises ValueError for anything unknown (claim, parameter, model, data set) or of the wrong type, before anything runs.
     """
@@ -106,8 +110,14 @@ def resolve(project: Project, id: str, run: str = CONTROLS, overrides: Mapping[s
     defaults = notebook_parameters(path)
     if defaults != claim.parameters:
         raise ValueError(f"claim {id!r}: the parameters in the registry and in {claim.notebook} differ; make them equal")
+    profile, result = claim.profiles.get(run, {}), project.runs / run / f"{id}.json"
+    if again and run not in claim.profiles and result.is_file():
+        try:
+            profile = checked(defaults, read_result(result)["parameters"])
+        except ValueError as error:
+            raise ValueError(f"claim {id!r}: its result in run {run!r} gives no parameters ({error}); run it by its ID") from None
     try:
-        parameters = checked(defaults, claim.profiles.get(run, {}))
+        parameters = checked(defaults, profile)
         overrides = {name: parse(name, text, defaults.get(name, "")) for name, text in (overrides or {}).items()}
         parameters = checked(parameters, overrides)
     except ValueError as error:
@@ -120,6 +130,20 @@ def resolve(project: Project, id: str, run: str = CONTROLS, overrides: Mapping[s
     if "dataset" in parameters:
         images.check_name(parameters["dataset"])
     return parameters
+
+
+def whole(project: Project, run: str) -> list[str]:
+    """The claims of a run: those with a profile of its name or a result in it, and on the controls all that have a notebook.
+
+    Raises ValueError where there are none.
+    """
+    claims = [project.registry[id] for id in project.with_notebook()]
+    there = {path.stem for path in project.results() if path.parent.name == run}
+    ids = [claim.id for claim in claims if run == CONTROLS or run in claim.profiles or claim.id in there]
+    if not ids:
+        named = sorted({name for claim in claims for name in claim.profiles})
+        raise ValueError(f"no claim has a profile {run!r} or a result in that run; choose one of {', '.join([CONTROLS, *named])}")
+    return ids
 
 
 # ---- Execution ----------------------------------------------------------------------------------------------------------
@@ -254,21 +278,22 @@ def inputs(project: Project, id: str, parameters: Mapping) -> str:
     return sha256([code, parameters, helpers, criterion])
 
 
+def git(root: Path, *arguments: str) -> str | None:
+    """What git says of the checkout at `root`; None where there is no git, or none of its checkouts."""
+    try:
+        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+    except FileNotFoundError:  # no git here
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
 def provenance(root: Path) -> dict:
     """With what the runs of this call are made; `git_dirty` says whether code or notebooks differ from the revision."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
-        except FileNotFoundError:  # no git here
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    changes = git("status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
+    changes = git(root, "status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
     requirements = [text for text in metadata.requires("registers-reproduced") if "extra ==" not in text]
     names = sorted(re.match(r"[\w.-]+", text)[0] for text in requirements)
     return {
-        "git_revision": git("rev-parse", "HEAD"),
+        "git_revision": git(root, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else changes != "",
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in names},
@@ -316,6 +341,7 @@ def run_claims(
     run: str = CONTROLS,
     overrides: Mapping[str, str] | None = None,
     *,
+    again: bool = False,
     force: bool = False,
     jobs: int | None = None,
     report: Callable[[Outcome], None] = print,
@@ -324,7 +350,8 @@ def run_claims(
 ) -> list[Outcome]:
     """Execute the notebooks of `ids` into `book/runs/<run>/`, `jobs` at a time, each with its share of the cores.
 
-    A notebook whose result is there, intact and made from the same inputs is kept, unless `force`. `report` is called as each
+    A notebook whose result is there, intact and made from the same inputs is kept, unless `force`; `again` is as in `resolve`.
+    `report` is called as each
     one ends; a failed notebook leaves no trace and does not stop the others. With the engine "ray" they are executed by the
     machines of the cluster at `address` (see `cluster.connect`), each with a GPU where its parameter `device` is one, and
     published here. Raises ValueError before anything runs where an identifier, the run's name, a parameter or the engine is
@@ -334,7 +361,7 @@ def run_claims(
         raise ValueError(f"run name {run!r} is not a plain folder name; use letters, digits, '.', '-' and '_'")
     if engine not in ("local", "ray") or (engine == "local" and address is not None):
         raise ValueError(f"engine {engine!r} with address {address!r}: choose 'local' without an address, or 'ray'")
-    parameters = {id: resolve(project, id, run, overrides) for id in ids}
+    parameters = {id: resolve(project, id, run, overrides, again=again) for id in ids}
     devices = {id: values.get("device", "cpu") for id, values in parameters.items()}
     folder = project.runs / run
     if engine == "ray":

@@ -132,6 +132,33 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
     assert status() == ("kept", 0)
 
 
+def test_whole_run(project):
+    """A profile's claims, with its parameters, and those that have a result in the run, with the parameters of that."""
+    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(profiles={}))
+    project = runs.Project(project.root)
+    assert runs.whole(project, "large") == ["aa1-first"] and runs.whole(project, "controls") == ["aa1-first", "aa2-second"]
+    run(project, ["aa2-second"], "large", overrides={"n": "3"})
+    ids = runs.whole(project, "large")
+    assert ids == ["aa1-first", "aa2-second"]
+
+    def again(**options):
+        return {outcome.id: outcome.status for outcome in run(project, ids, "large", again=True, **options)}
+
+    assert again() == {"aa1-first": "supported", "aa2-second": "kept"}
+    edit_source(project, "aa2-second", "time.sleep(120)", "time.sleep(121)")
+    assert again() == {"aa1-first": "kept", "aa2-second": "supported"}
+    results = {id: runs.read_result(project.runs / "large" / f"{id}.json") for id in ids}
+    assert {id: result["parameters"]["n"] for id, result in results.items()} == {"aa1-first": 5, "aa2-second": 3}
+    assert runs.resolve(project, "aa2-second", "large") == PARAMETERS  # a claim by its name begins with the defaults
+    edit_source(project, "aa2-second", "rate", "rates")
+    others = {"rates" if name == "rate" else name: value for name, value in PARAMETERS.items()}
+    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(parameters=others))
+    with pytest.raises(
+        ValueError, match=r"its result in run 'large' gives no parameters \(unknown parameter 'rate'; .* by its ID"
+    ):
+        run(runs.Project(project.root), ids, "large", again=True)
+
+
 class Counted:
     """A function that counts its calls."""
 
