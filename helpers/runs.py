@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -40,6 +40,8 @@ from .claims import MIME, Registry, Result, load_registry
 from .parameters import checked, notebook_parameters, parse
 
 CONTROLS = "controls"
+# What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
+ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE")
 CPU_KW, GPU_KW = 0.105, 0.7
 ENERGY = (
     f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power of the reproduction's section 3.6"
@@ -300,6 +302,26 @@ def provenance(root: Path) -> dict:
     }
 
 
+@cache
+def processor() -> dict:
+    """What decides how a number is rounded: the instructions that libraries choose on this processor, their versions, and those
+    of the variables that choose among instructions which are set. A kernel inherits them, so it computes with the same.
+    """
+    import scipy.linalg  # noqa: F401  (here, since `list` and `check` need not wait for it; it brings a BLAS of its own)
+    import torch
+    from threadpoolctl import threadpool_info
+
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    told = [[library.get(key) for key in ("internal_api", "version", "architecture")] for library in libraries]
+    built = re.findall(r"(Math Kernel Library Version|MKL-DNN) v?([\d.]+)", torch.__config__.show())
+    return {
+        "torch": torch.backends.cpu.get_cpu_capability(),
+        "blas": sorted({" ".join(filter(None, parts)) for parts in told}),
+        **{{"Math Kernel Library Version": "mkl", "MKL-DNN": "onednn"}[name]: version for name, version in built},
+        "environment": {name: os.environ[name] for name in ARITHMETIC if name in os.environ},
+    }
+
+
 def hardware(device: str) -> dict:
     """On what a notebook with this `device` parameter runs, and the power that its energy is estimated from.
 
@@ -314,7 +336,8 @@ def hardware(device: str) -> dict:
             name = torch.cuda.get_device_name(device)
         except (RuntimeError, ValueError, AssertionError):
             raise ValueError(f"there is no device {device!r} here; use -p device=cpu") from None
-    return {"device": name, "energy_kw": round(CPU_KW + GPU_KW * (device != "cpu"), 3), "energy_assumption": ENERGY}
+    power = round(CPU_KW + GPU_KW * (device != "cpu"), 3)
+    return {"device": name, "processor": processor(), "energy_kw": power, "energy_assumption": ENERGY}
 
 
 def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
     assert provenance["sources"] == [{"name": "scenes"}] and provenance["seed"] == 0
     assert provenance["energy_wh"] == pytest.approx(provenance["wall_s"] / 3.6 * provenance["energy_kw"], abs=0.002)
     assert {"git_revision", "git_dirty", "packages", "python", "device", "threads", "started", "inputs"} <= provenance.keys()
+    assert provenance["processor"] == runs.processor()
 
     text = (project.runs / "controls" / "aa1-first.ipynb").read_text()
     notebook = nbformat.reads(text, 4)
@@ -346,3 +348,16 @@ def test_hardware_is_that_of_the_device():
     for device in ("cuda:99", "abacus"):
         with pytest.raises(ValueError, match=f"there is no device '{device}' here; use -p device=cpu"):
             runs.hardware(device)
+
+
+def test_processor_tells_what_was_chosen():
+    """In a process of its own, since the libraries choose once."""
+    code = "from helpers import runs; import json; print(json.dumps([runs.processor(), runs.hardware('cpu')['processor']]))"
+    variables = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
+    others = {name: value for name, value in os.environ.items() if name not in runs.ARITHMETIC}
+    done = subprocess.run([sys.executable, "-c", code], env=others | variables, capture_output=True, text=True, check=True)
+    told, again = json.loads(done.stdout)
+    assert told == again and told["environment"] == variables and told["torch"] == "DEFAULT"
+    assert told["blas"]
+    if platform.machine() == "x86_64":
+        assert all(one.endswith("Nehalem") for one in told["blas"] if one.startswith("openblas"))
