@@ -106,7 +106,7 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsy
     assert agree == "registry, notebooks, table of contents and results agree"
     assert unchecked == "note: the revisions of the results were not checked, since the whole git history is not here"
     path = project.source("aa1-first")
-    path.write_text(path.read_text().replace("time.sleep(120)", "time.sleep(121)"))
+    path.write_text(path.read_text().replace("time.sleep(600)", "time.sleep(601)"))
     for arguments, status in ((["check"], 0), (["check", "--strict"], 1)):
         assert main(arguments, project.root) == status
         assert capsys.readouterr().out.splitlines() == [
@@ -138,7 +138,7 @@ def test_book_runs_the_controls_and_prints_the_page(project, capsys, monkeypatch
 def test_book_is_not_built_over_failures(project, capsys, monkeypatch):
     monkeypatch.setattr(book, "build", lambda root: pytest.fail("built"))
     path = project.source("aa1-first")
-    path.write_text(path.read_text().replace("time.sleep(120)", "pass").replace('mode == \\"fail\\"', "True"))
+    path.write_text(path.read_text().replace("time.sleep(600)", "pass").replace('mode == \\"fail\\"', "True"))
     assert main(["book"], project.root) == 1
     assert "was not built" in capsys.readouterr().err
 
