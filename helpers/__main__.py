@@ -51,12 +51,16 @@ def _list(project: Project, options: argparse.Namespace) -> int:
 
 def _run(project: Project, options: argparse.Namespace) -> int:
     overrides = _pairs("-p", options.parameter)
-    with _Lines(len(set(options.ids))) as lines:
+    if options.all == bool(options.ids):
+        raise ValueError("name the claims to run, or give --all alone for the whole run")
+    ids = runs.whole(project, options.run) if options.all else options.ids
+    with _Lines(len(set(ids))) as lines:
         outcomes = runs.run_claims(
             project,
-            options.ids,
+            ids,
             options.run,
             overrides,
+            again=options.all,
             force=options.force,
             jobs=options.jobs,
             report=lines,
@@ -140,7 +144,9 @@ def _book(project: Project, options: argparse.Namespace) -> int:
     if _status(outcomes):
         print("error: the book was not built, since the lines above tell of failures", file=sys.stderr)
         return 1
-    _check(project, options)  # told, but no obstacle: a reader's own run may name a folder of his machine
+    _agree(project)  # told, but no obstacle: a reader's own run may name a folder of his machine
+    if old := list(check.outdated(project, check.history(project))):
+        print(f"{len(old)} of {len(check.published(project))} published results are not of today's code; `check` names them")
     from .book import build  # here, since only this command needs it
 
     try:
@@ -152,9 +158,22 @@ def _book(project: Project, options: argparse.Namespace) -> int:
 
 
 def _check(project: Project, options: argparse.Namespace) -> int:
+    agree, revisions = _agree(project), check.history(project)
+    old = list(check.outdated(project, revisions))
+    print(*(f"note: {line}" for line in old), sep="\n", end="\n" if old else "")
+    if old:
+        total = len(check.published(project))
+        print(f"note: {len(old)} of {total} published results are not of today's code; `run --all --run NAME` makes a run anew")
+    if revisions is None and check.published(project):
+        print("note: the revisions of the results were not checked, since the whole git history is not here")
+    return int(not agree or (options.strict and bool(old)))
+
+
+def _agree(project: Project) -> bool:
+    """Print where the project disagrees, or that it does not."""
     found = list(check.problems(project))
     print(*found or ["registry, notebooks, table of contents and results agree"], sep="\n")
-    return int(bool(found))
+    return not found
 
 
 def _baselines(project: Project, options: argparse.Namespace) -> int:
@@ -228,7 +247,10 @@ def _parser() -> argparse.ArgumentParser:
         "execute the notebooks of claims into book/runs/NAME/; what is finished with the same inputs is kept",
         "run nr3-redundancy --run mine -p models=vit_small_patch14_dinov2.lvd142m -p dataset=photographs -p n=20",
     )
-    run.add_argument("ids", nargs="+", metavar="ID", help="a claim, as `list` shows it")
+    run.add_argument("ids", nargs="*", metavar="ID", help="a claim, as `list` shows it")
+    run.add_argument(
+        "--all", action="store_true", help="the whole run: every claim with a profile of its name, or with a result in it"
+    )
     run.add_argument(
         "--run", default=CONTROLS, metavar="NAME", help="folder below book/runs; a claim's profile of that name is used"
     )
@@ -267,7 +289,12 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--device", default="cpu", help="cpu, or cuda")
     bench.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="default: float32")
     book = add(_book, "run every notebook on the offline controls, then build _build/html and print its path", "book")
-    add(_check, "report where registry, notebooks, table of contents and results disagree", "check")
+    checks = add(
+        _check, "report where registry, notebooks, table of contents and results disagree, and which results are old", "check"
+    )
+    checks.add_argument(
+        "--strict", action="store_true", help="fail also for results of other code, with local changes or at an unknown revision"
+    )
     baselines = add(
         _baselines, "execute source notebooks in place and store their outputs, which the tests compare with", "baselines"
     )

@@ -1,4 +1,5 @@
-"""Whether registry, notebooks, table of contents and published results agree; each disagreement is one line with its file."""
+"""Whether registry, notebooks, table of contents and published results agree, and whether the results are those of today's code;
+each disagreement is one line with its file."""
 
 import math
 import re
@@ -10,7 +11,7 @@ import yaml
 
 from .claims import Claim, rejudge
 from .parameters import checked, notebook_parameters
-from .runs import Project, read_result
+from .runs import CONTROLS, Project, git, inputs, read_result
 
 # A folder in a folder below the root; not after a word or a slash, where it is part of a name or of a web address, nor where a
 # Markdown link starts at the root of the book.
@@ -39,6 +40,48 @@ def problems(project: Project) -> Iterator[str]:
             yield f"{name}: its result {path.stem}.json is missing beside it; run the claim again"
         if absolute_path(path):
             yield f"{name}: contains an absolute path of the machine it ran on"
+
+
+def published(project: Project) -> list[Path]:
+    """The results of all runs but that on the controls, which every `make book` makes anew."""
+    return [path for path in project.results() if path.parent.name != CONTROLS]
+
+
+def history(project: Project) -> set[str] | None:
+    """The revisions up to today's; None where the whole history is not here: no git, or a shallow clone."""
+    if git(project.root, "rev-parse", "--is-shallow-repository") != "false":
+        return None
+    revisions = git(project.root, "rev-list", "HEAD")
+    return None if revisions is None else set(revisions.split())
+
+
+def outdated(project: Project, revisions: set[str] | None) -> Iterator[str]:
+    """One line for each published result that today's project would not give, or of which nobody can tell what gave it.
+
+    That is one with other `inputs`, made with local changes, or at a revision that is not among `revisions` (None: not checked).
+    Results that `problems` names are left to it.
+    """
+    for path in published(project):
+        try:
+            result = read_result(path)
+            reasons = list(_outdated(project, result, revisions))
+        except (OSError, ValueError):
+            continue
+        if reasons:
+            yield f"{path.relative_to(project.root).as_posix()}: {'; '.join(reasons)}"
+
+
+def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> Iterator[str]:
+    claim, made, parameters = project.registry[result["id"]], result["provenance"], result.get("parameters", {})
+    if (profile := claim.profiles.get(result["run"])) is not None:
+        # What a run is called it has to be; only on which device it was made is free.
+        parameters = {**claim.parameters, **profile, **{k: v for k, v in parameters.items() if k == "device"}}
+    if made.get("inputs") != inputs(project, claim.id, parameters):
+        yield "stale, made by other code, parameters or criterion"
+    if made.get("git_dirty"):
+        yield "made with local changes"
+    if revisions is not None and (revision := made.get("git_revision")) not in revisions:
+        yield f"made at revision {revision[:12]}, which the history does not have" if revision else "made at no known revision"
 
 
 def absolute_path(path: Path) -> bool:

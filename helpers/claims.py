@@ -1,14 +1,11 @@
 """The registry of claims, what their papers reported, and the verdict on what was measured.
 
-A criterion stands in `notebooks/claims.yml` before anything is run. It is data: tests of named values against margins, with three
-outcomes (holds, fails, undecided), because a value comes with an interval. What a paper reported and what was measured here
-never share a field: `Claim.reported` is the one, `Value` the other.
+A criterion stands in `notebooks/claims.yml` before anything is run; `criterion.py` judges by it. What a paper reported and what
+was measured here never share a field: `Claim.reported` is the one, `Value` the other.
 """
 
 import difflib
 import json
-import math
-import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,136 +14,11 @@ from pathlib import Path
 import jsonschema
 import yaml
 
+from .criterion import Criterion, Test, Value
+
 REGISTRY = Path(__file__).resolve().parents[1] / "notebooks" / "claims.yml"
 MIME = "application/vnd.registers.result+json"
-VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
-_OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
-_OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True)
-class Value:
-    """One measured number of one model on one data set, with its interval over images.
-
-    Attributes:
-        name: what was measured, as the criterion names it.
-        value: the number; None where it is not defined (NaN or infinite).
-        low, high: bounds of the 95 % interval; None where there is none.
-        n: images behind it; None for a property of the model.
-    """
-
-    name: str
-    model: str
-    dataset: str | None = None
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    unit: str = ""
-
-    @classmethod
-    def of(cls, name: str, estimate, *, model: str, dataset: str | None = None, unit: str = "", n: int | None = None) -> "Value":
-        """A Value from an estimate (anything with .value, .low, .high and .n) or from a plain number."""
-        if hasattr(estimate, "low"):
-            numbers = (estimate.value, estimate.low, estimate.high)
-            n = estimate.n if n is None else n
-        else:
-            numbers = (estimate, None, None)
-        return cls(name, model, dataset, *map(_finite, numbers), None if n is None else int(n), unit)
-
-    def __str__(self) -> str:
-        if self.value is None:
-            return "undefined"
-        interval = "" if self.low is None and self.high is None else f" [{_number(self.low)}, {_number(self.high)}]"
-        return _number(self.value) + interval + (f" {self.unit}" if self.unit else "")
-
-
-@dataclass(frozen=True)
-class Test:
-    """One comparison of a named value with a margin, for every model or for one."""
-
-    __test__ = False  # pytest must not collect it
-    value: str
-    op: str
-    margin: float
-    model: str | None = None
-
-    def concerns(self, model: str) -> bool:
-        """Whether the test is put to `model`."""
-        return self.model in (None, model)
-
-    def outcome(self, value: Value | None) -> bool | None:
-        """True where the whole interval satisfies the test, False where all of it violates it, None where undecided.
-
-        Without an interval the value itself decides; a bound that is missing alone counts as unbounded.
-        """
-        if value is None or value.value is None:
-            return None
-        if value.low is None and value.high is None:
-            ends = (value.value,)
-        else:
-            ends = (-math.inf if value.low is None else value.low, math.inf if value.high is None else value.high)
-        held = {_OPERATORS[self.op](end, self.margin) for end in ends}
-        return held.pop() if len(held) == 1 else None
-
-    def sentence(self, value: Value | None) -> str:
-        """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
-        if value is None:
-            return f"{self.value} was not measured ({self} undecided)"
-        return f"{self.value} = {value} {self.op} {_number(self.margin)} {_OUTCOMES[self.outcome(value)]}"
-
-    def __str__(self) -> str:
-        return f"{self.value} {self.op} {_number(self.margin)}" + (f" on {self.model}" if self.model else "")
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """When a claim counts as supported.
-
-    Attributes:
-        quantifier: 'all' or 'any' of the models to which the claim applies.
-        tests: what must hold on a model.
-        applies: what must hold before a model is judged at all (no outliers, nothing to test).
-        needs: what must hold on at least one model measured before the whole may be called supported.
-        why: why these margins.
-    """
-
-    quantifier: str
-    tests: tuple[Test, ...]
-    applies: tuple[Test, ...] = ()
-    needs: tuple[Test, ...] = ()
-    why: str = ""
-
-    def on_model(self, model: str, values: Mapping[str, Value]) -> tuple[str, str]:
-        """Verdict and reason for one model, from its values by name."""
-        if not any(test.concerns(model) for test in self.tests):
-            return "not applicable", "no test is put to this model"
-        for verdicts, tests in (
-            ({False: "not applicable", None: "inconclusive"}, self.applies),
-            ({True: "supported", False: "refuted", None: "inconclusive"}, self.tests),
-        ):
-            tests = [test for test in tests if test.concerns(model)]
-            outcomes = [test.outcome(values.get(test.value)) for test in tests]
-            together = False if False in outcomes else None if None in outcomes else True
-            if together in verdicts:
-                # A verdict rests on the tests that forced it: for 'refuted' not on those that held.
-                decisive = [test for test, outcome in zip(tests, outcomes, strict=True) if outcome is together]
-                return verdicts[together], "; ".join(test.sentence(values.get(test.value)) for test in decisive)
-        raise AssertionError("the second round covers every outcome")
-
-    def judged(self, values: Mapping[str, Mapping[str, Value]]) -> list[str]:
-        """The models that are judged: those with a value that the criterion names."""
-        named = {test.value for test in (*self.applies, *self.tests)}
-        return [model for model, own in values.items() if named & own.keys()]
-
-    def __str__(self) -> str:
-        parts = [" and ".join(map(str, self.tests)) + f", on {self.quantifier} of the models to which it applies"]
-        if self.applies:
-            parts.append("applies to a model when " + " and ".join(map(str, self.applies)))
-        if self.needs:
-            parts.append("cannot be supported without a model that has " + " and ".join(map(str, self.needs)))
-        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -226,34 +98,8 @@ class Claim:
             own[value.name] = value
         if not values and not not_run:
             raise ValueError(f"{self.id}: nothing to judge; give at least one value or one model that was not run")
-        verdicts = []
-        for model in self.criterion.judged(by_model):
-            verdict, reason = self.criterion.on_model(model, by_model[model])
-            verdicts.append({"model": model, "verdict": verdict, "reason": reason})
-        verdict, reason = self._whole(verdicts, by_model, not_run)
+        verdict, reason, verdicts = self.criterion.judge(by_model, not_run)
         return Result(self, verdict, reason, verdicts, values, not_run, list(sources))
-
-    def _whole(self, verdicts: list[dict], by_model: Mapping[str, Mapping[str, Value]], not_run: Mapping) -> tuple[str, str]:
-        """Verdict and reason for all models together."""
-        if not by_model:
-            return "not run", "None of the models could be run: " + "; ".join(f"{m}: {why}" for m, why in not_run.items()) + "."
-        if not verdicts:
-            return "inconclusive", f"No value that the criterion names was measured ({self.criterion})."
-        kinds = [v["verdict"] for v in verdicts if v["verdict"] != "not applicable"]
-        first, last = ("refuted", "supported") if self.criterion.quantifier == "all" else ("supported", "refuted")
-        if not kinds:
-            verdict = "not applicable"
-        elif first in kinds:
-            verdict = first
-        else:
-            verdict = last if set(kinds) == {last} else "inconclusive"
-        if verdict == "supported":
-            for test in self.criterion.needs:
-                if not any(test.concerns(m) and test.outcome(own.get(test.value)) is True for m, own in by_model.items()):
-                    return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
-        deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
-        more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
-        return verdict, f"{_count([v['verdict'] for v in verdicts])}: " + "; ".join(deciding[:3]) + more + "."
 
     def _repr_markdown_(self) -> str:
         rows = [
@@ -454,19 +300,6 @@ def _sources(data: Mapping) -> list[dict]:
     return data["sources"] if "sources" in data else data.get("provenance", {}).get("sources", [])
 
 
-def _finite(number) -> float | None:
-    """A float, or None for None, NaN and infinity, which JSON cannot hold."""
-    return None if number is None or not math.isfinite(number) else float(number)
-
-
-def _number(x: float | None) -> str:
-    """Three significant digits without an exponent, so that another CPU prints the same; nothing below 1e-9."""
-    if x is None:
-        return "?"
-    x = float(f"{x:.3g}")
-    return "0" if abs(x) < 1e-9 else f"{x:,.10g}"
-
-
 def _reported(row: dict) -> str:
     """A reported figure with its unit, marked where it has a note."""
     if "text" in row:
@@ -484,11 +317,6 @@ def _cells(rows: Iterable[dict], prefix: str = "") -> list[tuple[str, str, str, 
 def _notes(rows: Iterable[dict]) -> str:
     """The notes on reported figures, as a list."""
     return "\n".join(f"- \\* {r['where']}, {r['model']}, {r['name']}: {r['note']}" for r in rows if "note" in r)
-
-
-def _count(verdicts: Sequence[str]) -> str:
-    """`2 supported, 1 not applicable`, in the order of VERDICTS."""
-    return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in VERDICTS if kind in verdicts)
 
 
 def _pivot(cells: Sequence[tuple[str, str, str, str]]) -> str:

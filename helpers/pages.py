@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from .claims import VERDICTS, Claim, Paper, Registry, Result, Value
+from .claims import Claim, Paper, Registry, Result, Value
+from .criterion import VERDICTS
 from .runs import CONTROLS
 
 Runs = Mapping[str, Mapping[str, dict]]

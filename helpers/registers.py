@@ -64,7 +64,8 @@ def find_register_neurons(
     sparsity: bool = False,
     **options: Any,
 ) -> list[RegisterNeuron]:
-    """The neurons that are most active where a token becomes an outlier (Jiang et al.), best first.
+    """The neurons that are most active where a token becomes an outlier (Jiang et al.), best first; with equal scores in order
+    of `layers`, then of units.
 
     An image counts by the mean over its outliers, and only if it has one, as in the authors' code.
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -35,11 +35,13 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets import Int
 from traitlets.config import Config
 
+from . import digests
 from .claims import MIME, Registry, Result, load_registry
 from .parameters import checked, notebook_parameters, parse
 
 CONTROLS = "controls"
-HELPERS = Path(__file__).resolve().parent
+# What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
+ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE")
 CPU_KW, GPU_KW = 0.105, 0.7
 ENERGY = (
     f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power of the reproduction's section 3.6"
@@ -53,7 +55,7 @@ logging.getLogger("papermill").addHandler(logging.NullHandler())
 class Project:
     """A checkout: the registry, the source notebooks and the published runs below `root`."""
 
-    root: Path = HELPERS.parent
+    root: Path = digests.HELPERS.parent
 
     @cached_property
     def registry(self) -> Registry:
@@ -97,8 +99,12 @@ class Outcome(NamedTuple):
         return f"{self.id}  {self.status}{more}"
 
 
-def resolve(project: Project, id: str, run: str = CONTROLS, overrides: Mapping[str, str] | None = None) -> dict:
+def resolve(
+    project: Project, id: str, run: str = CONTROLS, overrides: Mapping[str, str] | None = None, *, again: bool = False
+) -> dict:
     """All parameters of one run: the notebook's defaults, the profile called `run` where there is one, the command line.
+
+    Where there is no such profile, `again` takes the parameters of the claim's result in `run`, if it has one there.
 
     Raises ValueError for anything unknown (claim, parameter, model, data set) or of the wrong type, before anything runs.
     """
@@ -106,8 +112,14 @@ def resolve(project: Project, id: str, run: str = CONTROLS, overrides: Mapping[s
     defaults = notebook_parameters(path)
     if defaults != claim.parameters:
         raise ValueError(f"claim {id!r}: the parameters in the registry and in {claim.notebook} differ; make them equal")
+    profile, result = claim.profiles.get(run, {}), project.runs / run / f"{id}.json"
+    if again and run not in claim.profiles and result.is_file():
+        try:
+            profile = checked(defaults, read_result(result)["parameters"])
+        except ValueError as error:
+            raise ValueError(f"claim {id!r}: its result in run {run!r} gives no parameters ({error}); run it by its ID") from None
     try:
-        parameters = checked(defaults, claim.profiles.get(run, {}))
+        parameters = checked(defaults, profile)
         overrides = {name: parse(name, text, defaults.get(name, "")) for name, text in (overrides or {}).items()}
         parameters = checked(parameters, overrides)
     except ValueError as error:
@@ -120,6 +132,20 @@ def resolve(project: Project, id: str, run: str = CONTROLS, overrides: Mapping[s
     if "dataset" in parameters:
         images.check_name(parameters["dataset"])
     return parameters
+
+
+def whole(project: Project, run: str) -> list[str]:
+    """The claims of a run: those with a profile of its name or a result in it, and on the controls all that have a notebook.
+
+    Raises ValueError where there are none.
+    """
+    claims = [project.registry[id] for id in project.with_notebook()]
+    there = {path.stem for path in project.results() if path.parent.name == run}
+    ids = [claim.id for claim in claims if run == CONTROLS or run in claim.profiles or claim.id in there]
+    if not ids:
+        named = sorted({name for claim in claims for name in claim.profiles})
+        raise ValueError(f"no claim has a profile {run!r} or a result in that run; choose one of {', '.join([CONTROLS, *named])}")
+    return ids
 
 
 # ---- Execution ----------------------------------------------------------------------------------------------------------
@@ -236,32 +262,63 @@ def read_result(path: Path) -> dict:
 
 
 def inputs(project: Project, id: str, parameters: Mapping) -> str:
-    """Digest of everything that decides a result: the notebook's code, the parameters, the helpers and the registry entry."""
-    code = [cell.source for cell in nbformat.read(project.source(id), 4).cells if cell.cell_type == "code"]
-    helpers = {str(path.relative_to(HELPERS)): path.read_text(encoding="utf-8") for path in HELPERS.rglob("*.py")}
-    # Profiles reach a run only through its parameters, so a new profile leaves the finished runs as they are.
-    entry = {key: value for key, value in asdict(project.registry[id]).items() if key not in ("source", "profiles")}
-    return sha256([code, parameters, helpers, entry])
+    """Digest of everything that decides the numbers of a result and their verdict.
+
+    That is the code of the notebook, the parameters, the criterion, and the helpers that the notebook reaches by import; no
+    prose, title or page. The packages are in the provenance, and so are the weights and images that the code reads, among them
+    those of `helpers/weights`, each with its digest (`sources`). Raises ValueError where the notebook's code is no Python.
+    """
+    cells = [cell for cell in nbformat.read(project.source(id), 4).cells if cell.cell_type == "code"]
+    # Not the cell of defaults: what a run takes instead of them is given.
+    texts = [cell.source for cell in cells if "parameters" not in cell.metadata.get("tags", ())]
+    try:
+        code, helpers = [digests.code(text).digest for text in texts], digests.reached(texts)
+    except ValueError as error:
+        raise ValueError(f"{project.registry[id].notebook}: {error}") from None
+    criterion = asdict(project.registry[id].criterion)
+    del criterion["why"]
+    return sha256([code, parameters, helpers, criterion])
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """What git says of the checkout at `root`; None where there is no git, or none of its checkouts."""
+    try:
+        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+    except FileNotFoundError:  # no git here
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def provenance(root: Path) -> dict:
     """With what the runs of this call are made; `git_dirty` says whether code or notebooks differ from the revision."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
-        except FileNotFoundError:  # no git here
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    changes = git("status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
+    changes = git(root, "status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
     requirements = [text for text in metadata.requires("registers-reproduced") if "extra ==" not in text]
     names = sorted(re.match(r"[\w.-]+", text)[0] for text in requirements)
     return {
-        "git_revision": git("rev-parse", "HEAD"),
+        "git_revision": git(root, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else changes != "",
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in names},
+    }
+
+
+@cache
+def processor() -> dict:
+    """What decides how a number is rounded: the instructions that libraries choose on this processor, their versions, and those
+    of the variables that choose among instructions which are set. A kernel inherits them, so it computes with the same.
+    """
+    import scipy.linalg  # noqa: F401  (here, since `list` and `check` need not wait for it; it brings a BLAS of its own)
+    import torch
+    from threadpoolctl import threadpool_info
+
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    told = [[library.get(key) for key in ("internal_api", "version", "architecture")] for library in libraries]
+    built = re.findall(r"(Math Kernel Library Version|MKL-DNN) v?([\d.]+)", torch.__config__.show())
+    return {
+        "torch": torch.backends.cpu.get_cpu_capability(),
+        "blas": sorted({" ".join(filter(None, parts)) for parts in told}),
+        **{{"Math Kernel Library Version": "mkl", "MKL-DNN": "onednn"}[name]: version for name, version in built},
+        "environment": {name: os.environ[name] for name in ARITHMETIC if name in os.environ},
     }
 
 
@@ -279,7 +336,8 @@ def hardware(device: str) -> dict:
             name = torch.cuda.get_device_name(device)
         except (RuntimeError, ValueError, AssertionError):
             raise ValueError(f"there is no device {device!r} here; use -p device=cpu") from None
-    return {"device": name, "energy_kw": round(CPU_KW + GPU_KW * (device != "cpu"), 3), "energy_assumption": ENERGY}
+    power = round(CPU_KW + GPU_KW * (device != "cpu"), 3)
+    return {"device": name, "processor": processor(), "energy_kw": power, "energy_assumption": ENERGY}
 
 
 def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
@@ -306,6 +364,7 @@ def run_claims(
     run: str = CONTROLS,
     overrides: Mapping[str, str] | None = None,
     *,
+    again: bool = False,
     force: bool = False,
     jobs: int | None = None,
     report: Callable[[Outcome], None] = print,
@@ -314,7 +373,8 @@ def run_claims(
 ) -> list[Outcome]:
     """Execute the notebooks of `ids` into `book/runs/<run>/`, `jobs` at a time, each with its share of the cores.
 
-    A notebook whose result is there, intact and made from the same inputs is kept, unless `force`. `report` is called as each
+    A notebook whose result is there, intact and made from the same inputs is kept, unless `force`; `again` is as in `resolve`.
+    `report` is called as each
     one ends; a failed notebook leaves no trace and does not stop the others. With the engine "ray" they are executed by the
     machines of the cluster at `address` (see `cluster.connect`), each with a GPU where its parameter `device` is one, and
     published here. Raises ValueError before anything runs where an identifier, the run's name, a parameter or the engine is
@@ -324,7 +384,7 @@ def run_claims(
         raise ValueError(f"run name {run!r} is not a plain folder name; use letters, digits, '.', '-' and '_'")
     if engine not in ("local", "ray") or (engine == "local" and address is not None):
         raise ValueError(f"engine {engine!r} with address {address!r}: choose 'local' without an address, or 'ray'")
-    parameters = {id: resolve(project, id, run, overrides) for id in ids}
+    parameters = {id: resolve(project, id, run, overrides, again=again) for id in ids}
     devices = {id: values.get("device", "cpu") for id, values in parameters.items()}
     folder = project.runs / run
     if engine == "ray":
@@ -361,7 +421,7 @@ def computed(root: Path, id: str, run: str, parameters: Mapping, threads: int, d
     """
     project = Project(root)
     if inputs(project, id, parameters) != digest:
-        told = f"{platform.node()} has other helpers, another notebook or another registry below {root}"
+        told = f"{platform.node()} has other helpers, another notebook or another criterion below {root}"
         raise ValueError(f"{told} than the machine that calls it; bring both to the same state")
     machine = hardware(parameters.get("device", "cpu"))
     started, clock = datetime.now(UTC), time.perf_counter()

@@ -40,7 +40,7 @@ Path(f"{mode}.pid").write_text(str(os.getpid()))
 if mode == "fail":
     raise ValueError("the score of nothing is not defined\\nand more lines")
 if mode == "sleep":
-    time.sleep(120)
+    time.sleep(600)
 Path("python").write_text(sys.executable)
 print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
 JUDGE = """from helpers.claims import Value, load_registry

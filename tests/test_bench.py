@@ -2,9 +2,12 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -136,13 +139,106 @@ def test_command_writes_what_it_shows(capsys, tmp_path):
 # ---- What CI holds the engine to ----------------------------------------------------------------------------------------
 
 
-def test_capture_is_nearly_as_fast_as_the_plain_forward_pass():
-    """At least 0.90 on whatever machine; the best of three, since other work there can only slow it down."""
-    ratios = []
-    while len(ratios) < 3 and max(ratios, default=0) < 0.9:
-        rows = bench.measure("vit_small_patch16_224", 32, ["helpers"], batch_size=4, loading=False)["rows"]
-        ratios.append(rows[1]["ratio"])
-    assert max(ratios) >= 0.9, ratios
+class Attempt(NamedTuple):
+    """Plain time over own time, by the clock and by the processor's time, and the share of the clock's time that the plain pass
+    waited for a processor."""
+
+    clock: float
+    processor: float
+    waited: float
+
+    @property
+    def busy(self) -> bool:
+        """Whether other work took so much of the machine that the clock says nothing."""
+        return self.waited > 0.05
+
+
+def decided(attempts):
+    """Whether the engine is fast enough; None where the machine is too busy to tell.
+
+    By the clock where it is quiet. Where it is busy the processor's time is the better witness, but it does not see an engine
+    that waits, and other work in the same caches slows both down: it can acquit and not condemn.
+    """
+    if any((one.processor if one.busy else one.clock) >= 0.9 for one in attempts):
+        return True
+    return None if all(one.busy for one in attempts) else False
+
+
+def attempt(methods, pixels):
+    """One measurement of (plain, own), in pairs of changing order."""
+
+    def timed(method):
+        clock, processor = time.perf_counter(), time.process_time()
+        method(pixels)
+        return time.perf_counter() - clock, time.process_time() - processor
+
+    pairs = [[timed(method) for method in methods[:: (-1) ** i]][:: (-1) ** i] for i in range(8)]
+    plain, own = np.array(pairs).swapaxes(0, 1)  # (pair, clock) each
+    return Attempt(*np.median(plain / own, axis=0), 1 - plain[:, 1].sum() / plain[:, 0].sum())
+
+
+@pytest.fixture
+def engines():
+    """Pixels, and pairs (plain, own): the engine as it is, with a quarter of the work more, and with a wait of a quarter."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    backbone = load_backbone("vit_small_patch16_224", pretrained=False)
+    bench.randomise(backbone.model)
+    capture_them, plain = (bench._method(name, backbone, 4, torch.float32) for name in ("helpers", "plain"))
+
+    def works(pixels):
+        plain(pixels[:1])
+        return capture_them(pixels)
+
+    def waits(pixels):
+        start = time.perf_counter()
+        capture_them(pixels)
+        time.sleep(0.25 * (time.perf_counter() - start))
+
+    pixels = torch.randn(4, 3, *backbone.image_size, generator=torch.Generator().manual_seed(1))
+    bench._allocate(kept=True)
+    capture_them(pixels), plain(pixels)  # which warms up
+    yield pixels, {"as it is": (plain, capture_them), "works": (plain, works), "waits": (plain, waits)}
+    bench._allocate(kept=False)
+    torch.set_num_threads(before)
+
+
+def test_capture_is_nearly_as_fast_as_the_plain_forward_pass(engines):
+    """At least 0.90 on whatever machine, in one of five attempts; not decided where all of them were disturbed."""
+    pixels, methods = engines
+    attempts = []
+    while len(attempts) < 5 and not decided(attempts):
+        attempts.append(attempt(methods["as it is"], pixels))
+    if (fast := decided(attempts)) is None:
+        pytest.skip(f"not decided, since the machine is busy: {attempts}")
+    assert fast, attempts
+
+
+@pytest.mark.parametrize("engine", ["works", "waits"])
+def test_a_slow_engine_is_noticed(engines, engine):
+    """The same measurement: a guard that could not fail would be none."""
+    pixels, methods = engines
+    one = attempt(methods[engine], pixels)
+    if one.busy:
+        pytest.skip(f"not decided, since the machine is busy: {one}")
+    assert decided([one]) is False, one
+
+
+@pytest.mark.parametrize(
+    ("attempts", "fast"),
+    [
+        ([(0.95, 0.95, 0.0)], True),
+        ([(0.8, 0.8, 0.01)] * 5, False),
+        ([(0.8, 1.0, 0.01)], False),  # it waits
+        ([(0.7, 0.95, 0.4)], True),
+        ([(0.7, 0.85, 0.4)] * 5, None),
+        ([(0.7, 0.85, 0.4), (0.85, 0.85, 0.0)], False),
+        ([(0.7, 0.85, 0.4), (0.91, 0.89, 0.0)], True),
+        ([], None),
+    ],
+)
+def test_what_decides(attempts, fast):
+    assert decided([Attempt(*one) for one in attempts]) is fast
 
 
 def test_memory_does_not_grow_with_the_images():

@@ -20,6 +20,7 @@ FLAGS = (
     "--disable-sync"
 ).split()
 LOCAL = ("file://", "http://127.0.0.1", "data:", "blob:", "about:")
+PATIENCE = 180_000  # ms: a busy machine is no error
 WIDTH = 1280
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found; install it, for example by apt-get install chromium")
@@ -98,7 +99,7 @@ def site(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -113,6 +114,7 @@ def outside():
 def context(browser, outside):
     """A window of 1280 pixels that reaches this machine and nothing else."""
     context = browser.new_context(viewport={"width": WIDTH, "height": 900})
+    context.set_default_timeout(PATIENCE)
 
     def gate(route):
         if route.request.url.startswith(LOCAL):

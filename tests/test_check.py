@@ -1,5 +1,6 @@
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import nbformat
@@ -171,6 +172,103 @@ def test_missing_and_unknown_notebooks(project):
         "notebooks/beyond/aa1-first.ipynb: missing, although notebooks/claims.yml names it",
         "notebooks/beyond/aa4-extra.ipynb: no claim of notebooks/claims.yml names this notebook",
     ]
+
+
+# ---- Old results --------------------------------------------------------------------------------------------------------
+
+
+def old(project, revisions=None):
+    return list(check.outdated(runs.Project(project.root), revisions))
+
+
+def edit_provenance(project, **changes):
+    """Keys that are None are taken away."""
+
+    def change(result):
+        made = {**result["provenance"], **changes}
+        result["provenance"] = {key: value for key, value in made.items() if value is not None}
+
+    edit_result(project, change)
+
+
+STALE = "book/runs/mine/aa1-first.json: stale, made by other code, parameters or criterion"
+
+
+def test_todays_result_is_not_old(published):
+    assert old(published) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda claim: claim["criterion"]["tests"][0].update(margin=0.5),
+        lambda claim: claim["criterion"].update(quantifier="any"),
+        lambda claim: claim["criterion"].update(needs=[{"value": "score", "op": ">", "margin": 0}]),
+        lambda claim: claim["profiles"].update(mine={"n": 3}),
+    ],
+)
+def test_result_of_another_criterion_or_profile(published, change):
+    edit_registry(published.root, lambda data: change(data["claims"]["aa1-first"]))
+    assert old(published) == [STALE]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda claim: claim["criterion"].update(why="since two is enough"),
+        lambda claim: claim.update(title="Another", statement="Other words.", headline="three"),
+        lambda claim: claim["profiles"].update(mine={}, small={"n": 1}),
+    ],
+)
+def test_prose_and_other_profiles_make_nothing_stale(published, change):
+    edit_registry(published.root, lambda data: change(data["claims"]["aa1-first"]))
+    assert old(published) == []
+
+
+def test_result_of_other_code_or_of_none_that_is_known(published):
+    path = published.source("aa1-first")
+    path.write_text(path.read_text().replace("float(n)", "float(2 * n)"))
+    assert old(published) == [STALE]
+    edit_provenance(published, inputs=None, git_dirty=None, git_revision=None)
+    assert old(published) == [STALE]
+    path.write_text("{")
+    assert old(published) == []  # which `problems` names
+
+
+def test_result_with_local_changes(published):
+    edit_provenance(published, git_dirty=True)
+    assert old(published) == ["book/runs/mine/aa1-first.json: made with local changes"]
+
+
+def test_result_at_an_unknown_revision(published):
+    def git(*arguments, at=published.root):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        return subprocess.run(["git", *identity, *arguments], cwd=at, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert check.history(published) is None  # no git: nothing is said
+    git("init", "-q")
+    assert check.history(published) is None
+    for message in ("one", "two"):
+        git("commit", "-q", "--allow-empty", "-m", message)
+    first, last = git("rev-parse", "HEAD~1"), git("rev-parse", "HEAD")
+    assert check.history(published) == {first, last}
+    for revision, says in (
+        (first, []),
+        ("0123456789abcdef", ["made at revision 0123456789ab, which the history does not have"]),
+        (None, ["made at no known revision"]),
+    ):
+        edit_provenance(published, git_revision=revision)
+        assert old(published, {first, last}) == [f"book/runs/mine/aa1-first.json: {line}" for line in says]
+        assert old(published) == []
+    shallow = published.root.parent / "shallow"
+    git("clone", "-q", "--depth", "1", published.root.as_uri(), str(shallow))
+    assert check.history(runs.Project(shallow)) is None
+
+
+def test_the_controls_are_not_published(published):
+    (published.runs / "mine").rename(published.runs / "controls")
+    edit_registry(published.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=0.5))
+    assert check.published(published) == [] and old(published) == []
 
 
 def test_this_project_agrees():

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from helpers import scratch
-from helpers.claims import MIME, REGISTRY, VERDICTS, Claim, Criterion, Paper, Result, Test, Value, load_registry, rejudge
+from helpers.claims import MIME, REGISTRY, Claim, Paper, Result, load_registry, rejudge
+from helpers.criterion import VERDICTS, Criterion, Test, Value
 from helpers.images import check_name as check_data_name
 
 Estimate = namedtuple("Estimate", "value low high n")

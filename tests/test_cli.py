@@ -7,7 +7,6 @@ from conftest import edit_registry
 
 from helpers import book
 from helpers.__main__ import main
-from helpers.runs import Project
 
 
 def test_list(project, capsys):
@@ -39,7 +38,12 @@ def test_run_prints_a_line_a_notebook(project, capsys):
     [
         ([], "the following arguments are required: COMMAND"),
         (["rnu"], "invalid choice: 'rnu'"),
-        (["run"], "the following arguments are required: ID"),
+        (["run"], "name the claims to run, or give --all alone for the whole run"),
+        (["run", "aa1-first", "--all"], "name the claims to run, or give --all alone for the whole run"),
+        (
+            ["run", "--all", "--run", "lagre"],
+            "no claim has a profile 'lagre' or a result in that run; choose one of controls,",
+        ),
         (["run", "aa1-frist"], "unknown claim 'aa1-frist'; did you mean 'aa1-first'?"),
         (["run", "aa1-first", "-p", "n"], "-p n: write it as NAME=VALUE"),
         (["run", "aa1-first", "-p", "m=1"], "unknown parameter 'm'"),
@@ -95,19 +99,46 @@ def test_check_ends_with_1_where_something_disagrees(project, capsys):
     ]
 
 
+def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsys):
+    assert main(["run", "--all", "--run", "large"], project.root) == 0
+    assert main(["check", "--strict"], project.root) == 0
+    agree, unchecked = capsys.readouterr().out.splitlines()[2:]
+    assert agree == "registry, notebooks, table of contents and results agree"
+    assert unchecked == "note: the revisions of the results were not checked, since the whole git history is not here"
+    path = project.source("aa1-first")
+    path.write_text(path.read_text().replace("time.sleep(600)", "time.sleep(601)"))
+    for arguments, status in ((["check"], 0), (["check", "--strict"], 1)):
+        assert main(arguments, project.root) == status
+        assert capsys.readouterr().out.splitlines() == [
+            agree,
+            "note: book/runs/large/aa1-first.json: stale, made by other code, parameters or criterion",
+            "note: 1 of 2 published results are not of today's code; `run --all --run NAME` makes a run anew",
+            unchecked,
+        ]
+    assert main(["run", "--all", "--run", "large"], project.root) == 0
+    assert "aa2-second  kept\n" in capsys.readouterr().out
+    assert main(["check", "--strict"], project.root) == 0
+
+
 def test_book_runs_the_controls_and_prints_the_page(project, capsys, monkeypatch):
     monkeypatch.setattr(book, "build", lambda root: root / "_build" / "html")
+    assert main(["run", "aa1-first", "aa2-second", "--run", "large", "-p", "n=3"], project.root) == 0
+    capsys.readouterr()
     assert main(["book"], project.root) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines[:2]} == {"aa1-first", "aa2-second"}
-    assert lines[-1] == str(project.root / "_build" / "html" / "index.html")
-    assert {path.stem for path in Project(project.root).results()} == {"aa1-first", "aa2-second"}
+    assert lines[2:] == [
+        "registry, notebooks, table of contents and results agree",
+        "2 of 2 published results are not of today's code; `check` names them",
+        str(project.root / "_build" / "html" / "index.html"),
+    ]
+    assert {path.stem for path in (project.runs / "controls").glob("*.json")} == {"aa1-first", "aa2-second"}
 
 
 def test_book_is_not_built_over_failures(project, capsys, monkeypatch):
     monkeypatch.setattr(book, "build", lambda root: pytest.fail("built"))
     path = project.source("aa1-first")
-    path.write_text(path.read_text().replace("time.sleep(120)", "pass").replace('mode == \\"fail\\"', "True"))
+    path.write_text(path.read_text().replace("time.sleep(600)", "pass").replace('mode == \\"fail\\"', "True"))
     assert main(["book"], project.root) == 1
     assert "was not built" in capsys.readouterr().err
 

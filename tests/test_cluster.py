@@ -257,7 +257,7 @@ class TestNotebooks:
 
     def edit(self, project, id, new):
         path = project.source(id)
-        path.write_text(path.read_text().replace("time.sleep(120)", new).replace('mode == \\"sleep\\"', "True"))
+        path.write_text(path.read_text().replace("time.sleep(600)", new).replace('mode == \\"sleep\\"', "True"))
 
     def test_published_as_from_here_though_a_worker_is_killed(self, ray, project):
         self.edit(project, "aa2-second", "Path('once').exists() or (Path('once').touch(), os.kill(os.getppid(), 9))")
@@ -277,7 +277,7 @@ class TestNotebooks:
         assert not project.runs.exists()
 
     def test_ctrl_c_ends_the_notebooks_of_the_cluster(self, ray, project):
-        self.edit(project, "aa2-second", "Path('second.pid').write_text(str(os.getpid())), time.sleep(120)")
+        self.edit(project, "aa2-second", "Path('second.pid').write_text(str(os.getpid())), time.sleep(600)")
         pid = project.root / "second.pid"
 
         def report(_):
@@ -288,7 +288,7 @@ class TestNotebooks:
         with pytest.raises(KeyboardInterrupt):
             self.run(project, "aa1-first", "aa2-second", report=report)
         assert [path.name for path in project.results()] == ["aa1-first.json"]
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while Path(f"/proc/{pid.read_text()}/cmdline").exists() and time.monotonic() < until:
             time.sleep(0.1)
         with pytest.raises(ProcessLookupError):

@@ -11,7 +11,8 @@ import torch
 from timm.models.vision_transformer import LayerScale
 
 from helpers import capture, images
-from helpers.claims import VERDICTS, Result
+from helpers.claims import Result
+from helpers.criterion import VERDICTS
 from helpers.models import load_backbone
 from helpers.runs import Project
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from helpers import figures
-from helpers.claims import VERDICTS
+from helpers.criterion import VERDICTS
 
 matplotlib.use("agg")
 

@@ -58,7 +58,9 @@ def test_a_peer_gives_what_capture_gives(peer, model):
         assert tuple(got) == PEERS[peer].outputs == OUTPUTS
         for key, value in got.items():
             assert value.dtype == torch.float32 and value.device.type == "cpu"
-            torch.testing.assert_close(value, expected[key][: len(part)], rtol=0, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}")
+            want = expected[key][: len(part)]
+            bound = 1e-5 * float(want.abs().max())  # float32 rounds norms of hundreds and shares below one alike, in proportion
+            torch.testing.assert_close(value, want, rtol=0, atol=bound, msg=lambda m, k=key: f"{k}: {m}")
     assert [len(m._forward_hooks) for m in backbone.model.modules()] == hooks
     again = capture(backbone, pixels, REDUCERS)
     assert all(torch.equal(again[key], expected[key]) for key in expected)

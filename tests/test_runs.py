@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import nbformat
 import pytest
 from conftest import PARAMETERS, edit_registry
 
-from helpers import parameters, runs
+from helpers import digests, parameters, runs
 
 
 def silent(outcome):
@@ -68,6 +69,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
     assert provenance["sources"] == [{"name": "scenes"}] and provenance["seed"] == 0
     assert provenance["energy_wh"] == pytest.approx(provenance["wall_s"] / 3.6 * provenance["energy_kw"], abs=0.002)
     assert {"git_revision", "git_dirty", "packages", "python", "device", "threads", "started", "inputs"} <= provenance.keys()
+    assert provenance["processor"] == runs.processor()
 
     text = (project.runs / "controls" / "aa1-first.ipynb").read_text()
     notebook = nbformat.reads(text, 4)
@@ -92,10 +94,10 @@ def test_profile_and_command_line(project):
 
 
 def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path):
-    monkeypatch.setattr(runs, "HELPERS", tmp_path / "helpers")
-    (tmp_path / "helpers" / "measures").mkdir(parents=True)
-    helper = tmp_path / "helpers" / "measures" / "norms.py"
-    helper.write_text("one = 1\n")
+    monkeypatch.setattr(digests, "HELPERS", tmp_path)
+    judge, page = tmp_path / "criterion.py", tmp_path / "pages.py"
+    judge.write_text("one = 1\n")
+    page.write_text("")
     monkeypatch.setattr(runs, "execute", execute := Counted(runs.execute))
     path = project.runs / "controls" / "aa1-first.json"
 
@@ -106,15 +108,20 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
 
     assert status() == ("supported", 1)
     assert status() == ("kept", 0)
+    # What decides no number: prose, titles, why, other profiles, comments, and modules that the notebook does not reach.
     edit_source(project, "aa1-first", "# A claim", "# The same claim in other words")
+    edit_source(project, "aa1-first", "time.sleep(600)", "time.sleep( 600 )  # for a test")
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["profiles"].update(small={"n": 1}))
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"].update(why="Two is enough."))
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(title="More than one"))
+    judge.write_text('"""Judges."""\n\none = 1  # and only\n')
+    page.write_text("two = 2")
     project = runs.Project(project.root)
     assert status() == ("kept", 0)
 
-    helper.write_text("one = 2\n")
+    judge.write_text("one = 2\n")
     assert status() == ("supported", 1)
-    edit_source(project, "aa1-first", "# The same claim", "# A claim")
-    edit_source(project, "aa1-first", "time.sleep(120)", "time.sleep(121)")
+    edit_source(project, "aa1-first", "time.sleep( 600 )", "time.sleep(601)")
     assert status() == ("supported", 1)
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
     project = runs.Project(project.root)
@@ -125,6 +132,33 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
     assert status() == ("refuted", 1)
     assert [outcome.status for outcome in run(project, force=True)] == ["refuted"]
     assert status() == ("kept", 0)
+
+
+def test_whole_run(project):
+    """A profile's claims, with its parameters, and those that have a result in the run, with the parameters of that."""
+    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(profiles={}))
+    project = runs.Project(project.root)
+    assert runs.whole(project, "large") == ["aa1-first"] and runs.whole(project, "controls") == ["aa1-first", "aa2-second"]
+    run(project, ["aa2-second"], "large", overrides={"n": "3"})
+    ids = runs.whole(project, "large")
+    assert ids == ["aa1-first", "aa2-second"]
+
+    def again(**options):
+        return {outcome.id: outcome.status for outcome in run(project, ids, "large", again=True, **options)}
+
+    assert again() == {"aa1-first": "supported", "aa2-second": "kept"}
+    edit_source(project, "aa2-second", "time.sleep(600)", "time.sleep(601)")
+    assert again() == {"aa1-first": "kept", "aa2-second": "supported"}
+    results = {id: runs.read_result(project.runs / "large" / f"{id}.json") for id in ids}
+    assert {id: result["parameters"]["n"] for id, result in results.items()} == {"aa1-first": 5, "aa2-second": 3}
+    assert runs.resolve(project, "aa2-second", "large") == PARAMETERS  # a claim by its name begins with the defaults
+    edit_source(project, "aa2-second", "rate", "rates")
+    others = {"rates" if name == "rate" else name: value for name, value in PARAMETERS.items()}
+    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(parameters=others))
+    with pytest.raises(
+        ValueError, match=r"its result in run 'large' gives no parameters \(unknown parameter 'rate'; .* by its ID"
+    ):
+        run(runs.Project(project.root), ids, "large", again=True)
 
 
 class Counted:
@@ -157,7 +191,7 @@ def test_failed_rerun_leaves_the_finished_one(project):
 
 
 def test_dead_kernel(project):
-    edit_source(project, "aa1-first", "time.sleep(120)", "pass")
+    edit_source(project, "aa1-first", "time.sleep(600)", "pass")
     edit_source(project, "aa1-first", 'mode == \\"sleep\\"', "os.kill(os.getpid(), 9)")
     (outcome,) = run(project)
     assert outcome.reason == "the kernel died while it ran aa1-first.ipynb; it may have run out of memory"
@@ -181,9 +215,11 @@ def test_notebook_without_its_result(project, old, new, reason):
 def test_interrupted_run_leaves_nothing_and_resumes(project):
     edit_source(project, "aa2-second", 'mode == \\"sleep\\"', "True")
     program = f"""
-        import sys
+        import signal, sys
         from pathlib import Path
         from helpers.__main__ import main
+        # A process started in the background, as by nohup or a CI runner, hands down that it ignores Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if __name__ == "__main__":
             sys.exit(main(["run", "aa1-first", "aa2-second", "--jobs", "1"], Path({str(project.root)!r})))
         """
@@ -192,11 +228,11 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     first = process.stdout.readline()  # printed when the first has finished; the second sleeps from then on
     pid_file = project.root / "measure.pid"
     first_pid = pid_file.read_text()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while pid_file.read_text() in ("", first_pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
 
     assert first.startswith("aa1-first  supported")
     assert process.returncode == 130
@@ -205,7 +241,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     assert (kernel := int(pid_file.read_text())) != int(first_pid)
     with pytest.raises(ProcessLookupError):
         os.kill(kernel, 0)
-    edit_source(project, "aa2-second", "time.sleep(120)", "time.sleep(0)")
+    edit_source(project, "aa2-second", "time.sleep(600)", "time.sleep(0)")
     statuses = {outcome.id: outcome.status for outcome in run(project, ("aa1-first", "aa2-second"))}
     assert statuses == {"aa1-first": "kept", "aa2-second": "supported"}
 
@@ -302,7 +338,7 @@ def test_store_outputs_in_place(project):
 
 
 def test_a_machine_with_another_state_does_not_compute(project):
-    with pytest.raises(ValueError, match="has other helpers, another notebook or another registry below .* than the machine"):
+    with pytest.raises(ValueError, match="has other helpers, another notebook or another criterion below .* than the machine"):
         runs.computed(project.root, "aa1-first", "controls", PARAMETERS, 1, digest="another")
     with pytest.raises(ValueError, match="engine 'local' with address 'auto': choose"):
         run(project, address="auto")
@@ -314,3 +350,16 @@ def test_hardware_is_that_of_the_device():
     for device in ("cuda:99", "abacus"):
         with pytest.raises(ValueError, match=f"there is no device '{device}' here; use -p device=cpu"):
             runs.hardware(device)
+
+
+def test_processor_tells_what_was_chosen():
+    """In a process of its own, since the libraries choose once."""
+    code = "from helpers import runs; import json; print(json.dumps([runs.processor(), runs.hardware('cpu')['processor']]))"
+    variables = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
+    others = {name: value for name, value in os.environ.items() if name not in runs.ARITHMETIC}
+    done = subprocess.run([sys.executable, "-c", code], env=others | variables, capture_output=True, text=True, check=True)
+    told, again = json.loads(done.stdout)
+    assert told == again and told["environment"] == variables and told["torch"] == "DEFAULT"
+    assert told["blas"]
+    if platform.machine() == "x86_64":
+        assert all(one.endswith("Nehalem") for one in told["blas"] if one.startswith("openblas"))
