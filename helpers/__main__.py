@@ -182,6 +182,22 @@ def _baselines(project: Project, options: argparse.Namespace) -> int:
         return _status(runs.store_outputs(project, ids, options.jobs, lines))
 
 
+def _portable(project: Project, options: argparse.Namespace) -> int:
+    from . import files, portable  # here, since only this command needs them
+
+    if options.json and not options.json.parent.is_dir():  # before the minutes that it takes to measure
+        raise ValueError(f"--json {options.json}: there is no folder {str(options.json.parent)!r}; make it first")
+    planned = portable.plan(project, options.quick, options.ids)
+    found = portable.measure(project, planned, lambda line: print(line, flush=True), options.jobs)
+    if options.json:
+        origin = runs.provenance(project.root)
+        about = {"processor": runs.processor(), **{key: origin[key] for key in ("git_revision", "git_dirty")}}
+        with files.written_whole(options.json) as new:
+            new.write_text(json.dumps(about | found, indent=1) + "\n", encoding="utf-8")
+    print(portable.table(found), portable.largest(found), sep="\n")
+    return int(bool(found["wrong"]))
+
+
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     """The NAME=VALUE texts of a repeated option."""
     pairs = {}
@@ -299,7 +315,21 @@ def _parser() -> argparse.ArgumentParser:
         _baselines, "execute source notebooks in place and store their outputs, which the tests compare with", "baselines"
     )
     baselines.add_argument("ids", nargs="*", metavar="ID", help="a claim; all where none is given")
-    for sub, what in ((run, "notebooks"), (train, "trainings"), (book, "notebooks"), (baselines, "notebooks")):
+    portable = add(
+        _portable,
+        "compare the numbers of the controls with those under other processors, threads, batches, rounding and images",
+        "portable nr4-local --json portable.json",
+    )
+    portable.add_argument("ids", nargs="*", metavar="ID", help="a claim; all, and the numeric tests, where none is given")
+    portable.add_argument("--quick", action="store_true", help="only the claims that fit something, and no other images")
+    portable.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
+    for sub, what in (
+        (run, "notebooks"),
+        (train, "trainings"),
+        (book, "notebooks"),
+        (baselines, "notebooks"),
+        (portable, "settings"),
+    ):
         sub.add_argument("--jobs", type=_positive, metavar="N", help=f"{what} at a time (default: one per core)")
     return parser
 

@@ -80,6 +80,7 @@ def assemble(root: Path) -> Path:
         "trained-models": pages.model_card(scratch.card(root / "helpers" / "weights")),
         "landing": _landing(project, runs, source),
         **_benchmarks(root, source),
+        **_portability(root),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
@@ -208,6 +209,13 @@ def _benchmarks(root: Path, source: Path) -> dict[str, str]:
             plt.close(figure)
             fragments[name] = pages.benchmark_figure(name)
     return fragments
+
+
+def _portability(root: Path) -> dict[str, str]:
+    """The tables of the page on other machines, from what `python -m helpers portable` wrote to book/portability.json."""
+    path = root / "book" / "portability.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"settings": [], "deviations": {}, "verdicts": {}}
+    return {"deviations": pages.deviations(found), "verdict-distances": pages.verdict_distances(found)}
 
 
 def _write(path: Path, text: str) -> None:

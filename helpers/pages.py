@@ -357,6 +357,40 @@ def badge(verdict: str, reason: str = "") -> str:
     return f"<span class='verdict {verdict.replace(' ', '-')}'{title}>{verdict}</span>"
 
 
+def deviations(found: Mapping) -> str:
+    """What `portable.measure` found, as a table: by claim and setting, the largest deviation in units of its tolerance."""
+    names = [setting["name"] for setting in found["settings"] if not setting["missing"]]
+    lines = []
+    for id, of_claim in found["deviations"].items():
+        name, worst = max(of_claim.items(), key=lambda one: one[1]["ratio"])
+        ratios = {name: f"{of_claim[name]['ratio']:.2g}" if name in of_claim else "" for name in names}
+        ratios = {name: text for name, text in ratios.items() if any(name in other for other in found["deviations"].values())}
+        moved = f"`{worst['path']}`: {worst['stored']}, {worst['fresh']} ({name})" if worst["path"] else "nothing moves"
+        lines.append({"claim": f"`{id}`", "largest": f"{worst['ratio']:.2g}", **ratios, "which number, stored and there": moved})
+    text = _table(lines) if lines else "Nothing has been measured here yet."
+    left = [f"*{setting['name']}* was not run: {setting['missing']}." for setting in found["settings"] if setting["missing"]]
+    return "\n\n".join([text, *left])
+
+
+def verdict_distances(found: Mapping) -> str:
+    """What `portable.measure` found of the verdicts on controls, as a table."""
+    lines = [
+        {
+            "claim": f"`{id}`",
+            "control": control,
+            "expected": one["expected"],
+            "runs": one["runs"],
+            "other verdicts": len(one["changed"]),
+            "nearest to its margin (widths of the interval)": "no measured value decides"
+            if one["nearest"] is None
+            else f"{one['nearest']:.2f} ({one['setting']})",
+        }
+        for id, of_claim in found["verdicts"].items()
+        for control, one in of_claim.items()
+    ]
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
 def _table(lines: Sequence[Mapping]) -> str:
     """A Markdown table with a column for every key."""
     names = list(dict.fromkeys(name for line in lines for name in line))
