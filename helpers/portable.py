@@ -21,7 +21,7 @@ import nbformat
 
 from . import numbers
 from .claims import MIME, Result
-from .runs import Project
+from .runs import ARITHMETIC, Project
 
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
 NUMERIC = ("attention", "decomposition", "discovery", "norms", "probes", "registers", "similarity", "stats")
@@ -50,8 +50,7 @@ class Setting:
 
 
 def _processor(name: str, needs: str, *values: str) -> Setting:
-    variables = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
-    return Setting(name, dict(zip(variables, values, strict=False)), needs)
+    return Setting(name, dict(zip((*ARITHMETIC, "NPY_DISABLE_CPU_FEATURES"), values, strict=False)), needs)
 
 
 PROCESSORS = (
@@ -61,6 +60,7 @@ PROCESSORS = (
     _processor("AVX-512", "avx512f", "avx512", "AVX512_CORE", "AVX512", "SkylakeX"),
     _processor("AMX", "amx_tile", "avx512", "AVX512_CORE_AMX", "AVX512", "SkylakeX"),
 )
+HERE = Setting("this machine")
 MACHINES = (*PROCESSORS, Setting("two threads", threads=2), Setting("batches of 7", parameters={"batch_size": 7}))
 NOISE = tuple(Setting(f"noise {seed}", noise=seed) for seed in range(5))
 IMAGES = tuple(Setting(f"images {seed}", parameters={"seed": seed}, other_images=True) for seed in range(5))
@@ -77,7 +77,7 @@ def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> list
     if quick:
         return [(MACHINES[0], [*some, *tests]), *((setting, some) for setting in (*MACHINES[1:], *NOISE))]
     machines = [(setting, every + (tests if setting in PROCESSORS else [])) for setting in MACHINES]
-    return [*machines, *((setting, every) for setting in (*NOISE, *IMAGES))]
+    return [(HERE, every), *machines, *((setting, every) for setting in (*NOISE, *IMAGES))]
 
 
 def fitting(project: Project) -> list[str]:

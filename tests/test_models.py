@@ -24,6 +24,7 @@ from helpers.models import (
     check_name,
     known,
     load_backbone,
+    rounding_noise,
     wrap_timm,
 )
 from helpers.tokens import TokenLayout
@@ -454,3 +455,25 @@ def test_a_hub_out_of_reach_is_asked_once(monkeypatch, tmp_path):
     with pytest.raises(ModelUnavailable, match="no network"):
         load_backbone(TINY)
     assert asked and huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_rounding_noise_moves_weights_and_pixels_by_a_unit_in_the_last_place():
+    picture = Image.effect_noise((64, 64), 80).convert("RGB")
+    plain = load_backbone("control-content")
+    with rounding_noise(0):
+        first, again = load_backbone("control-content"), load_backbone("control-content")
+        with rounding_noise(1):
+            other = load_backbone("control-content")
+    after = load_backbone("control-content")
+    assert after.weights_hash == plain.weights_hash and first.weights_hash == again.weights_hash
+    assert len({plain.weights_hash, first.weights_hash, other.weights_hash}) == 3
+    for model in (first, other):
+        pairs = [(model.preprocess(picture), plain.preprocess(picture))]
+        pairs += zip(model.model.state_dict().values(), plain.model.state_dict().values(), strict=True)
+        for moved, still in pairs:
+            assert torch.equal(moved == 0, still == 0)
+            relative = ((moved.double() - still) / still)[still != 0].abs()
+            assert relative.numel() == 0 or (0.4 * 2**-23 < relative.min() and relative.max() < 2.1 * 2**-23)
+    assert torch.equal(first.preprocess(picture), again.preprocess(picture))
+    assert not torch.equal(first.preprocess(picture), other.preprocess(picture))
+    assert torch.equal(after.preprocess(picture), plain.preprocess(picture))
