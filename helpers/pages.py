@@ -381,7 +381,7 @@ def verdict_distances(found: Mapping) -> str:
             "expected": one["expected"],
             "runs": one["runs"],
             "other verdicts": len(one["changed"]),
-            "nearest to its margin (widths of the interval)": "no measured value decides"
+            "nearest (half-widths)": "no measured value decides"
             if one["nearest"] is None
             else f"{one['nearest']:.2f} ({one['setting']})",
         }

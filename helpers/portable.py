@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 
 import nbformat
@@ -141,28 +142,37 @@ def _work(root: str, setting: str, *ids: str) -> None:
 
 
 def distance(result: Result, model: str, verdict: str) -> float | None:
-    """How far the end of an interval is from where this verdict on one model would be another, in widths of the interval.
+    """How far intervals would have to move until this verdict on one model were another, in half-widths of the interval.
 
-    Of tests that must hold together the nearest counts, and of those of which one is enough (to fail, or to be undecided) the
-    farthest. A value without an interval counts in units of its margin. None where no measured value decides.
+    Of tests that must hold together the nearest counts, and of those of which one is enough (that it fails) the farthest. A value
+    without an interval counts in units of the larger of itself and its margin. None where no measured value decides.
     """
     values = {value.name: value for value in result.values if value.model == model}
-    reached: dict[tuple[str, bool | None], list[float]] = defaultdict(list)
+    # How far each interval lies beyond its margin on the side where the test holds, and on the side where it fails.
+    holds, fails = defaultdict(list), defaultdict(list)
     for part in ("applies", "tests", "needs"):
         for test in getattr(result.claim.criterion, part):
-            value = values.get(test.value)
-            if test.concerns(model) and value is not None and value.value is not None:
+            above, below, value = -inf, -inf, values.get(test.value)
+            if value is not None and value.value is not None:
                 ends = [end for end in (value.low, value.high) if end is not None] or [value.value]
-                scale = max(ends) - min(ends) or abs(test.margin) or 1.0
-                reached[part, test.outcome(value)].append(min(abs(end - test.margin) for end in ends) / scale)
-    held = reached["applies", True]
-    near = {
-        "not applicable": [max(reached["applies", False], default=None)],
-        "refuted": [*held, max(reached["tests", False], default=None)],
-        "supported": [*held, *reached["tests", True], *reached["needs", True]],
-        "inconclusive": [max(reached["applies", None] or reached["tests", None] or reached["needs", False], default=None)],
-    }[verdict]
-    return None if None in near else min(near, default=None)
+                unit = (max(ends) - min(ends)) / 2 or max(abs(value.value), abs(test.margin)) or 1.0
+                above, below = (min(ends) - test.margin) / unit, (test.margin - max(ends)) / unit
+            if test.concerns(model):
+                holds[part].append(above if test.op.startswith(">") else below)
+                fails[part].append(below if test.op.startswith(">") else above)
+    if not holds["tests"]:  # no test is put to this model
+        near = inf
+    elif verdict == "not applicable":
+        near = max(fails["applies"])
+    elif verdict == "supported":
+        near = min(*holds["applies"], *holds["tests"], *holds["needs"], inf)
+    elif verdict == "refuted":
+        near = min(*holds["applies"], max(fails["tests"]), inf)
+    elif min(holds["applies"], default=1) <= 0:  # undecided whether it applies
+        near = min(-min(holds["applies"]), -max(fails["applies"]))
+    else:  # on one side it would be supported, where all must hold, on the other refuted, where one must fail
+        near = min(-min(*holds["tests"], *holds["needs"], inf), -max(fails["tests"]))
+    return None if near == inf else near
 
 
 # ---- In the process that compares ---------------------------------------------------------------------------------------

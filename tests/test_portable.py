@@ -98,10 +98,19 @@ def test_the_plan_covers_what_is_asked():
 @pytest.mark.parametrize(
     "verdict, auc, matched, share, expected",
     [
-        ("supported", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 0.1),  # 0.56 is 0.01 above 0.55, the width 0.1
-        ("refuted", (0.4, 0.35, 0.45), (0.5, 0.49, 0.5), (0.5, 0.4, 0.6), 5.0),  # both fail: one of them is enough
-        ("not applicable", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.0, 0.0, 0.04), 0.25),
-        ("inconclusive", (0.6, 0.55, 0.65), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 0.5),
+        ("supported", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 0.2),  # 0.56 is 0.01 above 0.55, half the width 0.05
+        (
+            "refuted",
+            (0.4, 0.35, 0.45),
+            (0.5, 0.49, 0.51),
+            (0.5, 0.4, 0.6),
+            3.0,
+        ),  # both fail: one of them is enough, (.6 - .45) / .05
+        ("refuted", (0.4, 0.35, 0.45), (0.5, 0.49, 0.51), (0.5, 0.07, 0.93), 0.02 / 0.43),  # but it has to apply
+        ("not applicable", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.0, 0.0, 0.04), 0.5),
+        ("inconclusive", (0.6, 0.56, 0.64), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 1.0),  # 0.04 to either side
+        ("inconclusive", (0.63, 0.59, 0.67), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 0.25),  # 0.01 to where it holds
+        ("inconclusive", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.1, 0.03, 0.13), 0.4),  # 0.02 to where it applies
     ],
 )
 def test_distance_in_closed_form(verdict, auc, matched, share, expected):
