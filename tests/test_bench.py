@@ -62,7 +62,7 @@ def test_a_method_that_takes_twice_the_time_and_more_memory_shows_it(monkeypatch
     monkeypatch.setattr(bench, "PEERS", {"planted": SimpleNamespace(prepare=prepare, package="timm")})
     found = bench.measure("vit_small_patch16_224", 16, ["planted"], **SMALL | {"image_size": 160})
     row = found["rows"][1]
-    assert 0.2 < row["ratio"] < 0.75
+    assert 0.15 < row["ratio"] < 0.85
     assert row["extra_mb"] is None or 150 < row["extra_mb"] < 320
     assert row["deviation"]["patch_norms"] == pytest.approx(5e-4, rel=0.02)
 
@@ -156,12 +156,12 @@ class Attempt(NamedTuple):
 def decided(attempts):
     """Whether the engine is fast enough; None where the machine is too busy to tell.
 
-    By the clock where it is quiet. Where it is busy the processor's time is the better witness, but it does not see an engine
-    that waits, and other work in the same caches slows both down: it can acquit and not condemn.
+    By the clock where the machine is quiet. Where it is busy the processor's time is the better witness, but other work in the
+    same caches blurs it, and it does not see an engine that waits: it acquits, and condemns only what is far too slow each time.
     """
     if any((one.processor if one.busy else one.clock) >= 0.9 for one in attempts):
         return True
-    return None if all(one.busy for one in attempts) else False
+    return None if all(one.busy for one in attempts) and max(one.processor for one in attempts) >= 0.85 else False
 
 
 def attempt(methods, pixels):
@@ -179,26 +179,21 @@ def attempt(methods, pixels):
 
 @pytest.fixture
 def engines():
-    """Pixels, and pairs (plain, own): the engine as it is, with a quarter of the work more, and with a wait of a quarter."""
+    """Pixels, and pairs (plain, own): the engine as it is, and with half of the work more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     backbone = load_backbone("vit_small_patch16_224", pretrained=False)
     bench.randomise(backbone.model)
     capture_them, plain = (bench._method(name, backbone, 4, torch.float32) for name in ("helpers", "plain"))
 
-    def works(pixels):
-        plain(pixels[:1])
+    def slow(pixels):
+        plain(pixels[:2])
         return capture_them(pixels)
-
-    def waits(pixels):
-        start = time.perf_counter()
-        capture_them(pixels)
-        time.sleep(0.25 * (time.perf_counter() - start))
 
     pixels = torch.randn(4, 3, *backbone.image_size, generator=torch.Generator().manual_seed(1))
     bench._allocate(kept=True)
     capture_them(pixels), plain(pixels)  # which warms up
-    yield pixels, {"as it is": (plain, capture_them), "works": (plain, works), "waits": (plain, waits)}
+    yield pixels, {"own": (plain, capture_them), "slow": (plain, slow)}
     bench._allocate(kept=False)
     torch.set_num_threads(before)
 
@@ -207,20 +202,19 @@ def test_capture_is_nearly_as_fast_as_the_plain_forward_pass(engines):
     """At least 0.90 on whatever machine, in one of five attempts; not decided where all of them were disturbed."""
     pixels, methods = engines
     attempts = []
-    while len(attempts) < 5 and not decided(attempts):
-        attempts.append(attempt(methods["as it is"], pixels))
-    if (fast := decided(attempts)) is None:
+    for _ in range(5):
+        attempts.append(attempt(methods["own"], pixels))
+        if fast := decided(attempts):
+            break
+    if fast is None:
         pytest.skip(f"not decided, since the machine is busy: {attempts}")
     assert fast, attempts
 
 
-@pytest.mark.parametrize("engine", ["works", "waits"])
-def test_a_slow_engine_is_noticed(engines, engine):
+def test_a_slow_engine_is_noticed(engines):
     """The same measurement: a guard that could not fail would be none."""
     pixels, methods = engines
-    one = attempt(methods[engine], pixels)
-    if one.busy:
-        pytest.skip(f"not decided, since the machine is busy: {one}")
+    one = attempt(methods["slow"], pixels)
     assert decided([one]) is False, one
 
 
@@ -231,10 +225,10 @@ def test_a_slow_engine_is_noticed(engines, engine):
         ([(0.8, 0.8, 0.01)] * 5, False),
         ([(0.8, 1.0, 0.01)], False),  # it waits
         ([(0.7, 0.95, 0.4)], True),
-        ([(0.7, 0.85, 0.4)] * 5, None),
-        ([(0.7, 0.85, 0.4), (0.85, 0.85, 0.0)], False),
-        ([(0.7, 0.85, 0.4), (0.91, 0.89, 0.0)], True),
-        ([], None),
+        ([(0.7, 0.87, 0.4)] * 5, None),
+        ([(0.7, 0.8, 0.4)] * 5, False),
+        ([(0.7, 0.87, 0.4), (0.85, 0.85, 0.0)], False),
+        ([(0.7, 0.87, 0.4), (0.91, 0.89, 0.0)], True),
     ],
 )
 def test_what_decides(attempts, fast):
