@@ -269,7 +269,9 @@ def _parser() -> argparse.ArgumentParser:
     book = add(_book, "run every notebook on the offline controls, then build _build/html and print its path", "book")
     add(_check, "report where registry, notebooks, table of contents and results disagree", "check")
     baselines = add(
-        _baselines, "execute source notebooks in place and store their outputs, which the tests compare with", "baselines"
+        _baselines,
+        "execute source notebooks in place and store their outputs and numbers, which the tests compare with",
+        "baselines",
     )
     baselines.add_argument("ids", nargs="*", metavar="ID", help="a claim; all where none is given")
     for sub, what in ((run, "notebooks"), (train, "trainings"), (book, "notebooks"), (baselines, "notebooks")):
