@@ -183,24 +183,22 @@ class _Comparison:
         for key in ("n", "unit"):
             self.same(f"{path}/{key}", stored.get(key), fresh.get(key))
         old, new = stored.get("value"), fresh.get("value")
-        if _P_VALUE.search(path.rpartition("/")[2]) and _is_number(old) and _is_number(new):
+        # What moves a value by an image moves its interval too; without that, it is the value alone that is wrong.
+        followed = any(stored.get(end) != fresh.get(end) or stored.get(end) is None for end in ("low", "high"))
+        step = max(one.get("step") or 0.0 for one in (stored, fresh))
+        width = max(_width(one) for one in (stored, fresh))
+        least = max(RELATIVE**2 * width, FLOAT)
+        stepped = False
+        if not (_is_number(old) and _is_number(new)):
+            self.same(f"{path}/value", old, new)
+        elif _P_VALUE.search(path.rpartition("/")[2]):
             tolerance = max(LOG_P, SPREADS * self.spread.get(f"{path}/value", 0.0))
             if decades := abs(math.log10(max(new, 1e-12)) - math.log10(max(old, 1e-12))):
                 self.found.append(Deviation(f"{path}/value", old, new, tolerance, decades / tolerance))
-            return
-        width = max(one.get("high", math.nan) - one.get("low", math.nan) for one in (stored, fresh))
-        width = width if math.isfinite(width) else 0.0
-        step = max(one.get("step", 0.0) for one in (stored, fresh))
-        numbers = _is_number(old) and _is_number(new)
-        # What moves a value by an image moves its interval too; without that, it is the value alone that is wrong.
-        followed = any(stored.get(end) != fresh.get(end) or stored.get(end) is None for end in ("low", "high"))
-        stepped = numbers and step > 0 and followed and abs(abs(new - old) - step) <= RELATIVE * step
-        least = max(RELATIVE**2 * width, FLOAT)
-        if numbers:
+        else:
+            stepped = step > 0 and followed and abs(abs(new - old) - step) <= RELATIVE * step
             plain = max(RELATIVE * max(abs(old), abs(new)), least)
             self.near(f"{path}/value", old, new, plain, (1 + RELATIVE) * step * stepped)
-        else:
-            self.same(f"{path}/value", old, new)
         for key in ("low", "high"):
             old, new = stored.get(key), fresh.get(key)
             size = max(abs(x) for x in (old, new, 0.0) if _is_number(x))
@@ -234,7 +232,9 @@ class _Comparison:
 
 
 def _walk(path: str, stored: object, fresh: object, leaf: Callable[[str, object, object], None]) -> None:
-    """Call `leaf` for each value, each array, and whatever else has no parts of its own, on either side."""
+    """Call `leaf` for what differs of each value, each array, and whatever else has no parts of its own, on either side."""
+    if stored == fresh:
+        return
     if _has_parts(stored) and _has_parts(fresh) and isinstance(stored, list) == isinstance(fresh, list):
         old, new = (dict(enumerate(one)) if isinstance(one, list) else one for one in (stored, fresh))
         for key in dict.fromkeys([*old, *new]):
@@ -260,6 +260,12 @@ def _item(heights: list[float]) -> float:
         if np.abs(counts - counts.round()).max() < 0.05:
             return float(bars.min() / items)
     return math.nan
+
+
+def _width(value: Mapping) -> float:
+    """Of the interval; 0 where it has not both ends."""
+    low, high = value.get("low"), value.get("high")
+    return high - low if _is_number(low) and _is_number(high) else 0.0
 
 
 def _is_number(x: object) -> bool:

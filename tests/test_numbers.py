@@ -194,6 +194,8 @@ def test_a_figure_may_show_a_value_that_moved_so_and_nothing_else():
 )  # fmt: skip
 def test_p_values_are_compared_by_decades(name, stored, fresh, passes):
     assert (wrong(of({name: {"value": stored}}), of({name: {"value": fresh}})) == []) is passes
+    ends = [{"value": stored, "low": 0.1, "high": high} for high in (0.2, 0.3)]
+    assert wrong(*(of({name: value}) for value in ends)) == [f"values/a/{name}/high"]
 
 
 @pytest.mark.parametrize(
