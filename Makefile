@@ -51,7 +51,7 @@ lock:  ## resolve requirements.lock from pyproject.toml, keeping the versions th
 	@echo "Carry changed pins over to environment.yml; tests/test_environment.py names them."
 
 baselines: export OMP_NUM_THREADS = 1
-baselines: env  ## regenerate what the tests compare with: the notebooks' stored outputs and the figures' images
+baselines: env  ## regenerate what the tests compare with: the notebooks' outputs and numbers, and the figures' images
 	@$(RUN) -m helpers baselines
 	@$(RUN) -m pytest tests/test_figures.py --mpl-generate-path=tests/baseline
 

@@ -312,7 +312,9 @@ def _parser() -> argparse.ArgumentParser:
         "--strict", action="store_true", help="fail also for results of other code, with local changes or at an unknown revision"
     )
     baselines = add(
-        _baselines, "execute source notebooks in place and store their outputs, which the tests compare with", "baselines"
+        _baselines,
+        "execute source notebooks in place and store their outputs and numbers, which the tests compare with",
+        "baselines",
     )
     baselines.add_argument("ids", nargs="*", metavar="ID", help="a claim; all where none is given")
     portable = add(

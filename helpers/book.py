@@ -17,8 +17,8 @@ import nbformat
 import yaml
 
 from . import pages, scratch
-from .claims import Claim, Value
-from .runs import CONTROLS, Project, bundle, read_result
+from .claims import Claim, Value, bundle
+from .runs import CONTROLS, Project, read_result
 
 LANDING = "nr1-artifacts"  # the cell of this notebook that is tagged 'landing' draws the figure of the landing page
 

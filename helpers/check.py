@@ -9,7 +9,8 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from .claims import Claim, rejudge
+from . import numbers
+from .claims import MIME, Claim, displayed, rejudge
 from .parameters import checked, notebook_parameters
 from .runs import CONTROLS, Project, git, inputs, read_result
 
@@ -28,6 +29,9 @@ def problems(project: Project) -> Iterator[str]:
     for path in sorted(project.root.glob("notebooks/*/*.ipynb")):
         if (name := path.relative_to(project.root).as_posix()) not in listed:
             yield f"{name}: no claim of notebooks/claims.yml names this notebook"
+    for path in sorted(project.root.glob(f"notebooks/*/*{numbers.SUFFIX}")):
+        if not path.with_name(path.name.removesuffix(numbers.SUFFIX) + ".ipynb").is_file():
+            yield f"{path.relative_to(project.root).as_posix()}: there is no notebook beside it"
     for entry in contents:
         if entry.startswith("notebooks/") and f"{entry}.ipynb" not in listed:
             yield f"_toc.yml: {entry} is not the notebook of any claim"
@@ -130,6 +134,21 @@ def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str
             checked(claim.parameters, profile)
         except ValueError as error:
             yield f"notebooks/claims.yml: {claim.id}: profile {name!r}: {error}"
+    yield from _numbers(project.source(claim.id), claim)
+
+
+def _numbers(path: Path, claim: Claim) -> Iterator[str]:
+    """What is wrong with the numbers beside an executed source notebook."""
+    notebook, beside = nbformat.read(path, 4), numbers.beside(path)
+    if not beside.is_file() and not displayed(notebook, MIME):
+        return  # never executed
+    try:
+        stored, own = numbers.read(beside), numbers.renewed(beside, numbers.of_notebook(notebook, claim))
+    except ValueError as error:
+        yield f"{claim.notebook}: {error}"
+    else:
+        if numbers.text(stored) != own:
+            yield f"{claim.notebook}: {beside.name} holds other numbers; run `python -m helpers baselines {claim.id}`"
 
 
 def _result(project: Project, path: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import jsonschema
 import yaml
 
-from .criterion import Criterion, Test, Value
+from .criterion import OUTCOMES, Criterion, Test, Value
 
 REGISTRY = Path(__file__).resolve().parents[1] / "notebooks" / "claims.yml"
 MIME = "application/vnd.registers.result+json"
@@ -90,12 +90,10 @@ class Claim:
         Raises ValueError where a model has two values of one name, or where there is neither a value nor a model not run.
         """
         values, not_run = list(values), dict(not_run or {})
-        by_model: dict[str, dict[str, Value]] = {}
-        for value in values:
-            own = by_model.setdefault(value.model, {})
-            if value.name in own:
-                raise ValueError(f"{self.id}: two values named {value.name!r} for {value.model}; give each a name of its own")
-            own[value.name] = value
+        for (model, name), times in Counter((value.model, value.name) for value in values).items():
+            if times > 1:
+                raise ValueError(f"{self.id}: two values named {name!r} for {model}; give each a name of its own")
+        by_model = _by_model(values)
         if not values and not not_run:
             raise ValueError(f"{self.id}: nothing to judge; give at least one value or one model that was not run")
         verdict, reason, verdicts = self.criterion.judge(by_model, not_run)
@@ -182,9 +180,23 @@ class Result:
         cells += _cells((r for r in reported if checkpoints.get(r["model"]) not in models), "paper, ")
         return "\n\n".join(filter(None, [_pivot(cells), _notes(reported)]))
 
+    def outcomes(self) -> dict[str, dict[str, str]]:
+        """model -> each test that concerns it (what applies first, what is needed last) -> holds, fails or undecided."""
+        criterion = self.claim.criterion
+        tests = (*criterion.applies, *criterion.tests, *criterion.needs)
+        return {
+            model: {str(test): OUTCOMES[test.outcome(own.get(test.value))] for test in tests if test.concerns(model)}
+            for model, own in _by_model(self.values).items()
+        }
+
     def __str__(self) -> str:
-        lines = [f"{self.id}: {self.verdict}", *(f"  {v['model']}: {v['verdict']} ({v['reason']})" for v in self.verdicts)]
-        lines += [f"  {value.model}: {value.name} = {value}" for value in self.values]
+        """Verdicts, outcomes of the tests and names of values; no measured number, which machines print differently."""
+        outcomes = self.outcomes()
+        lines = [f"{self.id}: {self.verdict}"]
+        for v in self.verdicts:
+            told = ", ".join(f"{test} {outcome}" for test, outcome in outcomes[v["model"]].items())
+            lines.append(f"  {v['model']}: {v['verdict']} ({told or v['reason']})")
+        lines += [f"  {model}: {', '.join(own)}" for model, own in _by_model(self.values).items()]
         return "\n".join([*lines, *(f"  {model}: not run ({reason})" for model, reason in self.not_run.items())])
 
     def _repr_markdown_(self) -> str:
@@ -207,6 +219,20 @@ class Result:
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         return {"text/plain": str(self), "text/markdown": self._repr_markdown_(), MIME: self.to_json()}
+
+
+def displayed(notebook: Mapping, mime: str) -> list:
+    """What an executed notebook displays of one MIME type, in its order."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    return [json.loads(json.dumps(output["data"][mime])) for output in outputs if mime in output.get("data", ())]
+
+
+def bundle(notebook: Mapping) -> dict:
+    """The claim's result that an executed notebook displays. Raises ValueError unless there is exactly one."""
+    found = displayed(notebook, MIME)
+    if len(found) != 1:
+        raise ValueError(f"the notebook displays {len(found)} results; it must end with exactly one claim.judge(...)")
+    return found[0]
 
 
 def rejudge(claim: Claim, data: Mapping) -> Result:
@@ -294,6 +320,14 @@ def _line(path: Iterable, message: str) -> str:
     section, *rest = [str(part) for part in path] or [""]
     entry, *fields = rest or [section]
     return ": ".join(filter(None, [entry, ".".join(fields), " ".join(message.split())[:200]]))
+
+
+def _by_model(values: Iterable[Value]) -> dict[str, dict[str, Value]]:
+    """model -> name -> value, both in the order of the values."""
+    found: dict[str, dict[str, Value]] = {}
+    for value in values:
+        found.setdefault(value.model, {})[value.name] = value
+    return found
 
 
 def _sources(data: Mapping) -> list[dict]:

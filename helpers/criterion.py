@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
-_OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
+OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Value:
         value: the number; None where it is not defined (NaN or infinite).
         low, high: bounds of the 95 % interval; None where there is none.
         n: images behind it; None for a property of the model.
+        step: what one image can change in it, where that is one amount, as in a share; else None.
     """
 
     name: str
@@ -33,16 +34,18 @@ class Value:
     high: float | None = None
     n: int | None = None
     unit: str = ""
+    step: float | None = None
 
     @classmethod
     def of(cls, name: str, estimate, *, model: str, dataset: str | None = None, unit: str = "", n: int | None = None) -> "Value":
-        """A Value from an estimate (anything with .value, .low, .high and .n) or from a plain number."""
+        """A Value from an estimate (anything with .value, .low, .high, .n and maybe .step) or from a plain number."""
         if hasattr(estimate, "low"):
             numbers = (estimate.value, estimate.low, estimate.high)
             n = estimate.n if n is None else n
         else:
             numbers = (estimate, None, None)
-        return cls(name, model, dataset, *map(_finite, numbers), None if n is None else int(n), unit)
+        step = _finite(getattr(estimate, "step", None))
+        return cls(name, model, dataset, *map(_finite, numbers), None if n is None else int(n), unit, step)
 
     def __str__(self) -> str:
         if self.value is None:
@@ -83,7 +86,7 @@ class Test:
         """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
         if value is None:
             return f"{self.value} was not measured ({self} undecided)"
-        return f"{self.value} = {value} {self.op} {_number(self.margin)} {_OUTCOMES[self.outcome(value)]}"
+        return f"{self.value} = {value} {self.op} {_number(self.margin)} {OUTCOMES[self.outcome(value)]}"
 
     def __str__(self) -> str:
         return f"{self.value} {self.op} {_number(self.margin)}" + (f" on {self.model}" if self.model else "")

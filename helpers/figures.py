@@ -6,6 +6,8 @@
 
 Blocks are counted from 0. A figure grows in height where the names of its models need the room. A model keeps its colour where
 figures get the models in the same order.
+
+In a notebook, importing this module makes every figure carry its numbers beside its picture.
 """
 
 import itertools
@@ -15,16 +17,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import seaborn as sns
+from IPython import get_ipython
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LogNorm, Normalize
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
+
+from .numbers import FIGURE, condensed
 
 COLOURS = sns.color_palette("colorblind")
 MARKERS = "osD^vP*X"
@@ -543,6 +551,47 @@ def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
     return ax
 
 
+def drawn(figure: Figure) -> list[dict]:
+    """The numbers that a figure shows, for each of its axes but colour bars, as JSON data (see `numbers.condensed`).
+
+    Each has its axis (title and labels), and where it has any: lines, segments (the intervals of error bars and curves), points,
+    steps (histograms), boxes, images, meshes (heat maps), and texts but numbers, which a heat map repeats.
+    """
+    return [_data(ax) for ax in figure.axes if ax.get_label() != "<colorbar>"]
+
+
+def _data(ax: Axes) -> dict:
+    caps = {line for bars in ax.containers if isinstance(bars, ErrorbarContainer) for line in bars.lines[1]}
+    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    sides = np.array([[*box.get_xy(), box.get_width(), box.get_height()] for box in boxes]).reshape(-1, 4)
+    segments = [[path.vertices for path in drawn.get_paths()] for drawn in ax.collections if isinstance(drawn, LineCollection)]
+    maps = [image.get_array() for image in ax.images]
+    found = {
+        "lines": _points([line.get_xydata() for line in ax.lines if line not in caps], 1),
+        "segments": _points([np.concatenate(ends) for ends in segments if ends], 2),
+        "points": _points([drawn.get_offsets() for drawn in ax.collections if isinstance(drawn, PathCollection)], 1),
+        "steps": [
+            {name: condensed(x) for name, x in zip(("heights", "edges"), patch.get_data(), strict=False)}
+            for patch in ax.patches
+            if isinstance(patch, StepPatch) and not patch.get_fill()  # what is filled has an outline too
+        ],
+        "boxes": dict(zip(("x", "y", "width", "height"), map(condensed, sides.T), strict=True)) if boxes else {},
+        "images": [condensed(values, whole=values.ndim == 2) for values in maps],
+        "meshes": [condensed(drawn.get_array()) for drawn in ax.collections if isinstance(drawn, QuadMesh)],
+        "texts": [text.get_text() for text in ax.texts if re.search(r"[^\W\d]", text.get_text())],
+    }
+    axis = {"title": ax.get_title(), "x": ax.get_xlabel(), "y": ax.get_ylabel()}
+    return {"axis": axis, **{kind: data for kind, data in found.items() if data}}
+
+
+def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
+    """x and y of each (point, 2); those of at most `few` points, such as the marks of a forest, as one."""
+    small = [points for points in drawn if len(points) <= few]
+    joined = [np.concatenate(small)] if small else []
+    large = [points for points in drawn if len(points) > few]
+    return [{"x": condensed(points[:, 0]), "y": condensed(points[:, 1])} for points in joined + large]
+
+
 def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectangle:
     """The outline of a box in relative coordinates on a picture of this shape, seen whole at the picture's edge too."""
     low, high = box.reshape(2, 2) * (shape[1], shape[0]) - 0.5
@@ -638,3 +687,7 @@ def _bare(axes: np.ndarray | Axes) -> None:
     for ax in np.ravel(axes):
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
+
+
+if (shell := get_ipython()) is not None:
+    shell.display_formatter.mimebundle_formatter.for_type(Figure, lambda figure: {FIGURE: drawn(figure)})

@@ -35,8 +35,9 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets import Int
 from traitlets.config import Config
 
-from . import digests
-from .claims import MIME, Registry, Result, load_registry
+from . import digests, numbers
+from .claims import Registry, Result, bundle, load_registry
+from .files import written_whole
 from .parameters import checked, notebook_parameters, parse
 
 CONTROLS = "controls"
@@ -216,15 +217,6 @@ def _neutral(notebook: nbformat.NotebookNode, root: Path) -> nbformat.NotebookNo
         elif "injected-parameters" in cell.metadata.get("tags", ()):
             cell.id = "injected-parameters"
     return nbformat.reads(nbformat.writes(notebook).replace(f"{root}{os.sep}", ""), 4)
-
-
-def bundle(notebook: nbformat.NotebookNode) -> dict:
-    """The claim's result that an executed notebook displays. Raises ValueError unless there is exactly one."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    found = [output.data[MIME] for output in outputs if MIME in output.get("data", ())]
-    if len(found) != 1:
-        raise ValueError(f"the notebook displays {len(found)} results; it must end with exactly one claim.judge(...)")
-    return json.loads(json.dumps(found[0]))
 
 
 # ---- Results ------------------------------------------------------------------------------------------------------------
@@ -449,20 +441,20 @@ def computed(root: Path, id: str, run: str, parameters: Mapping, threads: int, d
 def store_outputs(
     project: Project, ids: Sequence[str], jobs: int | None = None, report: Callable[[Outcome], None] = print
 ) -> list[Outcome]:
-    """Execute source notebooks in place with their defaults, so that their stored outputs are what the code gives today.
+    """Execute source notebooks in place with their defaults, so that their outputs, and their numbers beside them, are what the
+    code gives today. Measured spreads among the stored numbers stay.
 
     Each computes with one thread, whatever `jobs` is, as `make test` does: sums in another order train another probe.
     """
 
     def one(id: str, _: int) -> Outcome:
         path, clock = project.source(id), time.perf_counter()
-        notebook = execute(path, {}, project.root)
-        new = path.with_name(f".{path.name}.new")
-        try:
-            new.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8", newline="\n")
-            os.replace(new, path)
-        finally:
-            new.unlink(missing_ok=True)
+        notebook, beside = execute(path, {}, project.root), numbers.beside(path)
+        found = numbers.renewed(beside, numbers.of_notebook(notebook, project.registry[id]))
+        texts = {path: nbformat.writes(notebook) + "\n", beside: found}
+        for target, text in texts.items():
+            with written_whole(target) as new:
+                new.write_text(text, encoding="utf-8", newline="\n")
         return Outcome(id, "stored", time.perf_counter() - clock)
 
     return _parallel(one, [project.source(id) and id for id in ids], jobs, report)

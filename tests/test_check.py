@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from conftest import edit_registry, make_project, write_notebook
 
-from helpers import check, runs
+from helpers import check, numbers, runs
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +269,27 @@ def test_the_controls_are_not_published(published):
     (published.runs / "mine").rename(published.runs / "controls")
     edit_registry(published.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=0.5))
     assert check.published(published) == [] and old(published) == []
+
+
+def test_numbers_beside_a_notebook(project):
+    runs.store_outputs(project, ["aa1-first"], report=lambda outcome: None)
+    assert found(project) == []
+    beside = numbers.beside(project.source("aa1-first"))
+    stored = numbers.read(beside)
+    beside.write_text(numbers.text({**stored, "spread": {"values/control-clean/score/value": 0.1}}))
+    assert found(project) == []
+    stored["values"]["control-clean"]["score"]["value"] = 3
+    beside.write_text(numbers.text(stored))
+    assert found(project) == [
+        "notebooks/beyond/aa1-first.ipynb: aa1-first.numbers.json holds other numbers; "
+        "run `python -m helpers baselines aa1-first`"
+    ]
+    beside.rename(beside.with_name("aa9-none.numbers.json"))
+    assert found(project) == [
+        "notebooks/beyond/aa1-first.ipynb: aa1-first.numbers.json is missing beside the notebook; "
+        "store them with `python -m helpers baselines aa1-first`",
+        "notebooks/beyond/aa9-none.numbers.json: there is no notebook beside it",
+    ]
 
 
 def test_this_project_agrees():

@@ -2,7 +2,9 @@
 
 import json
 from collections import namedtuple
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 import yaml
 
@@ -10,6 +12,7 @@ from helpers import scratch
 from helpers.claims import MIME, REGISTRY, Claim, Paper, Result, load_registry, rejudge
 from helpers.criterion import VERDICTS, Criterion, Test, Value
 from helpers.images import check_name as check_data_name
+from helpers.measures.stats import bootstrap
 
 Estimate = namedtuple("Estimate", "value low high n")
 PAPER = Paper("beyond", "Beyond the papers", "us", None, None, None, "beyond", {}, [])
@@ -168,12 +171,37 @@ def test_reason_quotes_value_interval_and_margin_rounded():
     result = claim.judge([value("auc", "vit_tiny", at=0.7123456, low=0.69041, high=0.731)])
     assert "auc = 0.712 [0.69, 0.731] > 0.6 holds on vit_tiny" in result.reason
     nearly = claim.judge([value("auc", "vit_tiny", at=0.7123461, low=0.69039, high=0.731)])
-    assert str(nearly) == str(result) and nearly._repr_markdown_() == result._repr_markdown_()
+    assert nearly._repr_markdown_() == result._repr_markdown_()
     size = claim_with(tests=[("parameters", ">", 3)]).judge([value("parameters", at=5717416)])
     assert "parameters = 5,720,000 > 3 holds" in size.reason
     # Only what forced the verdict is quoted.
     two = claim_with(tests=[("x", ">=", 0.5), ("y", ">=", 0.5)]).judge([value("x", **YES), value("y", **NO)])
     assert "y = 0 >= 0.5 fails" in two.reason and "x = " not in two.reason
+
+
+def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
+    claim = claim_with(applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5), ("y", "<", 2, "b")], needs=[("z", ">", 1)])
+
+    def text(at):
+        values = [value("outliers", "a", **YES), value("x", "a", at=at), value("extra", "a", at=at)]
+        return str(claim.judge([*values, value("outliers", "b", **NO), value("x", "b", **OPEN)], not_run={"g": "gated"}))
+
+    assert text(0.7) == text(0.8) != text(0.3)
+    assert text(0.7).splitlines() == [
+        "xx9-test: inconclusive",
+        "  a: supported (outliers >= 0.5 holds, x >= 0.5 holds, z > 1 undecided)",
+        "  b: not applicable (outliers >= 0.5 fails, x >= 0.5 undecided, y < 2 on b undecided, z > 1 undecided)",
+        "  a: outliers, x, extra",
+        "  b: outliers, x",
+        "  g: not run (gated)",
+    ]
+
+
+def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
+    made = Value.of("top1", bootstrap(np.array([0.0, 100.0])), model="a")
+    assert made.step == 50 and Value(**asdict(made)) == made
+    old = {key: x for key, x in asdict(made).items() if key != "step"}
+    assert Value(**old).step is None
 
 
 def test_result_survives_json_and_is_judged_again(registry):

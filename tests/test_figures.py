@@ -603,3 +603,45 @@ def test_style_ends_with_its_block():
         with plt.rc_context(figures.STYLE):
             assert plt.rcParams["figure.dpi"] == 100
         assert plt.rcParams["figure.dpi"] == 31
+
+
+# ---- The numbers of a figure --------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_curves_intervals_and_histograms():
+    _, (one, other) = plt.subplots(1, 2)
+    figures.response({"a": ([1, 2], [3.0, 4.0], [2.0, np.nan], [5.0, np.nan])}, one, "block", "norm", reference=3.5)
+    figures.norm_histogram({"m": np.geomspace(10, 1000, 50)}, {"m": 200.0}, other)
+    first, second = figures.drawn(one.figure)
+    assert first["axis"] == {"title": "", "x": "block", "y": "norm"}
+    assert first["lines"] == [{"x": [1, 2], "y": [3, 4]}, {"x": [0, 1], "y": [3.5, 3.5]}]
+    assert first["segments"] == [{"x": [1, 1, None, None], "y": [2, 5, None, None]}]
+    assert second["lines"] == [{"x": [200, 200], "y": [0, 1]}]
+    (bars,) = second["steps"]
+    assert len(bars["edges"]) == 81 and sum(bars["heights"]) == pytest.approx(1) and "segments" not in second
+
+
+def test_numbers_of_marks_bars_and_maps():
+    _, axes = plt.subplots(1, 5)
+    values = [measured("a", 0.2, 0.1, 0.4), measured("b", 0.5, 0.5, 0.6), measured("c", None)]
+    figures.forest(values, 0.3, axes[0])
+    figures.onset_histogram({"m": [0, 0, 1, -1]}, 2, axes[1])
+    figures.sweep(np.array([[1.0, np.nan], [3.0, 4.0]]), ["r", "s"], ["k", "l"], axes[2])
+    axes[3].scatter([1, 2], [3, 4])
+    figures.token_maps([np.zeros((2, 2, 3))], [np.eye(2)], [np.eye(20)], np.array([axes[4], *plt.subplots(1, 2)[1]]))
+    forest, onset, sweep, points, picture = figures.drawn(axes[0].figure)  # no colour bars
+    assert forest["lines"] == [{"x": [0.2, 0.5], "y": [0, 1]}, {"x": [0.3, 0.3], "y": [0, 1]}]
+    assert forest["segments"] == [{"x": [0.1, 0.4, 0.5, 0.6], "y": [0, 0, 1, 1]}] and forest["texts"] == ["undefined"]
+    assert onset["boxes"]["height"] == [0.5, 0.25, 0.25] and onset["boxes"]["width"] == pytest.approx([0.8] * 3)
+    assert sweep["meshes"] == [{"shape": "2x2", "numbers": [1, None, 3, 4]}] and "texts" not in sweep
+    assert points["points"] == [{"x": [1, 2], "y": [3, 4]}]
+    assert picture["images"] == [{"shape": "2x2x3", "finite": 12, "mean": 0, "sd": 0}]
+    norms, attention = figures.drawn(plt.gcf())
+    assert norms["images"] == [{"shape": "2x2", "numbers": [1, 0, 0, 1]}]
+    assert attention["images"][0]["shape"] == "20x20" and attention["images"][0]["mean"] == 0.05
+
+
+def test_a_verdict_in_a_figure_is_told():
+    _, ax = plt.subplots()
+    figures.verdict_table({"nr1": {"median": "supported", "mad": "refuted"}}, ax)
+    assert figures.drawn(ax.figure)[0]["texts"] == ["supported", "refuted"]

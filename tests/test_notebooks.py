@@ -1,17 +1,20 @@
-"""What every source notebook keeps to. Its stored outputs are compared with fresh ones by nbval (see pyproject.toml)."""
+"""What every source notebook keeps to. Its text is compared with fresh one by nbval, its numbers by nbval_numbers.py."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import nbformat
 import pytest
+from nbval_numbers import Numbers
 
-from helpers import check
-from helpers.claims import Result, rejudge
-from helpers.runs import Project, bundle
+from helpers import check, numbers
+from helpers.claims import Result, bundle, rejudge
+from helpers.numbers import FIGURE
+from helpers.runs import Project
 
 PROJECT = Project()
 SOURCES = sorted(PROJECT.root.glob("notebooks/*/*.ipynb"))
@@ -48,6 +51,20 @@ def test_stored_outputs_are_complete(path):
 def test_something_is_compared(path):
     checked = tagged(path, "nbval-check-output")
     assert checked and all(cell.outputs for cell in checked)
+
+
+@every_source
+def test_every_figure_carries_its_numbers(path):
+    outputs = [output.data for cell in code(path) for output in cell.outputs if "image/png" in output.get("data", ())]
+    assert outputs and all(FIGURE in data and all("axis" in axes for axes in data[FIGURE]) for data in outputs)
+
+
+@every_source
+def test_the_result_is_printed_without_its_numbers(path):
+    """They are compared with a tolerance; digits in text, which another machine may round otherwise, could not be."""
+    (printed,) = [cell for cell in tagged(path, "nbval-check-output") if cell.source.endswith("print(result)")]
+    result = Result.from_json(PROJECT.registry[path.stem], bundle(nbformat.read(path, 4)))
+    assert printed.outputs[0].text == f"{result}\n"
 
 
 @every_source
@@ -91,23 +108,63 @@ def test_stored_verdict_follows_from_the_values_and_the_controls_behave(path):
     assert {control: verdict for control, (verdict, _) in found.items()} == claim.expected
 
 
-@pytest.mark.skipif(not SOURCES, reason="no source notebooks")
+def numbers_test(path):
+    """The test `numbers` of a notebook whose cells have just displayed what is stored."""
+    cells = [SimpleNamespace(name=f"Cell {i}", test_outputs=cell.outputs) for i, cell in enumerate(code(path))]
+    return SimpleNamespace(cells=cells, path=path)
+
+
+def test_numbers_of_fresh_outputs_are_compared(tmp_path):
+    source = PROJECT.source("so2-layer-norms")
+    path = tmp_path / source.name
+    for file in (source, numbers.beside(source)):
+        shutil.copy(file, tmp_path)
+    Numbers.runtest(numbers_test(path))
+
+    item = numbers_test(path)
+    item.cells[3].test_outputs = None
+    with pytest.raises(pytest.fail.Exception, match="no numbers, since Cell 3 was not run or failed; run the whole notebook"):
+        Numbers.runtest(item)
+    item.cells[3].test_outputs = [nbformat.v4.new_output("error", ename="ValueError")]
+    with pytest.raises(pytest.fail.Exception, match="since Cell 3 was not run or failed"):
+        Numbers.runtest(item)
+
+    stored = numbers.read(numbers.beside(path))
+    for value in stored["values"]["control-content"].values():
+        value["n"] = 7
+    numbers.beside(path).write_text(numbers.text(stored))
+    with pytest.raises(pytest.fail.Exception, match="numbers that differ from so2-layer-norms.numbers.json: ") as failure:
+        Numbers.runtest(numbers_test(path))
+    assert "values/control-content/early/n: stored 7, fresh 80" in str(failure.value)
+    numbers.beside(path).unlink()
+    with pytest.raises(pytest.fail.Exception, match="so2-layer-norms.numbers.json is missing beside the notebook; store them"):
+        Numbers.runtest(numbers_test(path))
+
+
 def test_a_broken_helper_fails_a_notebook(tmp_path):
     """The same comparison as in `make test`, on a copy of the package with one sign changed."""
     for folder in ("helpers", "notebooks"):
         shutil.copytree(PROJECT.root / folder, tmp_path / folder)
+    for file in ("pyproject.toml", "tests/nbval_numbers.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        shutil.copy(PROJECT.root / file, tmp_path / file)
     (notebook,) = (tmp_path / "notebooks").glob("*/so2-layer-norms.ipynb")
 
     def nbval():
-        command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-current-env", "-p", "no:cacheprovider", str(notebook)]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(notebook)]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     right = nbval()
     assert right.returncode == 0, right.stdout
     helper = tmp_path / "helpers" / "measures" / "stats.py"
-    line = "values = to_numpy(per_image).astype(np.float64)"
+    line = "estimate = _estimate(statistic(values), np.array(draws), n, level)"
     assert helper.read_text().count(line) == 1
-    helper.write_text(helper.read_text().replace(line, line.replace("= to", "= -to")))
+    # A factor that leaves every verdict as it is.
+    helper.write_text(helper.read_text().replace(line, line.replace("statistic(values)", "1.002 * statistic(values)")))
     wrong = nbval()
-    assert wrong.returncode == 1 and "reference_output == test_output" in wrong.stdout, wrong.stdout
+    assert wrong.returncode == 1 and "1 failed" in wrong.stdout, wrong.stdout
+    assert (
+        "numbers that differ from so2-layer-norms.numbers.json" in wrong.stdout
+        and "so2-layer-norms.ipynb::numbers" in wrong.stdout
+    )

@@ -11,7 +11,8 @@ import nbformat
 import pytest
 from conftest import PARAMETERS, edit_registry
 
-from helpers import digests, parameters, runs
+from helpers import digests, numbers, parameters, runs
+from helpers.claims import bundle
 
 
 def silent(outcome):
@@ -63,6 +64,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
             "high": None,
             "n": 2,
             "unit": "",
+            "step": None,
         }
     ]
     provenance = result["provenance"]
@@ -326,12 +328,18 @@ def test_store_outputs_in_place(project):
     assert outcome.status == "stored"
     stored = nbformat.read(path, 4)
     assert [cell.execution_count for cell in stored.cells[1:]] == [1, 2, 3]
-    assert runs.bundle(stored)["verdict"] == "supported"
-    before = path.read_bytes()
+    assert bundle(stored)["verdict"] == "supported"
+    beside = path.with_name("aa1-first.numbers.json")
+    found = json.loads(beside.read_text())
+    assert found["values"] == {"control-clean": {"score": {"value": 2, "n": 2}}} and found["verdict"] == "supported"
+    beside.write_text(numbers.text({**found, "verdict": "other", "spread": {"values/control-clean/score/value": 0.1}}))
+    runs.store_outputs(project, ["aa1-first"], report=silent)
+    assert json.loads(beside.read_text()) == {**found, "spread": {"values/control-clean/score/value": 0.1}}
+    before = path.read_bytes(), beside.read_bytes()
     edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
     broken = path.read_bytes()
     (outcome,) = runs.store_outputs(project, ["aa1-first"], report=silent)
-    assert outcome.status == "failed" and path.read_bytes() == broken != before
+    assert outcome.status == "failed" and path.read_bytes() == broken != before[0] and beside.read_bytes() == before[1]
     assert [other.name for other in path.parent.iterdir() if other.name.startswith(".")] == []
     with pytest.raises(ValueError, match="unknown claim"):
         runs.store_outputs(project, ["aa9-none"], report=silent)

@@ -78,6 +78,31 @@ def test_bootstrap_leaves_nan_images_out_and_takes_any_statistic():
     assert bootstrap(np.array([4.0])) == Estimate(4, 4, 4, 1)
 
 
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([0, 1, 1, 1], 1 / 4), ([0, 100, 100, 0, 0], 20), ([-100, 0, 0, 100], 25), ([100, 100], 50), ([0, -1, 0], 1 / 3),
+        ([0, 100 / 3, 200 / 3, 100], 25 / 3), ([50, np.nan, 100, 0], 50 / 3), ([True, False], 1 / 2),
+        ([0, 0, 0], None), ([1, 2, 3], None), ([0.1234, 0.5, 1], None), ([-300, 100], None), ([45.3, 45.4], None),
+    ],
+)  # fmt: skip
+def test_the_mean_of_what_was_right_tells_its_step(values, step):
+    estimate = bootstrap(np.float32(values))
+    assert (estimate.step is step) if step is None else estimate.step == pytest.approx(step)
+    if step is not None:
+        assert bootstrap(np.float32(values), np.nanmedian).step is None
+        one_more = np.float32(values)
+        one_more[np.nanargmin(one_more)] += step * np.isfinite(one_more).sum()
+        assert bootstrap(one_more).value - estimate.value == pytest.approx(step)
+
+
+def test_share_and_its_mean_over_seeds_tell_their_step():
+    few, more = share(np.array([True, False, False, False])), share(np.array([True, True, False, False]))
+    assert few.step == 1 / 4 and over_seeds([few, more]).step == 1 / 8 and over_seeds([few]).step == 1 / 4
+    assert over_seeds([few, share(np.array([True, False]))]).step is None
+    assert over_seeds([few, bootstrap(np.array([0.3, 0.4]))]).step is None
+
+
 def test_same_seed_same_interval():
     scores, mask = planted()
     for function, arguments in [(bootstrap, (scores.mean(axis=1),)), *((f, (scores, mask)) for f in OVER_PATCHES)]:
@@ -167,7 +192,7 @@ def test_few_positive_images_do_not_crash():
     scores, mask = planted(images=12)
     mask[1:] = False  # many resamples hold no positive patch at all
     for function in OVER_PATCHES:
-        assert all(map(math.isfinite, function(scores, mask)))
+        assert all(map(math.isfinite, function(scores, mask)[:4]))
 
 
 def test_matched_auc_against_pairs_and_removes_position():
@@ -234,9 +259,9 @@ def test_share_has_wilsons_interval():
     """k = 0 of n: [0, z^2 / (n + z^2)] (Wilson 1927), where a bootstrap would say [0, 0]."""
     none, some = stats.share(np.zeros(80, dtype=bool)), stats.share(np.arange(80) < 20)
     z2 = scipy_stats.norm.ppf(0.975) ** 2
-    np.testing.assert_allclose(none, (0, 0, z2 / (80 + z2), 80), atol=1e-12)
+    np.testing.assert_allclose(none, (0, 0, z2 / (80 + z2), 80, 1 / 80), atol=1e-12)
     centre, half = (0.25 + z2 / 160) / (1 + z2 / 80), np.sqrt(z2 * (0.25 * 0.75 / 80 + z2 / 25600)) / (1 + z2 / 80)
-    np.testing.assert_allclose(some, (0.25, centre - half, centre + half, 80))
+    np.testing.assert_allclose(some, (0.25, centre - half, centre + half, 80, 1 / 80))
     assert np.isnan(stats.share(np.zeros(0, dtype=bool)).value)
 
 
@@ -314,7 +339,7 @@ def test_over_seeds_is_students_interval_where_the_images_are_certain():
 def test_over_seeds_keeps_the_chance_of_the_images():
     """Three models without an outlier in 50 images leave as much open as one."""
     none = share(np.zeros(50, dtype=bool))
-    assert over_seeds([none] * 3) == none._replace(n=3) and none.high > 0.05
+    assert over_seeds([none] * 3) == none._replace(n=3, step=none.step / 3) and none.high > 0.05
     spread, certain = [Estimate(v, v - 3, v + 4, 50) for v in (1.0, 2.0, 6.0)], [Estimate(v, v, v, 50) for v in (1.0, 2.0, 6.0)]
     both, alone = over_seeds(spread), over_seeds(certain)
     assert both.value - both.low == pytest.approx(np.hypot(alone.value - alone.low, 3))

@@ -14,15 +14,20 @@ from scipy.stats import binomtest, rankdata, t
 from helpers.measures._arrays import Array, to_numpy
 
 BINS = 1024
+REPETITIONS = 12  # at most, of what is right or wrong on an image
 
 
 class Estimate(NamedTuple):
-    """A value, its interval, and the number of images (or items) it rests on."""
+    """A value, its interval, the number of images (or items) it rests on, and what a single image can change in it.
+
+    `step` is None unless that is one amount (or a few times it), as in a share of images.
+    """
 
     value: float
     low: float
     high: float
     n: int
+    step: float | None = None
 
 
 NONE = Estimate(float("nan"), float("nan"), float("nan"), 0)
@@ -37,6 +42,8 @@ def bootstrap(
 ) -> Estimate:
     """A statistic of per-image values and its interval over images.
 
+    The mean of what was right or wrong on each image, in parts of 1 or in %, moves in steps, which the estimate tells.
+
     Args:
         per_image: one row an image. Images without any number (all nan) are dropped; n counts the others.
         statistic: takes resampled rows (image, ...) in float64 and returns a number; pass np.nanmedian and the like
@@ -48,7 +55,8 @@ def bootstrap(
     if n == 0:
         return NONE
     draws = [statistic(np.repeat(values, weights, axis=0)) for weights in _weights(n, resamples, seed)]
-    return _estimate(statistic(values), np.array(draws), n, level)
+    estimate = _estimate(statistic(values), np.array(draws), n, level)
+    return estimate._replace(step=_step(values)) if statistic is np.nanmean and values.ndim == 1 else estimate
 
 
 def ratio_of_means(rows: Float[np.ndarray, "image 2"]) -> float:
@@ -67,7 +75,7 @@ def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
     if n == 0:
         return NONE
     interval = binomtest(k, n).proportion_ci(level, method="wilson")
-    return Estimate(k / n, float(interval.low), float(interval.high), n)
+    return Estimate(k / n, float(interval.low), float(interval.high), n, 1 / n)
 
 
 def over_seeds(estimates: Sequence[Estimate], level: float = 0.95, limits: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
@@ -83,16 +91,18 @@ def over_seeds(estimates: Sequence[Estimate], level: float = 0.95, limits: tuple
         limits: what values are possible, such as (0, 1) for a share; the interval ends there.
 
     Returns:
-        n counts the models. A single model: its estimate, as it is.
+        n counts the models, and step is that of one image in one model, where all have the same. A single model: its estimate,
+        as it is.
     """
     kept = [estimate for estimate in estimates if not np.isnan(estimate.value)]
     if len(kept) < 2:
         return kept[0] if kept else NONE
     n, values = len(kept), np.array([estimate.value for estimate in kept])
     value, low, high = np.mean([(e.value, e.low, e.high) for e in kept], axis=0)
+    steps = {e.step for e in kept}
     reach = t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
     low, high = np.clip((value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)), *limits)
-    return Estimate(float(value), float(low), float(high), n)
+    return Estimate(float(value), float(low), float(high), n, steps.pop() / n if len(steps) == 1 and None not in steps else None)
 
 
 def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
@@ -307,6 +317,22 @@ def _numbers(values: Array) -> np.ndarray:
 def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     """How often each of n images is drawn in each resample: (resample, image)."""
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+
+
+def _step(values: np.ndarray) -> float | None:
+    """What the mean of (image,) values moves by when one image counts otherwise, or None.
+
+    The values must be right or wrong, means of that over a few repetitions, or differences of these, in parts of 1 or in %.
+    """
+    largest = np.abs(values).max()
+    if not 0 < largest <= 100:
+        return None
+    unit = 1 if largest <= 1 else 100
+    for repetitions in range(1, REPETITIONS + 1):
+        counts = values * repetitions / unit
+        if np.abs(counts - counts.round()).max() < 1e-5:
+            return unit / repetitions / len(values)
+    return None
 
 
 def _estimate(value: float, draws: np.ndarray, n: int, level: float) -> Estimate:
