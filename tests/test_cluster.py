@@ -33,14 +33,15 @@ def ray():
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.delenv("RAY_ADDRESS", raising=False)
         module = cluster._ray()
-        module.init(
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            object_store_memory=80 * 2**20,
-            _temp_dir=folder,
-        )
+        options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR", "_temp_dir": folder}
+        for last in (False, False, True):
+            try:
+                module.init(num_cpus=2, object_store_memory=80 * 2**20, **options)
+                break
+            except Exception:  # Ray gives its own processes 30 s to start, which a busy machine may not
+                module.shutdown()
+                if last:
+                    raise
         yield module
         module.shutdown()
 
