@@ -32,7 +32,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from .numbers import FIGURE, condensed
+from .numbers import FIGURE, condensed, told
 
 COLOURS = sns.color_palette("colorblind")
 MARKERS = "osD^vP*X"
@@ -690,4 +690,4 @@ def _bare(axes: np.ndarray | Axes) -> None:
 
 
 if (shell := get_ipython()) is not None:
-    shell.display_formatter.mimebundle_formatter.for_type(Figure, lambda figure: {FIGURE: drawn(figure)})
+    shell.display_formatter.mimebundle_formatter.for_type(Figure, lambda figure: {FIGURE: told(drawn(figure))})

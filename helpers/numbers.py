@@ -68,7 +68,12 @@ def of_notebook(notebook: Mapping, claim: Claim) -> dict:
     values: dict[str, dict] = {model: {} for model in models}
     for value in result.values:
         values[value.model][value.name] = _entry(value)
-    return {"verdict": result.verdict, "models": models, "values": values, "figures": displayed(notebook, FIGURE)}
+    return {
+        "verdict": result.verdict,
+        "models": models,
+        "values": values,
+        "figures": list(map(json.loads, displayed(notebook, FIGURE))),
+    }
 
 
 def condensed(values: ArrayLike, whole: bool = True) -> list | dict:
@@ -93,6 +98,11 @@ def condensed(values: ArrayLike, whole: bool = True) -> list | dict:
         found |= {f"q{q}": np.quantile(finite, q / 100) for q in range(10, 100, 10)}
         found["order"] = np.nanmean(np.where(np.isfinite(flat), flat, np.nan) * np.arange(1, flat.size + 1) / flat.size)
     return {"shape": shape, **{name: rounded(number) for name, number in found.items()}}
+
+
+def told(axes: list[dict]) -> str:
+    """The numbers of a figure as a notebook holds them: one string, since nbformat gives each number of a list a line."""
+    return json.dumps(axes, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def rounded(number: float | None) -> float | int | None:

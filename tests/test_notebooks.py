@@ -1,5 +1,6 @@
 """What every source notebook keeps to. Its text is compared with fresh one by nbval, its numbers by nbval_numbers.py."""
 
+import json
 import os
 import re
 import shutil
@@ -56,7 +57,7 @@ def test_something_is_compared(path):
 @every_source
 def test_every_figure_carries_its_numbers(path):
     outputs = [output.data for cell in code(path) for output in cell.outputs if "image/png" in output.get("data", ())]
-    assert outputs and all(FIGURE in data and all("axis" in axes for axes in data[FIGURE]) for data in outputs)
+    assert outputs and all(all("axis" in axes for axes in json.loads(data[FIGURE])) for data in outputs)
 
 
 @every_source

@@ -296,7 +296,7 @@ def test_numbers_of_a_notebook():
         Value("other", "unjudged", value=2.0),
     ]
     axes = [{"axis": {"title": "t"}}]
-    outputs = [{"output_type": "stream", "text": "x"}, {"data": {FIGURE: axes, "image/png": "x"}}]
+    outputs = [{"output_type": "stream", "text": "x"}, {"data": {FIGURE: numbers.told(axes), "image/png": "x"}}]
     result = {"data": {MIME: claim.judge(values).to_json()}}
     notebook = {"cells": [{"cell_type": "markdown"}, {"outputs": outputs}, {"outputs": [result]}]}
     found = numbers.of_notebook(notebook, claim)
