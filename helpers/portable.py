@@ -118,7 +118,9 @@ def evaluated(project: Project, id: str, parameters: Mapping) -> tuple[dict, dic
             exec(compile(cell.source, f"{id}.ipynb", "exec"), scope)
             if "parameters" in cell.metadata.get("tags", ()):
                 scope |= {name: value for name, value in parameters.items() if name in claim.parameters}
-            outputs += [{"data": {numbers.FIGURE: figures.drawn(plt.figure(number))}} for number in plt.get_fignums()]
+            outputs += [
+                {"data": {numbers.FIGURE: numbers.told(figures.drawn(plt.figure(number)))}} for number in plt.get_fignums()
+            ]
             plt.close("all")
     outputs.append({"data": {MIME: scope["result"].to_json()}})
     fresh, result = numbers.of_notebook({"cells": [{"outputs": outputs}]}, claim), scope["result"]
