@@ -6,6 +6,7 @@ process of its own, since libraries choose their code paths when they are loaded
 `python -m helpers portable --json book/portability.json` writes what the book shows.
 """
 
+import ast
 import json
 import os
 import subprocess
@@ -112,28 +113,34 @@ def evaluated(project: Project, id: str, parameters: Mapping) -> tuple[dict, dic
 
     from . import figures
 
-    claim, scope, outputs = project.registry[id], {"__name__": "__main__"}, []
+    claim, scope, outputs, result = project.registry[id], {"__name__": "__main__"}, [], None
     for cell in nbformat.read(project.source(id), 4).cells:
         if cell.cell_type == "code":
-            exec(compile(cell.source, f"{id}.ipynb", "exec"), scope)
+            *_, last = lines = ast.parse(cell.source).body
+            shown = isinstance(last, ast.Expr)
+            exec(compile(ast.Module(lines[:-1] if shown else lines, []), f"{id}.ipynb", "exec"), scope)
+            if shown and isinstance(value := eval(compile(ast.Expression(last.value), f"{id}.ipynb", "eval"), scope), Result):
+                outputs.append({"data": {MIME: value.to_json()}})
+                result = value
             if "parameters" in cell.metadata.get("tags", ()):
                 scope |= {name: value for name, value in parameters.items() if name in claim.parameters}
             outputs += [
                 {"data": {numbers.FIGURE: numbers.told(figures.drawn(plt.figure(number)))}} for number in plt.get_fignums()
             ]
             plt.close("all")
-    outputs.append({"data": {MIME: scope["result"].to_json()}})
-    fresh, result = numbers.of_notebook({"cells": [{"outputs": outputs}]}, claim), scope["result"]
+    fresh = numbers.of_notebook({"cells": [{"outputs": outputs}]}, claim)
     return fresh, {model: (*two, distance(result, model, two[0])) for model, two in result.calibration().items()}
 
 
 def _work(root: str, setting: str, *ids: str) -> None:
     """Print one line of JSON for each notebook: what `evaluated` gives, or why it failed."""
-    from . import models
+    project, lines, setting, noise = Project(Path(root)), sys.stdout, Setting(**json.loads(setting)), nullcontext()
+    if setting.noise is not None:
+        from . import models
 
-    project, lines, setting = Project(Path(root)), sys.stdout, Setting(**json.loads(setting))
+        noise = models.rounding_noise(setting.noise)
     os.chdir(root)  # where notebooks run
-    with redirect_stdout(sys.stderr), nullcontext() if setting.noise is None else models.rounding_noise(setting.noise):
+    with redirect_stdout(sys.stderr), noise:
         for id in ids:
             try:
                 fresh, calibration = evaluated(project, id, setting.parameters)

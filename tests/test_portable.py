@@ -32,8 +32,8 @@ def test_the_same_numbers_have_no_deviation(stored):
     assert {id: of["this machine"]["ratio"] for id, of in found["deviations"].items()} == dict.fromkeys(ids, 0)
     assert [line.partition(":")[0] for line in lines] == ["this machine", "three"]
     control = found["verdicts"]["aa1-first"]["control-clean"]
-    # The score is n, the margin 1: a value without an interval counts in units of its margin.
-    assert control == {"expected": "supported", "runs": 2, "changed": [], "nearest": 1.0, "setting": "this machine"}
+    # The score is n, the margin 1: a value without an interval counts in units of the larger of the two.
+    assert control == {"expected": "supported", "runs": 2, "changed": [], "nearest": 0.5, "setting": "this machine"}
 
 
 def test_a_moved_number_and_a_changed_verdict_are_wrong(stored):
@@ -67,7 +67,9 @@ def test_what_the_machine_has_not_is_not_run(stored):
     assert "core" in portable.missing(Setting("many", threads=10_000))
 
 
-def test_the_command(stored, capsys, tmp_path):
+def test_the_command(stored, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(portable, "MACHINES", portable.MACHINES[-2:])
+    monkeypatch.setattr(portable, "NOISE", portable.NOISE[:1])
     assert main(["portable", "aa1-first", "--quick", "--json", str(tmp_path / "found.json")], stored.root) == 0
     told = capsys.readouterr().out.splitlines()
     settings = [*portable.MACHINES, *portable.NOISE]
@@ -99,13 +101,8 @@ def test_the_plan_covers_what_is_asked():
     "verdict, auc, matched, share, expected",
     [
         ("supported", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 0.2),  # 0.56 is 0.01 above 0.55, half the width 0.05
-        (
-            "refuted",
-            (0.4, 0.35, 0.45),
-            (0.5, 0.49, 0.51),
-            (0.5, 0.4, 0.6),
-            3.0,
-        ),  # both fail: one of them is enough, (.6 - .45) / .05
+        # Both fail, and one is enough: 4 is above 3. It applies by 3.5.
+        ("refuted", (0.4, 0.35, 0.45), (0.5, 0.49, 0.51), (0.5, 0.4, 0.6), 3.5),
         ("refuted", (0.4, 0.35, 0.45), (0.5, 0.49, 0.51), (0.5, 0.07, 0.93), 0.02 / 0.43),  # but it has to apply
         ("not applicable", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.0, 0.0, 0.04), 0.5),
         ("inconclusive", (0.6, 0.56, 0.64), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 1.0),  # 0.04 to either side

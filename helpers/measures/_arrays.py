@@ -15,3 +15,17 @@ def to_numpy(x: Array) -> np.ndarray:
 def like(result: np.ndarray, reference: Array) -> Array:
     """`result` as a tensor on the device of `reference` where that is a tensor, else unchanged."""
     return torch.from_numpy(result).to(reference.device) if isinstance(reference, Tensor) else result
+
+
+def settled(x: Array) -> np.ndarray:
+    """`x` as NumPy, real numbers rounded to 16 bits, 1.5e-5 of themselves: for what is ranked, or cut at its own quantile.
+
+    Two flat patches have equal scores but for the last bits of float32, which another machine would put in another order.
+    """
+    x = to_numpy(x)
+    if not np.issubdtype(x.dtype, np.floating):
+        return x
+    x = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        shifted = x * (2.0**37 + 1)  # what is left of the 53 bits after adding and taking away 37 (Veltkamp's splitting)
+        return np.where(np.isfinite(x), shifted - (shifted - x), x)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from helpers.measures._arrays import Array, like, to_numpy
 
+TIE = 1e-5  # of a value, to the next one
+
 
 def mass(attention: Float[Array, "*batch token"], mask: Bool[Array, "... token"]) -> Float[Array, "*batch"]:
     """The attention that lands on the tokens in `mask`: a share of the whole where the rows sum to one."""
@@ -32,8 +34,12 @@ def iou(a: Bool[Array, "image patch"], b: Bool[Array, "image patch"]) -> Float[A
 
 
 def rank_correlation(a: Float[Array, "image patch"], b: Float[Array, "image patch"]) -> Float[Array, " image"]:
-    """Spearman's rank correlation of two maps, image by image (ties get their mean rank); nan where a map is constant."""
-    ranks_a, ranks_b = (rankdata(to_numpy(x), axis=1) for x in (a, b))
+    """Spearman's rank correlation of two maps, image by image; nan where a map is constant.
+
+    Ties get their mean rank. Values tie that follow each other by less than 1e-5 of themselves, about what float32 leaves of
+    them: identical patches of a flat background have no order.
+    """
+    ranks_a, ranks_b = (_ranks(to_numpy(x).astype(np.float64)) for x in (a, b))
     ranks_a, ranks_b = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (ranks_a, ranks_b))
     with np.errstate(invalid="ignore"):
         return like((ranks_a * ranks_b).sum(axis=1) / np.sqrt((ranks_a**2).sum(axis=1) * (ranks_b**2).sum(axis=1)), a)
@@ -42,3 +48,12 @@ def rank_correlation(a: Float[Array, "image patch"], b: Float[Array, "image patc
 def top_agreement(a: Float[Array, "image patch"], b: Float[Array, "image patch"]) -> Bool[Array, " image"]:
     """Whether both maps have their largest value at the same patch (the first of equal ones), image by image."""
     return a.argmax(-1) == b.argmax(-1)
+
+
+def _ranks(x: np.ndarray) -> np.ndarray:
+    order = x.argsort(axis=1, kind="stable")
+    ordered = np.take_along_axis(x, order, axis=1)
+    apart = np.diff(ordered, axis=1) > TIE * np.maximum(abs(ordered[:, 1:]), abs(ordered[:, :-1]))
+    groups = np.zeros(x.shape)
+    np.put_along_axis(groups, order[:, 1:], apart.cumsum(axis=1), axis=1)
+    return rankdata(groups, axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Num, Shaped
 from scipy.stats import binomtest, rankdata, t
 
-from helpers.measures._arrays import Array, to_numpy
+from helpers.measures._arrays import Array, settled, to_numpy
 
 BINS = 1024
 REPETITIONS = 12  # at most, of what is right or wrong on an image
@@ -106,8 +106,11 @@ def over_seeds(estimates: Sequence[Estimate], level: float = 0.95, limits: tuple
 
 
 def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
-    """P(positive > negative) + P(equal) / 2, the area under the ROC curve. nan are left out; nan where a group is empty."""
-    positive, negative = _numbers(positive), _numbers(negative)
+    """P(positive > negative) + P(equal) / 2, the area under the ROC curve. nan are left out; nan where a group is empty.
+
+    Scores are equal where they are the same to 16 bits (`settled`).
+    """
+    positive, negative = settled(_numbers(positive)), settled(_numbers(negative))
     p, q = len(positive), len(negative)
     if p == 0 or q == 0:
         return float("nan")
@@ -126,7 +129,7 @@ def bootstrap_auc(
 
     The value is exact. The resamples use at most 1024 bins of equal share, and are shifted by what binning changes in the value.
     """
-    scores, mask = _images_with_numbers(scores, mask)
+    scores, mask = _images_with_numbers(settled(scores), mask)
     value = auc(scores[mask], scores[~mask])
     if np.isnan(value):
         return NONE
@@ -171,7 +174,7 @@ def bootstrap_matched_auc(
     seed: int = 0,
 ) -> Estimate:
     """`matched_auc` with its interval over images. A pair of images weighs as often as both were drawn; n x n memory."""
-    scores, mask = _images_with_numbers(scores, mask)
+    scores, mask = _images_with_numbers(settled(scores), mask)
     value = matched_auc(scores, mask)
     if np.isnan(value):
         return NONE
@@ -297,7 +300,7 @@ def bootstrap_enrichment(
     seed: int = 0,
 ) -> Estimate:
     """`enrichment` with its interval over images. The pooled quantile is that of all images given, in every resample."""
-    scores, mask = _images_with_numbers(scores, mask)
+    scores, mask = _images_with_numbers(settled(scores), mask)
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
     above = np.where(np.isnan(scores), np.nan, scores > cut)
     return _bootstrap_moments(above, mask, _ratio_of_means, resamples, level, seed)
