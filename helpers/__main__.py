@@ -188,7 +188,11 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
     if options.json and not options.json.parent.is_dir():  # before the minutes that it takes to measure
         raise ValueError(f"--json {options.json}: there is no folder {str(options.json.parent)!r}; make it first")
     planned = portable.plan(project, options.quick, options.ids)
+    if options.spread:
+        planned = [(setting, [id for id in ids if id != portable.TESTS]) for setting, ids in planned if setting.noise is not None]
     found = portable.measure(project, planned, lambda line: print(line, flush=True), options.jobs)
+    if options.spread:
+        portable.store_spreads(project, found)
     if options.json:
         origin = runs.provenance(project.root)
         about = {"processor": runs.processor(), **{key: origin[key] for key in ("git_revision", "git_dirty")}}
@@ -325,6 +329,9 @@ def _parser() -> argparse.ArgumentParser:
     portable.add_argument("ids", nargs="*", metavar="ID", help="a claim; all, and the numeric tests, where none is given")
     portable.add_argument("--quick", action="store_true", help="only the claims that fit something, and no other images")
     portable.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
+    portable.add_argument(
+        "--spread", action="store_true", help="only under rounding noise, and store how far it moves numbers beside them"
+    )
     for sub, what in (
         (run, "notebooks"),
         (train, "trainings"),

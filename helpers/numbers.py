@@ -7,7 +7,8 @@ every value, and the data of every figure. It is compared as numbers, with a tol
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,6 +162,21 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     ):
         _walk(part, stored.get(part, _MISSING), fresh[part], leaf)
     return sorted(compared.found, key=lambda deviation: -deviation.ratio)
+
+
+def spreads(stored: Mapping, noisy: Sequence[Mapping]) -> dict[str, float]:
+    """path -> how far the stored numbers lie from those under rounding noise (root mean square; p-values in decades).
+
+    Only of those that ever differ by more than half of what they may differ by without a spread.
+    """
+    plain = {part: content for part, content in stored.items() if part != "spread"}
+    squares, far = defaultdict(float), set()
+    for fresh in noisy:
+        for deviation in compare(plain, fresh):
+            if deviation.tolerance:
+                squares[deviation.path] += (deviation.ratio * deviation.tolerance) ** 2
+                far |= {deviation.path} if deviation.ratio > 0.5 else set()
+    return {path: float(f"{math.sqrt(squares[path] / len(noisy)):.2g}") for path in squares if path in far}
 
 
 class _Comparison:

@@ -23,6 +23,7 @@ import nbformat
 
 from . import numbers
 from .claims import MIME, Result
+from .files import written_whole
 from .runs import ARITHMETIC, Project
 
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
@@ -154,7 +155,8 @@ def distance(result: Result, model: str, verdict: str) -> float | None:
     """How far intervals would have to move until this verdict on one model were another, in half-widths of the interval.
 
     Of tests that must hold together the nearest counts, and of those of which one is enough (that it fails) the farthest. A value
-    without an interval counts in units of the larger of itself and its margin. None where no measured value decides.
+    without an interval counts in units of the larger of itself and its margin; a zero at a margin of zero is a count, and stays.
+    None where no measured value decides.
     """
     values = {value.name: value for value in result.values if value.model == model}
     # How far each interval lies beyond its margin on the side where the test holds, and on the side where it fails.
@@ -164,8 +166,8 @@ def distance(result: Result, model: str, verdict: str) -> float | None:
             above, below, value = -inf, -inf, values.get(test.value)
             if value is not None and value.value is not None:
                 ends = [end for end in (value.low, value.high) if end is not None] or [value.value]
-                unit = (max(ends) - min(ends)) / 2 or max(abs(value.value), abs(test.margin)) or 1.0
-                above, below = (min(ends) - test.margin) / unit, (test.margin - max(ends)) / unit
+                unit = (max(ends) - min(ends)) / 2 or max(abs(value.value), abs(test.margin))
+                above, below = ((min(ends) - test.margin) / unit, (test.margin - max(ends)) / unit) if unit else (-inf, inf)
             if test.concerns(model):
                 holds[part].append(above if test.op.startswith(">") else below)
                 fails[part].append(below if test.op.startswith(">") else above)
@@ -199,10 +201,12 @@ def measure(
 
     Returns JSON data: settings (name, claims: how many, missing: why it could not be had); deviations (claim -> setting -> the
     worst `numbers.Deviation`, as a dict); verdicts (claim -> control -> expected, runs, changed: the settings, nearest: the
-    smallest `distance`, in `setting`); wrong (a sentence for each number beyond its tolerance, changed verdict and failure).
+    smallest `distance`, in `setting`); spreads (claim -> `numbers.spreads` under rounding noise); wrong (a sentence for each
+    number beyond its tolerance, changed verdict and failure).
     """
     stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
-    found = {"settings": [], "deviations": {}, "verdicts": {}, "wrong": []}
+    found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
+    noisy = defaultdict(list)
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         outcomes = pool.map(lambda one: list(_outcomes(project, *one)), planned)
         for (setting, ids), lines in zip(planned, outcomes, strict=True):
@@ -216,6 +220,8 @@ def measure(
                 wrong += _verdicts(setting, line, found["verdicts"].setdefault(id, {}))
                 if setting.other_images:
                     continue
+                if setting.noise is not None:
+                    noisy[id].append(line["numbers"])
                 deviations = numbers.compare(stored[id], line["numbers"])
                 wrong += [f"{id}: {deviation}" for deviation in deviations if deviation.ratio > 1]
                 # A setting without any difference has a line too: it was measured.
@@ -226,7 +232,17 @@ def measure(
             found["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
             found["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
             report(_line(setting, lines, wrong, worst))
+    found["spreads"] = {id: numbers.spreads(stored[id], fresh) for id, fresh in noisy.items()}
     return found
+
+
+def store_spreads(project: Project, found: Mapping) -> None:
+    """Write the spreads that were measured beside the numbers of each notebook, in place of those that were there."""
+    for id, spread in found["spreads"].items():
+        path = numbers.beside(project.source(id))
+        plain = {part: content for part, content in numbers.read(path).items() if part != "spread"}
+        with written_whole(path) as new:
+            new.write_text(numbers.text({**plain, "spread": spread} if spread else plain), encoding="utf-8")
 
 
 def table(found: Mapping) -> str:

@@ -73,7 +73,7 @@ def test_workflow_does_what_the_makefile_does():
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
     commands = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
     assert commands == {".ci/run", "make book"}
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test\nmake portable PORTABLE=--quick")
     versions = [f"3.{minor}" for minor in (11, 12, 13)]
     assert jobs["test"]["strategy"]["matrix"]["python"] == versions
 
