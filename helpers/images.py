@@ -53,7 +53,7 @@ ON_THE_HUB = {
     "data:cifar10-jpeg/test": "hf:uoft-cs/cifar10/test",
     "data:photos-with-boxes/validation": "hf:detection-datasets/coco/val",
 }
-SCENES_KEPT = 512  # drawn scenes in memory, 150 kB each
+SCENES_KEPT = 1024  # drawn scenes in memory, 150 kB each
 _ID_COLUMNS = ("id", "image_id", "file_name", "filename", "path", "image_path")
 # Strength for severity 1 to 5. All but occlusion: Hendrycks and Dietterich 2019 (ImageNet-C), as in their code.
 _SEVERITIES = {
