@@ -63,24 +63,28 @@ PROCESSORS = (
     _processor("AVX-512", "avx512f", "avx512", "AVX512_CORE", "AVX512", "SkylakeX"),
     _processor("AMX", "amx_tile", "avx512", "AVX512_CORE_AMX", "AVX512", "SkylakeX"),
 )
-HERE = Setting("this machine")
-MACHINES = (*PROCESSORS, Setting("two threads", threads=2), Setting("batches of 7", parameters={"batch_size": 7}))
+MACHINES = (
+    Setting("this machine"),
+    *PROCESSORS,
+    Setting("two threads", threads=2),
+    Setting("batches of 7", parameters={"batch_size": 7}),
+)
 NOISE = tuple(Setting(f"noise {seed}", noise=seed) for seed in range(5))
 IMAGES = tuple(Setting(f"images {seed}", parameters={"seed": seed}, other_images=True) for seed in range(5))
 
 
 def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> list[tuple[Setting, list[str]]]:
-    """Each setting with the claims that run under it: `ids`, or all; quick: those that fit something, and no other images.
+    """Each setting with the claims that run under it: those that fit something under other machines' settings, with the numeric
+    tests, and all under rounding noise and on other images. Quick: no other images, and noise on those that fit something alone.
 
-    The numeric tests run under the processors' settings unless there are `ids`.
+    `ids` instead of all and of those that fit, without the tests, if there are any.
     """
-    every = list(ids or project.with_notebook())
-    some = list(ids) or fitting(project)
+    every, some = list(ids or project.with_notebook()), list(ids or fitting(project))
     tests = [] if ids else [TESTS]
+    machines = [(setting, some + (tests if setting in PROCESSORS else [])) for setting in MACHINES]
     if quick:
-        return [(MACHINES[0], [*some, *tests]), *((setting, some) for setting in (*MACHINES[1:], *NOISE))]
-    machines = [(setting, every + (tests if setting in PROCESSORS else [])) for setting in MACHINES]
-    return [(HERE, every), *machines, *((setting, every) for setting in (*NOISE, *IMAGES))]
+        return [*machines, *((setting, some) for setting in NOISE)]
+    return [*machines, *((setting, every) for setting in (*NOISE, *IMAGES))]
 
 
 def fitting(project: Project) -> list[str]:
