@@ -29,6 +29,8 @@ class Backbone:
         image_size, patch_size: (height, width) in pixels.
         transform: PIL RGB image -> normalised pixels (3, height, width).
         pretrained: False for random weights; True for the controls, whose weights are constructed.
+        next_image: index of the first image of the next forward pass, for what treats each image in its own way. `capture` sets
+            it; otherwise a pass that ends without an error counts its images on.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Backbone:
     patch_size: tuple[int, int]
     transform: Callable[[Image.Image], Tensor]
     pretrained: bool
+    next_image: int = 0
 
     family: ClassVar[str]
     embed: ClassVar[nn.Module]  # its output: the patch embedding before the position embedding
@@ -49,7 +52,9 @@ class Backbone:
 
     def __call__(self, pixels: Float[Tensor, "image 3 height width"]) -> Any:
         """What the model returns: class logits where the checkpoint has a head, else its feature."""
-        return self.model(pixels)
+        output = self.model(pixels)
+        self.next_image += len(pixels)
+        return output
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """`image` as this model's training saw it; at another image size it is resized to that size without a margin."""

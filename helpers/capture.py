@@ -6,7 +6,8 @@ one copy a batch brings the result to the CPU. No matrix of all queries by all k
 A reducer is a small class: the `point` of a block it watches (see Backbone.watch), the `keys` it returns, and `reduce`,
 which turns what it sees in one block into one tensor a key. `blocks` is "all", a sequence of block indices (negative ones
 count from the end), or one index, which leaves the block dimension away. A reducer that treats every image in its own way
-says by `of` what it is for one batch.
+says by `of` what it is for one batch. It keeps nothing between batches: a batch that does not fit into memory passes again in
+parts, after hooks have seen it. What adds up is a summary, which gets each image once (`into` of `capture`).
 """
 
 import os
@@ -51,7 +52,8 @@ class Reducer:
     blocks: Blocks
 
     def reduce(self, x: Any, layout: TokenLayout) -> tuple[Tensor, ...]:
-        """One tensor (image, ...) for each key, from what passes `point` in one block."""
+        """One tensor (image, ...) for each key, from what passes `point` in one block, and from nothing else: the same images may
+        pass more than once."""
         raise NotImplementedError
 
     def check(self, images: int, layout: TokenLayout) -> None:
@@ -485,6 +487,7 @@ def capture(
     progress: bool | None = None,
     into: Mapping[str, Sequence[Accumulator]] = MappingProxyType({}),
     engine: str = "local",
+    first: int = 0,
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
 
@@ -500,6 +503,8 @@ def capture(
         into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
             returned, so memory does not grow with the images; helpers/shards.py keeps what is to be kept on disk.
         engine: "local", or "ray" for a Ray cluster (helpers/cluster.py); summaries then need `empty` and `merge`.
+        first: where the first of the images stands in a larger set that is captured in parts, for interventions that treat each
+            image in its own way.
 
     Returns:
         key -> float32 CPU tensor, first dimension image.
@@ -549,6 +554,7 @@ def capture(
         span = start, start + len(pixels)
         with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=mixed):
             outputs.seen.clear()
+            backbone.next_image = first + start
             backbone(pixels.to(device, torch.float32, non_blocking=True))
         return outputs.of(len(pixels))
 

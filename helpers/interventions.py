@@ -64,9 +64,10 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
 def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed: int = 0) -> Iterator[Backbone]:
     """Drop a random share of the patches before block 0; [CLS], registers and appended tokens stay (SORTS, section 7.7).
 
-    Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th image that passes gets the k-th
-    choice of the seed, whatever the batch size, so enter anew for a second pass over the same images. With one seed, the
-    patches dropped at a higher rate include those dropped at a lower one, and appended registers change nothing in the choice.
+    Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th image of a capture gets the k-th
+    choice of the seed, whatever the batch size, and also where a batch passes again; outside of `capture` it is the k-th that
+    passes since entry. With one seed, the patches dropped at a higher rate include those dropped at a lower one, and appended
+    registers change nothing in the choice.
 
     Args:
         rate: share of the patches that are dropped, in [0, 1); 0 changes nothing, to the bit.
@@ -79,12 +80,23 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
         raise ValueError(f"rate {rate} is not in [0, 1); give the share of the patches to drop")
     if mode not in MODES:
         raise ValueError(f"mode is '{mode}'; choose one of {', '.join(MODES)}")
-    layout, rng = backbone.layout, np.random.default_rng(seed)
+    layout, rng, drawn = backbone.layout, np.random.default_rng(seed), 0
     kept = max(1, round((1 - rate) * layout.patches))
+    backbone.next_image = 0
+
+    def order() -> np.ndarray:
+        # One permutation an image: a single draw for the batch might not give the same numbers for another batch size.
+        nonlocal drawn
+        drawn += 1
+        return rng.permutation(layout.patches)
 
     def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
-        # One permutation an image: a single draw for the batch might not give the same numbers for another batch size.
-        chosen = np.stack([rng.permutation(layout.patches) < kept for _ in x])
+        nonlocal rng, drawn
+        if backbone.next_image < drawn:  # images that passed before: from the beginning, as a generator does not go back
+            rng, drawn = np.random.default_rng(seed), 0
+        while drawn < backbone.next_image:
+            order()
+        chosen = np.stack([order() < kept for _ in x])
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         layout.patch_tokens(keep, dim=1).copy_(torch.from_numpy(chosen))
         return x[keep].unflatten(0, (len(x), -1)) if mode == "remove" else x.masked_fill(~keep[..., None], 0)

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import os
 import signal
 from contextlib import contextmanager
@@ -17,17 +18,24 @@ from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
 from helpers import capture as module
+from helpers import interventions
+from helpers import registers as registers_module
 from helpers.capture import (
     QKV,
     AttentionEntropy,
     ClsAttention,
+    ClsParts,
+    ClsRenormalised,
+    ClsTokens,
     Feature,
     FinalTokens,
+    HighestToken,
     MlpNeuronMax,
     NeuronActivation,
     OnPatches,
     OnQKV,
     Output,
+    PatchContributions,
     PatchNorms,
     Pooled,
     QKVNorms,
@@ -648,6 +656,122 @@ def test_out_of_memory_halves_the_batch_and_goes_on(backbone, error):
     ):
         got = capture(backbone, x, chosen, batch_size=5)
     assert tried == [5, 3, 2, 2, 1, 2] and [str(w.message)[-1] for w in said] == ["3", "2"]
+    for key in whole:
+        torch.testing.assert_close(got[key], whole[key])
+
+
+def grid_mean(x):
+    return x.mean(dim=(1, 2))
+
+
+# An example of every reducer and intervention; the test below fails for one that is not here.
+REDUCERS = {
+    PatchNorms: lambda b: PatchNorms(),
+    TokenNorms: lambda b: TokenNorms(),
+    ClsAttention: lambda b: ClsAttention("all"),
+    AttentionEntropy: lambda b: AttentionEntropy(),
+    FinalTokens: lambda b: FinalTokens(),
+    Pooled: lambda b: Pooled(),
+    ClsTokens: lambda b: ClsTokens(),
+    HighestToken: lambda b: HighestToken(),
+    ClsParts: lambda b: ClsParts("all"),
+    ClsRenormalised: lambda b: ClsRenormalised("all"),
+    PatchContributions: lambda b: PatchContributions("all"),
+    Feature: lambda b: Feature(),
+    Output: lambda b: Output(),
+    SelectedTokens: lambda b: SelectedTokens(positions(b, 7)),
+    SelectedPixels: lambda b: SelectedPixels(positions(b, 7)),
+    QKVNorms: lambda b: QKVNorms("all"),
+    QKV: lambda b: QKV("all"),
+    OnQKV: lambda b: OnQKV("mean_key", grid_mean),
+    MlpNeuronMax: lambda b: MlpNeuronMax(),
+    NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
+    OnPatches: lambda b: OnPatches("mean", grid_mean),
+    registers_module._NeuronMeans: lambda b: registers_module._NeuronMeans(
+        0, torch.rand(7, b.layout.patches) < 0.2, "paper", True
+    ),
+}
+NEURONS = [(0, 1), (0, 5), (1, 2)]
+INTERVENTIONS = {
+    interventions.appended_registers: [{"count": 2, "init": init} for init in interventions.INITS],
+    interventions.dropped_patches: [{"rate": 0.5, "mode": mode} for mode in interventions.MODES],
+    interventions.moved_positions: [{"sources": list(range(15, -1, -1))}],
+    registers_module.test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in interventions.INITS],
+    registers_module.ablated_neurons: [{"neurons": NEURONS}],
+}
+CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]
+
+
+def below(kind):
+    """Its subclasses in this project that can be made, those of subclasses too."""
+    for sub in kind.__subclasses__():
+        yield from below(sub)
+        if sub.__module__.startswith("helpers") and inspect.isfunction(sub.reduce) and sub.reduce is not Reducer.reduce:
+            yield sub
+
+
+def test_every_reducer_and_intervention_has_an_example():
+    assert set(below(Reducer)) == REDUCERS.keys()
+    managers = {
+        f
+        for m in (interventions, registers_module)
+        for f in vars(m).values()
+        if inspect.isfunction(f) and f.__module__ == m.__name__ and inspect.isgeneratorfunction(inspect.unwrap(f))
+    }
+    assert managers == INTERVENTIONS.keys()
+
+
+def out_of_memory_after_everything(backbone, images):
+    """The memory is full when all hooks of a pass have seen what they wait for."""
+
+    def full(_, inputs, output):
+        if len(inputs[0]) > images:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    return backbone.model.register_forward_hook(full)
+
+
+class Added:
+    """A summary that adds up what it gets."""
+
+    def __init__(self):
+        self.images, self.total = 0, 0.0
+
+    def update(self, values):
+        self.images, self.total = self.images + len(values), self.total + values.double().sum(0)
+
+
+@vit
+@pytest.mark.parametrize("kind", REDUCERS, ids=lambda kind: kind.__name__)
+def test_out_of_memory_counts_nothing_twice(backbone, kind):
+    """Every reducer gives the same, and tells a summary of each image once, when a batch has to pass again in parts."""
+    torch.manual_seed(0)
+    x, reducer = pixels(backbone, 7), REDUCERS[kind](backbone)
+    whole = capture(backbone, x, [reducer])
+    sums = {key: [Added()] for key in reducer.keys}
+    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
+        got = capture(backbone, x, [reducer], batch_size=5)
+    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
+        capture(backbone, x, [reducer], batch_size=5, into=sums)
+    for key, value in whole.items():
+        torch.testing.assert_close(got[key], value)
+        assert sums[key][0].images == 7
+        torch.testing.assert_close(sums[key][0].total, value.double().sum(0), rtol=1e-5, atol=1e-4)
+
+
+@vit
+@pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
+def test_out_of_memory_changes_no_intervention(backbone, change, arguments):
+    """Every intervention does to each image what it does without, when a batch has to pass again in parts."""
+    x, reducers = pixels(backbone, 7), [TokenNorms(), Output()]
+    with change(backbone, **arguments):
+        whole = capture(backbone, x, reducers)
+    with (
+        change(backbone, **arguments),
+        out_of_memory_after_everything(backbone, 2),
+        pytest.warns(UserWarning, match="do not fit"),
+    ):
+        got = capture(backbone, x, reducers, batch_size=5)
     for key in whole:
         torch.testing.assert_close(got[key], whole[key])
 
