@@ -31,6 +31,7 @@ class Backbone:
         pretrained: False for random weights; True for the controls, whose weights are constructed.
         next_image: index of the first image of the next forward pass, for what treats each image in its own way. `capture` sets
             it; otherwise a pass that ends without an error counts its images on.
+        interventions: name and arguments of each that is active, the outermost first (see helpers/interventions.py).
     """
 
     name: str
@@ -41,6 +42,7 @@ class Backbone:
     transform: Callable[[Image.Image], Tensor]
     pretrained: bool
     next_image: int = 0
+    interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
 
     family: ClassVar[str]
     embed: ClassVar[nn.Module]  # its output: the patch embedding before the position embedding

@@ -1,11 +1,15 @@
 """interventions: context managers that change a forward pass for as long as they last, and then undo themselves.
 
 Each hooks the tokens that enter block 0, or the patches before they get their position, and sets the backbone's layout to what
-the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first.
+the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first. All are
+made with `intervention`, so that `capture_shards` knows inside of which its shards were made.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +22,28 @@ INITS, MODES = ("zeros", "mean", "normal"), ("remove", "zero")
 REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
 
 
-@contextmanager
+def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., AbstractContextManager[Backbone]]:
+    """What makes a context manager of `change(backbone, ...)`, and tells in `backbone.interventions` that it is active."""
+    managed, signature = contextmanager(change), inspect.signature(change)
+
+    @wraps(change)
+    @contextmanager
+    def manager(*args: Any, **options: Any) -> Iterator[Backbone]:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        backbone, arguments = given.args[0], {key: value for key, value in given.arguments.items() if key != "backbone"}
+        before = backbone.interventions
+        with managed(*args, **options):
+            backbone.interventions = (*before, (change.__name__, arguments))
+            try:
+                yield backbone
+            finally:
+                backbone.interventions = before
+
+    return manager
+
+
+@intervention
 def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0) -> Iterator[Backbone]:
     """Append `count` untrained tokens after the patches of every image, before block 0 (in CLIP after ln_pre).
 
@@ -60,7 +85,7 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
             backbone.layout = layout
 
 
-@contextmanager
+@intervention
 def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed: int = 0) -> Iterator[Backbone]:
     """Drop a random share of the patches before block 0; [CLS], registers and appended tokens stay (SORTS, section 7.7).
 
@@ -110,7 +135,7 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
             backbone.layout = layout
 
 
-@contextmanager
+@intervention
 def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " patch"]) -> Iterator[Backbone]:
     """Give the patches position embeddings of other patches, while what they show stays where it is.
 

@@ -9,7 +9,7 @@ from 0. Where that paper's text and its code differ, an option says which is mea
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from helpers.backbone import Backbone
 from helpers.capture import Reducer, TokenNorms, capture
-from helpers.interventions import appended_registers
+from helpers.interventions import appended_registers, intervention
 from helpers.measures.norms import threshold
 from helpers.tokens import TokenLayout
 
@@ -113,7 +113,7 @@ def find_register_neurons(
     return [RegisterNeuron(*units[i], *row) for i, row in zip(order.tolist(), rows, strict=True)]
 
 
-@contextmanager
+@intervention
 def test_time_registers(
     backbone: Backbone, neurons: Neurons, count: int = 1, init: str = "zeros", clear: str = "patches", seed: int = 0
 ) -> Iterator[Backbone]:
@@ -142,7 +142,7 @@ def test_time_registers(
         yield backbone
 
 
-@contextmanager
+@intervention
 def ablated_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
     """Set `neurons` to zero at every token, with no token added.
 

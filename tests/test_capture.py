@@ -13,6 +13,7 @@ import open_clip
 import pytest
 import timm
 import torch
+from conftest import INTERVENTIONS
 from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
@@ -690,14 +691,6 @@ REDUCERS = {
     registers_module._NeuronMeans: lambda b: registers_module._NeuronMeans(
         0, torch.rand(7, b.layout.patches) < 0.2, "paper", True
     ),
-}
-NEURONS = [(0, 1), (0, 5), (1, 2)]
-INTERVENTIONS = {
-    interventions.appended_registers: [{"count": 2, "init": init} for init in interventions.INITS],
-    interventions.dropped_patches: [{"rate": 0.5, "mode": mode} for mode in interventions.MODES],
-    interventions.moved_positions: [{"sources": list(range(15, -1, -1))}],
-    registers_module.test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in interventions.INITS],
-    registers_module.ablated_neurons: [{"neurons": NEURONS}],
 }
 CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]
 
