@@ -449,6 +449,7 @@ def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
         largest.append(self.numel())
         return softmax(self, dim)
 
+    module._kernel("cpu")
     monkeypatch.setattr(torch.Tensor, "softmax", watched)
     fused = module._fused(q, k, 0.25)
     assert largest == []
@@ -459,6 +460,28 @@ def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
     logits = q.double() @ k.double().mT * 0.25
     torch.testing.assert_close(fused[1].double(), logits.logsumexp(-1), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(fused[0].double(), logits.softmax(-1) @ k.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("broken", ["missing", "other arguments", "other numbers"])
+def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypatch, broken):
+    """It is no public function of torch: another version may lack it, or mean another thing by it."""
+
+    class Ops:
+        if broken != "missing":
+
+            def _scaled_dot_product_flash_attention_for_cpu(self, q, k, v, scale):
+                if broken == "other arguments":
+                    raise TypeError("unexpected argument")
+                return q, (q @ k.mT * scale).logsumexp(-1) / 2
+
+    wanted = module._fused(q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25)
+    module._kernel.cache_clear()
+    monkeypatch.setattr(torch.ops, "aten", Ops())
+    try:
+        for got, want in zip(module._fused(q, k, 0.25), wanted, strict=True):
+            torch.testing.assert_close(got, want)
+    finally:
+        module._kernel.cache_clear()
 
 
 def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
@@ -808,6 +831,12 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
         ({"engine": "spark"}, "unknown engine 'spark'"),
         ({"reducers": [PatchNorms((12,))]}, "no block 12 in 'vit_tiny_patch16_224'; choose 'all' or from -12 to 11"),
         ({"reducers": [PatchNorms("last")]}, "no block 'l'"),
+        (
+            {"reducers": [PatchNorms(())]},
+            r"PatchNorms\(blocks=\(\)\) looks at no block of 'vit_tiny_.*; choose 'all' or from -12 to 11",
+        ),
+        ({"dtype": torch.float64}, "dtype torch.float64; choose torch.float32, torch.bfloat16 or torch.float16"),
+        ({"dtype": torch.int8}, "dtype torch.int8; choose"),
         ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "two reducers return 'patch_norms'"),
         ({"images": torch.full((2, 3, 64, 64), torch.nan)}, r"PatchNorms\(.*NaN or infinity in 'patch_norms' for images 0 to 1"),
     ],
@@ -908,6 +937,24 @@ def test_one_model_after_another(tmp_path, monkeypatch):
     torch.testing.assert_close(found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"])
     assert (found.layout, found.depth, found.parameters) == (backbone.layout, backbone.depth, backbone.parameters)
     assert found.source == backbone.describe() and found.resolution == "240 x 240 px"
+
+
+def test_a_model_of_another_size_is_loaded_once(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(
+        module, "load_backbone", lambda *args, **options: loaded.append(load_backbone(*args, **options)) or loaded[-1]
+    )
+    names = ["control-clean", "scratch-reg0"]
+    captured, _ = capture_each(names, load_images("scenes", 1, 0), [PatchNorms()], image_size=70)
+    assert [backbone.name for backbone in loaded] == names
+    assert [c.image_size for c in captured.values()] == [(64, 64), (64, 64)]
+
+
+@vit
+def test_summaries_may_come_from_a_generator(backbone):
+    x, added = pixels(backbone, 5), [Added(), Added()]
+    capture(backbone, x, [PatchNorms()], into={"patch_norms": (one for one in added)}, batch_size=2)
+    assert [one.images for one in added] == [5, 5]
 
 
 def test_every_model_has_reducers_and_an_intervention_of_its_own():
