@@ -22,6 +22,7 @@ from helpers.capture import ClsAttention, FinalTokens, MlpNeuronMax, OnPatches, 
 from helpers.images import load_images
 from helpers.measures.accumulators import Histogram, Moments, Quantiles, TopK
 from helpers.models import load_backbone
+from helpers.registers import find_register_neurons
 from helpers.shards import capture_shards
 
 
@@ -166,6 +167,11 @@ def test_random_weights_and_interventions_survive(ray, images, module, intervent
     for key, value in wanted.items():
         np.testing.assert_array_equal(values[key], value.numpy())
     assert not torch.equal(wanted["final_tokens"], plain)
+
+
+def test_register_neurons_are_those_of_one_process(ray, backbone, images):
+    search = {"top_k": 20, "batch_size": 2}
+    assert find_register_neurons(backbone, images, **search, engine="ray") == find_register_neurons(backbone, images, **search)
 
 
 class NoMerge:
