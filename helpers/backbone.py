@@ -29,6 +29,9 @@ class Backbone:
         image_size, patch_size: (height, width) in pixels.
         transform: PIL RGB image -> normalised pixels (3, height, width).
         pretrained: False for random weights; True for the controls, whose weights are constructed.
+        next_image: index of the first image of the next forward pass, for what treats each image in its own way. `capture` sets
+            it; otherwise a pass that ends without an error counts its images on.
+        interventions: name and arguments of each that is active, the outermost first (see helpers/interventions.py).
     """
 
     name: str
@@ -38,6 +41,8 @@ class Backbone:
     patch_size: tuple[int, int]
     transform: Callable[[Image.Image], Tensor]
     pretrained: bool
+    next_image: int = 0
+    interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
 
     family: ClassVar[str]
     embed: ClassVar[nn.Module]  # its output: the patch embedding before the position embedding
@@ -49,7 +54,9 @@ class Backbone:
 
     def __call__(self, pixels: Float[Tensor, "image 3 height width"]) -> Any:
         """What the model returns: class logits where the checkpoint has a head, else its feature."""
-        return self.model(pixels)
+        output = self.model(pixels)
+        self.next_image += len(pixels)
+        return output
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """`image` as this model's training saw it; at another image size it is resized to that size without a margin."""

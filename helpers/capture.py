@@ -6,15 +6,17 @@ one copy a batch brings the result to the CPU. No matrix of all queries by all k
 A reducer is a small class: the `point` of a block it watches (see Backbone.watch), the `keys` it returns, and `reduce`,
 which turns what it sees in one block into one tensor a key. `blocks` is "all", a sequence of block indices (negative ones
 count from the end), or one index, which leaves the block dimension away. A reducer that treats every image in its own way
-says by `of` what it is for one batch.
+says by `of` what it is for one batch. It keeps nothing between batches: a batch that does not fit into memory passes again in
+parts, after hooks have seen it. What adds up is a summary, which gets each image once (`into` of `capture`).
 """
 
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -31,6 +33,7 @@ from helpers.tokens import TokenLayout
 
 Blocks = str | int | Sequence[int]
 ROWS = 2**20  # numbers in one chunk of attention rows: 4 MB in float32, which a cache holds
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
 PARTS = ("patches", "registers", "cls", "bias", "skip")  # of [CLS] after an attention layer; the first three are attended to
 
@@ -51,7 +54,8 @@ class Reducer:
     blocks: Blocks
 
     def reduce(self, x: Any, layout: TokenLayout) -> tuple[Tensor, ...]:
-        """One tensor (image, ...) for each key, from what passes `point` in one block."""
+        """One tensor (image, ...) for each key, from what passes `point` in one block, and from nothing else: the same images may
+        pass more than once."""
         raise NotImplementedError
 
     def check(self, images: int, layout: TokenLayout) -> None:
@@ -483,8 +487,9 @@ def capture(
     dtype: torch.dtype = torch.float32,
     workers: int | None = None,
     progress: bool | None = None,
-    into: Mapping[str, Sequence[Accumulator]] = MappingProxyType({}),
+    into: Mapping[str, Iterable[Accumulator]] = MappingProxyType({}),
     engine: str = "local",
+    first: int = 0,
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
 
@@ -494,12 +499,14 @@ def capture(
         batch_size: images in one forward pass; the result does not depend on it (beyond float rounding). Where they do not
             fit into memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
-        dtype: float32, or bfloat16 or float16 for mixed precision (autocast). What is returned is float32.
+        dtype: float32, or bfloat16 or float16 for mixed precision (autocast); no other. What is returned is float32.
         workers: processes that load images, 0 for this one; on a GPU one a core unless given, at most 16, else none.
         progress: show a progress bar; only in a terminal unless given.
         into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
             returned, so memory does not grow with the images; helpers/shards.py keeps what is to be kept on disk.
         engine: "local", or "ray" for a Ray cluster (helpers/cluster.py); summaries then need `empty` and `merge`.
+        first: where the first of the images stands in a larger set that is captured in parts, for interventions that treat each
+            image in its own way.
 
     Returns:
         key -> float32 CPU tensor, first dimension image.
@@ -510,7 +517,7 @@ def capture(
         ValueError: no images, an unfit image size, block or reducer, a [CLS] row asked of a model without [CLS], positions that
             do not fit the images or the grid, or NaN or infinity in what a reducer returns.
     """
-    layout, total = backbone.layout, len(images)
+    layout, total, into = backbone.layout, len(images), {key: list(summaries) for key, summaries in into.items()}
     wanted = _plan(backbone, reducers, total)
     if unknown := into.keys() - {key for reducer in reducers for key in reducer.keys}:
         raise ValueError(f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does")
@@ -523,6 +530,8 @@ def capture(
         )
     if isinstance(images, Tensor) and not images.is_floating_point():
         raise ValueError(f"pixels of type {images.dtype}; capture takes normalised floats, or PIL images to normalise by itself")
+    if dtype not in DTYPES:
+        raise ValueError(f"capture does not run in dtype {dtype}; choose {', '.join(map(str, DTYPES[:-1]))} or {DTYPES[-1]}")
     if engine == "ray":
         from helpers.cluster import capture_ray  # here, since Ray is optional
 
@@ -549,6 +558,7 @@ def capture(
         span = start, start + len(pixels)
         with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=mixed):
             outputs.seen.clear()
+            backbone.next_image = first + start
             backbone(pixels.to(device, torch.float32, non_blocking=True))
         return outputs.of(len(pixels))
 
@@ -645,13 +655,10 @@ def capture_each(
     captured, not_run = {}, {}
     for name in names:
         try:
-            backbone = load_backbone(name, whole=whole)
+            backbone = load_backbone(name, image_size=image_size, whole=whole, fit=True)
         except ModelUnavailable as error:
             not_run[name] = str(error)
             continue
-        if image_size is not None:
-            rows, columns = (max(1, image_size // patch) * patch for patch in backbone.patch_size)
-            backbone = load_backbone(name, image_size=(rows, columns), whole=whole)
         with intervention(backbone):
             captured[name] = Captured(
                 capture(backbone, images, reducers(name) if callable(reducers) else reducers, **options),
@@ -683,6 +690,8 @@ def _indices(backbone: Backbone, reducer: Reducer) -> list[int]:
     """The blocks of a reducer, counted from 0."""
     depth, blocks = backbone.depth, reducer.blocks
     chosen = range(depth) if blocks == "all" else [blocks] if isinstance(blocks, int) else list(blocks)
+    if not chosen:
+        raise ValueError(f"{reducer} looks at no block of '{backbone.name}'; choose 'all' or from -{depth} to {depth - 1}")
     for block in chosen:
         if not isinstance(block, int) or not -depth <= block < depth:
             raise ValueError(f"no block {block!r} in '{backbone.name}'; choose 'all' or from -{depth} to {depth - 1}")
@@ -790,12 +799,27 @@ def _to_cpu(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], Callable[[], 
 
 def _fused(q: Tensor, k: Tensor, scale: float) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
     """For each query the mean of the keys under its attention, and the logsumexp of its logits."""
-    if q.device.type == "cpu":
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, scale=scale)
-    if q.device.type == "cuda":
+    return (_kernel(q.device.type) or _by_rows)(q, k, scale)
+
+
+@lru_cache
+def _kernel(device: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] | None:
+    """Fused attention that tells the logsumexp, which no public function of torch does; None where this torch has none for such a
+    device, or one that tells other numbers."""
+
+    def fused(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        if device == "cpu":
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, scale=scale)
         mean, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, k, None, True, scale=scale)
         return mean, total[..., : q.shape[-2]]  # it is padded to whole warps
-    return _by_rows(q, k, scale)
+
+    q, k = (torch.linspace(-2, 2, 2 * n * 16, device=device).view(1, 2, n, 16) for n in (5, 7))
+    try:
+        found = fused(q, k, 0.25)
+        alike = all(torch.allclose(x, y, atol=1e-2) for x, y in zip(found, _by_rows(q, k, 0.25), strict=True))
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return None
+    return fused if alike else None
 
 
 def _by_rows(q: Tensor, k: Tensor, scale: float) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:

@@ -56,13 +56,17 @@ class Value:
 
 @dataclass(frozen=True)
 class Test:
-    """One comparison of a named value with a margin, for every model or for one."""
+    """One comparison of a named value with a finite margin, for every model or for one."""
 
     __test__ = False  # pytest must not collect it
     value: str
     op: str
     margin: float
     model: str | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.margin):
+            raise ValueError(f"{self.value} {self.op} {self.margin}: a margin is a finite number")
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""

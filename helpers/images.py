@@ -25,7 +25,7 @@ import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float32, Int64
 from PIL import Image, ImageChops, ImageOps, ImageStat
 from torchvision.transforms import v2
 
@@ -68,12 +68,16 @@ _GREY = 128  # of the frame of a padded image
 _UNDECODABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
 
 
+class _NoWhite(ValueError):
+    """Numbers in a file that are no brightness, as nobody says which of them is white."""
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Images(Sequence[Image.Image]):
     """A sequence of PIL RGB images with ground truth, one entry per image in the same order everywhere.
 
     An image is read and decoded each time it is asked for: EXIF orientation applied, grey, palette, CMYK and 16-bit images made
-    8-bit RGB, alpha dropped.
+    8-bit RGB, alpha dropped. A slice is the Images of its indices, as `select` gives them.
 
     Attributes:
         name: the name it was loaded by, with '+KIND:SEVERITY' for each corruption and '+KIND' for each change; 'A and B' for two
@@ -87,6 +91,8 @@ class Images(Sequence[Image.Image]):
         columns: the data set's other columns, one value per image.
         seed: of the choice of images (scenes: of the drawing).
         skipped: ids of chosen images that do not decode and were left out.
+        contents: what tells the pictures apart as they were loaded, before any corruption or change: digests of their pixels;
+            None where nobody looked at them.
     """
 
     name: str
@@ -99,12 +105,13 @@ class Images(Sequence[Image.Image]):
     columns: dict[str, list[Any]] = field(default_factory=dict)
     seed: int = 0
     skipped: list[str] = field(default_factory=list)
+    contents: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, index: int) -> Image.Image:
-        return self.read(range(len(self))[index])
+    def __getitem__(self, index: int | slice) -> "Image.Image | Images":
+        return self.select(range(len(self))[index]) if isinstance(index, slice) else self.read(range(len(self))[index])
 
     def __repr__(self) -> str:
         return f"Images({self.name!r}, {len(self)} images, seed {self.seed}, digest {self.digest})"
@@ -194,6 +201,7 @@ class Images(Sequence[Image.Image]):
             boxes=None if self.boxes is None else _at(self.boxes, kept),
             masks=None if self.masks is None else _at(self.masks, kept),
             columns={key: [values[index] for index in kept] for key, values in self.columns.items()},
+            contents=None if self.contents is None else [self.contents[index] for index in kept],
         )
 
     def __add__(self, other: "Images") -> "Images":
@@ -219,14 +227,20 @@ class Images(Sequence[Image.Image]):
             columns={key: [*self.columns[key], *other.columns[key]] for key in self.columns if key in other.columns},
             seed=self.seed,
             skipped=list(dict.fromkeys([*self.skipped, *other.skipped])),
+            contents=None if self.contents is None or other.contents is None else [*self.contents, *other.contents],
         )
 
     def require_labels(self) -> Int64[np.ndarray, " image"]:
         """The labels, for what cannot do without one for each image.
 
         Raises:
-            ValueError: no labels, or images without one.
+            ValueError: no labels, a column 'label' that holds none, or images without one.
         """
+        if self.labels is None and (others := [value for value in self.columns.get("label", ()) if value is not None]):
+            held = {list: "lists", float: "numbers with a fraction"}.get(type(others[0]), "no labels")
+            raise ValueError(
+                f"the column 'label' of {self.name!r} holds {held}, such as {others[0]!r}; give whole numbers from 0, or text"
+            )
         if self.labels is None:
             raise ValueError(f"data set {self.name!r} has no labels; choose one that has them, such as 'scenes'")
         missing = np.flatnonzero(self.labels == -1)
@@ -270,8 +284,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
 
     The id of an image is its path below the folder; in a table, the first column of `_ID_COLUMNS` or else the image's own
     file name, where that is given and different in every row; else the first 16 hex digits of the SHA-1 of its bytes.
-    Boxes come from a column 'boxes', labels from the column 'label' or else the first of type `ClassLabel`; class names from
-    that type, the labels themselves (text), or a column 'name'.
+    Boxes come from a column 'boxes', labels from the column 'label' (whole numbers, text, or true and false) or else the first of
+    type `ClassLabel`; class names from that type, the labels themselves (text), or a column 'name'.
 
     Args:
         name: 'scenes' (endless, so it needs n), 'photographs' (those that scikit-image carries), 'hf:OWNER/NAME/SPLIT' (without
@@ -282,7 +296,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
         seed: of the choice; for scenes, of the drawing.
 
     Raises:
-        ValueError: unknown name, n below 1 or above the size of the set, no images, more than 1 % of the chosen ones undecodable.
+        ValueError: unknown name, n below 1 or above the size of the set, no images, more than 1 % of the chosen ones undecodable,
+            boxes that are none, a label below -1.
         FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
     """
     check_name(name)
@@ -296,12 +311,14 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
 
 
 def load_train_test(train: str, test: str, n_train: int, n: int, seed: int = 0, by: str | None = None) -> tuple[Images, Images]:
-    """Load images to learn on and images to test on: two sets that share no image, every image with a label.
+    """Load images to learn on and images to test on: two sets that share no picture, every image with a label.
 
-    Where both names are the same, one choice of n_train + n images is divided: the first n_train are for training. With `by`
-    whole groups of images stay together; the groups are taken in a seeded order, and the cut is where the number of training
-    images comes nearest to n_train. Two data sets are each loaded with the seed. Images that do not decode are missing from
-    their set (from the test set, where one choice is divided).
+    Two images are the same picture where all their pixels are, whatever their names and files.
+
+    Where both names are the same, one choice of n_train + n images is divided: the first n_train are for training, and copies of
+    a picture stay with the first of them. With `by` whole groups of images stay together; the groups are taken in a seeded order,
+    and the cut is where the number of training images comes nearest to n_train. Two data sets are each loaded with the seed.
+    Images that do not decode are missing from their set (from the test set, where one choice is divided).
 
     Args:
         train, test: names as for `load_images`.
@@ -311,7 +328,8 @@ def load_train_test(train: str, test: str, n_train: int, n: int, seed: int = 0, 
 
     Raises:
         ValueError: what `load_images` refuses; n_train or n below 1; images without labels; different classes; no such column,
-            a row without a value in it, or a value in both data sets; one group only; the same image in both data sets.
+            a row without a value in it, or a value in both data sets; one group only; the same picture in both data sets, or
+            under two values of `by`.
         FileNotFoundError: as `load_images`.
     """
     if min(n_train, n) < 1:
@@ -326,9 +344,8 @@ def load_train_test(train: str, test: str, n_train: int, n: int, seed: int = 0, 
     for images in (learnt, tested):
         images.require_labels()
     _check_classes(learnt, tested)
-    # The same id may well stand for two images ('cat/1.png' of two folders).
-    same = [id for id in set(learnt.ids) & set(tested.ids) if learnt[learnt.ids.index(id)] == tested[tested.ids.index(id)]]
-    if same:
+    there = set(tested.contents)
+    if same := [id for id, content in zip(learnt.ids, learnt.contents, strict=True) if content in there]:
         raise ValueError(f"{len(same)} images lie in both {train!r} and {test!r}, such as {min(same)!r}; give one name for both")
     if by is not None and (groups := set(_groups(learnt, by)) & set(_groups(tested, by))):
         raise ValueError(f"{by} {min(groups)!r} lies in both {train!r} and {test!r}; choose data sets that share no {by}")
@@ -337,9 +354,18 @@ def load_train_test(train: str, test: str, n_train: int, n: int, seed: int = 0, 
 
 def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " image"]:
     """True for about the first `n` images, whole groups of the column `by` in a seeded order; neither side is empty."""
-    group = np.arange(len(images))
+    first: dict[str, int] = {}  # of each picture
+    copied = [first.setdefault(content, index) for index, content in enumerate(images.contents)]
+    group = np.unique(copied, return_inverse=True)[1]
     if by is not None:
-        hashes = [hashlib.sha256(f"{images.seed}:{value}".encode()).hexdigest() for value in _groups(images, by)]
+        values = _groups(images, by)
+        for index, original in enumerate(copied):
+            if values[index] != values[original]:
+                raise ValueError(
+                    f"{images.name!r} has the same picture as {images.ids[original]!r} and {images.ids[index]!r} with different "
+                    f"values of {by!r}; remove one of them, or choose another column"
+                )
+        hashes = [hashlib.sha256(f"{images.seed}:{value}".encode()).hexdigest() for value in values]
         group = np.unique(hashes, return_inverse=True)[1]
     ends = np.bincount(group).cumsum()  # the number of images in the first 1, 2, ... groups
     if len(ends) < 2:
@@ -378,11 +404,11 @@ class _Lazy(Sequence):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> Any:
-        return self.compute(range(self.length)[index])
+    def __getitem__(self, index: int | slice) -> Any:
+        return _at(self, range(self.length)[index]) if isinstance(index, slice) else self.compute(range(self.length)[index])
 
 
-def _at(values: Sequence, kept: list[int]) -> _Lazy:
+def _at(values: Sequence, kept: Sequence[int]) -> _Lazy:
     return _Lazy(len(kept), lambda index: values[kept[index]])
 
 
@@ -396,9 +422,10 @@ def _joined(first: Sequence, second: Sequence) -> _Lazy:
 def _scenes(n: int | None, seed: int) -> Images:
     if n is None:
         raise ValueError("'scenes' has no end; give the number of images n")
+    ids = [f"scene-{seed}-{index:05d}" for index in range(n)]
     return Images(
         name="scenes",
-        ids=[f"scene-{seed}-{index:05d}" for index in range(n)],
+        ids=ids,
         # Models are run one after another over the same scenes; drawing one takes as long as a small model.
         read=lru_cache(SCENES_KEPT)(lambda index: Image.fromarray(draw_scene(seed, index).pixels)),
         labels=np.array([scene_label(seed, index) for index in range(n)], dtype=np.int64),
@@ -406,6 +433,7 @@ def _scenes(n: int | None, seed: int) -> Images:
         boxes=_Lazy(n, lambda index: draw_scene(seed, index).boxes),
         masks=_Lazy(n, lambda index: draw_scene(seed, index).masks),
         seed=seed,
+        contents=ids,  # each is another one
     )
 
 
@@ -418,15 +446,20 @@ def _choose(dataset: datasets.Dataset, name: str, n: int | None, seed: int) -> I
     ids = _ids(dataset, image)
     order = sorted(range(len(ids)), key=lambda row: hashlib.sha256(f"{seed}:{ids[row]}".encode()).digest())[:n]
     pixels = dataset.select_columns(image)
-    broken = {row for row in order if not _decodes(pixels[row][image])}
-    skipped = [ids[row] for row in order if row in broken]
+    contents, skipped, reason = {}, [], ""
+    for row in order:
+        try:
+            contents[row] = _content(_decode(pixels[row][image]))
+        except _UNDECODABLE as error:
+            skipped.append(ids[row])
+            reason = reason or (f"{error}; " if isinstance(error, _NoWhite) else "")
     if skipped:
         named = ", ".join(skipped[:10]) + (", ..." if len(skipped) > 10 else "")
-        message = f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {named}"
+        message = f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {named}; {reason}"
         if len(skipped) > len(order) / 100:
-            raise ValueError(f"{message}; more than 1 % is too many, repair or remove them")
-        warnings.warn(f"{message}; they are skipped", stacklevel=3)
-    order = [row for row in order if row not in broken]
+            raise ValueError(f"{message}more than 1 % is too many, repair or remove them")
+        warnings.warn(f"{message}they are skipped", stacklevel=3)
+    order = list(contents)
 
     labels, class_names, label_column = _labels(dataset)
     chosen = dataset.select(order)
@@ -434,7 +467,7 @@ def _choose(dataset: datasets.Dataset, name: str, n: int | None, seed: int) -> I
     images = [key for key, feature in chosen.features.items() if isinstance(feature, datasets.Image)]
     boxes = None
     if "boxes" in chosen.features:
-        boxes = [np.array(corners or [], dtype=np.float32).reshape(-1, 4) for corners in chosen["boxes"]]
+        boxes = [_boxes(corners, ids[row]) for row, corners in zip(order, chosen["boxes"], strict=True)]
     return Images(
         name=name,
         ids=[ids[row] for row in order],
@@ -445,7 +478,21 @@ def _choose(dataset: datasets.Dataset, name: str, n: int | None, seed: int) -> I
         columns={key: list(chosen[key]) for key in chosen.features if key not in (*images, label_column, "boxes")},
         seed=seed,
         skipped=skipped,
+        contents=list(contents.values()),
     )
+
+
+def _boxes(corners: list | None, id: str) -> Float32[np.ndarray, "object 4"]:
+    """The boxes of one image. Raises ValueError where they are none."""
+    if shapes := {np.shape(box) for box in corners or ()} - {(4,)}:
+        wrong = f"hold something of shape {min(shapes)}"
+    else:
+        boxes = np.array(corners or np.empty((0, 4)), dtype=np.float32)
+        bad = boxes[~(np.isfinite(boxes).all(axis=1) & (boxes[:, :2] <= boxes[:, 2:]).all(axis=1))]
+        if not len(bad):
+            return boxes
+        wrong = f"hold {bad[0].tolist()}"
+    raise ValueError(f"the boxes of {id!r} {wrong}; give [xmin, ymin, xmax, ymax] in pixels for each object")
 
 
 def _image_column(dataset: datasets.Dataset, name: str) -> str:
@@ -487,7 +534,7 @@ def _labels(dataset: datasets.Dataset) -> tuple[np.ndarray | None, list[str] | N
         key: feature for key, feature in dataset.features.items() if isinstance(feature, datasets.Value | datasets.ClassLabel)
     }
     column = next((key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)), None)
-    if "label" in features and re.match("u?int|string", features["label"].dtype):
+    if "label" in features and re.match("u?int|string|bool", features["label"].dtype):
         column = "label"
     if column is None:
         return None, None, None
@@ -500,7 +547,10 @@ def _labels(dataset: datasets.Dataset) -> tuple[np.ndarray | None, list[str] | N
     elif "name" in features:
         pairs = dict(zip(values, dataset.data.column("name").to_pylist(), strict=True))
         names = [pairs[label] for label in range(len(pairs))] if set(pairs) == set(range(len(pairs))) else None
-    return np.array([-1 if value is None else value for value in values], dtype=np.int64), names, column
+    labels = np.array([-1 if value is None else value for value in values], dtype=np.int64)
+    if labels.min() < -1:
+        raise ValueError(f"label {labels.min()} in the column {column!r}: labels count from 0, with -1 for an image without one")
+    return labels, names, column
 
 
 def _photographs(_: str) -> datasets.Dataset:
@@ -597,19 +647,17 @@ def _decode(file: dict[str, Any] | None) -> Image.Image:
     """An image file as upright 8-bit RGB."""
     with Image.open(BytesIO(_file_bytes(file))) as opened:
         image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith("I;16"):  # Pillow would clip at 255
+        if image.mode.startswith("I;16") or (image.mode == "I" and opened.format in ("PPM", "PNG")):  # Pillow would clip at 255
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        if image.mode in ("I", "F"):
+            raise _NoWhite("it holds 32 bits a pixel, of which no white is known; save it with 8 or 16 bits")
         if image.mode == "P":  # a palette's transparency is understood by RGBA only
             image = image.convert("RGBA")
         return image.convert("RGB")
 
 
-def _decodes(file: dict[str, Any] | None) -> bool:
-    try:
-        _decode(file)
-    except _UNDECODABLE:
-        return False
-    return True
+def _content(image: Image.Image) -> str:
+    return hashlib.sha256(str(image.size).encode() + image.tobytes()).hexdigest()[:32]
 
 
 def _corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Image:

@@ -1,11 +1,15 @@
 """interventions: context managers that change a forward pass for as long as they last, and then undo themselves.
 
 Each hooks the tokens that enter block 0, or the patches before they get their position, and sets the backbone's layout to what
-the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first.
+the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first. All are
+made with `intervention`, so that `capture_shards` knows inside of which its shards were made.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +22,28 @@ INITS, MODES = ("zeros", "mean", "normal"), ("remove", "zero")
 REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
 
 
-@contextmanager
+def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., AbstractContextManager[Backbone]]:
+    """What makes a context manager of `change(backbone, ...)`, and tells in `backbone.interventions` that it is active."""
+    managed, signature = contextmanager(change), inspect.signature(change)
+
+    @wraps(change)
+    @contextmanager
+    def manager(*args: Any, **options: Any) -> Iterator[Backbone]:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        backbone, arguments = given.args[0], {key: value for key, value in given.arguments.items() if key != "backbone"}
+        before = backbone.interventions
+        with managed(*args, **options):
+            backbone.interventions = (*before, (change.__name__, arguments))
+            try:
+                yield backbone
+            finally:
+                backbone.interventions = before
+
+    return manager
+
+
+@intervention
 def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0) -> Iterator[Backbone]:
     """Append `count` untrained tokens after the patches of every image, before block 0 (in CLIP after ln_pre).
 
@@ -60,13 +85,14 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
             backbone.layout = layout
 
 
-@contextmanager
+@intervention
 def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed: int = 0) -> Iterator[Backbone]:
     """Drop a random share of the patches before block 0; [CLS], registers and appended tokens stay (SORTS, section 7.7).
 
-    Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th image that passes gets the k-th
-    choice of the seed, whatever the batch size, so enter anew for a second pass over the same images. With one seed, the
-    patches dropped at a higher rate include those dropped at a lower one, and appended registers change nothing in the choice.
+    Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th image of a capture gets the k-th
+    choice of the seed, whatever the batch size, and also where a batch passes again; outside of `capture` it is the k-th that
+    passes since entry. With one seed, the patches dropped at a higher rate include those dropped at a lower one, and appended
+    registers change nothing in the choice.
 
     Args:
         rate: share of the patches that are dropped, in [0, 1); 0 changes nothing, to the bit.
@@ -79,12 +105,23 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
         raise ValueError(f"rate {rate} is not in [0, 1); give the share of the patches to drop")
     if mode not in MODES:
         raise ValueError(f"mode is '{mode}'; choose one of {', '.join(MODES)}")
-    layout, rng = backbone.layout, np.random.default_rng(seed)
+    layout, rng, drawn = backbone.layout, np.random.default_rng(seed), 0
     kept = max(1, round((1 - rate) * layout.patches))
+    backbone.next_image = 0
+
+    def order() -> np.ndarray:
+        # One permutation an image: a single draw for the batch might not give the same numbers for another batch size.
+        nonlocal drawn
+        drawn += 1
+        return rng.permutation(layout.patches)
 
     def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
-        # One permutation an image: a single draw for the batch might not give the same numbers for another batch size.
-        chosen = np.stack([rng.permutation(layout.patches) < kept for _ in x])
+        nonlocal rng, drawn
+        if backbone.next_image < drawn:  # images that passed before: from the beginning, as a generator does not go back
+            rng, drawn = np.random.default_rng(seed), 0
+        while drawn < backbone.next_image:
+            order()
+        chosen = np.stack([order() < kept for _ in x])
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         layout.patch_tokens(keep, dim=1).copy_(torch.from_numpy(chosen))
         return x[keep].unflatten(0, (len(x), -1)) if mode == "remove" else x.masked_fill(~keep[..., None], 0)
@@ -98,7 +135,7 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
             backbone.layout = layout
 
 
-@contextmanager
+@intervention
 def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " patch"]) -> Iterator[Backbone]:
     """Give the patches position embeddings of other patches, while what they show stays where it is.
 

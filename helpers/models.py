@@ -16,6 +16,7 @@ import timm
 import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
+from huggingface_hub.utils import get_session
 from PIL import Image
 from safetensors import SafetensorError
 from timm.models.vision_transformer import VisionTransformer
@@ -31,6 +32,7 @@ CONTROL_DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation"
 # What `whole` replaces in the recipe of a timm model: both sides are resized on their own, and there is no margin.
 WHOLE = {"crop_mode": "squash", "crop_pct": 1.0}
 
+_silent = False  # whether the hub did not answer when it was last asked for weights
 _noise: int | None = None  # the seed of `rounding_noise`, inside it
 
 
@@ -45,6 +47,7 @@ def load_backbone(
     pretrained: bool = True,
     device: Any = None,
     whole: bool = False,
+    fit: bool = False,
 ) -> Backbone:
     """The model called `name`, at its own image size or at `image_size` (position embedding resampled by its library).
 
@@ -56,6 +59,7 @@ def load_backbone(
         device: where to put it; the CPU unless given.
         whole: preprocessing squashes the whole image to the model's size and crops nothing away, so that boxes in relative
             coordinates [0, 1] carry over; the model's own recipe unless given.
+        fit: `image_size` is rounded down to a multiple of the model's patch, at least one, where it else must be one.
 
     Raises:
         ModelUnavailable: the weights cannot be had here.
@@ -64,13 +68,13 @@ def load_backbone(
     check_name(name, pretrained)
     size = None if image_size is None else (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
     if name.startswith(CONTROL):
-        backbone = _load_control(name, size, whole)
+        backbone = _load_control(name, size, whole, fit)
     elif name.startswith(scratch.PREFIXES):
-        backbone = _load_scratch(name, size, whole)
+        backbone = _load_scratch(name, size, whole, fit)
     elif name.startswith(OPEN_CLIP):
-        backbone = _load_open_clip(name, size, pretrained, whole)
+        backbone = _load_open_clip(name, size, pretrained, whole, fit)
     else:
-        backbone = _load_timm(name, size, pretrained, whole)
+        backbone = _load_timm(name, size, pretrained, whole, fit)
     backbone.model.eval().requires_grad_(False).to(device)
     for key, value in backbone.model.state_dict().items():
         if not value.isfinite().all():
@@ -147,7 +151,7 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
     return TimmBackbone(name, model, layout, size, model.patch_embed.patch_size, transform, pretrained)
 
 
-def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool) -> Backbone:
+def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
     arch = name.partition(".")[0]
     if timm.models.is_model_in_modules(arch, ["eva"]):
         raise ValueError(f"'{name}' applies rotary embedding after qkv, so a plain qkv hook would be silently wrong")
@@ -158,7 +162,7 @@ def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool, whole:
     _refuse_unusual(name, sketch)
     data = timm.data.resolve_data_config(pretrained_cfg=sketch.pretrained_cfg)
     if size is not None:
-        _check_size(name, size, sketch.patch_embed.patch_size)
+        size = _fitting(name, size, sketch.patch_embed.patch_size, fit)
         # A margin cropped away belongs to the size that the recipe was made for.
         data["crop_pct"] = data["crop_pct"] if size == sketch.patch_embed.img_size else 1.0
     with _loading(name):
@@ -166,23 +170,23 @@ def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool, whole:
     return wrap_timm(name, model, data | WHOLE if whole else data, pretrained)
 
 
-def _load_control(name: str, size: tuple[int, int] | None, whole: bool) -> Backbone:
+def _load_control(name: str, size: tuple[int, int] | None, whole: bool, fit: bool) -> Backbone:
     model = _controls().build_control(name)
     if size is not None:
-        _check_size(name, size, model.patch_embed.patch_size)
+        size = _fitting(name, size, model.patch_embed.patch_size, fit)
         model.set_input_size(img_size=size)
     return wrap_timm(name, model, CONTROL_DATA | WHOLE if whole else CONTROL_DATA, pretrained=True)
 
 
-def _load_scratch(name: str, size: tuple[int, int] | None, whole: bool) -> Backbone:
+def _load_scratch(name: str, size: tuple[int, int] | None, whole: bool, fit: bool) -> Backbone:
     model, _ = scratch.load(name)
     if size is not None:
-        _check_size(name, size, model.patch_embed.patch_size)
+        size = _fitting(name, size, model.patch_embed.patch_size, fit)
         model.set_input_size(img_size=size)
     return wrap_timm(name, model, scratch.DATA | WHOLE if whole else scratch.DATA, pretrained=True)
 
 
-def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool) -> Backbone:
+def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
     open_clip, (arch, _, tag) = _open_clip(), name.removeprefix(OPEN_CLIP).partition("/")
     vision = open_clip.get_model_config(arch)["vision_cfg"]
     if "timm_model_name" in vision:
@@ -190,7 +194,7 @@ def _load_open_clip(name: str, size: tuple[int, int] | None, pretrained: bool, w
     if isinstance(vision["layers"], list):
         raise ValueError(f"'{name}' is not a Vision Transformer; choose an open_clip ViT")
     if size is not None:
-        _check_size(name, size, (vision["patch_size"], vision["patch_size"]))
+        size = _fitting(name, size, (vision["patch_size"], vision["patch_size"]), fit)
     tag_config = open_clip.get_pretrained_cfg(arch, tag) if pretrained else {}
     with _loading(name):
         open_clip.pretrained.download_pretrained(tag_config)  # apart, so that a miss keeps its own error
@@ -225,25 +229,36 @@ def _refuse_unusual(name: str, model: nn.Module) -> None:
             )
 
 
-def _check_size(name: str, size: tuple[int, int], patch: tuple[int, int]) -> None:
+def _fitting(name: str, size: tuple[int, int], patch: tuple[int, int], fit: bool) -> tuple[int, int]:
+    """The image size that the patches divide. Raises ValueError where they do not, and it must not be rounded."""
+    if fit:
+        size = tuple(max(1, s // p) * p for s, p in zip(size, patch, strict=True))
     if any(s < p or s % p for s, p in zip(size, patch, strict=True)):
         near = [sorted({max(s // p, 1) * p, -(-s // p) * p}) for s, p in zip(size, patch, strict=True)]
         hint = " and ".join(" or ".join(map(str, n)) for n in (near if near[0] != near[1] else near[:1]))
         raise ValueError(
             f"image size {size[0]}x{size[1]} is not divisible by the patch size {patch[0]}x{patch[1]} of '{name}'; use {hint}"
         )
+    return size
 
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Turn the many errors of a missing or damaged checkpoint into two."""
+    """Turn the many errors of a missing or damaged checkpoint into two.
+
+    To wait for a hub that is out of reach takes half a minute. Where it did not answer for one model, it must answer a short
+    question before it is asked for another, which may else come from the cache alone.
+    """
+    global _silent
+    offline = constants.HF_HUB_OFFLINE
+    _silent = _silent and not offline and not _hub_answers()
+    constants.HF_HUB_OFFLINE = offline or _silent
     try:
         yield
     except (OSError, EntryNotFoundError) as error:
         errors = (error, error.__context__)
         gated = any(isinstance(e, GatedRepoError) for e in errors)
-        if not gated and any(isinstance(e, LocalEntryNotFoundError) for e in errors):
-            constants.HF_HUB_OFFLINE = True  # to ask a hub that is out of reach takes half a minute: once a process is enough
+        _silent = not offline and not gated and any(isinstance(e, LocalEntryNotFoundError) for e in errors)
         reason = (
             "is gated: accept its terms on the hub and log in"
             if gated
@@ -254,6 +269,17 @@ def _loading(name: str) -> Iterator[None]:
         raise ModelUnavailable(f"'{name}' {reason}") from error
     except (RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise ValueError(f"the weights of '{name}' do not load: {' '.join(str(error).split())[:200]}") from error
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+
+
+def _hub_answers() -> bool:
+    """Whether the hub says anything within some seconds, by the client and the proxy that also load from it."""
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # of the client, which is another one in each version of huggingface_hub
+        return False
+    return True
 
 
 def _open_clip() -> Any:

@@ -9,19 +9,19 @@ from 0. Where that paper's text and its code differ, an option says which is mea
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from helpers.backbone import Backbone
 from helpers.capture import Reducer, TokenNorms, capture
-from helpers.interventions import appended_registers
+from helpers.interventions import appended_registers, intervention
 from helpers.measures.norms import threshold
 from helpers.tokens import TokenLayout
 
@@ -71,7 +71,7 @@ def find_register_neurons(
 
     Args:
         images: as in `capture`. They pass twice, for the norms and for the neurons, and both passes must see the same patches.
-            Kept are the norms of all images and five numbers a neuron, beside the one block that a batch is in.
+            Kept are the norms of all images, and of the images of one batch five numbers a neuron.
         mode: "paper": outliers among the patches, score |mean activation|. "jiang_code": outliers among all tokens, [CLS] and
             registers too, score mean |activation|.
         rule: which norms are outliers, as in `helpers.measures.norms.threshold`, applied to the norms of all patches in both
@@ -81,7 +81,7 @@ def find_register_neurons(
         top_k: how many neurons.
         sparsity: a score of zero in images where less than half of the tokens (mode "paper": of the patches) are under 0.5,
             the authors' filter.
-        options: batch_size, device, dtype and progress, as in `capture`.
+        options: batch_size, device, dtype, progress and engine, as in `capture`.
 
     Raises ValueError for another mode or rule, a layer or block that is not there or has no MLP neurons, a `top_k` below one or
     above the number of neurons, patches removed by an intervention, no outlier in any image, and what `capture` raises.
@@ -97,11 +97,12 @@ def find_register_neurons(
             f"top_k is {top_k}, but blocks {list(hidden)} have {sum(hidden.values())} neurons; choose from 1 to that"
         )
     outlier = _outliers(backbone, images, mode, rule, layer, options)
-    sums = [_NeuronSums(block, outlier, mode, sparsity, torch.zeros(5, size).double()) for block, size in hidden.items()]
-    capture(backbone, images, sums, **options)
+    means = [_NeuronMeans(block, outlier, mode, sparsity) for block in hidden]
+    sums = {reducer.keys[0]: [_Sum()] for reducer in means}
+    capture(backbone, images, means, into=sums, **options)
 
     units = [(block, unit) for block, size in hidden.items() for unit in range(size)]
-    total = torch.cat([part.sums for part in sums], dim=1)  # (row, neuron)
+    total = torch.cat([part.total for [part] in sums.values()], dim=1)  # (row, neuron)
     found = outlier.any(dim=1)  # images
     total[[0, 2, 4]] /= found.sum()
     total[[1, 3]] /= (found & ~outlier.all(dim=1)).sum().clamp(min=1)  # an image of outliers only has no elsewhere
@@ -112,7 +113,7 @@ def find_register_neurons(
     return [RegisterNeuron(*units[i], *row) for i, row in zip(order.tolist(), rows, strict=True)]
 
 
-@contextmanager
+@intervention
 def test_time_registers(
     backbone: Backbone, neurons: Neurons, count: int = 1, init: str = "zeros", clear: str = "patches", seed: int = 0
 ) -> Iterator[Backbone]:
@@ -141,7 +142,7 @@ def test_time_registers(
         yield backbone
 
 
-@contextmanager
+@intervention
 def ablated_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
     """Set `neurons` to zero at every token, with no token added.
 
@@ -211,21 +212,36 @@ class _Shift(nn.Module):
         return layout.appended_tokens(x).narrow(-2, self.first, self.count)
 
 
+class _Sum:
+    """A summary: the sum over images, each batch in its own precision, batches in float64."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | float = 0.0
+
+    def empty(self) -> "_Sum":
+        return _Sum()
+
+    def update(self, values: Float[Tensor, "image ..."]) -> None:
+        self.total = self.total + values.sum(dim=0).double()
+
+    def merge(self, other: "_Sum") -> None:
+        self.total = self.total + other.total
+
+
 @dataclass(frozen=True, eq=False)
-class _NeuronSums(Reducer):
-    """Adds to `sums` what the images do in one block: five rows, of which each image adds a mean over its tokens: activation at
-    outliers and elsewhere, absolute activation at outliers and elsewhere, score. Images without an outlier add nothing."""
+class _NeuronMeans(Reducer):
+    """'neuron_means_BLOCK' (image, 5, hidden): means over the tokens of an image of what the neurons do in one block: activation
+    at outliers and elsewhere, absolute activation at outliers and elsewhere, score. Zeros for an image without an outlier."""
 
     blocks: int
     outlier: Bool[Tensor, "image token"] = field(repr=False)  # of the patches, or in mode "jiang_code" of all tokens
     mode: str
     sparsity: bool
-    sums: Float64[Tensor, "5 hidden"] = field(repr=False)
     point = "neurons"
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (f"neuron_sums_{self.blocks}",)
+        return (f"neuron_means_{self.blocks}",)
 
     def of(self, start: int, stop: int) -> Reducer:
         return replace(self, outlier=self.outlier[start:stop])
@@ -239,9 +255,7 @@ class _NeuronSums(Reducer):
         score = (magnitudes if self.mode == "jiang_code" else means).select(1, 0)
         if self.sparsity:
             score = score * ((x < SPARSE_VALUE).sum(dim=1) >= SPARSE_SHARE * x.shape[1])
-        rows = torch.cat([means, magnitudes, score[:, None]], dim=1)
-        self.sums.add_(rows.sum(dim=0).cpu())
-        return (rows.sum(dim=(1, 2)),)  # NaN and infinity show here, and `capture` refuses them
+        return (torch.cat([means, magnitudes, score[:, None]], dim=1),)
 
 
 def _outliers(

@@ -5,14 +5,19 @@ under another name and renamed, and enters the list after that. To capture into 
 missing or damaged.
 """
 
+import dis
 import errno
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -22,6 +27,7 @@ from helpers.capture import Reducer, capture
 from helpers.files import written_whole
 
 LIST = "shards.json"
+LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class Shards:
@@ -91,10 +97,11 @@ def capture_shards(
 
     Args:
         folder: made if need be.
-        backbone, images, reducers, options: as in `capture`.
+        backbone, images, reducers, options: as in `capture`. A function in a reducer is known by its code and by what it reads.
 
     Raises:
-        ValueError: the folder holds a capture of something else, size below 1, and what `capture` raises.
+        ValueError: the folder holds a capture of something else (another model, intervention, image, reducer or precision), a
+            reducer with an object that cannot be told from another, size below 1, and what `capture` raises.
         OSError: the disk is full.
     """
     if size < 1:
@@ -102,6 +109,7 @@ def capture_shards(
     folder = Path(folder)
     inputs = {
         "model": backbone.describe(),
+        "interventions": _told(backbone.interventions),
         "images": images.describe() if hasattr(images, "describe") else _hash(images),
         "keep": [_describe(reducer) for reducer in reducers],
         "dtype": str(options.get("dtype", torch.float32)),
@@ -121,7 +129,8 @@ def capture_shards(
         if not shards.intact(index):
             start, stop = index * size, min((index + 1) * size, len(images))
             part = images[start:stop] if isinstance(images, Tensor) else images.select(range(start, stop))
-            shards.write(index, capture(backbone, part, [reducer.of(start, stop) for reducer in reducers], **options))
+            parts = [reducer.of(start, stop) for reducer in reducers]
+            shards.write(index, capture(backbone, part, parts, first=start, **options))
     return shards
 
 
@@ -133,16 +142,73 @@ def _write_list(folder: Path, images: int, size: int, inputs: dict, files: Mappi
 
 def _describe(reducer: Reducer) -> dict[str, Any]:
     """What tells one reducer from another, as JSON."""
+    told = {field.name: _told(getattr(reducer, field.name)) for field in fields(reducer)}
+    kind = type(reducer)
+    return {"reducer": kind.__name__, **told} | ({} if kind.__module__.startswith("helpers.") else {"code": _told(kind.reduce)})
 
-    def told(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return _hash(value)
-        if callable(value):
-            return getattr(value, "__qualname__", repr(value))
-        return list(value) if isinstance(value, tuple) else value
 
-    return {"reducer": type(reducer).__name__, **{field.name: told(getattr(reducer, field.name)) for field in fields(reducer)}}
+def _told(value: Any, seen: tuple[int, ...] = ()) -> Any:
+    """What tells a value from another of its kind, as JSON that is the same in every process; `seen` are functions around it.
+
+    Raises ValueError for an object that gives nothing to tell it by.
+    """
+    told = partial(_told, seen=seen)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor | np.ndarray):
+        return _hash(torch.as_tensor(value))
+    if isinstance(value, list | tuple | range):
+        return [told(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((told(item) for item in value), key=json.dumps)
+    if isinstance(value, dict):
+        return [[told(key), told(item)] for key, item in value.items()]
+    if isinstance(value, partial):
+        return {"partial": told(value.func), "arguments": told(value.args), "keywords": told(value.keywords)}
+    if isinstance(value, FunctionType):
+        return _of_function(value, seen)
+    if isinstance(value, CodeType):  # names and numbers, with the code of functions inside it; not the lines where it stands
+        return [hashlib.sha256(value.co_code).hexdigest()[:16], list(value.co_names), told(value.co_consts)]
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, type | np.ufunc | MethodDescriptorType | BuiltinFunctionType) and not _bound(value):
+        return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value.__name__)}"
+    if isinstance(value, np.generic | complex | bytes | torch.dtype | torch.device) or value is Ellipsis:
+        return repr(value)
+    if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # a cache or a dispatcher around a function
+        return told(value.__wrapped__)
+    raise ValueError(
+        f"a {type(value).__qualname__} in what is captured cannot be told from another when the shards go on; "
+        "give a function, or a functools.partial of one with plain arguments"
+    )
+
+
+def _bound(function: Any) -> bool:
+    """Whether a function that is not written in Python belongs to an object with values of its own."""
+    return not isinstance(getattr(function, "__self__", None), type | ModuleType | None)
+
+
+def _of_function(function: Callable, seen: tuple[int, ...]) -> Any:
+    """A library's function by its name, any other by its code and all that this refers to."""
+    code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
+    wrapped = getattr(function, "__wrapped__", None)
+    if code.co_filename.startswith(LIBRARIES):  # a library may also have put its wrapper around a function
+        return name if wrapped is None else [name, _told(wrapped, seen)]
+    if id(function) in seen:
+        return name
+    names, cells = function.__globals__, function.__closure__ or ()
+    read = {key: names[key] for key in _names(code) if key in names}
+    refers = [function.__defaults__, function.__kwdefaults__, [cell.cell_contents for cell in cells], read]
+    return [name, *(_told(part, (*seen, id(function))) for part in (code, *refers))]
+
+
+def _names(code: CodeType) -> list[str]:
+    """The global names that a piece of code reads, those of functions inside it too."""
+    own = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return sorted(own.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType))))
 
 
 def _hash(x: Tensor) -> str:
-    return hashlib.sha256(x.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
+    digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]

@@ -41,16 +41,18 @@ class TokenLayout:
 
     @property
     def corners(self) -> list[int]:
-        """The patches in the corners of the grid, as row-major indices."""
+        """The patches in the corners of the grid, as row-major indices; fewer than four where it has one row or column."""
         rows, columns = self.grid
-        return [0, columns - 1, (rows - 1) * columns, rows * columns - 1]
+        return self._crossings((0, rows - 1), (0, columns - 1))
 
     @property
     def centre(self) -> list[int]:
-        """The four patches around the centre of the grid, as row-major indices."""
-        rows, columns = self.grid
-        first = (rows - 1) // 2 * columns + (columns - 1) // 2
-        return [first, first + 1, first + columns, first + columns + 1]
+        """The four patches around the centre of the grid, as row-major indices; fewer where it has one row or column."""
+        row, column = ((side - 1) // 2 for side in self.grid)
+        return self._crossings((row, min(row + 1, self.grid[0] - 1)), (column, min(column + 1, self.grid[1] - 1)))
+
+    def _crossings(self, rows: tuple[int, int], columns: tuple[int, int]) -> list[int]:
+        return [row * self.grid[1] + column for row in dict.fromkeys(rows) for column in dict.fromkeys(columns)]
 
     @property
     def tokens(self) -> int:

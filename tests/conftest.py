@@ -9,6 +9,7 @@ import torch
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from helpers import interventions, registers
 from helpers.runs import Project
 
 PARAMETERS = {
@@ -83,6 +84,17 @@ def make_project(root: Path) -> Project:
     chapters = [{"file": f"notebooks/beyond/{id}"} for id in ("aa1-first", "aa2-second")]
     (root / "_toc.yml").write_text(yaml.safe_dump({"root": "book/index", "parts": [{"chapters": chapters}]}))
     return Project(root)
+
+
+# An example of every intervention, at 16 patches; tests/test_capture.py fails where one is missing.
+NEURONS = [(0, 1), (0, 5), (1, 2)]
+INTERVENTIONS = {
+    interventions.appended_registers: [{"count": 2, "init": init} for init in interventions.INITS],
+    interventions.dropped_patches: [{"rate": 0.5, "mode": mode} for mode in interventions.MODES],
+    interventions.moved_positions: [{"sources": list(range(15, -1, -1))}],
+    registers.test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in interventions.INITS],
+    registers.ablated_neurons: [{"neurons": NEURONS}],
+}
 
 
 @pytest.fixture

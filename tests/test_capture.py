@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import os
 import signal
 from contextlib import contextmanager
@@ -12,22 +13,30 @@ import open_clip
 import pytest
 import timm
 import torch
+from conftest import INTERVENTIONS
 from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
 from helpers import capture as module
+from helpers import interventions
+from helpers import registers as registers_module
 from helpers.capture import (
     QKV,
     AttentionEntropy,
     ClsAttention,
+    ClsParts,
+    ClsRenormalised,
+    ClsTokens,
     Feature,
     FinalTokens,
+    HighestToken,
     MlpNeuronMax,
     NeuronActivation,
     OnPatches,
     OnQKV,
     Output,
+    PatchContributions,
     PatchNorms,
     Pooled,
     QKVNorms,
@@ -440,6 +449,7 @@ def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
         largest.append(self.numel())
         return softmax(self, dim)
 
+    module._kernel("cpu")
     monkeypatch.setattr(torch.Tensor, "softmax", watched)
     fused = module._fused(q, k, 0.25)
     assert largest == []
@@ -450,6 +460,28 @@ def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
     logits = q.double() @ k.double().mT * 0.25
     torch.testing.assert_close(fused[1].double(), logits.logsumexp(-1), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(fused[0].double(), logits.softmax(-1) @ k.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("broken", ["missing", "other arguments", "other numbers"])
+def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypatch, broken):
+    """It is no public function of torch: another version may lack it, or mean another thing by it."""
+
+    class Ops:
+        if broken != "missing":
+
+            def _scaled_dot_product_flash_attention_for_cpu(self, q, k, v, scale):
+                if broken == "other arguments":
+                    raise TypeError("unexpected argument")
+                return q, (q @ k.mT * scale).logsumexp(-1) / 2
+
+    wanted = module._fused(q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25)
+    module._kernel.cache_clear()
+    monkeypatch.setattr(torch.ops, "aten", Ops())
+    try:
+        for got, want in zip(module._fused(q, k, 0.25), wanted, strict=True):
+            torch.testing.assert_close(got, want)
+    finally:
+        module._kernel.cache_clear()
 
 
 def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
@@ -652,6 +684,114 @@ def test_out_of_memory_halves_the_batch_and_goes_on(backbone, error):
         torch.testing.assert_close(got[key], whole[key])
 
 
+def grid_mean(x):
+    return x.mean(dim=(1, 2))
+
+
+# An example of every reducer and intervention; the test below fails for one that is not here.
+REDUCERS = {
+    PatchNorms: lambda b: PatchNorms(),
+    TokenNorms: lambda b: TokenNorms(),
+    ClsAttention: lambda b: ClsAttention("all"),
+    AttentionEntropy: lambda b: AttentionEntropy(),
+    FinalTokens: lambda b: FinalTokens(),
+    Pooled: lambda b: Pooled(),
+    ClsTokens: lambda b: ClsTokens(),
+    HighestToken: lambda b: HighestToken(),
+    ClsParts: lambda b: ClsParts("all"),
+    ClsRenormalised: lambda b: ClsRenormalised("all"),
+    PatchContributions: lambda b: PatchContributions("all"),
+    Feature: lambda b: Feature(),
+    Output: lambda b: Output(),
+    SelectedTokens: lambda b: SelectedTokens(positions(b, 7)),
+    SelectedPixels: lambda b: SelectedPixels(positions(b, 7)),
+    QKVNorms: lambda b: QKVNorms("all"),
+    QKV: lambda b: QKV("all"),
+    OnQKV: lambda b: OnQKV("mean_key", grid_mean),
+    MlpNeuronMax: lambda b: MlpNeuronMax(),
+    NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
+    OnPatches: lambda b: OnPatches("mean", grid_mean),
+    registers_module._NeuronMeans: lambda b: registers_module._NeuronMeans(
+        0, torch.rand(7, b.layout.patches) < 0.2, "paper", True
+    ),
+}
+CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]
+
+
+def below(kind):
+    """Its subclasses in this project that can be made, those of subclasses too."""
+    for sub in kind.__subclasses__():
+        yield from below(sub)
+        if sub.__module__.startswith("helpers") and inspect.isfunction(sub.reduce) and sub.reduce is not Reducer.reduce:
+            yield sub
+
+
+def test_every_reducer_and_intervention_has_an_example():
+    assert set(below(Reducer)) == REDUCERS.keys()
+    managers = {
+        f
+        for m in (interventions, registers_module)
+        for f in vars(m).values()
+        if inspect.isfunction(f) and f.__module__ == m.__name__ and inspect.isgeneratorfunction(inspect.unwrap(f))
+    }
+    assert managers == INTERVENTIONS.keys()
+
+
+def out_of_memory_after_everything(backbone, images):
+    """The memory is full when all hooks of a pass have seen what they wait for."""
+
+    def full(_, inputs, output):
+        if len(inputs[0]) > images:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    return backbone.model.register_forward_hook(full)
+
+
+class Added:
+    """A summary that adds up what it gets."""
+
+    def __init__(self):
+        self.images, self.total = 0, 0.0
+
+    def update(self, values):
+        self.images, self.total = self.images + len(values), self.total + values.double().sum(0)
+
+
+@vit
+@pytest.mark.parametrize("kind", REDUCERS, ids=lambda kind: kind.__name__)
+def test_out_of_memory_counts_nothing_twice(backbone, kind):
+    """Every reducer gives the same, and tells a summary of each image once, when a batch has to pass again in parts."""
+    torch.manual_seed(0)
+    x, reducer = pixels(backbone, 7), REDUCERS[kind](backbone)
+    whole = capture(backbone, x, [reducer])
+    sums = {key: [Added()] for key in reducer.keys}
+    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
+        got = capture(backbone, x, [reducer], batch_size=5)
+    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
+        capture(backbone, x, [reducer], batch_size=5, into=sums)
+    for key, value in whole.items():
+        torch.testing.assert_close(got[key], value)
+        assert sums[key][0].images == 7
+        torch.testing.assert_close(sums[key][0].total, value.double().sum(0), rtol=1e-5, atol=1e-4)
+
+
+@vit
+@pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
+def test_out_of_memory_changes_no_intervention(backbone, change, arguments):
+    """Every intervention does to each image what it does without, when a batch has to pass again in parts."""
+    x, reducers = pixels(backbone, 7), [TokenNorms(), Output()]
+    with change(backbone, **arguments):
+        whole = capture(backbone, x, reducers)
+    with (
+        change(backbone, **arguments),
+        out_of_memory_after_everything(backbone, 2),
+        pytest.warns(UserWarning, match="do not fit"),
+    ):
+        got = capture(backbone, x, reducers, batch_size=5)
+    for key in whole:
+        torch.testing.assert_close(got[key], whole[key])
+
+
 @vit
 def test_one_image_that_does_not_fit(backbone):
     with (
@@ -691,6 +831,12 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
         ({"engine": "spark"}, "unknown engine 'spark'"),
         ({"reducers": [PatchNorms((12,))]}, "no block 12 in 'vit_tiny_patch16_224'; choose 'all' or from -12 to 11"),
         ({"reducers": [PatchNorms("last")]}, "no block 'l'"),
+        (
+            {"reducers": [PatchNorms(())]},
+            r"PatchNorms\(blocks=\(\)\) looks at no block of 'vit_tiny_.*; choose 'all' or from -12 to 11",
+        ),
+        ({"dtype": torch.float64}, "dtype torch.float64; choose torch.float32, torch.bfloat16 or torch.float16"),
+        ({"dtype": torch.int8}, "dtype torch.int8; choose"),
         ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "two reducers return 'patch_norms'"),
         ({"images": torch.full((2, 3, 64, 64), torch.nan)}, r"PatchNorms\(.*NaN or infinity in 'patch_norms' for images 0 to 1"),
     ],
@@ -791,6 +937,24 @@ def test_one_model_after_another(tmp_path, monkeypatch):
     torch.testing.assert_close(found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"])
     assert (found.layout, found.depth, found.parameters) == (backbone.layout, backbone.depth, backbone.parameters)
     assert found.source == backbone.describe() and found.resolution == "240 x 240 px"
+
+
+def test_a_model_of_another_size_is_loaded_once(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(
+        module, "load_backbone", lambda *args, **options: loaded.append(load_backbone(*args, **options)) or loaded[-1]
+    )
+    names = ["control-clean", "scratch-reg0"]
+    captured, _ = capture_each(names, load_images("scenes", 1, 0), [PatchNorms()], image_size=70)
+    assert [backbone.name for backbone in loaded] == names
+    assert [c.image_size for c in captured.values()] == [(64, 64), (64, 64)]
+
+
+@vit
+def test_summaries_may_come_from_a_generator(backbone):
+    x, added = pixels(backbone, 5), [Added(), Added()]
+    capture(backbone, x, [PatchNorms()], into={"patch_norms": (one for one in added)}, batch_size=2)
+    assert [one.images for one in added] == [5, 5]
 
 
 def test_every_model_has_reducers_and_an_intervention_of_its_own():

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from helpers import scratch
-from helpers.claims import MIME, REGISTRY, Claim, Paper, Result, load_registry, rejudge
+from helpers.claims import MIME, REGISTRY, Claim, Paper, Result, load_registry, rejudge, unlisted
 from helpers.criterion import VERDICTS, Criterion, Test, Value
 from helpers.images import check_name as check_data_name
 from helpers.measures.stats import bootstrap
@@ -67,6 +67,24 @@ def test_value_without_interval_decides_itself(op, outcome):
 def test_undefined_or_absent_value_is_undecided():
     assert Test("auc", ">", 0.6).outcome(value("auc", at=None, low=0.7, high=0.8)) is None
     assert Test("auc", ">", 0.6).outcome(None) is None
+
+
+@pytest.mark.parametrize("margin", [float("nan"), float("inf")])
+def test_a_margin_is_a_finite_number(margin):
+    """A comparison with nan never holds, so that such a test could refute and nothing else."""
+    with pytest.raises(ValueError, match=f"auc > {margin}: a margin is a finite number"):
+        Test("auc", ">", margin)
+
+
+def test_a_margin_that_is_none_is_named_by_its_field(tmp_path):
+    text = REGISTRY.read_text(encoding="utf-8")
+    data = yaml.safe_load(text)
+    claim = next(iter(data["claims"]))
+    data["claims"][claim]["criterion"]["tests"][0]["margin"] = float("nan")
+    path = tmp_path / "claims.yml"
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(data))), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"claims.yml: {claim}: criterion.tests.0.margin: nan is no finite number"):
+        load_registry(path)
 
 
 @pytest.mark.parametrize(
@@ -469,3 +487,28 @@ def test_repeated_keys_and_unreadable_files(tmp_path, text, wrong):
 def test_no_registry(tmp_path):
     with pytest.raises(FileNotFoundError, match="no registry at"):
         load_registry(tmp_path / "claims.yml")
+
+
+LISTS = "result = claim.judge(values, sources=[*(c.source for c in captured.values()), {}])"
+SETS = "images, sets = load_images(a), []\nx, y = load_train_test(b, c)\ntold = [z.describe() for z in sets]\n"
+
+
+@pytest.mark.parametrize(
+    "code, missing",
+    [
+        ("images = load_images(dataset, n, seed)", []),
+        ("images = load_images(dataset, n, seed)\nlearn = load_images(other, n, seed + 1)", ["load_images(other, n, seed + 1)"]),
+        ("images = load_images(dataset, n, seed)\nlearn = load_images(dataset, n, 5)", ["load_images(dataset, n, 5)"]),
+        ("train, images = load_train_test(a, b, n, n)", ["load_train_test(a, b, n, n)"]),
+        ("train, images = load_train_test(a, b, n, n)\ntold = train.describe()", []),
+        ("images = load_images(a)\nif more:\n    images = images + load_images(more)", []),
+        ("images, shown = load_images(a), load_images(examples, 1)", []),
+        ("images = load_images(a)\nlarge = capture(model, load_images(a, 5))", []),
+        ("images = load_images(a)\nlarge = capture(model, load_images(b, 5))", ["load_images(b, 5)"]),
+        (SETS + "sets += [x, y]", []),
+        (SETS + "sets += [y]", ["load_train_test(b, c)"]),
+        ("chosen = load_images(a)\nimages = chosen.select(range(5))", []),
+    ],
+)
+def test_images_that_the_sources_do_not_tell_of(code, missing):
+    assert unlisted(code + "\n" + LISTS.format("images.describe()")) == missing

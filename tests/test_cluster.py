@@ -15,13 +15,14 @@ import pytest
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from helpers import cluster, interventions, registers, runs
+from helpers import cluster, interventions, runs
 from helpers.__main__ import main
 from helpers.bench import randomise
 from helpers.capture import ClsAttention, FinalTokens, MlpNeuronMax, OnPatches, PatchNorms, SelectedTokens, capture
 from helpers.images import load_images
 from helpers.measures.accumulators import Histogram, Moments, Quantiles, TopK
 from helpers.models import load_backbone
+from helpers.registers import find_register_neurons
 from helpers.shards import capture_shards
 
 
@@ -168,6 +169,11 @@ def test_random_weights_and_interventions_survive(ray, images, module, intervent
     assert not torch.equal(wanted["final_tokens"], plain)
 
 
+def test_register_neurons_are_those_of_one_process(ray, backbone, images):
+    search = {"top_k": 20, "batch_size": 2}
+    assert find_register_neurons(backbone, images, **search, engine="ray") == find_register_neurons(backbone, images, **search)
+
+
 class NoMerge:
     def update(self, values):
         """Nothing."""
@@ -182,10 +188,17 @@ class TestRefused:
             capture(backbone, images, [FinalTokens()], engine="ray")
 
     def test_a_reducer_that_counts_in_itself(self, ray, backbone, images):
-        outlier = torch.ones(11, backbone.layout.patches, dtype=torch.bool)
-        sums = registers._NeuronSums(0, outlier, "paper", False, torch.zeros(5, backbone.neurons(0).in_features).double())
-        with pytest.raises(ValueError, match=r"keeps count in itself \(_NeuronSums\)"):
-            list(actor(ray, backbone, images, [sums]).rows(0, 2))
+        class Counts(PatchNorms):
+            seen = []
+
+            def reduce(self, x, layout):
+                self.seen.append(len(x))
+                return super().reduce(x, layout)
+
+        counts = Counts()
+        object.__setattr__(counts, "seen", [])
+        with pytest.raises(ValueError, match=r"keeps count in itself \(Counts\)"):
+            list(actor(ray, backbone, images, [counts]).rows(0, 2))
 
     def test_a_summary_that_cannot_be_merged(self, ray, backbone, images):
         with pytest.raises(ValueError, match=r"NoMerge, which sums up 'patch_norms', has no empty\(\) and merge\(\)"):

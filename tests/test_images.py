@@ -200,6 +200,27 @@ def test_every_kind_of_file_becomes_upright_rgb(tmp_path):
         assert np.abs(np.subtract(image.getpixel((5, 5)), expected)).max() <= (26 if name == "palette.png" else 1), name
 
 
+def test_16_bits_a_channel_keep_their_brightness(tmp_path):
+    """Mid grey in every kind of file that holds 16 bits; Pillow would clip some of them at 255."""
+    grey = np.full((8, 12), 126 * 256 + 9, dtype=np.uint16)
+    for name in ("deep.png", "deep.tiff"):
+        Image.fromarray(grey).save(tmp_path / name)
+    (tmp_path / "deep.pgm").write_bytes(b"P5 12 8 65535 " + grey.astype(">u2").tobytes())
+    (tmp_path / "ten.pgm").write_bytes(b"P5 12 8 1023 " + (grey >> 6).astype(">u2").tobytes())
+    images = load_images(f"folder:{tmp_path}")
+    assert {id: image.getpixel((5, 5)) for id, image in zip(images.ids, images, strict=True)} == dict.fromkeys(
+        images.ids, (126, 126, 126)
+    )
+    assert len(images) == 4
+
+
+@pytest.mark.parametrize("pixels", [np.full((8, 12), 2**30, dtype=np.int32), np.full((8, 12), 0.5, dtype=np.float32)])
+def test_numbers_without_a_white_are_refused(tmp_path, pixels):
+    Image.fromarray(pixels).save(tmp_path / "a.tiff")
+    with pytest.raises(ValueError, match=r"do not decode: a\.tiff; .*32 bits .* no white is known; save it with 8 or 16 bits"):
+        load_images(f"folder:{tmp_path}")
+
+
 @pytest.mark.parametrize("broken", [b"", b"no image", png(picture(1, (64, 64)))[:60], None])
 def test_an_undecodable_image_is_skipped_and_named(tmp_path, broken):
     rows = [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(120)]
@@ -456,6 +477,31 @@ def test_select_reads_no_image_before_it_is_asked_for(monkeypatch):
     assert set(drawn) == {2}
 
 
+@pytest.mark.parametrize("source", ["scenes", "folder", "table"])
+def test_a_slice_is_a_sequence_of_its_images(tmp_path, source):
+    if source == "scenes":
+        images = load_images("scenes", 5)
+    elif source == "folder":
+        for row in range(5):
+            picture(row).save(tmp_path / f"{row}.png")
+        images = load_images(f"folder:{tmp_path}")
+    else:
+        images = numbered(
+            tmp_path, "a.parquet", range(5), label=[0] * 5, boxes=[[[0.0, 0.0, row + 1.0, 2.0]] for row in range(5)]
+        )
+    for cut in (slice(3), slice(1, None, 2), slice(None, None, -1), slice(9, 12)):
+        part, kept = images[cut], list(range(5))[cut]
+        assert len(part) == len(kept) and part.ids == [images.ids[index] for index in kept] and part.name == images.name
+        assert list(part) == [images[index] for index in kept]
+        if images.boxes is not None:
+            found, wanted = (images.select(range(5)).boxes[cut], [images.boxes[index] for index in kept])
+            assert len(found) == len(wanted) and all((a == b).all() for a, b in zip(found, wanted, strict=True))
+    if images.masks is not None:
+        assert [mask.shape for mask in images.masks[:2]] == [images.masks[index].shape for index in range(2)]
+    both = images + images
+    assert list(both[4:6]) == [images[4], images[0]]
+
+
 def test_select_nothing_and_what_is_not_there():
     images = load_images("scenes", 4)
     for nothing in ([], [False] * 4, images.labels == -1):
@@ -521,6 +567,46 @@ def test_sets_that_do_not_fit_are_not_joined(tmp_path):
         scenes_ + numbered(tmp_path, "a.parquet", [1], label=["cat"])
     with pytest.raises(ValueError, match="'scenes' and 'scenes' were chosen with the seeds 0 and 1"):
         scenes_ + load_images("scenes", 2, seed=1)
+
+
+@pytest.mark.parametrize(
+    "label, message",
+    [
+        ([0.5, 1.0], "holds numbers with a fraction, such as .*; give whole numbers from 0, or text"),
+        ([[0, 1], [1]], "holds lists, such as .*; give whole numbers from 0, or text"),
+    ],
+)
+def test_labels_that_are_none_are_named(tmp_path, label, message):
+    images = load_images(write(tmp_path / "a.parquet", table([0, 1], label=label)))
+    with pytest.raises(ValueError, match=f"the column 'label' of 'parquet:.*' {message}"):
+        images.require_labels()
+
+
+def test_true_and_false_are_two_classes(tmp_path):
+    images = load_images(write(tmp_path / "a.parquet", table([0, 1], label=[True, False])))
+    assert dict(zip(values(images), images.require_labels().tolist(), strict=True)) == {0: 1, 1: 0}
+
+
+def test_labels_below_minus_one_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="label -5 .* count from 0, with -1 for an image without one"):
+        load_images(write(tmp_path / "a.parquet", table([0, 1], label=[-5, 1])))
+
+
+@pytest.mark.parametrize(
+    "box, message",
+    [
+        ([[1.0, 2.0, 3.0]] * 4, r"shape \(3,\)"),
+        ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0]], r"shape \(2,\)"),
+        ([1.0, 2.0, 3.0, 4.0], r"shape \(\)"),
+        ([[1.0, 2.0, float("nan"), 4.0]], r"\[1\.0, 2\.0, nan, 4\.0\]"),
+        ([[5.0, 2.0, 3.0, 4.0]], r"\[5\.0, 2\.0, 3\.0, 4\.0\]"),
+        ([[1.0, 6.0, 3.0, 4.0]], r"\[1\.0, 6\.0, 3\.0, 4\.0\]"),
+    ],
+)
+def test_boxes_that_are_none_are_refused(tmp_path, box, message):
+    name = write(tmp_path / "a.parquet", table([3], id=["image-3"], boxes=[box]))
+    with pytest.raises(ValueError, match=rf"boxes of 'image-3' .*{message}; give \[xmin, ymin, xmax, ymax\]"):
+        load_images(name)
 
 
 def test_required_labels(tmp_path):
@@ -629,6 +715,31 @@ def test_images_and_groups_in_both_sets_are_refused(tmp_path):
         load_train_test(first, f"parquet:{tmp_path}/../{tmp_path.name}/a.parquet", 3, 3)
     with pytest.raises(ValueError, match="patient 'y' lies in both .*; choose data sets that share no patient"):
         load_train_test(first, source("d", [4, 5], patient=["y", "w"]), 3, 2, by="patient")
+
+
+def test_the_same_pictures_by_other_names_are_refused(tmp_path):
+    """Renamed, and stored in another kind of file: what counts is what is seen."""
+    for row in range(8):
+        for path, pixels in ((f"a/c/{row}.png", picture(row)), (f"b/c/other-{row}.bmp", picture(row + 7))):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            pixels.save(tmp_path / path)
+    for folder in ("a", "b"):
+        (tmp_path / folder / "d").mkdir()
+        picture(90).save(tmp_path / folder / "d" / ("9.png" if folder == "a" else "x.png"))
+    with pytest.raises(ValueError, match="2 images lie in both .* such as '.*'; give one name for both"):
+        load_train_test(f"folder:{tmp_path}/a", f"folder:{tmp_path}/b", 9, 9)
+
+
+def test_copies_within_a_set_stay_together(tmp_path):
+    rows = [0, 1, 2, 0, 1, 3, 4, 5, 0, 6]
+    columns = {"id": [f"image-{index}" for index in range(10)], "label": [0] * 10}
+    name = write(tmp_path / "a.parquet", table(rows, **columns))
+    for seed in range(6):
+        train, test = load_train_test(name, name, 5, 5, seed=seed)
+        assert not set(values(train)) & set(values(test)) and sorted(values(train) + values(test)) == sorted(rows)
+    patients = write(tmp_path / "b.parquet", table(rows, **columns, patient=list("xxxyyyzzzz")))
+    with pytest.raises(ValueError, match="the same picture .*'image-.*' and 'image-.* with different values of 'patient'"):
+        load_train_test(patients, patients, 5, 5, by="patient")
 
 
 @pytest.mark.parametrize(("n_train", "n"), [(0, 3), (3, 0), (-1, 5)])

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from timm.models.vision_transformer import VisionTransformer
 
-from helpers import scratch
+from helpers import models, scratch
 from helpers.capture import ClsAttention, FinalTokens, PatchNorms, capture
 from helpers.controls import CONTROLS, build_control
 from helpers.models import (
@@ -442,19 +442,37 @@ def test_real_weights(name, monkeypatch):
         assert top[-1] < 3 * got["patch_norms"][0, -1].median()
 
 
-def test_a_hub_out_of_reach_is_asked_once(monkeypatch, tmp_path):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch, tmp_path):
+    """One time-out says nothing of the next model; a hub that is out of reach is not waited for with every model."""
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(models, "_silent", False)
+    asked, answers = [], []
+
+    def timed_out(*args, **kwargs):
+        asked.append(constants.HF_HUB_OFFLINE)
+        raise huggingface_hub.errors.LocalEntryNotFoundError("time-out")
+
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", timed_out)
+    monkeypatch.setattr(models, "_hub_answers", lambda: answers.pop(0))
+    for there, offline in ((None, False), (False, True), (True, False), (True, False), (False, True)):
+        asked.clear()
+        answers[:] = [there]
+        with pytest.raises(ModelUnavailable, match="no network"):
+            load_backbone(TINY)
+        assert asked and set(asked) == {offline} and not constants.HF_HUB_OFFLINE
+        assert answers == ([None] if there is None else [])
+
+
+def test_a_model_that_cannot_be_had_leaves_the_user_offline(monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    asked = []
-
-    def unreachable(*args, **kwargs):
-        asked.append(args)
-        raise huggingface_hub.errors.LocalEntryNotFoundError("no network")
-
-    monkeypatch.setattr("timm.models._hub.hf_hub_download", unreachable)
-    with pytest.raises(ModelUnavailable, match="no network"):
-        load_backbone(TINY)
-    assert asked and huggingface_hub.constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(models, "_hub_answers", lambda: pytest.fail("asked"))
+    for _ in range(2):
+        with pytest.raises(ModelUnavailable, match="no network"):
+            load_backbone(TINY)
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 def test_rounding_noise_moves_weights_and_pixels_by_a_unit_in_the_last_place():

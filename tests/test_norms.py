@@ -188,3 +188,12 @@ def test_random_positions_without_replacement():
 def test_random_positions_refuse_more_than_there_are(count):
     with pytest.raises(ValueError, match=f"{count} of 5 patches"):
         random_positions(2, 5, count)
+
+
+def test_a_percentile_finds_the_largest_norms_though_they_are_equal():
+    norms = np.ones((10, 100))
+    norms[:, :5] = 7.0
+    for rule in ("percentile:98", "percentile:95", "percentile:90"):
+        assert np.array_equal(outliers(norms, rule), norms == 7)
+    assert not outliers(norms, "percentile:100").any(), "nothing exceeds the largest"
+    assert not outliers(np.ones((3, 9)), "percentile:98").any(), "nothing stands out where all are the same"

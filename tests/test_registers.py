@@ -149,6 +149,20 @@ def test_found_neurons(backbone, mode, sparsity):
 
 
 @vit
+def test_out_of_memory_counts_no_image_twice(backbone):
+    x, search = pixels(), {"rule": "percentile:96", "top_k": 96}
+    whole = find_register_neurons(backbone, x, **search)
+
+    def full(_, inputs, output):
+        if len(inputs[0]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with backbone.model.register_forward_hook(full), pytest.warns(UserWarning, match="do not fit"):
+        got = find_register_neurons(backbone, x, **search)
+    np.testing.assert_allclose([n[2:] for n in got], [n[2:] for n in whole], rtol=1e-5, atol=1e-6)
+
+
+@vit
 def test_where_detection_looks(backbone):
     """Another layer, and the blocks up to it unless others are named."""
     x = pixels()
@@ -187,7 +201,7 @@ def test_scores_of_the_two_modes(backbone, monkeypatch):
 
 @every
 def test_what_is_kept_of_the_images(backbone, monkeypatch):
-    """One pass for the norms, one for the neurons, of which a number an image and block is left."""
+    """One pass for the norms, one for the neurons, of which nothing is left but their sums."""
     shapes = []
 
     def watched(*args, **options):
@@ -197,7 +211,7 @@ def test_what_is_kept_of_the_images(backbone, monkeypatch):
 
     monkeypatch.setattr(registers, "capture", watched)
     find_register_neurons(backbone, pixels(), rule="percentile:96")
-    assert shapes == [[(5, PREFIX[backbone.name] + PATCHES)], [(5,)] * DEPTH]
+    assert shapes == [[(5, PREFIX[backbone.name] + PATCHES)], []]
 
 
 # Interventions ---------------------------------------------------------------------------------------------------------

@@ -2,16 +2,23 @@
 
 import errno
 import json
+import os
 import re
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
+from conftest import INTERVENTIONS
 
 from helpers import shards as module
-from helpers.capture import ClsAttention, FinalTokens, PatchNorms, SelectedTokens
+from helpers.capture import ClsAttention, FinalTokens, OnPatches, Output, PatchNorms, SelectedTokens
 from helpers.capture import capture as plain
 from helpers.images import load_images
+from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
 from helpers.shards import Shards, capture_shards
 
@@ -123,6 +130,129 @@ def test_another_capture_is_refused(tmp_path, backbone, images, change, differs)
     capture_shards(tmp_path, **call)
     with pytest.raises(ValueError, match=rf"something else \({differs}\); choose another folder"):
         capture_shards(tmp_path, **call | change)
+
+
+TWICE = 2
+
+
+def closing_over(factor):
+    return lambda x: x.mean(dim=(1, 2)) * factor
+
+
+def scaled(x, by=1.0, within=None):
+    return (x * by).mean(dim=(1, 2))
+
+
+def of_grid(function):
+    return [OnPatches("a", function, -1)]
+
+
+def twice(x):
+    return x.mean(dim=(1, 2)) * TWICE
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        (lambda x: x.mean(dim=(1, 2)), lambda x: x.amax(dim=(1, 2))),
+        (lambda x: x.mean(dim=(1, 2)) * 2, lambda x: x.mean(dim=(1, 2)) * 3),
+        (partial(scaled, by=2.0), partial(scaled, by=3.0)),
+        (partial(scaled, within=torch.zeros(2)), partial(scaled, within=torch.ones(2))),
+        ((lambda x, by=1: x.mean(dim=(1, 2)) * by), (lambda x, by=2: x.mean(dim=(1, 2)) * by)),
+        (closing_over(1), closing_over(2)),
+        (lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 1), lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 2)),
+    ],
+    ids=["code", "constant", "partial", "tensor", "default", "closure", "inner"],
+)
+def test_a_function_is_known_by_what_it_does(tmp_path, backbone, counted, first, second):
+    x = torch.rand(2, 3, 224, 224)
+    capture_shards(tmp_path, backbone, x, of_grid(first))
+    with pytest.raises(ValueError, match=r"something else \(keep\)"):
+        capture_shards(tmp_path, backbone, x, of_grid(second))
+    counted.clear()
+    capture_shards(tmp_path, backbone, x, of_grid(copied(first)))
+    assert counted == []
+
+
+def copied(function):
+    """The same function as another process would have it."""
+    if isinstance(function, partial):
+        return partial(copied(function.func), **function.keywords)
+    if function.__closure__:
+        return function
+    return FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+
+
+def test_what_a_function_reads_from_its_module_counts(tmp_path, backbone, monkeypatch):
+    x = torch.rand(2, 3, 224, 224)
+    capture_shards(tmp_path, backbone, x, of_grid(twice))
+    capture_shards(tmp_path, backbone, x, of_grid(twice))
+    monkeypatch.setitem(twice.__globals__, "TWICE", 3)
+    with pytest.raises(ValueError, match=r"something else \(keep\)"):
+        capture_shards(tmp_path, backbone, x, of_grid(twice))
+
+
+def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
+    code = (
+        "import torch; from functools import partial; from helpers.capture import OnQKV; from helpers.measures.discovery import "
+        "lost_boxes; from helpers.shards import _describe; print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
+    )
+    told = []
+    for seed in "12":
+        options = {"capture_output": True, "text": True, "check": True, "env": os.environ | {"PYTHONHASHSEED": seed}}
+        told.append(subprocess.run([sys.executable, "-c", code], **options).stdout)
+    assert told[0] == told[1] and "0x" not in told[0]
+
+
+def test_an_object_that_cannot_be_told_apart_is_refused(tmp_path, backbone):
+    class Scale:
+        def __call__(self, x):
+            return x
+
+    with pytest.raises(ValueError, match="Scale.* cannot be told from another.*; give a function"):
+        capture_shards(tmp_path, backbone, torch.rand(2, 3, 224, 224), of_grid(Scale()))
+
+
+def test_a_reducer_of_ones_own_is_known_by_what_it_does(tmp_path, backbone):
+    class First(PatchNorms):
+        def reduce(self, x, layout):
+            return (super().reduce(x, layout)[0] * 1,)
+
+    class Second(PatchNorms):
+        def reduce(self, x, layout):
+            return (super().reduce(x, layout)[0] * 2,)
+
+    Second.__name__, Second.__qualname__ = First.__name__, First.__qualname__
+    x = torch.rand(2, 3, 224, 224)
+    capture_shards(tmp_path, backbone, x, [First()])
+    with pytest.raises(ValueError, match=r"something else \(keep\)"):
+        capture_shards(tmp_path, backbone, x, [Second()])
+
+
+@pytest.mark.parametrize("change, examples", INTERVENTIONS.items(), ids=lambda x: getattr(x, "__name__", ""))
+def test_shards_made_inside_an_intervention_are_others(tmp_path, backbone, change, examples):
+    x, small = torch.rand(3, 3, 64, 64), load_backbone("control-clean", image_size=64)
+    plain_shards = capture_shards(tmp_path / "plain", small, x, [Output()])
+    for i, arguments in enumerate(examples):
+        with change(small, **arguments):
+            with pytest.raises(ValueError, match=r"something else \(interventions\)"):
+                capture_shards(plain_shards.folder, small, x, [Output()])
+            capture_shards(tmp_path / str(i), small, x, [Output()])
+            capture_shards(tmp_path / str(i), small, x, [Output()])
+        with pytest.raises(ValueError, match=r"something else \(interventions\)"):
+            capture_shards(tmp_path / str(i), small, x, [Output()])
+    assert small.interventions == ()
+
+
+def test_dropped_patches_are_those_of_one_capture(tmp_path, images):
+    small = load_backbone("control-content", image_size=64)
+    with dropped_patches(small, 0.5, "zero"):
+        whole = plain(small, images, [FinalTokens()])["final_tokens"]
+    for _ in range(2):
+        with dropped_patches(small, 0.5, "zero"):
+            shards = capture_shards(tmp_path, small, images, [FinalTokens()], size=2)
+        torch.testing.assert_close(torch.cat([part["final_tokens"] for part in shards]), whole)
+        (tmp_path / shards.name(1)).unlink()  # it is made again, alone
 
 
 def test_bad_input(tmp_path, backbone, images):

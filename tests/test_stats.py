@@ -1,3 +1,4 @@
+import inspect
 import math
 import time
 from functools import partial
@@ -386,3 +387,57 @@ def test_what_float32_cannot_tell_apart_is_equal():
     assert (abs(settled(x) - x) <= 2**-16 * abs(x)).all() and len(np.unique(settled(1 + 1e-6 * rng.random(1000)))) == 1
     assert settled(np.array([np.nan, np.inf, -np.inf, 0.0])).tolist()[1:] == [np.inf, -np.inf, 0.0]
     assert settled(np.array([2**40 + 1])).tolist() == [2**40 + 1]
+
+
+def test_groups_without_a_number_have_no_spread():
+    """Every comparison with nan is false, which made 0 of 1000 resamples look like a small chance."""
+    values = np.random.default_rng(0).normal(size=(2, 20))
+    for bad in (np.full(20, np.nan), np.append(values[0], np.nan), np.zeros(0)):
+        with pytest.raises(ValueError, match="group 1 of 3 has .*; give a number for each image"):
+            bootstrap_spread([values[0], bad, values[1]])
+
+
+@pytest.mark.parametrize(
+    "a, b, message",
+    [
+        (np.ones(5, bool), np.zeros(1, bool), "5 and 1 images"),
+        (np.ones(5, bool), np.zeros(4, bool), "5 and 4 images"),
+        (np.ones(5), np.zeros(5, bool), "float64"),
+        (np.ones((5, 2), bool), np.zeros((5, 2), bool), r"\(5, 2\)"),
+    ],
+)
+def test_mcnemar_wants_two_answers_for_each_image(a, b, message):
+    with pytest.raises(ValueError, match=f"{message}.*; give true or false for each image"):
+        unchecked(mcnemar)(a, b)
+
+
+@pytest.mark.parametrize("values", [np.array([0.5, 0.2]), np.array([1, 0, 2]), np.array([np.nan, 1]), np.ones((3, 2), bool)])
+def test_a_share_is_of_what_is_true_or_false(values):
+    with pytest.raises(ValueError, match="a share .*; give true or false for each image"):
+        unchecked(share)(values)
+
+
+def unchecked(function):
+    """A measure as users have it: without the check of types, which exists in tests alone."""
+    return inspect.unwrap(function)
+
+
+@pytest.mark.parametrize("level", [-1, 0, 1, 95, math.nan])
+def test_a_level_lies_between_0_and_1(level):
+    scores, mask = np.random.default_rng(0).normal(size=(4, 9)), np.eye(4, 9, dtype=bool)
+    calls = [
+        lambda: bootstrap(np.arange(4.0), level=level),
+        lambda: share(np.ones(4, bool), level),
+        lambda: over_seeds([share(np.ones(4, bool))] * 2, level),
+        lambda: bootstrap_spread([np.arange(4.0)] * 2, level=level),
+        *(lambda function=function: function(scores, mask, level=level) for function in OVER_PATCHES),
+        lambda: stats.position_share(mask, level=level),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"level {level} .* between 0 and 1, such as 0.95"):
+            call()
+
+
+def test_an_interval_needs_resamples():
+    with pytest.raises(ValueError, match="0 resamples; take at least 1"):
+        bootstrap(np.arange(4.0), resamples=0)

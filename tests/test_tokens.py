@@ -101,6 +101,9 @@ def test_removing_and_appending_go_in_any_order():
 
 def test_corners_and_centre_of_the_grid():
     assert FULL.corners == [0, 2, 3, 5] and FULL.centre == [1, 2, 4, 5]
+    one, row, column = (TokenLayout(grid) for grid in ((1, 1), (1, 4), (3, 1)))
+    assert one.corners == one.centre == [0]
+    assert (row.corners, row.centre, column.corners, column.centre) == ([0, 3], [1, 2], [0, 2], [1, 2])
     layout = TokenLayout((14, 14), registers=4)
     numbers = layout.to_grid(torch.arange(196))
     assert layout.corners == numbers[[0, 0, -1, -1], [0, -1, 0, -1]].tolist()

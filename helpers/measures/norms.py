@@ -13,9 +13,18 @@ from torch import Tensor
 
 from helpers.measures._arrays import Array, like, to_numpy
 
+
+def _percentile(norms: np.ndarray, number: float) -> float:
+    """The percentile; where the norms above it are all equal, the largest norm below them, so that they exceed it."""
+    limit, largest = np.percentile(norms, number), norms.max()
+    if limit == largest and number < 100 and norms.min() < largest:
+        limit = norms[norms < largest].max()
+    return float(limit)
+
+
 # Each rule turns the norms and the rule's number into a threshold.
 RULES = {
-    "percentile": lambda norms, number: np.percentile(norms, number),
+    "percentile": _percentile,
     "fixed": lambda norms, number: number,
     "median": lambda norms, number: number * np.median(norms),
     # 1.4826 makes the MAD of a normal distribution its standard deviation.
@@ -37,7 +46,8 @@ def threshold(norms: Float[Array, "..."], rule: str) -> float:
         rule: 'percentile:98' (Darcet et al.'s reproduction), 'fixed:100', 'median:3' (3 x the median) or
             'mad:10' (median + 10 x 1.4826 x median absolute deviation).
 
-    A percentile always finds its share of outliers, even where there are none. Raises ValueError for another rule or no norms.
+    A percentile always finds its share of outliers, even where there are none; more where the largest norms are equal, and none
+    where all are. Raises ValueError for another rule or no norms.
     """
     kind, _, number = rule.partition(":")
     try:

@@ -2,6 +2,7 @@
 
 A resample is a row of image weights (how often each image was drawn), so a statistic of per-image counts is a matrix product.
 Intervals are percentile intervals. Scores that are nan are left out; an empty group gives Estimate(nan, nan, nan, 0), no error.
+A level outside (0, 1), and fewer than one resample, raise ValueError.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,8 +70,10 @@ def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
     """The share of images for which something holds, with Wilson's score interval (Wilson 1927).
 
     Not a bootstrap: resampling 0 of n gives 0 every time, and would make the absence of outliers look certain.
+    Raises ValueError for anything but true and false.
     """
-    values = to_numpy(per_image)
+    values = _answers(per_image, "a share")
+    _check_level(level)
     n, k = len(values), int(values.sum())
     if n == 0:
         return NONE
@@ -94,6 +97,7 @@ def over_seeds(estimates: Sequence[Estimate], level: float = 0.95, limits: tuple
         n counts the models, and step is that of one image in one model, where all have the same. A single model: its estimate,
         as it is.
     """
+    _check_level(level)
     kept = [estimate for estimate in estimates if not np.isnan(estimate.value)]
     if len(kept) < 2:
         return kept[0] if kept else NONE
@@ -249,8 +253,13 @@ def cliffs_delta(positive: Num[Array, " positive"], negative: Num[Array, " negat
 
 
 def mcnemar(a_correct: Bool[Array, " image"], b_correct: Bool[Array, " image"]) -> float:
-    """Exact two-sided p-value for two classifiers being equally often right (McNemar 1947); 1 where they never differ."""
-    a, b = to_numpy(a_correct), to_numpy(b_correct)
+    """Exact two-sided p-value for two classifiers being equally often right (McNemar 1947); 1 where they never differ.
+
+    Raises ValueError for anything but true and false, and for answers on different numbers of images.
+    """
+    a, b = _answers(a_correct, "mcnemar"), _answers(b_correct, "mcnemar")
+    if len(a) != len(b):
+        raise ValueError(f"mcnemar cannot pair answers on {len(a)} and {len(b)} images; give true or false for each image")
     only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
     return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
@@ -272,8 +281,14 @@ def bootstrap_spread(
 
     The interval is that of the difference between these two groups. They were chosen for being the extremes, which the p-value
     takes into account: the chance of such a spread if all groups had one mean, each with its own images about it.
+
+    Raises ValueError for a group without images, or with nan.
     """
     groups = [to_numpy(group).astype(np.float64) for group in groups]
+    for i, group in enumerate(groups):
+        if not len(group) or np.isnan(group).any():
+            has = f"nan for {np.isnan(group).sum()} of {len(group)} images" if len(group) else "no images"
+            raise ValueError(f"group {i} of {len(groups)} has {has}; give a number for each image")
     if len(groups) < 2:
         return NONE, float("nan")
     means = np.array([group.mean() for group in groups])
@@ -317,8 +332,23 @@ def _numbers(values: Array) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
+def _answers(values: Array, what: str) -> Bool[np.ndarray, " image"]:
+    """What is true or false of each image."""
+    values = to_numpy(values)
+    if values.dtype != bool or values.ndim != 1:
+        raise ValueError(f"{what} is not taken of {values.dtype} {values.shape}; give true or false for each image")
+    return values
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level {level} of an interval does not lie between 0 and 1, such as 0.95")
+
+
 def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     """How often each of n images is drawn in each resample: (resample, image)."""
+    if resamples < 1:
+        raise ValueError(f"{resamples} resamples; take at least 1")
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
 
 
@@ -339,6 +369,7 @@ def _step(values: np.ndarray) -> float | None:
 
 
 def _estimate(value: float, draws: np.ndarray, n: int, level: float) -> Estimate:
+    _check_level(level)
     if np.isnan(value):
         return NONE
     low, high = np.nanquantile(draws, ((1 - level) / 2, (1 + level) / 2))
