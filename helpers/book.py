@@ -12,12 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jinja2
 import nbformat
 import yaml
+from jinja2 import StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from . import pages, scratch
-from .claims import Claim, Value, bundle
+from .claims import Claim, Value, bundle, inert
 from .runs import CONTROLS, Project, read_result
 
 LANDING = "nr1-artifacts"  # the cell of this notebook that is tagged 'landing' draws the figure of the landing page
@@ -104,7 +105,7 @@ def published(project: Project) -> dict[str, dict[str, dict]]:
 
 
 def render_reading(text: str, data: dict, name: str) -> str:
-    """A commentary with its numbers filled in.
+    """A commentary with its numbers filled in. It may compute with them, but reaches nothing else (Jinja's sandbox).
 
     Args:
         text: Markdown in which `{{ v('iou', 'vit_tiny_...') }}` stands for that value of that model, with its interval.
@@ -117,13 +118,13 @@ def render_reading(text: str, data: dict, name: str) -> str:
 
     def v(value: str, model: str) -> str:
         if (value, model) not in values:
-            raise ValueError(f"{name}: the result has no value {value!r} of {model!r}; quote one that it has")
-        return str(values[value, model])
+            raise ValueError(f"the result has no value {value!r} of {model!r}; quote one that it has")
+        return inert(values[value, model])
 
     try:
-        return jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text).render(v=v)
-    except jinja2.TemplateError as error:
-        raise ValueError(f"{name}: {error}") from None
+        return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text).render(v=v)
+    except Exception as error:  # what an expression raises has no end of kinds
+        raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
 
 
 def _executed(project: Project, claim: Claim) -> Path:

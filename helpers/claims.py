@@ -6,6 +6,7 @@ was measured here never share a field: `Claim.reported` is the one, `Value` the 
 
 import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ from .criterion import OUTCOMES, Criterion, Test, Value
 REGISTRY = Path(__file__).resolve().parents[1] / "notebooks" / "claims.yml"
 MIME = "application/vnd.registers.result+json"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Where HTML, the address of a Markdown link or a MyST role begins.
+_MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=])\(|\{(?=[\w:+-]+\}`)")
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ class Result:
         return "\n".join([*lines, *(f"  {model}: not run ({reason})" for model, reason in self.not_run.items())])
 
     def _repr_markdown_(self) -> str:
-        parts = [f"**Verdict: {self.verdict}.** {self.reason}"]
+        parts = [f"**Verdict: {inert(self.verdict)}.** {inert(self.reason)}"]
         if self.verdicts:
             rows = [(v["model"], v["verdict"], v["reason"]) for v in self.verdicts]
             parts.append(_table(("model", "verdict", "because"), rows))
@@ -212,13 +215,17 @@ class Result:
             parts.append(_table(("not run", "reason"), list(self.not_run.items())))
         parts += ["**The paper beside ours**", self.beside()]
         for images in (source for source in self.sources if source.get("hub")):
-            parts.append(
-                f"`{images['name']}` is a local data set; the same or the nearest on the Hub: `-p dataset={images['hub']}`."
-            )
+            name, hub = inert(images["name"]), inert(images["hub"])
+            parts.append(f"`{name}` is a local data set; the same or the nearest on the Hub: `-p dataset={hub}`.")
         return "\n\n".join(parts)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         return {"text/plain": str(self), "text/markdown": self._repr_markdown_(), MIME: self.to_json()}
+
+
+def inert(text: object) -> str:
+    """A text from data as one line of Markdown that shows it, with no HTML, link or role in it."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", " ".join(str(text).split()))
 
 
 def displayed(notebook: Mapping, mime: str) -> list:
@@ -369,4 +376,4 @@ def _pivot(cells: Sequence[tuple[str, str, str, str]]) -> str:
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A GitHub Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(inert(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
