@@ -37,7 +37,7 @@ from traitlets.config import Config
 
 from . import digests, numbers
 from .claims import Registry, Result, bundle, load_registry
-from .files import written_whole
+from .files import locked, write_together
 from .parameters import checked, notebook_parameters, parse
 
 CONTROLS = "controls"
@@ -229,17 +229,27 @@ def sha256(data: object) -> str:
 
 
 def read_result(path: Path) -> dict:
-    """A run's `<id>.json`, whole and as it was written.
+    """A run's `<id>.json`, whole and as it was written. Where it is being published just now, that is waited for.
 
     Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own, or where the executed
     notebook beside it is missing or not the one it was written with.
     """
     try:
+        return _intact(path)
+    except ValueError:
+        pass
+    with locked(path.parent):  # between the two renames of `publish` notebook and result differ
+        return _intact(path)
+
+
+def _intact(path: Path) -> dict:
+    """The result at `path`, with the errors of `read_result`."""
+    try:
         result = json.loads(path.read_text(encoding="utf-8"))
         seal = result.pop("sha256")
         intact = seal == sha256(result)
         place, notebook_digest = (result["run"], result["id"]), result["provenance"]["notebook"]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError):
         raise ValueError("not a readable result; run the claim again with --force") from None
     if not intact:
         raise ValueError("was changed after it was written (its sha256 does not fit); run the claim again with --force")
@@ -335,16 +345,8 @@ def hardware(device: str) -> dict:
 def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
     """Put the executed notebook and its sealed result into `folder`; the result carries the digest of its own notebook."""
     result = {**result, "sha256": sha256(result)}
-    texts = {f"{id}.ipynb": notebook, f"{id}.json": json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"}
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        for name, text in texts.items():
-            (folder / f".{name}.new").write_text(text, encoding="utf-8", newline="\n")
-        for name in texts:
-            os.replace(folder / f".{name}.new", folder / name)
-    finally:
-        for name in texts:
-            (folder / f".{name}.new").unlink(missing_ok=True)
+    sealed = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_together({folder / f"{id}.ipynb": notebook, folder / f"{id}.json": sealed})
 
 
 # ---- The commands -------------------------------------------------------------------------------------------------------
@@ -451,10 +453,7 @@ def store_outputs(
         path, clock = project.source(id), time.perf_counter()
         notebook, beside = execute(path, {}, project.root), numbers.beside(path)
         found = numbers.renewed(beside, numbers.of_notebook(notebook, project.registry[id]))
-        texts = {path: nbformat.writes(notebook) + "\n", beside: found}
-        for target, text in texts.items():
-            with written_whole(target) as new:
-                new.write_text(text, encoding="utf-8", newline="\n")
+        write_together({path: nbformat.writes(notebook) + "\n", beside: found})
         return Outcome(id, "stored", time.perf_counter() - clock)
 
     return _parallel(one, [project.source(id) and id for id in ids], jobs, report)

@@ -1,11 +1,15 @@
+import errno
+import hashlib
 import json
 import os
+import pathlib
 import platform
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
@@ -246,6 +250,41 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     edit_source(project, "aa2-second", "time.sleep(600)", "time.sleep(0)")
     statuses = {outcome.id: outcome.status for outcome in run(project, ("aa1-first", "aa2-second"))}
     assert statuses == {"aa1-first": "kept", "aa2-second": "supported"}
+
+
+def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
+    """Two publish the same claim over and over, each time with another notebook, while it is read."""
+    folder, times = tmp_path / "mine", 100
+
+    def publish(name):
+        for i in range(times):
+            notebook = f"{name} {i}" + " " * 100_000
+            digest = hashlib.sha256(notebook.encode()).hexdigest()
+            runs.publish(folder, "aa1-first", notebook, {"id": "aa1-first", "run": "mine", "provenance": {"notebook": digest}})
+
+    publish("first")
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(publish, name) for name in ("one", "other")]
+        read = 0
+        while not all(writer.done() for writer in writers):
+            runs.read_result(folder / "aa1-first.json")
+            read += 1
+    assert [writer.result() for writer in writers] == [None, None] and read > 10
+    assert sorted(path.name for path in folder.iterdir()) == ["aa1-first.ipynb", "aa1-first.json"]
+
+
+def test_a_full_disk_fails_one_notebook_with_one_sentence(project, monkeypatch):
+    run(project)
+    before = {path: path.read_bytes() for path in project.runs.glob("*/*")}
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runs, "execute", lambda *_: nbformat.read(project.runs / "controls" / "aa1-first.ipynb", 4))
+    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    (outcome,) = run(project, force=True)
+    assert outcome.status == "failed" and "the disk is full: aa1-first.json was not written; make room, and" in outcome.reason
+    assert {path: path.read_bytes() for path in project.runs.glob("*/*")} == before
 
 
 @pytest.mark.parametrize(
