@@ -35,7 +35,7 @@ def _list(project: Project, options: argparse.Namespace) -> int:
     for path in project.results():
         try:
             verdict = runs.read_result(path)["verdict"]
-        except ValueError:
+        except (ValueError, OSError, KeyError):
             verdict = "unreadable, see `check`"
         verdicts.setdefault(path.stem, []).append(f"{path.parent.name}: {verdict}")
     rows = [

@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from . import pages, scratch
 from .claims import Claim, Value, bundle, inert
+from .parameters import read_notebook
 from .runs import CONTROLS, Project, read_result
 
 LANDING = "nr1-artifacts"  # the cell of this notebook that is tagged 'landing' draws the figure of the landing page
@@ -136,7 +137,7 @@ def _executed(project: Project, claim: Claim) -> Path:
 def _result(path: Path) -> dict:
     """The result that an executed notebook displays."""
     try:
-        return bundle(nbformat.read(path, as_version=4))
+        return bundle(read_notebook(path))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -149,7 +150,7 @@ def _reading(path: Path, data: dict) -> str:
 
 def _copy_notebook(path: Path, target: Path, *texts: str) -> None:
     """Copy a notebook with texts inserted right after its first cell, so that the page says what was found before how."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read_notebook(path)
     for cell in notebook.cells:
         # The same notebook stands in the book once for each run, and a label may be given once.
         cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
@@ -181,7 +182,7 @@ def _landing(project: Project, runs: pages.Runs, source: Path) -> str:
     claim = project.registry[LANDING]
     found = [(project.runs / run / f"{LANDING}.ipynb", f"runs/{run}/{LANDING}.ipynb") for run in runs if LANDING in runs[run]]
     for path, page in [*found, (_executed(project, claim), f"../{claim.notebook}")]:
-        for cell in nbformat.read(path, as_version=4).cells:
+        for cell in read_notebook(path).cells:
             images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
             if images and "landing" in cell.metadata.get("tags", ()):
                 (source / "book" / "_static" / "landing.png").write_bytes(base64.b64decode(images[0]))

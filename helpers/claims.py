@@ -55,6 +55,7 @@ class Claim:
         parameters: the notebook's parameters and their defaults.
         profiles: named runs; each a dict of parameters that differ from the defaults.
         notebook: path from the project's root, or None where `waiting` says why there is none yet.
+        labels: parameters that name a data set whose labels the notebook asks for late: they are looked for before it starts.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Claim:
     notebook: str | None
     source: Paper = field(repr=False)
     waiting: str | None = None
+    labels: list[str] = field(default_factory=list)
 
     def margin(self, name: str) -> float:
         """The margin against which the value `name` is tested. Raises ValueError where no test names it."""
@@ -318,6 +320,8 @@ def _rules(id: str, claim: dict, data: dict) -> Iterable[tuple[str, str]]:
     for name, profile in claim["profiles"].items():
         for unknown in profile.keys() - claim["parameters"].keys():
             yield f"profiles.{name}", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"
+    for unknown in set(claim.get("labels", ())) - claim["parameters"].keys():
+        yield "labels", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"
     criterion = claim["criterion"]
     for kind in ("applies", "tests", "needs"):
         for i, test in enumerate(criterion.get(kind, ())):

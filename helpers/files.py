@@ -46,13 +46,12 @@ def write_together(texts: Mapping[Path, str]) -> None:
 
 def check_place(path: Path) -> None:
     """Raise ValueError where no file can be written to `path`: before the minutes that it takes to find out what to write."""
-    probe = path.with_name(f".{path.name}.{uuid4().hex}.new")
     try:
         if path.is_dir():
             raise ValueError(f"{path} is a folder; name a file in it")
         if not path.parent.is_dir():
             raise ValueError(f"{path}: there is no folder {str(path.parent)!r}; make it first")
-        probe.touch()
+        (probe := path.with_name(f".{path.name}.{uuid4().hex}.new")).touch()
         probe.unlink()
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror}); choose another place") from None

@@ -262,6 +262,17 @@ def check_name(name: str) -> None:
     raise ValueError(f"unknown data set {name!r}; did you mean {nearest!r}? Known: {', '.join(_FORMS.values())}")
 
 
+def require(name: str) -> None:
+    """Raise FileNotFoundError where the local files of data set `name` are not there. None is read, and no hub is asked."""
+    kind, _, rest = name.partition(":")
+    if kind == "folder" and not Path(rest).is_dir():
+        raise FileNotFoundError(f"there is no folder {rest!r}")
+    if kind == "parquet" and not Path(rest).exists():
+        raise FileNotFoundError(f"there is no parquet file {rest!r}")
+    if kind == "data":
+        _data_files(rest)
+
+
 def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     """Load `n` images of the data set `name` (all where n is None).
 
@@ -539,6 +550,11 @@ def _from_parquet(path: str) -> datasets.Dataset:
 
 
 def _from_data(rest: str) -> datasets.Dataset:
+    return _read_parquet(_data_files(rest), f"data:{rest}")
+
+
+def _data_files(rest: str) -> list[Path]:
+    """The Parquet files of NAME/SPLIT in REGISTERS_DATA. Raises FileNotFoundError where they are not there."""
     name, split = rest.split("/")
     root = os.environ.get("REGISTERS_DATA")
     if not root:
@@ -556,7 +572,7 @@ def _from_data(rest: str) -> datasets.Dataset:
     if not found:
         splits = sorted({file.stem.split("-")[0] for file in folder.glob("*.parquet")})
         raise FileNotFoundError(f"data set {name!r} has no split {split!r}; it has {', '.join(splits) or 'no parquet files'}")
-    return _read_parquet(found, f"data:{rest}")
+    return found
 
 
 def _read_parquet(paths: list[Path], name: str) -> datasets.Dataset:

@@ -426,6 +426,7 @@ def put(*path_and_value):
         (put("notebook", "notebooks/nr3.ipynb"), "notebook", "should be 'notebooks/need_registers/nr3-redundancy.ipynb'"),
         (put("waiting", "for rain"), "waiting", "only then"),
         (put("notebook", 3), "notebook", "3 is not of type"),
+        (put("labels", ["datasets"]), "labels", "unknown parameter 'datasets'"),
         (put("expected", "control-claen", "supported"), "expected", "'control-claen' was unexpected"),
         (put("criterion", "tests", 0, "model", "control-claen"), "criterion.tests.0.model", "did you mean 'control-clean'?"),
         (put("criterion", "applies", 0, "margin", float("nan")), "criterion.applies.0.margin", "is nan; give a finite number"),
