@@ -256,7 +256,7 @@ def check_name(name: str) -> None:
     """Raise ValueError, with the nearest form, where `name` is not one that `load_images` understands. Touches no file."""
     kind, _, rest = name.partition(":")
     known = name in ("scenes", "photographs") or (kind in ("hf", "folder", "parquet") and rest)
-    if known or (kind == "data" and re.fullmatch("[^/]+/[^/]+", rest)):
+    if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
         return
     nearest = _FORMS[_nearest(kind, _FORMS)]
     raise ValueError(f"unknown data set {name!r}; did you mean {nearest!r}? Known: {', '.join(_FORMS.values())}")
@@ -424,6 +424,8 @@ def _choose(dataset: datasets.Dataset, name: str, n: int | None, seed: int) -> I
     """The `n` rows of `dataset` with the smallest hashes that decode, as Images."""
     image = _image_column(dataset, name)
     dataset = dataset.cast_column(image, datasets.Image(decode=False))  # {'bytes', 'path'}, for `_decode`
+    if name.startswith(("parquet:", "data:", "hf:")):
+        _check_paths(dataset, image, name)
     if n is not None and n > len(dataset):
         raise ValueError(f"{n} images asked of {name!r}, which has {len(dataset)}; ask for at most that many")
     ids = _ids(dataset, image)
@@ -472,6 +474,17 @@ def _image_column(dataset: datasets.Dataset, name: str) -> str:
     if not len(dataset):
         raise ValueError(f"{name!r} has no images")
     return next((key for key in ("image", "img") if key in columns), columns[0])
+
+
+def _check_paths(dataset: datasets.Dataset, image: str, name: str) -> None:
+    """Raise ValueError where a table names a file of this machine in place of an image; the library's own downloads aside."""
+    column, cache = dataset.data.column(image), Path(datasets.config.HF_DATASETS_CACHE).resolve()
+    named = column.filter(pc.and_(pc.is_null(pc.struct_field(column, "bytes")), pc.is_valid(pc.struct_field(column, "path"))))
+    for path in pc.struct_field(named, "path").to_pylist():
+        if not (name.startswith("hf:") and Path(path).resolve().is_relative_to(cache)):
+            raise ValueError(
+                f"{name!r} names the file {path!r} of this machine in place of an image; put the bytes into the table"
+            )
 
 
 def _ids(dataset: datasets.Dataset, image: str) -> list[str]:
