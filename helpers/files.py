@@ -3,11 +3,14 @@
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from uuid import uuid4
 
+DAY = 24 * 3600  # seconds; longer than anything takes to write one file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -16,9 +19,14 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def written_whole(path: Path) -> Iterator[Path]:
     """A name of one's own to write to; what was written becomes `path` at the end, and nothing is left where writing failed.
 
-    The folder is made if need be. Raises OSError that says what to do where the disk is full.
+    The folder is made if need be. What a writer of the same file left that was killed is removed a day later.
+    Raises OSError that says what to do where the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{escape(path.name)}.*.new"):
+        with suppress(FileNotFoundError):  # its writer was done just now
+            if left.stat().st_mtime < time.time() - DAY:
+                left.unlink()
     new = path.with_name(f".{path.name}.{uuid4().hex}.new")
     try:
         yield new

@@ -1,4 +1,5 @@
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,17 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
         one.write_text("one")
         other.write_text("other")
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "one"
+
+
+def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path):
+    old, new, other = (tmp_path / name for name in (".a[1].0.new", ".a[1].1.new", ".b.0.new"))
+    for path in (old, new, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    with written_whole(tmp_path / "a[1]") as mine:
+        mine.touch()
+    assert {path.name for path in tmp_path.iterdir()} == {"a[1]", new.name, other.name}
 
 
 def test_files_that_belong_together_wait_for_the_second(tmp_path):
