@@ -35,7 +35,7 @@ def _list(project: Project, options: argparse.Namespace) -> int:
     for path in project.results():
         try:
             verdict = runs.read_result(path)["verdict"]
-        except ValueError:
+        except (ValueError, OSError, KeyError):
             verdict = "unreadable, see `check`"
         verdicts.setdefault(path.stem, []).append(f"{path.parent.name}: {verdict}")
     rows = [
@@ -71,7 +71,7 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
-    from . import images, scratch, training  # here, since only this command needs them
+    from . import files, images, scratch, training  # here, since only this command needs them
 
     if options.preset not in training.PRESETS:
         raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
@@ -108,7 +108,8 @@ def _train(project: Project, options: argparse.Namespace) -> int:
             report=lambda one: lines(Outcome(*one)),
         )
     if card := scratch.card(options.out):
-        (options.out / "README.md").write_text(card, encoding="utf-8")
+        with files.written_whole(options.out / "README.md") as new:
+            new.write_text(card, encoding="utf-8")
     return _status([Outcome(*one) for one in trained])
 
 
@@ -119,8 +120,7 @@ def _bench(project: Project, options: argparse.Namespace) -> int:
         hardware = runs.hardware(options.device)
     except ValueError:
         raise ValueError(f"there is no device {options.device!r} here; use --device cpu") from None
-    if not options.json.parent.is_dir():  # before the minutes that it takes to measure
-        raise ValueError(f"--json {options.json}: there is no folder {str(options.json.parent)!r}; make it first")
+    files.check_place(options.json)
     batch = min(16, options.images // 4) if options.device == "cpu" else min(32, options.images // 8)
     settings = {
         "image_size": options.image_size,
@@ -185,8 +185,8 @@ def _baselines(project: Project, options: argparse.Namespace) -> int:
 def _portable(project: Project, options: argparse.Namespace) -> int:
     from . import files, portable  # here, since only this command needs them
 
-    if options.json and not options.json.parent.is_dir():  # before the minutes that it takes to measure
-        raise ValueError(f"--json {options.json}: there is no folder {str(options.json.parent)!r}; make it first")
+    if options.json:
+        files.check_place(options.json)
     planned = portable.plan(project, options.quick, options.ids)
     if options.spread:
         planned = [(setting, [id for id in ids if id != portable.TESTS]) for setting, ids in planned if setting.noise is not None]

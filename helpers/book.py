@@ -12,12 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jinja2
 import nbformat
 import yaml
+from jinja2 import StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from . import pages, scratch
-from .claims import Claim, Value, bundle
+from .claims import Claim, Value, bundle, inert
+from .parameters import read_notebook
 from .runs import CONTROLS, Project, read_result
 
 LANDING = "nr1-artifacts"  # the cell of this notebook that is tagged 'landing' draws the figure of the landing page
@@ -104,7 +106,7 @@ def published(project: Project) -> dict[str, dict[str, dict]]:
 
 
 def render_reading(text: str, data: dict, name: str) -> str:
-    """A commentary with its numbers filled in.
+    """A commentary with its numbers filled in. It may compute with them, but reaches nothing else (Jinja's sandbox).
 
     Args:
         text: Markdown in which `{{ v('iou', 'vit_tiny_...') }}` stands for that value of that model, with its interval.
@@ -117,13 +119,13 @@ def render_reading(text: str, data: dict, name: str) -> str:
 
     def v(value: str, model: str) -> str:
         if (value, model) not in values:
-            raise ValueError(f"{name}: the result has no value {value!r} of {model!r}; quote one that it has")
-        return str(values[value, model])
+            raise ValueError(f"the result has no value {value!r} of {model!r}; quote one that it has")
+        return inert(values[value, model])
 
     try:
-        return jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text).render(v=v)
-    except jinja2.TemplateError as error:
-        raise ValueError(f"{name}: {error}") from None
+        return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text).render(v=v)
+    except Exception as error:  # what an expression raises has no end of kinds
+        raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
 
 
 def _executed(project: Project, claim: Claim) -> Path:
@@ -135,7 +137,7 @@ def _executed(project: Project, claim: Claim) -> Path:
 def _result(path: Path) -> dict:
     """The result that an executed notebook displays."""
     try:
-        return bundle(nbformat.read(path, as_version=4))
+        return bundle(read_notebook(path))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -148,7 +150,7 @@ def _reading(path: Path, data: dict) -> str:
 
 def _copy_notebook(path: Path, target: Path, *texts: str) -> None:
     """Copy a notebook with texts inserted right after its first cell, so that the page says what was found before how."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read_notebook(path)
     for cell in notebook.cells:
         # The same notebook stands in the book once for each run, and a label may be given once.
         cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
@@ -180,7 +182,7 @@ def _landing(project: Project, runs: pages.Runs, source: Path) -> str:
     claim = project.registry[LANDING]
     found = [(project.runs / run / f"{LANDING}.ipynb", f"runs/{run}/{LANDING}.ipynb") for run in runs if LANDING in runs[run]]
     for path, page in [*found, (_executed(project, claim), f"../{claim.notebook}")]:
-        for cell in nbformat.read(path, as_version=4).cells:
+        for cell in read_notebook(path).cells:
             images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
             if images and "landing" in cell.metadata.get("tags", ()):
                 (source / "book" / "_static" / "landing.png").write_bytes(base64.b64decode(images[0]))

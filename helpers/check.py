@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import nbformat
 import yaml
 
 from . import numbers
 from .claims import MIME, Claim, displayed, rejudge
-from .parameters import checked, notebook_parameters
+from .parameters import checked, notebook_parameters, read_notebook
 from .runs import CONTROLS, Project, git, inputs, read_result
 
 # A folder in a folder below the root; not after a word or a slash, where it is part of a name or of a web address, nor where a
@@ -42,8 +41,11 @@ def problems(project: Project) -> Iterator[str]:
         name = path.relative_to(project.root).as_posix()
         if not path.with_suffix(".json").is_file():
             yield f"{name}: its result {path.stem}.json is missing beside it; run the claim again"
-        if absolute_path(path):
-            yield f"{name}: contains an absolute path of the machine it ran on"
+        try:
+            if absolute_path(path):
+                yield f"{name}: contains an absolute path of the machine it ran on"
+        except ValueError as error:
+            yield f"{name}: {error}"
 
 
 def published(project: Project) -> list[Path]:
@@ -89,8 +91,8 @@ def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> 
 
 
 def absolute_path(path: Path) -> bool:
-    """Whether the code or a text output of a notebook names a folder of one machine."""
-    for cell in nbformat.read(path, 4).cells:
+    """Whether the code or a text output of a notebook names a folder of one machine. Raises ValueError where it is none."""
+    for cell in read_notebook(path).cells:
         texts = [cell.source]
         for output in cell.get("outputs", ()):
             data = [text for mime, text in output.get("data", {}).items() if mime in ("text/plain", "text/markdown")]
@@ -139,12 +141,12 @@ def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str
 
 def _numbers(path: Path, claim: Claim) -> Iterator[str]:
     """What is wrong with the numbers beside an executed source notebook."""
-    notebook, beside = nbformat.read(path, 4), numbers.beside(path)
+    notebook, beside = read_notebook(path), numbers.beside(path)
     if not beside.is_file() and not displayed(notebook, MIME):
         return  # never executed
     try:
         stored, own = numbers.read(beside), numbers.renewed(beside, numbers.of_notebook(notebook, claim))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         yield f"{claim.notebook}: {error}"
     else:
         if numbers.text(stored) != own:

@@ -8,9 +8,11 @@ import ast
 import difflib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 import jsonschema
@@ -19,8 +21,11 @@ import yaml
 from .criterion import OUTCOMES, Criterion, Test, Value
 
 REGISTRY = Path(__file__).resolve().parents[1] / "notebooks" / "claims.yml"
+DEPTH, ENTRIES = 20, 100_000  # what a registry may have; today's has 9 and less than 10,000
 MIME = "application/vnd.registers.result+json"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Where HTML, the address of a Markdown link or a MyST role begins.
+_MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=])\(|\{(?=[\w:+-]+\}`)")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Claim:
         parameters: the notebook's parameters and their defaults.
         profiles: named runs; each a dict of parameters that differ from the defaults.
         notebook: path from the project's root, or None where `waiting` says why there is none yet.
+        labels: parameters that name a data set whose labels the notebook asks for late: they are looked for before it starts.
     """
 
     id: str
@@ -68,6 +74,7 @@ class Claim:
     notebook: str | None
     source: Paper = field(repr=False)
     waiting: str | None = None
+    labels: list[str] = field(default_factory=list)
 
     def margin(self, name: str) -> float:
         """The margin against which the value `name` is tested. Raises ValueError where no test names it."""
@@ -202,7 +209,7 @@ class Result:
         return "\n".join([*lines, *(f"  {model}: not run ({reason})" for model, reason in self.not_run.items())])
 
     def _repr_markdown_(self) -> str:
-        parts = [f"**Verdict: {self.verdict}.** {self.reason}"]
+        parts = [f"**Verdict: {inert(self.verdict)}.** {inert(self.reason)}"]
         if self.verdicts:
             rows = [(v["model"], v["verdict"], v["reason"]) for v in self.verdicts]
             parts.append(_table(("model", "verdict", "because"), rows))
@@ -214,13 +221,17 @@ class Result:
             parts.append(_table(("not run", "reason"), list(self.not_run.items())))
         parts += ["**The paper beside ours**", self.beside()]
         for images in (source for source in self.sources if source.get("hub")):
-            parts.append(
-                f"`{images['name']}` is a local data set; the same or the nearest on the Hub: `-p dataset={images['hub']}`."
-            )
+            name, hub = inert(images["name"]), inert(images["hub"])
+            parts.append(f"`{name}` is a local data set; the same or the nearest on the Hub: `-p dataset={hub}`.")
         return "\n\n".join(parts)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         return {"text/plain": str(self), "text/markdown": self._repr_markdown_(), MIME: self.to_json()}
+
+
+def inert(text: object) -> str:
+    """A text from data as one line of Markdown that shows it, with no HTML, link or role in it."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", " ".join(str(text).split()))
 
 
 def displayed(notebook: Mapping, mime: str) -> list:
@@ -317,15 +328,22 @@ def load_registry(path: Path | str = REGISTRY) -> Registry:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no registry at {path}; run from a checkout of the project or give its path")
-    text = path.read_text(encoding="utf-8")
     try:
-        errors = list(_repeated(yaml.compose(text, Loader=_Loader)))
-        data = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path.name}: not readable as YAML: {' '.join(str(error).split())}") from None
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    try:
+        too_much = _too_much(text)
+        errors, data = (
+            ([too_much], None) if too_much else (list(_repeated(yaml.compose(text, _Loader))), yaml.load(text, _Loader))
+        )
+    except (yaml.YAMLError, ValueError) as error:  # the second for a number or a date that is none
+        errors, data = [f"not readable as YAML: {' '.join(str(error).split())}"], None
     schema = json.loads(REGISTRY.with_name("claims.schema.json").read_text(encoding="utf-8"))
-    found = jsonschema.Draft202012Validator(schema).iter_errors(data)
-    errors += [_line(error.absolute_path, error.schema.get("errorMessage", error.message)) for error in found]
+    if data is not None or not errors:
+        found = jsonschema.Draft202012Validator(schema).iter_errors(data)
+        errors += [_line(error.absolute_path, error.schema.get("errorMessage", error.message)) for error in found]
+        errors += [_line(path, f"is {number}; give a finite number") for path, number in _not_finite(data)]
     # The rules that a schema cannot state are only asked of entries that have the right form.
     if not errors:
         for id, claim in data["claims"].items():
@@ -359,12 +377,72 @@ def _rules(id: str, claim: dict, data: dict) -> Iterable[tuple[str, str]]:
     for name, profile in claim["profiles"].items():
         for unknown in profile.keys() - claim["parameters"].keys():
             yield f"profiles.{name}", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"
+    for unknown in set(claim.get("labels", ())) - claim["parameters"].keys():
+        yield "labels", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"
+    criterion = claim["criterion"]
+    for kind in ("applies", "tests", "needs"):
+        for i, test in enumerate(criterion.get(kind, ())):
+            if (model := test.get("model", "")).startswith("control-") and model not in claim["expected"]:
+                nearest = difflib.get_close_matches(model, claim["expected"], n=1, cutoff=0)[0]
+                yield f"criterion.{kind}.{i}.model", f"unknown control {model!r}; did you mean {nearest!r}?"
+    # What must hold at once on one model; each of `needs` may be met by another one.
+    tests = [Test(**test) for kind in ("applies", "tests") for test in criterion.get(kind, ())]
+    for one, other in combinations(tests, 2):
+        if _contradict(one, other):
+            yield "criterion.tests", f"{one} and {other} cannot both hold; correct a margin or an operator"
+
+
+def _contradict(one: Test, other: Test) -> bool:
+    """Whether no value of a model to which both are put satisfies both."""
+    on_one = one.model == other.model or None in (one.model, other.model)
+    if one.value != other.value or one.op[0] == other.op[0] or not on_one:
+        return False
+    above, below = (one, other) if one.op[0] == ">" else (other, one)
+    return above.margin > below.margin or (above.margin == below.margin and (above.op, below.op) != (">=", "<="))
+
+
+def _not_finite(node: object, path: tuple = ()) -> Iterable[tuple[tuple, float]]:
+    """Path and value of every NaN and infinity, which no comparison can be trusted with."""
+    if isinstance(node, float) and not math.isfinite(node):
+        yield path, node
+    for key, child in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from _not_finite(child, (*path, key))
+
+
+def _too_much(text: str) -> str | None:
+    """What is wrong where the text, with what its aliases stand for in their place, is too deep or too large to be read.
+
+    Told from the parser's events, before anything is built: what walks the data would not come back from it.
+    """
+    known: dict[str, tuple[int, int]] = {}  # anchor -> size and depth of what it stands for
+    open_nodes: list[list] = [[None, 0, 0]]  # anchor, size and depth so far, from the whole down to the node being read
+    for event in yaml.parse(text, _Loader):
+        line, ended = f"line {event.start_mark.line + 1}", None
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in [node[0] for node in open_nodes]:
+                return f"{line}: *{event.anchor} stands inside what it stands for; write it out"
+            ended = known.get(event.anchor, (1, 0))
+        elif isinstance(event, yaml.ScalarEvent):
+            ended = known[event.anchor] = 1, 0
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append([event.anchor, 1, 0])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, *ended = open_nodes.pop()
+            known[anchor] = tuple(ended)
+        if ended:
+            open_nodes[-1][1] += ended[0]
+            open_nodes[-1][2] = max(open_nodes[-1][2], ended[1] + 1)
+        if len(open_nodes) + open_nodes[-1][2] > DEPTH:
+            return f"{line}: more than {DEPTH} levels inside each other; write fewer"
+        if open_nodes[-1][1] > ENTRIES:
+            return f"{line}: more than {ENTRIES:,} entries, with what aliases stand for; write fewer"
+    return None
 
 
 def _repeated(node: yaml.Node | None, path: tuple = ()) -> Iterable[str]:
     """A line for every key that a mapping gives twice; YAML itself would silently keep the last."""
     if isinstance(node, yaml.MappingNode):
-        keys = Counter(key.value for key, _ in node.value)
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         yield from (_line((*path, key), "given twice") for key, times in keys.items() if times > 1)
         for key, value in node.value:
             yield from _repeated(value, (*path, key.value))
@@ -427,4 +505,4 @@ def _pivot(cells: Sequence[tuple[str, str, str, str]]) -> str:
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A GitHub Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(inert(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,20 +1,85 @@
-"""Files that are there as a whole or not at all."""
+"""Files that are there as a whole or not at all, and folders into which one process at a time writes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from glob import escape
 from pathlib import Path
+from uuid import uuid4
+
+DAY = 24 * 3600  # seconds; longer than anything takes to write one file
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A name to write to; what was written becomes `path` at the end, and nothing is left where writing failed.
+    """A name of one's own to write to; what was written becomes `path` at the end, and nothing is left where writing failed.
 
-    The folder is made if need be.
+    The folder is made if need be. What a writer of the same file left that was killed is removed a day later.
+    Raises OSError that says what to do where the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
+    for left in path.parent.glob(f".{escape(path.name)}.*.new"):
+        with suppress(FileNotFoundError):  # its writer was done just now
+            if left.stat().st_mtime < time.time() - DAY:
+                left.unlink()
+    new = path.with_name(f".{path.name}.{uuid4().hex}.new")
     try:
         yield new
         new.replace(path)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        told = f"the disk is full: {path.name} was not written; make room, and the same command goes on from there"
+        raise OSError(error.errno, told, str(path.parent)) from None
     finally:
         new.unlink(missing_ok=True)
+
+
+def write_together(texts: Mapping[Path, str]) -> None:
+    """Write files of one folder that belong together: all of them before the first gets its name, and then in their order.
+
+    Meanwhile the folder is `locked`: who locks it to read finds all old ones or all new ones.
+    """
+    with locked(next(iter(texts)).parent), ExitStack() as stack:
+        # What is entered last is left, and so renamed, first.
+        new = {path: stack.enter_context(written_whole(path)) for path in reversed(texts)}
+        for path, text in texts.items():
+            new[path].write_text(text, encoding="utf-8", newline="\n")
+
+
+def check_place(path: Path) -> None:
+    """Raise ValueError where no file can be written to `path`: before the minutes that it takes to find out what to write."""
+    try:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {str(path.parent)!r}; make it first")
+        (probe := path.with_name(f".{path.name}.{uuid4().hex}.new")).touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror}); choose another place") from None
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Hold `folder`, which is made if need be, against all other processes and threads; a process that dies lets go of it.
+
+    The lock is one of the folder itself and leaves no file. A file system that has none is trusted to have one user.
+    Raises BlockingIOError where somebody else holds it, unless told to `wait`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(handle)

@@ -270,10 +270,21 @@ def check_name(name: str) -> None:
     """Raise ValueError, with the nearest form, where `name` is not one that `load_images` understands. Touches no file."""
     kind, _, rest = name.partition(":")
     known = name in ("scenes", "photographs") or (kind in ("hf", "folder", "parquet") and rest)
-    if known or (kind == "data" and re.fullmatch("[^/]+/[^/]+", rest)):
+    if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
         return
     nearest = _FORMS[_nearest(kind, _FORMS)]
     raise ValueError(f"unknown data set {name!r}; did you mean {nearest!r}? Known: {', '.join(_FORMS.values())}")
+
+
+def require(name: str) -> None:
+    """Raise FileNotFoundError where the local files of data set `name` are not there. None is read, and no hub is asked."""
+    kind, _, rest = name.partition(":")
+    if kind == "folder" and not Path(rest).is_dir():
+        raise FileNotFoundError(f"there is no folder {rest!r}")
+    if kind == "parquet" and not Path(rest).exists():
+        raise FileNotFoundError(f"there is no parquet file {rest!r}")
+    if kind == "data":
+        _data_files(rest)
 
 
 def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
@@ -441,6 +452,8 @@ def _choose(dataset: datasets.Dataset, name: str, n: int | None, seed: int) -> I
     """The `n` rows of `dataset` with the smallest hashes that decode, as Images."""
     image = _image_column(dataset, name)
     dataset = dataset.cast_column(image, datasets.Image(decode=False))  # {'bytes', 'path'}, for `_decode`
+    if name.startswith(("parquet:", "data:", "hf:")):
+        _check_paths(dataset, image, name)
     if n is not None and n > len(dataset):
         raise ValueError(f"{n} images asked of {name!r}, which has {len(dataset)}; ask for at most that many")
     ids = _ids(dataset, image)
@@ -508,6 +521,17 @@ def _image_column(dataset: datasets.Dataset, name: str) -> str:
     if not len(dataset):
         raise ValueError(f"{name!r} has no images")
     return next((key for key in ("image", "img") if key in columns), columns[0])
+
+
+def _check_paths(dataset: datasets.Dataset, image: str, name: str) -> None:
+    """Raise ValueError where a table names a file of this machine in place of an image; the library's own downloads aside."""
+    column, cache = dataset.data.column(image), Path(datasets.config.HF_DATASETS_CACHE).resolve()
+    named = column.filter(pc.and_(pc.is_null(pc.struct_field(column, "bytes")), pc.is_valid(pc.struct_field(column, "path"))))
+    for path in pc.struct_field(named, "path").to_pylist():
+        if not (name.startswith("hf:") and Path(path).resolve().is_relative_to(cache)):
+            raise ValueError(
+                f"{name!r} names the file {path!r} of this machine in place of an image; put the bytes into the table"
+            )
 
 
 def _ids(dataset: datasets.Dataset, image: str) -> list[str]:
@@ -589,6 +613,11 @@ def _from_parquet(path: str) -> datasets.Dataset:
 
 
 def _from_data(rest: str) -> datasets.Dataset:
+    return _read_parquet(_data_files(rest), f"data:{rest}")
+
+
+def _data_files(rest: str) -> list[Path]:
+    """The Parquet files of NAME/SPLIT in REGISTERS_DATA. Raises FileNotFoundError where they are not there."""
     name, split = rest.split("/")
     root = os.environ.get("REGISTERS_DATA")
     if not root:
@@ -606,7 +635,7 @@ def _from_data(rest: str) -> datasets.Dataset:
     if not found:
         splits = sorted({file.stem.split("-")[0] for file in folder.glob("*.parquet")})
         raise FileNotFoundError(f"data set {name!r} has no split {split!r}; it has {', '.join(splits) or 'no parquet files'}")
-    return _read_parquet(found, f"data:{rest}")
+    return found
 
 
 def _read_parquet(paths: list[Path], name: str) -> datasets.Dataset:

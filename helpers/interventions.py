@@ -19,6 +19,7 @@ from torch import Tensor
 from helpers.backbone import Backbone
 
 INITS, MODES = ("zeros", "mean", "normal"), ("remove", "zero")
+MOST_REGISTERS = 1_000  # five times the patches of a usual model; attention takes memory with the square
 REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
 
 
@@ -56,10 +57,12 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
             for all images, where a larger count keeps the draws of a smaller one.
         seed: of "normal".
 
-    Raises ValueError for a negative count or another init.
+    Raises ValueError for a negative count, one above `MOST_REGISTERS`, or another init.
     """
     if count < 0:
         raise ValueError(f"{count} registers cannot be appended; give 0 or more")
+    if count > MOST_REGISTERS:
+        raise ValueError(f"{count:,} registers cannot be appended; give at most {MOST_REGISTERS:,}")
     if init not in INITS:
         raise ValueError(f"init is '{init}'; choose one of {', '.join(INITS)}")
     layout = backbone.layout

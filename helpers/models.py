@@ -63,9 +63,11 @@ def load_backbone(
 
     Raises:
         ModelUnavailable: the weights cannot be had here.
-        ValueError: unknown or unsupported model, image size that the patches do not divide, weights with NaN or infinity.
+        ValueError: unknown or unsupported model, image size that the patches do not divide, no such device, weights with NaN or
+            infinity.
     """
     check_name(name, pretrained)
+    _check_device(device)
     size = None if image_size is None else (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
     if name.startswith(CONTROL):
         backbone = _load_control(name, size, whole, fit)
@@ -135,11 +137,25 @@ def check_name(name: str, pretrained: bool = True) -> None:
         return
     if name.startswith(scratch.FILE):
         raise ValueError(f"there is no file {str(scratch.path_of(name))!r}; `python -m helpers train` makes such models")
-    names = timm.list_pretrained() + [f"{OPEN_CLIP}{arch}/{tag}" for arch, tag in _open_clip().list_pretrained()]
-    nearest = difflib.get_close_matches(name, [*names, *_controls().CONTROLS, *scratch.names()], n=1)
+    names = [*_plain(), *_controls().CONTROLS, *scratch.names()]
+    begin = sorted((other for other in names if name and other.startswith(name)), key=len)
+    nearest = begin or difflib.get_close_matches(name, names, n=1)
     forms = f"a timm name, '{OPEN_CLIP}ARCH/TAG', '{CONTROL}...', '{scratch.SHIPPED}...' or '{scratch.FILE}PATH'"
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {forms}"
     raise ValueError(f"unknown model '{name}'; {hint}")
+
+
+def _plain() -> list[str]:
+    """The names of timm and open_clip whose architecture is a plain Vision Transformer."""
+    open_clip = _open_clip()
+    visions = {arch: open_clip.get_model_config(arch)["vision_cfg"] for arch, _ in open_clip.list_pretrained()}
+    plain = {arch for arch, cfg in visions.items() if "timm_model_name" not in cfg and isinstance(cfg["layers"], int)}
+    clips = [f"{OPEN_CLIP}{arch}/{tag}" for arch, tag in open_clip.list_pretrained() if arch in plain]
+    return [name for name in timm.list_pretrained() if _is_plain(name.partition(".")[0])] + clips
+
+
+def _is_plain(arch: str) -> bool:
+    return timm.models.is_model_in_modules(arch, ["vision_transformer", "deit"])
 
 
 def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: bool) -> Backbone:
@@ -155,7 +171,7 @@ def _load_timm(name: str, size: tuple[int, int] | None, pretrained: bool, whole:
     arch = name.partition(".")[0]
     if timm.models.is_model_in_modules(arch, ["eva"]):
         raise ValueError(f"'{name}' applies rotary embedding after qkv, so a plain qkv hook would be silently wrong")
-    if not timm.models.is_model_in_modules(arch, ["vision_transformer", "deit"]):
+    if not _is_plain(arch):
         raise ValueError(f"'{name}' is not a plain Vision Transformer; choose one of timm's vit_*, deit* or flexivit_*")
     with torch.device("meta"):  # the architecture without memory: refuse before anything is downloaded
         sketch = timm.create_model(name)
@@ -229,12 +245,20 @@ def _refuse_unusual(name: str, model: nn.Module) -> None:
             )
 
 
+def _check_device(device: Any) -> None:
+    """Raise ValueError where there is no such device: before a model is loaded, and in one sentence."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"there is no device {str(device)!r} here; use device='cpu'") from None
+
+
 def _fitting(name: str, size: tuple[int, int], patch: tuple[int, int], fit: bool) -> tuple[int, int]:
     """The image size that the patches divide. Raises ValueError where they do not, and it must not be rounded."""
     if fit:
         size = tuple(max(1, s // p) * p for s, p in zip(size, patch, strict=True))
     if any(s < p or s % p for s, p in zip(size, patch, strict=True)):
-        near = [sorted({max(s // p, 1) * p, -(-s // p) * p}) for s, p in zip(size, patch, strict=True)]
+        near = [sorted({max(s // p, 1) * p, max(-(-s // p), 1) * p}) for s, p in zip(size, patch, strict=True)]
         hint = " and ".join(" or ".join(map(str, n)) for n in (near if near[0] != near[1] else near[:1]))
         raise ValueError(
             f"image size {size[0]}x{size[1]} is not divisible by the patch size {patch[0]}x{patch[1]} of '{name}'; use {hint}"

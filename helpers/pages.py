@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from .claims import Claim, Paper, Registry, Result, Value
+from .claims import Claim, Paper, Registry, Result, Value, inert
 from .criterion import VERDICTS
 from .runs import CONTROLS
 
@@ -40,15 +40,15 @@ class Row:
     def measured(self) -> str:
         """The values that the criterion looks at, a block for each model; or the reason why there are none. HTML."""
         if self.run is None:
-            return escape(self.data["reason"])
+            return _html(self.data["reason"])
         criterion, values = self.claim.criterion, Result.from_json(self.claim, self.data).values
         tests = (*criterion.applies, *criterion.tests, *criterion.needs)
         blocks = []
         for model in dict.fromkeys(value.model for value in values):
             own = {value.name: value for value in values if value.model == model}
             names = dict.fromkeys(test.value for test in tests if test.concerns(model) and test.value in own)
-            lines = [f"{name} {escape(str(own[name]))}" for name in names]
-            blocks.append(f"<div class='model'><code>{escape(model)}</code><br>{'<br>'.join(lines)}</div>")
+            lines = [f"{_html(name)} {_html(own[name])}" for name in names]
+            blocks.append(f"<div class='model'><code>{_html(model)}</code><br>{'<br>'.join(lines)}</div>")
         return "".join(blocks)
 
 
@@ -72,10 +72,10 @@ def scoreboard(rows: Iterable[Row], up: str = "") -> str:
     lines = []
     for row in rows:
         cells = (
-            f"<a href='{up}{row.page}'>{row.claim.id}</a><br>{escape(row.claim.title)}",
-            escape(row.claim.paper),
-            escape(row.run or ""),
-            escape(row.claim.headline),
+            f"<a href='{up}{row.page}'>{row.claim.id}</a><br>{_html(row.claim.title)}",
+            _html(row.claim.paper),
+            _html(row.run or ""),
+            _html(row.claim.headline),
             row.measured,
             badge(row.data["verdict"], row.data["reason"]),
         )
@@ -94,7 +94,7 @@ def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> st
         for control, (got, want) in found.items():
             line[control] = badge(got) + ("" if got == want else f" but {want} was expected")
         lines.append(line | {"in order": "yes" if all(got == want for got, want in found.values()) else "**no**"})
-    return _table(lines) if lines else "No claim has a notebook yet."
+    return _table(lines, str) if lines else "No claim has a notebook yet."
 
 
 def summary(rows: Sequence[Row], registry: Registry, runs: Runs) -> str:
@@ -121,7 +121,7 @@ def claims_index(registry: Registry, runs: Runs) -> str:
             "with a notebook": sum(claim.notebook is not None for claim in own),
             "measured in a published run": len(measured),
         })  # fmt: skip
-    return _table(lines)
+    return _table(lines, str)
 
 
 def paper_page(paper: Paper, registry: Registry, runs: Runs) -> str:
@@ -165,7 +165,7 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
     }
     parts = [
         f"# Run {run}",
-        f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{name}`' for name in datasets)}.",
+        f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{inert(name)}`' for name in datasets)}.",
         scoreboard([Row(registry[id], run, data) for id, data in results.items()], up="../../"),
         f"## Models\n\n{_table(models)}",
     ]
@@ -225,7 +225,7 @@ def finding_note(claim: Claim, run: str) -> str:
 
 def errors(registry: Registry) -> str:
     """What the registry records as known errors, a table for each paper."""
-    tables = [f"### {paper.title}\n\n{_table(paper.errors)}" for paper in registry.papers.values() if paper.errors]
+    tables = [f"### {paper.title}\n\n{_table(paper.errors, str)}" for paper in registry.papers.values() if paper.errors]
     return "\n\n".join(tables) or "None is recorded yet."
 
 
@@ -353,8 +353,8 @@ def _share(part: float | None, whole: float | None) -> str:
 
 def badge(verdict: str, reason: str = "") -> str:
     """A verdict in its colour, as HTML."""
-    title = f" title='{escape(reason)}'" if reason else ""
-    return f"<span class='verdict {verdict.replace(' ', '-')}'{title}>{verdict}</span>"
+    title = f" title='{_html(reason)}'" if reason else ""
+    return f"<span class='verdict {_html(verdict).replace(' ', '-')}'{title}>{_html(verdict)}</span>"
 
 
 def deviations(found: Mapping) -> str:
@@ -368,7 +368,11 @@ def deviations(found: Mapping) -> str:
         moved = f"`{worst['path']}`: {worst['stored']}, {worst['fresh']} ({name})" if worst["path"] else "nothing moves"
         lines.append({"claim": f"`{id}`", "largest": f"{worst['ratio']:.2g}", **ratios, "which number, stored and there": moved})
     text = _table(lines) if lines else "Nothing has been measured here yet."
-    left = [f"*{setting['name']}* was not run: {setting['missing']}." for setting in found["settings"] if setting["missing"]]
+    left = [
+        f"*{inert(setting['name'])}* was not run: {inert(setting['missing'])}."
+        for setting in found["settings"]
+        if setting["missing"]
+    ]
     return "\n\n".join([text, *left])
 
 
@@ -391,11 +395,17 @@ def verdict_distances(found: Mapping) -> str:
     return _table(lines) if lines else "Nothing has been measured here yet."
 
 
-def _table(lines: Sequence[Mapping]) -> str:
-    """A Markdown table with a column for every key."""
+def _html(text: object) -> str:
+    """A text from data as one line of HTML that shows it."""
+    return escape(" ".join(str(text).split()))
+
+
+def _table(lines: Sequence[Mapping], shown: Callable[[object], str] = inert) -> str:
+    """A Markdown table with a column for every key; `shown` is `str` where the registry alone wrote the cells, in Markdown."""
     names = list(dict.fromkeys(name for line in lines for name in line))
     cells = [names, ["---"] * len(names), *([line.get(name, "") for name in names] for line in lines)]
-    return "\n".join("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in cells)
+    rows = ([" ".join(shown(cell).split()).replace("|", "\\|") for cell in line] for line in cells)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _distinct(items: Iterable) -> list:

@@ -5,16 +5,30 @@ papermill itself only warns about an unknown parameter and takes any type, so bo
 
 import ast
 import difflib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import nbformat
 import yaml
 
+# The least whole number that makes sense, by the name of a parameter; for the others their own code says so.
+LEAST = {"n": 1, "n_train": 1, "n_large": 1, "n_changed": 1, "n_examples": 1, "batch_size": 1, "large_size": 1, "seed": 0}
+RULES = ("rule", "fixed_rule", "guard", "rules")  # parameters that are a rule for outliers, or a list of them
+
+
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    """The notebook at `path`. Raises ValueError where it is none."""
+    try:
+        return nbformat.read(path, 4)
+    except Exception as error:  # what nbformat raises of broken files has no end of kinds
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise ValueError(f"not a readable notebook ({reason[:100]}); restore it or run the claim again") from None
+
 
 def notebook_parameters(path: Path) -> dict:
     """Names and values in the notebook's cell tagged `parameters`. Raises ValueError unless each line is `name = literal`."""
-    cells = [cell for cell in nbformat.read(path, 4).cells if "parameters" in cell.metadata.get("tags", ())]
+    cells = [cell for cell in read_notebook(path).cells if "parameters" in cell.metadata.get("tags", ())]
     if len(cells) != 1:
         raise ValueError(f"{path.name}: {len(cells)} cells are tagged 'parameters'; tag exactly one")
     try:
@@ -49,6 +63,32 @@ def checked(defaults: Mapping, given: Mapping) -> dict:
             raise ValueError(f"unknown parameter {name!r}" + (f"; did you mean {close[0]!r}?" if close else "; there are none"))
         _check_type(name, value, defaults[name])
     return {**defaults, **given}
+
+
+def check_values(parameters: Mapping, defaults: Mapping) -> None:
+    """Raise ValueError for a value of the right type that no notebook can work with."""
+    for name, value in parameters.items():
+        if name in LEAST and value < LEAST[name]:
+            raise ValueError(f"parameter {name}={value}: give at least {LEAST[name]}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"parameter {name}={value}: give a finite number")
+        if isinstance(value, list) and defaults[name] and not value:
+            raise ValueError(f"parameter {name} is empty; give at least one")
+    named = [(name, rule) for name in RULES if name in parameters for rule in _listed(parameters[name])]
+    if named:
+        import numpy as np  # here, since `list` and `check` need neither
+
+        from .measures.norms import threshold
+
+        for name, rule in named:
+            try:
+                threshold(np.ones(1), rule)
+            except ValueError as error:
+                raise ValueError(f"parameter {name}: {error}") from None
+
+
+def _listed(value: object) -> list:
+    return value if isinstance(value, list) else [value]
 
 
 def _check_type(name: str, value: object, default: object) -> None:

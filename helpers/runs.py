@@ -36,9 +36,9 @@ from traitlets import Int
 from traitlets.config import Config
 
 from . import digests, numbers
-from .claims import Registry, Result, bundle, load_registry
-from .files import written_whole
-from .parameters import checked, notebook_parameters, parse
+from .claims import Claim, Registry, Result, bundle, load_registry
+from .files import locked, write_together
+from .parameters import check_values, checked, notebook_parameters, parse, read_notebook
 
 CONTROLS = "controls"
 # What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
@@ -123,6 +123,7 @@ def resolve(
         parameters = checked(defaults, profile)
         overrides = {name: parse(name, text, defaults.get(name, "")) for name, text in (overrides or {}).items()}
         parameters = checked(parameters, overrides)
+        check_values(parameters, defaults)
     except ValueError as error:
         raise ValueError(f"claim {id!r}: {error}") from None
     # Here, since both take seconds to import and `list` and `check` need neither.
@@ -130,9 +131,34 @@ def resolve(
 
     for model in parameters.get("models", ()):
         models.check_name(model)
-    if "dataset" in parameters:
-        images.check_name(parameters["dataset"])
+    for data in _datasets(parameters):
+        images.check_name(data)
     return parameters
+
+
+def _datasets(parameters: Mapping) -> list[str]:
+    """The data sets that parameters name, those that are switched off ('') aside."""
+    return [parameters[name] for name in ("dataset", "train_dataset", "examples") if parameters.get(name)]
+
+
+def _require_data(claim: Claim, parameters: Mapping, root: Path) -> None:
+    """Raise an error of `images` where local data, or labels that the claim asks for, are not there: before a kernel starts."""
+    from . import images  # here, since it takes seconds to import
+
+    def located(name: str) -> str:  # relative paths are the notebook's, which runs in the root
+        kind, colon, path = name.partition(":")
+        return f"{kind}{colon}{root / path}" if kind in ("folder", "parquet") else name
+
+    for name in _datasets(parameters):
+        images.require(located(name))
+    for name in claim.labels:
+        images.load_images(located(parameters[name]), 1, parameters.get("seed", 0)).require_labels()
+
+
+def check_run(name: str) -> None:
+    """Raise ValueError where a run cannot be called so: its name is that of a folder, and stands on pages."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError(f"run name {name!r} is not a plain folder name; use letters, digits, '.', '-' and '_', at most 100")
 
 
 def whole(project: Project, run: str) -> list[str]:
@@ -229,22 +255,34 @@ def sha256(data: object) -> str:
 
 
 def read_result(path: Path) -> dict:
-    """A run's `<id>.json`, whole and as it was written.
+    """A run's `<id>.json`, whole and as it was written. Where it is being published just now, that is waited for.
 
     Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own, or where the executed
     notebook beside it is missing or not the one it was written with.
     """
     try:
+        return _intact(path)
+    except ValueError:
+        pass
+    with locked(path.parent):  # between the two renames of `publish` notebook and result differ
+        return _intact(path)
+
+
+def _intact(path: Path) -> dict:
+    """The result at `path`, with the errors of `read_result`."""
+    try:
         result = json.loads(path.read_text(encoding="utf-8"))
         seal = result.pop("sha256")
         intact = seal == sha256(result)
         place, notebook_digest = (result["run"], result["id"]), result["provenance"]["notebook"]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        told = "/".join(place)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError):
         raise ValueError("not a readable result; run the claim again with --force") from None
     if not intact:
         raise ValueError("was changed after it was written (its sha256 does not fit); run the claim again with --force")
     if place != (path.parent.name, path.stem):
-        raise ValueError(f"is the result of {'/'.join(place)}; move it back to its place")
+        raise ValueError(f"is the result of {told}; move it back to its place")
+    check_run(path.parent.name)
     notebook = path.with_suffix(".ipynb")
     if not notebook.is_file():
         raise ValueError(f"{notebook.name} is missing beside it; run the claim again")
@@ -260,7 +298,7 @@ def inputs(project: Project, id: str, parameters: Mapping) -> str:
     prose, title or page. The packages are in the provenance, and so are the weights and images that the code reads, among them
     those of `helpers/weights`, each with its digest (`sources`). Raises ValueError where the notebook's code is no Python.
     """
-    cells = [cell for cell in nbformat.read(project.source(id), 4).cells if cell.cell_type == "code"]
+    cells = [cell for cell in read_notebook(project.source(id)).cells if cell.cell_type == "code"]
     # Not the cell of defaults: what a run takes instead of them is given.
     texts = [cell.source for cell in cells if "parameters" not in cell.metadata.get("tags", ())]
     try:
@@ -335,16 +373,8 @@ def hardware(device: str) -> dict:
 def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
     """Put the executed notebook and its sealed result into `folder`; the result carries the digest of its own notebook."""
     result = {**result, "sha256": sha256(result)}
-    texts = {f"{id}.ipynb": notebook, f"{id}.json": json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"}
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        for name, text in texts.items():
-            (folder / f".{name}.new").write_text(text, encoding="utf-8", newline="\n")
-        for name in texts:
-            os.replace(folder / f".{name}.new", folder / name)
-    finally:
-        for name in texts:
-            (folder / f".{name}.new").unlink(missing_ok=True)
+    sealed = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_together({folder / f"{id}.ipynb": notebook, folder / f"{id}.json": sealed})
 
 
 # ---- The commands -------------------------------------------------------------------------------------------------------
@@ -372,8 +402,7 @@ def run_claims(
     published here. Raises ValueError before anything runs where an identifier, the run's name, a parameter or the engine is
     wrong, or no machine is there for it.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run):
-        raise ValueError(f"run name {run!r} is not a plain folder name; use letters, digits, '.', '-' and '_'")
+    check_run(run)
     if engine not in ("local", "ray") or (engine == "local" and address is not None):
         raise ValueError(f"engine {engine!r} with address {address!r}: choose 'local' without an address, or 'ray'")
     parameters = {id: resolve(project, id, run, overrides, again=again) for id in ids}
@@ -418,6 +447,7 @@ def computed(root: Path, id: str, run: str, parameters: Mapping, threads: int, d
     machine = hardware(parameters.get("device", "cpu"))
     started, clock = datetime.now(UTC), time.perf_counter()
     claim = project.registry[id]
+    _require_data(claim, parameters, root)
     changed = {name: value for name, value in parameters.items() if value != claim.parameters[name]}
     notebook = execute(project.source(id), changed, root, threads)
     found = Result.from_json(claim, bundle(notebook)).to_json()
@@ -451,10 +481,7 @@ def store_outputs(
         path, clock = project.source(id), time.perf_counter()
         notebook, beside = execute(path, {}, project.root), numbers.beside(path)
         found = numbers.renewed(beside, numbers.of_notebook(notebook, project.registry[id]))
-        texts = {path: nbformat.writes(notebook) + "\n", beside: found}
-        for target, text in texts.items():
-            with written_whole(target) as new:
-                new.write_text(text, encoding="utf-8", newline="\n")
+        write_together({path: nbformat.writes(notebook) + "\n", beside: found})
         return Outcome(id, "stored", time.perf_counter() - clock)
 
     return _parallel(one, [project.source(id) and id for id in ids], jobs, report)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -173,7 +173,7 @@ def save(path: Path, model: nn.Module, recipe: Recipe) -> None:
     if not all(value.isfinite().all() for value in weights.values()):
         raise ValueError(f"a weight of {path.stem} is too large for float16; train with a lower lr")
     with written_whole(path) as new:
-        save_file(weights, new, metadata={"recipe": json.dumps(asdict(recipe))})
+        new.write_bytes(to_bytes(weights, metadata={"recipe": json.dumps(asdict(recipe))}))
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:

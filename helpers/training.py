@@ -7,16 +7,20 @@ goes on: a training that was stopped goes on to the bit, any number of loading w
 the same images in the same order with the same augmentations.
 """
 
+import os
 import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
-from multiprocessing import active_children, get_context
+from io import BytesIO
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from helpers import scratch
 from helpers.capture import ClsAttention, Feature, Output, TokenNorms, capture
-from helpers.files import written_whole
+from helpers.files import locked, written_whole
 from helpers.images import Images, load_train_test
 from helpers.measures.norms import norm_ratio, outliers
 from helpers.models import wrap_timm
@@ -91,8 +95,7 @@ def train_all(
         report: called as each one ends.
     """
     outcomes = []
-    ignore = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}  # Ctrl-C is for this process alone
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), **ignore) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_parent) as pool:
         about = {**about, "jobs": jobs}
         waiting = {pool.submit(_produce, name, recipe, folder, device, workers, about): name for name, recipe in recipes.items()}
         try:
@@ -110,24 +113,57 @@ def train_all(
     return outcomes
 
 
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the parent, and end with it, however it ends: nobody would wait for what this process trains."""
+
+    def follow() -> None:
+        parent_process().join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=follow, daemon=True).start()
+
+
 def _produce(name: str, recipe: Recipe, folder: Path, device: str, workers: int, about: Mapping[str, Any]) -> Trained:
     """One training of `train_all`, in a process of its own."""
     torch.set_num_threads(1)
     weights, told, state = folder / f"{name}.safetensors", folder / f"{name}.json", folder / f".{name}"
+    outcome = Trained(name, "kept")
     try:
-        if weights.is_file() and told.is_file():
-            scratch.record(own := f"{scratch.FILE}{weights}")
-            _check_same(weights, scratch.load(own)[1], recipe)
-            return Trained(name, "kept")
-        model, history, seconds = train(recipe, state, device, workers)
-        scratch.save(weights, model, recipe)
-        energy = seconds / 3600 * about["energy_kw"] * 1000 / about["jobs"]
-        details = {**about, "wall_s": round(seconds, 1), "energy_wh": round(energy, 2), "weights": scratch.digest(weights)}
-        scratch.write_json(told, {"recipe": asdict(recipe), "history": history, "provenance": details})
+        with locked(state, wait=False), _removed_if_empty(state):
+            if weights.is_file() and told.is_file():
+                scratch.record(own := f"{scratch.FILE}{weights}")
+                _check_same(weights, scratch.load(own)[1], recipe)
+            else:
+                model, history, seconds = train(recipe, state, device, workers)
+                scratch.save(weights, model, recipe)
+                energy = seconds / 3600 * about["energy_kw"] * 1000 / about["jobs"]
+                details = {
+                    **about,
+                    "wall_s": round(seconds, 1),
+                    "energy_wh": round(energy, 2),
+                    "weights": scratch.digest(weights),
+                }
+                scratch.write_json(told, {"recipe": asdict(recipe), "history": history, "provenance": details})
+                outcome = Trained(name, "trained", seconds)
+            shutil.rmtree(state)
+    except BlockingIOError:
+        return Trained(
+            name, "failed", reason=f"another process trains it in {folder} just now; wait for it, or choose another folder"
+        )
     except Exception as error:  # whatever it is, the others go on
         return Trained(name, "failed", reason=" ".join(str(error).split()) or type(error).__name__)
-    shutil.rmtree(state)
-    return Trained(name, "trained", seconds)
+    return outcome
+
+
+@contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    """Where a training came to no checkpoint, there is nothing to go on from."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def train(recipe: Recipe, folder: Path, device: str = "cpu", workers: int = 0, report: Callable[[dict], None] = lambda _: None):
@@ -196,8 +232,9 @@ def train(recipe: Recipe, folder: Path, device: str = "cpu", workers: int = 0, r
                 "recipe": asdict(recipe), "step": step, "model": model.state_dict(), "average": average.module.state_dict(),
                 "optimizer": optimizer.state_dict(), "objective": objective.state_dict(), "history": history, "seconds": seconds,
             }  # fmt: skip
+            torch.save(state, data := BytesIO())  # not to the file: torch hides why it could not write
             with written_whole(path) as new:
-                torch.save(state, new)
+                new.write_bytes(data.getbuffer())
             report(entry)
         if step == recipe.steps:
             break

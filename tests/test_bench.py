@@ -117,6 +117,8 @@ def test_a_peer_is_measured_in_a_process_of_its_own(monkeypatch, tmp_path):
         (["--model", "vit_tiny"], "unknown model 'vit_tiny'"),
         (["--device", "cuda:99"], "there is no device 'cuda:99' here; use --device cpu"),
         (["--json", "nowhere/bench.json"], "there is no folder 'nowhere'; make it first"),
+        (["--json", "."], ". is a folder; name a file in it"),
+        (["--json", "x" * 300], "cannot be written (File name too long); choose another place"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, message, capsys, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers import pages
 from helpers.book import assemble, build, published, render_reading
-from helpers.claims import Value
+from helpers.claims import Result, Value
 from helpers.images import load_images
 from helpers.runs import Project, publish
 
@@ -236,6 +236,73 @@ def test_reading_refuses_what_the_result_does_not_have(text, message):
     data = {"values": [{"name": "score", "model": "vit-a", "value": 2.0}]}
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         render_reading(text, data, "a.reading.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ v.__globals__['__builtins__']['open']('stolen', 'w') }}", "access to attribute '__globals__' .* is unsafe"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "access to attribute '__class__' .* is unsafe"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
+        ("{{ 1 / 0 }}", "division by zero"),
+    ],
+)
+def test_a_reading_runs_no_python(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    data = {"values": [{"name": "score", "model": "vit-a", "value": 2.0}]}
+    with pytest.raises(ValueError, match=f"^a.reading.md: {message}"):
+        render_reading(text, data, "a.reading.md")
+    assert not list(tmp_path.iterdir())
+
+
+HOSTILE = "<img src=x onerror=alert(1)>` {download}`/etc/passwd` [x](javascript:alert)\n\n```{include} /etc/passwd\n```\n<b>"
+
+
+def inert(text):
+    """Whether nothing that HOSTILE holds would be markup in a Markdown page; in a block of raw HTML only tags would be."""
+    head, raw, rest = text.partition("```{raw} html\n")
+    html, _, tail = rest.partition("\n```\n")
+    pieces = ("<img", "<b>", "{download}`", "[x](", "\n```{include}")
+    return not any(piece in head + tail for piece in pieces) and not any(piece in html for piece in ("<img", "<b>"))
+
+
+def test_what_results_hold_is_no_markup_on_any_page(library):
+    """Names of models and data, reasons, units, devices, provenance: what a result says, nobody here has written."""
+    claim = library.registry["aa1-first"]
+    _, result = executed(claim, [HOSTILE], not_run={HOSTILE + "2": HOSTILE})
+    result["values"][0].update(dataset=HOSTILE, unit=HOSTILE)
+    for source in result["sources"]:
+        source.update(name=HOSTILE, hub=HOSTILE, skipped=[HOSTILE], digest=HOSTILE)
+    result["sources"][0].update(weights_hash=HOSTILE, image_size=[HOSTILE], patch_size=[HOSTILE])
+    result["verdicts"][0].update(verdict=HOSTILE, reason=HOSTILE)
+    result.update(verdict=HOSTILE, reason=HOSTILE)
+    assert inert(Result.from_json(claim, result)._repr_markdown_())
+
+    origin = {"git_revision": HOSTILE, "git_dirty": HOSTILE, "python": HOSTILE, "packages": {HOSTILE: HOSTILE}, "device": HOSTILE}
+    origin |= {"seed": HOSTILE, "started": HOSTILE, "wall_s": 1.0, "energy_wh": 1.0, "energy_assumption": HOSTILE}
+    stored = {"aa1-first": result | {"provenance": origin | {"sources": result["sources"]}}}
+    page = pages.run_page("mine", stored, library.registry)
+    assert inert(page) and page.count("onerror") > 10
+    assert inert(pages.summary([pages.Row(claim, "mine", result)], library.registry, {"mine": stored}))
+
+    row = {"method": HOSTILE, "ratio": 1.0, "quartiles": [1, 1], "images_per_s": HOSTILE, "extra_mb": 1.0, "version": HOSTILE}
+    row["deviation"] = {HOSTILE: 0.0}
+    bench = BENCH | {"model": HOSTILE, "device": HOSTILE, "dtype": HOSTILE, "gflop_per_image": HOSTILE}
+    bench |= {"versions": {"torch": HOSTILE}, "rows": [row, row | {"ratio": None, "reason": HOSTILE}]}
+    assert inert(pages.speed([bench])) and inert(pages.bounds([bench])) and inert(pages.costs([BENCH | {"model": HOSTILE}]))
+    worst = {"ratio": 1.0, "path": HOSTILE, "stored": HOSTILE, "fresh": HOSTILE}
+    verdict = {"expected": HOSTILE, "runs": HOSTILE, "changed": [], "nearest": 1.0, "setting": HOSTILE}
+    found = {
+        "settings": [{"name": HOSTILE, "missing": ""}, {"name": HOSTILE, "missing": HOSTILE}],
+        "deviations": {HOSTILE: {HOSTILE: worst}},
+        "verdicts": {HOSTILE: {HOSTILE: verdict}},
+    }
+    assert inert(pages.deviations(found)) and inert(pages.verdict_distances(found))
+
+
+def test_a_quoted_value_is_no_markup():
+    data = {"values": [{"name": "score", "model": "vit-a", "value": 2.0, "unit": HOSTILE}]}
+    assert inert(render_reading("It is {{ v('score', 'vit-a') }}.", data, "a.reading.md"))
 
 
 def test_a_result_that_is_not_intact_is_named(library):

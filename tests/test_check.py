@@ -79,6 +79,40 @@ def test_unreadable_result(published, text, problem):
     assert line.startswith(f"book/runs/mine/aa1-first.json: {problem}")
 
 
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b'{"cells": 3, "nbformat": 4}', b"\xff\xfe", b"[" * 100_000])
+def test_a_broken_notebook_is_one_line_and_the_others_follow(published, text):
+    """A source notebook, its numbers, a published notebook: each is told, and what comes after it too."""
+    edit_result(published, lambda result: result.update(verdict="refuted"), seal=False)
+    published.source("aa1-first").write_bytes(text)
+    (published.runs / "mine" / "aa0.ipynb").write_bytes(text)
+    lines = found(published)
+    assert [line.partition("(")[0] for line in lines if "not a readable notebook" in line] == [
+        "notebooks/beyond/aa1-first.ipynb: not a readable notebook ",
+        "book/runs/mine/aa0.ipynb: not a readable notebook ",
+    ]
+    assert [line for line in lines if "was changed after it was written" in line] and all("\n" not in line for line in lines)
+    assert list(check.outdated(published, None)) == []
+
+
+def test_folders_named_like_files_are_told(published):
+    for path in (published.runs / "mine" / "aa2-second.json", published.runs / "mine" / "aa0.ipynb"):
+        path.mkdir()
+    (published.root / "notebooks" / "beyond" / "aa9-ninth.ipynb").mkdir()
+    problems = [line.partition(":")[::2] for line in found(published)]
+    assert [name for name, _ in problems] == [
+        "notebooks/beyond/aa9-ninth.ipynb", "book/runs/mine/aa2-second.json", *["book/runs/mine/aa0.ipynb"] * 2
+    ]  # fmt: skip
+
+
+def test_a_run_whose_name_is_markup_is_told(published):
+    (published.runs / "mine").rename(published.runs / "<img src=x onerror=alert(1)>")
+    edited = published.runs / "<img src=x onerror=alert(1)>" / "aa1-first.json"
+    result = json.loads(edited.read_text()) | {"run": edited.parent.name}
+    result.pop("sha256")
+    edited.write_text(json.dumps({**result, "sha256": runs.sha256(result)}))
+    assert "is not a plain folder name" in found(published)[0]
+
+
 def test_value_that_json_cannot_hold(published):
     path = published.runs / "mine" / "aa1-first.json"
     path.write_text(path.read_text().replace('"value": 2.0', '"value": NaN'))

@@ -1,6 +1,7 @@
 """The registry says what the papers say, and a criterion judges as written."""
 
 import json
+import time
 from collections import namedtuple
 from dataclasses import asdict
 
@@ -443,6 +444,27 @@ def put(*path_and_value):
         (put("notebook", "notebooks/nr3.ipynb"), "notebook", "should be 'notebooks/need_registers/nr3-redundancy.ipynb'"),
         (put("waiting", "for rain"), "waiting", "only then"),
         (put("notebook", 3), "notebook", "3 is not of type"),
+        (put("labels", ["datasets"]), "labels", "unknown parameter 'datasets'"),
+        (put("expected", "control-claen", "supported"), "expected", "'control-claen' was unexpected"),
+        (put("criterion", "tests", 0, "model", "control-claen"), "criterion.tests.0.model", "did you mean 'control-clean'?"),
+        (put("criterion", "applies", 0, "margin", float("nan")), "criterion.applies.0.margin", "is nan; give a finite number"),
+        (put("criterion", "tests", 0, "margin", float("inf")), "criterion.tests.0.margin", "is inf; give a finite number"),
+        (put("reported", 0, "value", float("nan")), "reported.0.value", "is nan; give a finite number"),
+        (put("parameters", "n", float("nan")), "parameters.n", "is nan; give a finite number"),
+        (
+            put("criterion", "tests", [{"value": "x", "op": ">", "margin": 1}, {"value": "x", "op": "<=", "margin": 1}]),
+            "criterion.tests",
+            "x > 1 and x <= 1 cannot both hold",
+        ),
+        (
+            put(
+                "criterion",
+                "tests",
+                [{"value": "x", "op": ">=", "margin": 2}, {"value": "x", "op": "<", "margin": 1, "model": "a"}],
+            ),
+            "criterion.tests",
+            "x >= 2 and x < 1 on a cannot both hold",
+        ),
     ],
 )
 def test_errors_name_entry_and_field(tmp_path, source, change, field, wrong):
@@ -456,10 +478,21 @@ def test_errors_name_entry_and_field(tmp_path, source, change, field, wrong):
     assert line.startswith(f"claims.yml: nr3-redundancy: {field}") and wrong in line
 
 
+def test_tests_that_can_hold_together_are_no_contradiction(tmp_path, source):
+    data = json.loads(json.dumps(source))
+    ops = [(">=", 1, None), ("<=", 1, None), ("<", 0, "a"), (">", 3, "b")]
+    tests = [{"value": "x", "op": op, "margin": margin} | ({"model": model} if model else {}) for op, margin, model in ops]
+    path = tmp_path / "claims.yml"
+    for some in (tests[:2], tests[2:]):
+        data["claims"]["nr3-redundancy"]["criterion"]["tests"] = some
+        path.write_text(yaml.safe_dump(data), encoding="utf-8")
+        assert load_registry(path)
+
+
 def test_every_error_gets_a_line(tmp_path, source):
     data = json.loads(json.dumps(source))
     data["claims"]["nr3-redundancy"] |= {"titel": "x", "measure": ""}
-    data["claims"]["NR"] = data["claims"]["nr3-redundancy"]
+    data["claims"]["NR"] = json.loads(json.dumps(data["claims"]["nr3-redundancy"]))  # YAML would write an alias
     path = tmp_path / "claims.yml"
     path.write_text(yaml.safe_dump(data), encoding="utf-8")
     with pytest.raises(ValueError) as error:
@@ -474,14 +507,41 @@ def test_every_error_gets_a_line(tmp_path, source):
         ("claims:\n  nr1-a: {title: x, title: y}\n", "claims.yml: nr1-a: title: given twice"),
         ("claims: [", "claims.yml: not readable as YAML"),
         ("", "claims.yml: None is not of type 'object'"),
+        ("claims: &a [*a]", "claims.yml: line 1: *a stands inside what it stands for; write it out"),
+        ("claims:\n  nr1-a: &a {title: *a}\n", "claims.yml: line 2: *a stands inside what it stands for"),
+        ("claims: " + "[" * 3000 + "]" * 3000, "claims.yml: line 1: more than 20 levels inside each other; write fewer"),
+        ("claims: " + "[" * 3000, "claims.yml: line 1: more than 20 levels"),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]\n" for i in range(8)),
+            "claims.yml: line 6: more than 100,000 entries, with what aliases stand for; write fewer",
+        ),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in range(30)),
+            "claims.yml: line 18: more than 20 levels inside each other",
+        ),
+        ("claims:\n  ? [a, b]\n  : 1\n", "claims.yml: not readable as YAML: while constructing a mapping"),
+        ("claims: 2026-99-99\n", "claims.yml: not readable as YAML: month must be in 1..12"),
+        (f"claims: {'9' * 5000}\n", "claims.yml: not readable as YAML: Exceeds the limit"),
+        ("claims:\n  12: {}\n", "12 is not of type 'string'"),
+        (b"claims: \xff\xfe", "claims.yml: not UTF-8 (byte 8); save it as UTF-8"),
     ],
 )
 def test_repeated_keys_and_unreadable_files(tmp_path, text, wrong):
     path = tmp_path / "claims.yml"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    started = time.monotonic()
     with pytest.raises(ValueError) as error:
         load_registry(path)
-    assert wrong in str(error.value).splitlines()[0]
+    assert wrong in "\n".join(line for line in str(error.value).splitlines() if "papers" not in line)
+    assert time.monotonic() - started < 2
+
+
+def test_an_identifier_ends_where_it_ends(tmp_path, source):
+    data = {"papers": source["papers"], "claims": {"nr3-redundancy\n": source["claims"]["nr3-redundancy"]}}
+    path = tmp_path / "claims.yml"
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"'nr3-redundancy\\n' does not match"):
+        load_registry(path)
 
 
 def test_no_registry(tmp_path):

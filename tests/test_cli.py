@@ -22,6 +22,16 @@ def test_list(project, capsys):
     assert "none yet: needs probes" in lines["aa3-later"]
 
 
+def test_list_goes_on_after_what_is_broken(project, capsys):
+    folder = project.runs / "other"
+    (folder / "aa1-first.json").mkdir(parents=True)
+    (folder / "aa2-second.json").write_text("[" * 100_000)
+    assert main(["list"], project.root) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["aa1-first"].endswith("other: unreadable, see `check`")
+    assert lines["aa2-second"].endswith("other: unreadable, see `check`") and "aa3-later" in lines
+
+
 def test_run_prints_a_line_a_notebook(project, capsys):
     assert main(["run", "aa1-first", "-p", "n=1", "--jobs", "1"], project.root) == 0
     out, err = capsys.readouterr()

@@ -268,6 +268,10 @@ def test_known_names(name):
         ("dat:a/b", "data:NAME/SPLIT"),
         ("data:a", "data:NAME/SPLIT"),
         ("data:a/../b", "data:NAME/SPLIT"),
+        ("data:../b", "data:NAME/SPLIT"),
+        ("data:a/*", "data:NAME/SPLIT"),
+        ("data:a/v[a]l", "data:NAME/SPLIT"),
+        ("data:a/va?", "data:NAME/SPLIT"),
         ("", ""),
     ],
 )
@@ -302,6 +306,23 @@ def test_parquet_that_is_none(tmp_path):
         load_images(f"parquet:{tmp_path}/a.parquet")
     with pytest.raises(ValueError, match="no image column; its columns are number"):
         load_images(write(tmp_path / "b.parquet", datasets.Dataset.from_dict({"number": [1]})))
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_table_reads_no_file_of_this_machine(tmp_path, monkeypatch, here):
+    """A path without bytes, absolute or relative, would show whatever lies there to who reads the page."""
+    (tmp_path / "private.png").write_bytes(png(picture(7)))
+    monkeypatch.chdir(tmp_path)
+    path = str(tmp_path / "private.png") if here else "private.png"
+    rows = datasets.Dataset.from_dict({"image": [{"bytes": png(picture(1)), "path": "1.png"}, {"bytes": None, "path": path}]})
+    with pytest.raises(ValueError, match="names the file '.*private.png' of this machine in place of an image; put the bytes"):
+        load_images(write(tmp_path / "a.parquet", rows))
+    hub = rows.cast_column("image", datasets.Image(decode=False))
+    monkeypatch.setattr(module.datasets, "load_dataset", lambda repository, split: hub)
+    with pytest.raises(ValueError, match="names the file '.*private.png' of this machine"):
+        load_images("hf:owner/name/test")
+    monkeypatch.setattr(module.datasets.config, "HF_DATASETS_CACHE", tmp_path)  # where the library itself puts files
+    assert sorted(values(load_images("hf:owner/name/test"))) == [1, 7]
 
 
 def test_hub_names_are_taken_apart(monkeypatch):

@@ -412,6 +412,7 @@ def test_mixed_precision(backbone):
     "intervention, arguments, message",
     [
         (appended_registers, (-1,), "-1 registers cannot be appended; give 0 or more"),
+        (appended_registers, (10**7,), "10,000,000 registers cannot be appended; give at most 1,000"),
         (appended_registers, (1, "ones"), "init is 'ones'; choose one of zeros, mean, normal"),
         (dropped_patches, (1.0,), r"rate 1.0 is not in \[0, 1\); give the share"),
         (dropped_patches, (-0.1,), "rate -0.1 is not in"),

@@ -186,6 +186,7 @@ def test_trained_weights_that_are_not_finite_are_refused(trained):
         ("open_clip:ViT-B-32", "open_clip:ViT-B-32/openai"),
         ("control-contents", "control-content"),
         ("scratch-reg3", "scratch-reg4"),
+        ("vit_tiny", "vit_tiny_patch16_224.augreg_in21k"),
     ],
 )
 def test_unknown_names_get_the_nearest(name, nearest):
@@ -194,6 +195,14 @@ def test_unknown_names_get_the_nearest(name, nearest):
         check_name(name)
     with pytest.raises(ValueError, match="unknown model"):
         load_backbone(name)
+
+
+@pytest.mark.parametrize("name", ["gcvit_tiny.in1", "open_clip:RN50/openaj", "tiny_vit_5m_224.in1"])
+def test_what_is_no_plain_vision_transformer_is_no_answer(name):
+    with pytest.raises(ValueError) as error:
+        check_name(name)
+    hint = str(error.value).partition("; ")[2]
+    assert not any(other in hint for other in ("gcvit", ":RN50", "tiny_vit"))
 
 
 def test_a_name_like_no_other_gets_the_forms():
@@ -354,7 +363,8 @@ def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
         ("vit_small_patch14_dinov2", 225, "image size 225x225 .* patch size 14x14 of 'vit_small_patch14_dinov2'; use 224 or 238"),
         ("vit_tiny_patch16_224", (224, 230), "image size 224x230 .*; use 224 and 224 or 240"),
         ("vit_tiny_patch16_224", 5, "image size 5x5 .*; use 16$"),
-        ("vit_tiny_patch16_224", 0, "image size 0x0"),
+        ("vit_tiny_patch16_224", 0, "image size 0x0 .*; use 16$"),
+        ("vit_tiny_patch16_224", -20, "image size -20x-20 .*; use 16$"),
         ("open_clip:ViT-B-32/openai", 225, "image size 225x225 .*; use 224 or 256"),
         ("control-clean", 225, "image size 225x225 .*; use 224 or 240"),
         ("scratch-reg0", 100, "image size 100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104"),
@@ -363,6 +373,13 @@ def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
 def test_image_size_must_be_divisible(hub, name, size, message):
     with pytest.raises(ValueError, match=message):
         load_backbone(name, image_size=size)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "cuda:-1", "gpu"])
+def test_a_device_that_is_not_there(monkeypatch, device):
+    monkeypatch.setattr("helpers.models._load_control", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(ValueError, match=f"^there is no device '{device}' here; use device='cpu'$"):
+        load_backbone("control-clean", device=device)
 
 
 def test_preprocessing_keeps_mean_and_std_and_shows_all_of_an_image_at_another_size():

@@ -1,11 +1,15 @@
+import errno
+import hashlib
 import json
 import os
+import pathlib
 import platform
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
@@ -248,6 +252,41 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     assert statuses == {"aa1-first": "kept", "aa2-second": "supported"}
 
 
+def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
+    """Two publish the same claim over and over, each time with another notebook, while it is read."""
+    folder, times = tmp_path / "mine", 100
+
+    def publish(name):
+        for i in range(times):
+            notebook = f"{name} {i}" + " " * 100_000
+            digest = hashlib.sha256(notebook.encode()).hexdigest()
+            runs.publish(folder, "aa1-first", notebook, {"id": "aa1-first", "run": "mine", "provenance": {"notebook": digest}})
+
+    publish("first")
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(publish, name) for name in ("one", "other")]
+        read = 0
+        while not all(writer.done() for writer in writers):
+            runs.read_result(folder / "aa1-first.json")
+            read += 1
+    assert [writer.result() for writer in writers] == [None, None] and read > 10
+    assert sorted(path.name for path in folder.iterdir()) == ["aa1-first.ipynb", "aa1-first.json"]
+
+
+def test_a_full_disk_fails_one_notebook_with_one_sentence(project, monkeypatch):
+    run(project)
+    before = {path: path.read_bytes() for path in project.runs.glob("*/*")}
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runs, "execute", lambda *_: nbformat.read(project.runs / "controls" / "aa1-first.ipynb", 4))
+    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    (outcome,) = run(project, force=True)
+    assert outcome.status == "failed" and "the disk is full: aa1-first.json was not written; make room, and" in outcome.reason
+    assert {path: path.read_bytes() for path in project.runs.glob("*/*")} == before
+
+
 @pytest.mark.parametrize(
     ("ids", "name", "overrides", "message"),
     [
@@ -262,6 +301,11 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
         (["aa1-first"], "x", {"models": "control-claen"}, "did you mean 'control-clean'?"),
         (["aa1-first"], "x", {"dataset": "scene"}, "unknown data set 'scene'; did you mean 'scenes'?"),
         (["aa2-second", "aa1-frist"], "x", {}, "unknown claim 'aa1-frist'"),
+        (["aa1-first"], "x", {"n": "-5"}, "claim 'aa1-first': parameter n=-5: give at least 1"),
+        (["aa1-first"], "x", {"seed": "-1"}, "claim 'aa1-first': parameter seed=-1: give at least 0"),
+        (["aa1-first"], "x", {"models": ""}, "claim 'aa1-first': parameter models is empty; give at least one"),
+        (["aa1-first"], "x", {"rate": "nan"}, "claim 'aa1-first': parameter rate=nan: give a finite number"),
+        (["aa1-first"], "x" * 300, {}, "is not a plain folder name; use letters, digits, '.', '-' and '_', at most 100"),
     ],
 )
 def test_refused_before_anything_runs(project, ids, name, overrides, message):
@@ -269,6 +313,44 @@ def test_refused_before_anything_runs(project, ids, name, overrides, message):
         run(project, ids, name, overrides=overrides)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert written(project) == [] and not (project.root / "measure.pid").exists()
+
+
+@pytest.mark.parametrize("rule", ["median", "median:-1", "percentile:101", "mean:3", "fixed:nan"])
+@pytest.mark.parametrize(("name", "many"), [("rule", False), ("fixed_rule", False), ("guard", False), ("rules", True)])
+def test_a_bad_rule_is_refused(name, many, rule):
+    parameters.check_values({name: ["median:3"] if many else "median:3"}, {name: ["fixed:1"] if many else "fixed:1"})
+    with pytest.raises(ValueError, match=f"parameter {name}: unknown outlier rule '{rule}'; use 'percentile:98'"):
+        parameters.check_values({name: [rule] if many else rule}, {name: ["median:3"] if many else "median:3"})
+
+
+def test_the_parameters_of_this_project_are_not_refused():
+    for claim in runs.Project().registry.claims.values():
+        for profile in ({}, *claim.profiles.values()):
+            parameters.check_values(claim.parameters | profile, claim.parameters)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        ("folder:nowhere", "there is no folder '"),
+        ("parquet:nowhere.parquet", "there is no parquet file '"),
+        ("data:nothing/test", "'data:nothing/test' is a local data set: set the environment variable REGISTERS_DATA"),
+        ("photographs", "data set 'photographs' has no labels; choose one that has them, such as 'scenes'"),
+    ],
+)
+def test_data_that_are_not_there_are_told_before_a_kernel_starts(project, monkeypatch, dataset, reason):
+    monkeypatch.delenv("REGISTERS_DATA", raising=False)
+    monkeypatch.setattr(runs, "execute", lambda *_: pytest.fail("a kernel was started"))
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(labels=["dataset"]))
+    (outcome,) = run(project, name="x", overrides={"dataset": dataset})
+    assert outcome.status == "failed" and reason in outcome.reason
+    assert written(project) == []
+
+
+def test_a_folder_is_looked_for_where_the_notebook_looks(project):
+    (project.root / "pictures").mkdir()
+    (outcome,) = run(project, name="x", overrides={"dataset": "folder:pictures"})
+    assert outcome.status == "supported"
 
 
 def test_parameters_that_differ_from_the_registry_are_refused(project):

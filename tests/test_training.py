@@ -1,11 +1,15 @@
 """Training: twins, resuming, divergence, what is measured on the way, and the command line for real. Tiny recipes throughout."""
 
+import contextlib
+import errno
 import json
 import math
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,6 +24,7 @@ from torch.nn import functional as F
 from helpers import scratch, training
 from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
+from helpers.files import locked
 from helpers.images import Images, load_images
 from helpers.models import load_backbone
 from helpers.scratch import Recipe
@@ -351,6 +356,69 @@ def test_a_process_that_is_killed_is_a_failure_of_its_training(tiny, tmp_path, m
     monkeypatch.setattr(training, "get_context", lambda _: get_context("fork"))  # in which `die` is known
     (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
     assert one == Trained("a", "failed", reason=one.reason) and "was killed (out of memory?)" in one.reason
+
+
+def offspring(parent):
+    """Processes of `parent` that train, by their number."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(its_parent) == parent and b"spawn_main" in (stat.parent / "cmdline").read_bytes() and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def runs_on(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert condition()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_trainings_end_with_the_process_that_began_them(tmp_path, how):
+    typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 --set batch_size=2 --set steps=100000 --jobs 2"
+    command = [sys.executable, "-m", "helpers", *shlex.split(typed), "--set", "checkpoints=100001", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    states = [tmp_path / f".scratch-reg{registers}" / "state.pt" for registers in (0, 1)]
+    try:
+        until(lambda: all(state.is_file() for state in states))
+        trained = offspring(process.pid)
+        assert len(trained) == 2
+    finally:
+        process.send_signal(how)
+        process.wait()
+    until(lambda: not any(runs_on(pid) for pid in trained), 10)
+
+
+def test_what_another_process_trains_is_left_alone(tiny, tmp_path):
+    with locked(tmp_path / ".a"):
+        (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
+    assert one.status == "failed" and one.reason.startswith("another process trains it in ")
+    assert [path.name for path in tmp_path.iterdir()] == [".a"]
+    (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
+    assert one.status == "trained" and not (tmp_path / ".a").exists()
+
+
+def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="the disk is full: state.pt was not written; make room, and the same command goes on"):
+        train(tiny, tmp_path)
+    model = scratch.build(tiny, 2)
+    with pytest.raises(OSError, match="the disk is full: a.safetensors was not written; make room"):
+        scratch.save(tmp_path / "a.safetensors", model, tiny)
+    assert list(tmp_path.iterdir()) == []
 
 
 # What is measured --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.files import check_place, locked, write_together, written_whole
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "a.json").write_text("old")
+    monkeypatch.setattr(Path, "write_text", full)
+    for write in (lambda: write_together({tmp_path / "a.ipynb": "new", tmp_path / "a.json": "new"}), lambda: alone(tmp_path)):
+        with pytest.raises(OSError, match="the disk is full: a.json was not written; make room, and the same command goes on"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "old"
+
+
+def alone(folder):
+    with written_whole(folder / "a.json") as new:
+        new.write_text("new")
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    with written_whole(tmp_path / "a") as one, written_whole(tmp_path / "a") as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "one"
+
+
+def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path):
+    old, new, other = (tmp_path / name for name in (".a[1].0.new", ".a[1].1.new", ".b.0.new"))
+    for path in (old, new, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    with written_whole(tmp_path / "a[1]") as mine:
+        mine.touch()
+    assert {path.name for path in tmp_path.iterdir()} == {"a[1]", new.name, other.name}
+
+
+def test_files_that_belong_together_wait_for_the_second(tmp_path):
+    """Where the second cannot be written, the first is not renamed either."""
+    (tmp_path / "a.ipynb").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_together({tmp_path / "a.ipynb": "new", tmp_path / "a.json": "\ud800"})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ipynb"] and (tmp_path / "a.ipynb").read_text() == "old"
+
+
+def test_a_lock_is_for_one_and_goes_with_its_process(tmp_path):
+    code = f"""
+import pathlib, time
+from helpers.files import locked
+with locked(pathlib.Path({str(tmp_path)!r})):
+    print(1, flush=True)
+    time.sleep(60)"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    with pytest.raises(BlockingIOError), locked(tmp_path, wait=False):
+        pass
+    process.kill()
+    process.wait()
+    with locked(tmp_path, wait=False), pytest.raises(BlockingIOError), locked(tmp_path, wait=False):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_is_tried_before_anything_is_measured(tmp_path, monkeypatch):
+    check_place(tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="is a folder; name a file in it"):
+        check_place(tmp_path)
+    with pytest.raises(ValueError, match="there is no folder '.*none'; make it first"):
+        check_place(tmp_path / "none" / "a.json")
+    with pytest.raises(ValueError, match="cannot be written .File name too long.; choose another place"):
+        check_place(tmp_path / ("a" * 300))
+    monkeypatch.setattr(Path, "touch", full)
+    with pytest.raises(ValueError, match="cannot be written .No space left on device.; choose another place"):
+        check_place(tmp_path / "a.json")
