@@ -81,15 +81,9 @@ def test_only_imports_the_package(path):
     assert "helpers" in source
 
 
-# Their next run tells of all; then this set goes.
-FORGETS = {"de1-attention-mass", "de2-image-dependence", "de3-cka", "de4-one-shot", "so6-multi-register", "so7-patch-drop",
-           "tt2-removal-accuracy"}  # fmt: skip
-
-
 @every_source
 def test_all_images_are_among_the_sources(path):
-    missing = unlisted("\n".join(cell.source for cell in code(path)))
-    assert bool(missing) == (path.stem in FORGETS), missing
+    assert not unlisted("\n".join(cell.source for cell in code(path)))
 
 
 @every_source
