@@ -199,7 +199,9 @@ class HighestToken(Reducer):
     keys = ("highest_token", "highest_token_normed", "highest_index")
 
     def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> tuple[Tensor, ...]:
-        index = _norm(x[0]).argmax(dim=1, keepdim=True)
+        norms = _norm(x[0])
+        # The first of those that are equal but for rounding, as registers that carry the same load are.
+        index = (norms >= (1 - 1e-5) * norms.amax(dim=1, keepdim=True)).int().argmax(dim=1, keepdim=True)
         return *(tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x), index.squeeze(1)
 
 
