@@ -201,7 +201,7 @@ class HighestToken(Reducer):
     def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> tuple[Tensor, ...]:
         norms = _norm(x[0])
         # The first of those that are equal but for rounding, as registers that carry the same load are.
-        index = (norms >= (1 - 1e-5) * norms.amax(dim=1, keepdim=True)).int().argmax(dim=1, keepdim=True)
+        index = (norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True)).int().argmax(dim=1, keepdim=True)
         return *(tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x), index.squeeze(1)
 
 

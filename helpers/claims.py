@@ -370,10 +370,6 @@ def _rules(id: str, claim: dict, data: dict) -> Iterable[tuple[str, str]]:
         yield "notebook", f"{claim['notebook']!r} should be {wanted!r}"
     if (claim["notebook"] is None) != ("waiting" in claim):
         yield "waiting", "say why there is no notebook yet, and only then"
-    for key in ("applies", "tests", "needs"):
-        for i, test in enumerate(claim["criterion"].get(key, ())):
-            if not math.isfinite(test["margin"]):
-                yield f"criterion.{key}.{i}.margin", f"{test['margin']} is no finite number"
     for name, profile in claim["profiles"].items():
         for unknown in profile.keys() - claim["parameters"].keys():
             yield f"profiles.{name}", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"

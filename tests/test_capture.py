@@ -1003,6 +1003,6 @@ def test_the_whole_of_an_image(image_size):
 
 def test_the_highest_token_is_the_first_of_those_that_rounding_alone_tells_apart():
     x = torch.zeros(2, 6, 4)
-    x[:, :, 0] = torch.tensor([[1, 5, 5 * (1 + 1e-6), 5 * (1 - 1e-6), 2, 5], [1, 5, 5.01, 5, 2, 5]])
+    x[:, :, 0] = torch.tensor([[1, 5, 5 * (1 + 1e-5), 5 * (1 - 1e-5), 2, 5], [1, 5, 5.01, 5, 2, 5]])
     _, _, index = HighestToken().reduce((x, x), TokenLayout((1, 5)))
     assert index.tolist() == [1, 2]
