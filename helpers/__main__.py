@@ -197,7 +197,10 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
         origin = runs.provenance(project.root)
         about = {"processor": runs.processor(), **{key: origin[key] for key in ("git_revision", "git_dirty")}}
         with files.written_whole(options.json) as new:
-            new.write_text(json.dumps(about | found, indent=1) + "\n", encoding="utf-8")
+            counts = {
+                id: len(spread) for id, spread in found["spreads"].items()
+            }  # the numbers themselves stand beside the notebooks
+            new.write_text(json.dumps(about | found | {"spreads": counts}, indent=1) + "\n", encoding="utf-8")
     print(portable.table(found), portable.largest(found), sep="\n")
     return int(bool(found["wrong"]))
 

@@ -216,7 +216,8 @@ def _benchmarks(root: Path, source: Path) -> dict[str, str]:
 def _portability(root: Path) -> dict[str, str]:
     """The tables of the page on other machines, from what `python -m helpers portable` wrote to book/portability.json."""
     path = root / "book" / "portability.json"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"settings": [], "deviations": {}, "verdicts": {}}
+    empty = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}}
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
     return {"deviations": pages.deviations(found), "verdict-distances": pages.verdict_distances(found)}
 
 

@@ -359,20 +359,20 @@ def badge(verdict: str, reason: str = "") -> str:
 
 def deviations(found: Mapping) -> str:
     """What `portable.measure` found, as a table: by claim and setting, the largest deviation in units of its tolerance."""
-    names = [setting["name"] for setting in found["settings"] if not setting["missing"]]
+    names = [s["name"] for s in found["settings"] if any(s["name"] in of_claim for of_claim in found["deviations"].values())]
     lines = []
     for id, of_claim in found["deviations"].items():
         name, worst = max(of_claim.items(), key=lambda one: one[1]["ratio"])
-        ratios = {name: f"{of_claim[name]['ratio']:.2g}" if name in of_claim else "" for name in names}
-        ratios = {name: text for name, text in ratios.items() if any(name in other for other in found["deviations"].values())}
-        moved = f"`{worst['path']}`: {worst['stored']}, {worst['fresh']} ({name})" if worst["path"] else "nothing moves"
-        lines.append({"claim": f"`{id}`", "largest": f"{worst['ratio']:.2g}", **ratios, "which number, stored and there": moved})
+        moved = f"`{worst['path']}`: {worst['stored']}, {worst['fresh']} ({name})" if worst["path"] else ""
+        lines.append({
+            "claim": f"`{id}`",
+            "largest": f"{worst['ratio']:.2g}",
+            "which number, stored and there": moved,
+            "numbers with a spread": found["spreads"].get(id, ""),
+            **{name: f"{of_claim[name]['ratio']:.2g}" if name in of_claim else "" for name in names},
+        })  # fmt: skip
     text = _table(lines) if lines else "Nothing has been measured here yet."
-    left = [
-        f"*{inert(setting['name'])}* was not run: {inert(setting['missing'])}."
-        for setting in found["settings"]
-        if setting["missing"]
-    ]
+    left = [f"*{inert(s['name'])}* was not run: {inert(s['missing'])}." for s in found["settings"] if s["missing"]]
     return "\n\n".join([text, *left])
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from helpers import numbers, portable, runs
+from helpers import numbers, pages, portable, runs
 from helpers.__main__ import main
 from helpers.claims import load_registry
 from helpers.criterion import Value
@@ -124,3 +124,32 @@ def test_distance_in_closed_form(verdict, auc, matched, share, expected):
 def test_distance_where_nothing_measured_decides():
     result = load_registry()["nr3-redundancy"].judge([Value("auc", "m"), Value("outlier_images", "m", "d", 0.5, 0.4, 0.6, 80)])
     assert result.verdict == "inconclusive" and portable.distance(result, "m", "inconclusive") is None
+
+
+def test_spreads_are_measured_and_widen_the_tolerance(stored):
+    path = numbers.beside(stored.source("aa1-first"))
+    before = numbers.read(path)
+
+    def moved(value):
+        fresh = json.loads(json.dumps(before))
+        fresh["values"]["control-clean"]["score"]["value"] = value
+        return fresh
+
+    noisy = [moved(2.0 + x) for x in (0.03, -0.03, 0.03, 0.0, 0.0)]
+    found = numbers.spreads(before, noisy)
+    assert found == {"values/control-clean/score/value": pytest.approx(0.03 * (3 / 5) ** 0.5, rel=0.02)}
+    portable.store_spreads(stored, {"spreads": {"aa1-first": found}})
+    after = numbers.read(path)
+    assert after == before | {"spread": found}
+    assert numbers.compare(before, moved(2.03))[0].ratio > 1 > numbers.compare(after, moved(2.03))[0].ratio
+    assert numbers.compare(after, moved(2.5))[0].ratio > 1
+    portable.store_spreads(stored, {"spreads": {"aa1-first": {}}})
+    assert numbers.read(path) == before
+
+
+def test_the_book_shows_what_was_found(stored):
+    found = portable.measure(stored, [(HERE, stored.with_notebook()), (Setting("odd", needs="no_such_flag"), [])], lambda _: None)
+    rows = pages.deviations(found).splitlines()
+    assert rows[2].startswith("| `aa1-first` | 0 |") and "*odd* was not run: this processor has no no_such_flag." in rows
+    assert "| `aa1-first` | control-clean | supported | 1 | 0 | 0.50 (this machine) |" in pages.verdict_distances(found)
+    assert pages.deviations({"settings": [], "deviations": {}, "spreads": {}}) == "Nothing has been measured here yet."
