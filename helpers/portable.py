@@ -206,7 +206,7 @@ def measure(
     Returns JSON data: settings (name, claims: how many, missing: why it could not be had); deviations (claim -> setting -> the
     worst `numbers.Deviation`, as a dict); verdicts (claim -> control -> expected, runs, changed: the settings, nearest: the
     smallest `distance`, in `setting`); spreads (claim -> `numbers.spreads` under rounding noise); wrong (a sentence for each
-    number beyond its tolerance, changed verdict and failure).
+    changed verdict and failure, and for each number beyond its tolerance where there is no noise).
     """
     stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
     found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
@@ -227,7 +227,9 @@ def measure(
                 if setting.noise is not None:
                     noisy[id].append(line["numbers"])
                 deviations = numbers.compare(stored[id], line["numbers"])
-                wrong += [f"{id}: {deviation}" for deviation in deviations if deviation.ratio > 1]
+                # Rounding noise tells how many digits a number has; only a verdict that follows it is wrong.
+                far = [deviation for deviation in deviations if deviation.ratio > 1 and setting.noise is None]
+                wrong += [f"{id}: {deviation}" for deviation in far]
                 # A setting without any difference has a line too: it was measured.
                 of_claim = deviations[0]._asdict() if deviations else {"path": "", "ratio": 0.0}
                 found["deviations"].setdefault(id, {})[setting.name] = of_claim
