@@ -52,10 +52,10 @@ def run(claim, parameters) -> Result:
 
 
 @functools.cache
-def sketch(name, image_size=None, whole=False):
+def sketch(name, image_size=None, whole=False, fit=False):
     """The first blocks of a model with random weights, on few patches. LayerScale is 1: else a random DINOv2 does nothing."""
     patch = int(name.split("patch")[1][:2]) if "patch" in name else 32
-    backbone = load_backbone(name, image_size=image_size or 6 * patch, pretrained=False, whole=whole)
+    backbone = load_backbone(name, image_size=image_size or 6 * patch, pretrained=False, whole=whole, fit=fit)
     owner = backbone.model if backbone.family == "timm" else backbone.model.transformer
     kind = "blocks" if backbone.family == "timm" else "resblocks"
     setattr(owner, kind, getattr(owner, kind)[:BLOCKS])
