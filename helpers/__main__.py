@@ -189,7 +189,7 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
         files.check_place(options.json)
     planned = portable.plan(project, options.quick, options.ids)
     if options.spread:
-        planned = [(setting, [id for id in ids if id != portable.TESTS]) for setting, ids in planned if setting.noise is not None]
+        planned = [(setting, [id for id in ids if id != portable.TESTS]) for setting, ids in planned if not setting.other_images]
     found = portable.measure(project, planned, lambda line: print(line, flush=True), options.jobs)
     if options.spread:
         portable.store_spreads(project, found)
@@ -333,7 +333,7 @@ def _parser() -> argparse.ArgumentParser:
     portable.add_argument("--quick", action="store_true", help="only the claims that fit something, and no other images")
     portable.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
     portable.add_argument(
-        "--spread", action="store_true", help="only under rounding noise, and store how far it moves numbers beside them"
+        "--spread", action="store_true", help="without other images, and store beside the numbers how far they move"
     )
     for sub, what in (
         (run, "notebooks"),

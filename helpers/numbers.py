@@ -150,8 +150,8 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     that shows a value as that value may. Nothing below 1e-7 is a difference, except between p-values.
 
     Args:
-        stored: may have `spread`: path -> standard deviation of that number under rounding noise, as it was measured. Such a
-            number may differ by four of them, where that is more.
+        stored: may have `spread`: path -> standard deviation of that number between machines, as it was measured (`spreads`).
+            Such a number may differ by four of them, where that is more.
     """
     compared = _Comparison(stored.get("spread", {}))
     for part, leaf in (
@@ -164,19 +164,20 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     return sorted(compared.found, key=lambda deviation: -deviation.ratio)
 
 
-def spreads(stored: Mapping, noisy: Sequence[Mapping]) -> dict[str, float]:
-    """path -> how far the stored numbers lie from those under rounding noise (root mean square; p-values in decades).
+def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
+    """path -> how far the stored numbers lie from others of the same images, under rounding noise or another machine's settings
+    (root mean square; p-values in decades).
 
     Only of those that ever differ by more than half of what they may differ by without a spread.
     """
     plain = {part: content for part, content in stored.items() if part != "spread"}
     squares, far = defaultdict(float), set()
-    for fresh in noisy:
+    for fresh in others:
         for deviation in compare(plain, fresh):
             if deviation.tolerance:
                 squares[deviation.path] += (deviation.ratio * deviation.tolerance) ** 2
                 far |= {deviation.path} if deviation.ratio > 0.5 else set()
-    return {path: float(f"{math.sqrt(squares[path] / len(noisy)):.2g}") for path in squares if path in far}
+    return {path: float(f"{math.sqrt(squares[path] / len(others)):.2g}") for path in squares if path in far}
 
 
 class _Comparison:

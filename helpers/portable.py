@@ -207,12 +207,12 @@ def measure(
 
     Returns JSON data: settings (name, claims: how many, missing: why it could not be had); deviations (claim -> setting -> the
     worst `numbers.Deviation`, as a dict); verdicts (claim -> control -> expected, runs, changed: the settings, nearest: the
-    smallest `distance`, in `setting`); spreads (claim -> `numbers.spreads` under rounding noise); wrong (a sentence for each
+    smallest `distance`, in `setting`); spreads (claim -> `numbers.spreads` under all these settings); wrong (a sentence for each
     changed verdict and failure, and for each number beyond its tolerance where there is no noise).
     """
     stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
     found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
-    noisy = defaultdict(list)
+    every = defaultdict(list)
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         outcomes = pool.map(lambda one: list(_outcomes(project, *one)), planned)
         for (setting, ids), lines in zip(planned, outcomes, strict=True):
@@ -226,8 +226,7 @@ def measure(
                 wrong += _verdicts(setting, line, found["verdicts"].setdefault(id, {}))
                 if setting.other_images:
                     continue
-                if setting.noise is not None:
-                    noisy[id].append(line["numbers"])
+                every[id].append(line["numbers"])
                 deviations = numbers.compare(stored[id], line["numbers"])
                 # Rounding noise tells how many digits a number has; only a verdict that follows it is wrong.
                 far = [deviation for deviation in deviations if deviation.ratio > 1 and setting.noise is None]
@@ -240,7 +239,7 @@ def measure(
             found["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
             found["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
             report(_line(setting, lines, wrong, worst))
-    found["spreads"] = {id: numbers.spreads(stored[id], fresh) for id, fresh in noisy.items()}
+    found["spreads"] = {id: numbers.spreads(stored[id], fresh) for id, fresh in every.items()}
     return found
 
 
