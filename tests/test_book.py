@@ -295,6 +295,7 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
     found = {
         "settings": [{"name": HOSTILE, "missing": ""}, {"name": HOSTILE, "missing": HOSTILE}],
         "deviations": {HOSTILE: {HOSTILE: worst}},
+        "spreads": {HOSTILE: 3},
         "verdicts": {HOSTILE: {HOSTILE: verdict}},
     }
     assert inert(pages.deviations(found)) and inert(pages.verdict_distances(found))
