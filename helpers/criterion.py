@@ -21,7 +21,7 @@ class Value:
     Attributes:
         name: what was measured, as the criterion names it.
         value: the number; None where it is not defined (NaN or infinite).
-        low, high: bounds of the 95 % interval; None where there is none.
+        low, high: ends of the 95 % interval; None where it is not bounded, or n is too small for one.
         n: images behind it; None for a property of the model.
         step: what one image can change in it, where that is one amount, as in a share; else None.
     """
@@ -75,11 +75,12 @@ class Test:
     def outcome(self, value: Value | None) -> bool | None:
         """True where the whole interval satisfies the test, False where all of it violates it, None where undecided.
 
-        Without an interval the value itself decides; a bound that is missing alone counts as unbounded.
+        A property of the model, which has no n, decides by itself. An end that is missing counts as unbounded, so a value of too
+        few images for an interval decides nothing.
         """
         if value is None or value.value is None:
             return None
-        if value.low is None and value.high is None:
+        if value.n is None and value.low is None and value.high is None:
             ends = (value.value,)
         else:
             ends = (-math.inf if value.low is None else value.low, math.inf if value.high is None else value.high)

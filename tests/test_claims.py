@@ -13,7 +13,7 @@ from helpers import scratch
 from helpers.claims import MIME, REGISTRY, Claim, Paper, Result, load_registry, rejudge, unlisted
 from helpers.criterion import VERDICTS, Criterion, Test, Value
 from helpers.images import check_name as check_data_name
-from helpers.measures.stats import bootstrap
+from helpers.measures.stats import over_images
 
 Estimate = namedtuple("Estimate", "value low high n")
 PAPER = Paper("beyond", "Beyond the papers", "us", None, None, None, "beyond", {}, [])
@@ -41,7 +41,7 @@ def claim_with(**criterion) -> Claim:
 
 
 def value(name, model="a", at=None, low=None, high=None):
-    return Value(name, model, "scenes", at, low, high, 10)
+    return Value(name, model, "scenes", at, low, high, None if low is None is high else 10)
 
 
 # --- one test on one value -------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
 
 
 def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
-    made = Value.of("top1", bootstrap(np.array([0.0, 100.0])), model="a")
+    made = Value.of("top1", over_images(np.array([0.0, 100.0]), (0, 100)), model="a")
     assert made.step == 50 and Value(**asdict(made)) == made
     old = {key: x for key, x in asdict(made).items() if key != "step"}
     assert Value(**old).step is None

@@ -27,8 +27,9 @@ from helpers.capture import (
 )
 from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches
-from helpers.measures.decomposition import bootstrap_gram_shares, gram_shares
-from helpers.measures.similarity import jackknife, linear_cka
+from helpers.measures.decomposition import gram_shares, gram_shares_over_images
+from helpers.measures.similarity import linear_cka
+from helpers.measures.stats import jackknife
 from helpers.models import CONTROL_DATA, ModelUnavailable, OpenClipBackbone, load_backbone, wrap_timm
 from helpers.tokens import TokenLayout
 
@@ -397,7 +398,7 @@ def test_gram_shares_against_gram_matrices(centred, n, width):
     parts = features(n, 4, width)
     found = gram_shares(torch.from_numpy(parts), centred)
     assert found == pytest.approx(shares_by_gram(parts, centred)) and found.sum() == pytest.approx(1)
-    estimates = bootstrap_gram_shares(parts, centred)
+    estimates = gram_shares_over_images(parts, centred)
     without = np.array([shares_by_gram(np.delete(parts, i, axis=0), centred) for i in range(n)])
     expected = [[jackknife(found[a, b], without[:, a, b]) for b in range(4)] for a in range(4)]
     assert np.array(estimates) == pytest.approx(np.array(expected))
@@ -419,9 +420,9 @@ def test_gram_shares_of_known_parts():
 
 def test_gram_shares_of_nothing():
     assert np.isnan(gram_shares(np.full((9, 2, 3), 0.1))).all()
-    estimate = bootstrap_gram_shares(np.full((9, 2, 3), 0.1))[0][1]
+    estimate = gram_shares_over_images(np.full((9, 2, 3), 0.1))[0][1]
     assert np.isnan(estimate.value) and np.isnan(estimate.low) and estimate.n == 9
-    for function in (gram_shares, bootstrap_gram_shares):
+    for function in (gram_shares, gram_shares_over_images):
         with pytest.raises(ValueError, match="1 image has no similarity to others"):
             function(np.ones((1, 2, 3)))
 

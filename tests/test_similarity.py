@@ -7,14 +7,15 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from helpers.measures.similarity import (
     Comoments,
-    bootstrap_cka,
+    cka_difference,
     cka_floor,
+    cka_over_images,
     cosine,
-    jackknife,
     linear_cka,
     neighbour_cosine,
     pairwise_cosine,
 )
+from helpers.measures.stats import jackknife
 
 
 def neighbour_cosine_by_loop(grid, neighbours):
@@ -172,8 +173,9 @@ def test_cka_of_constant_features_is_nan(debiased):
     for pair in ((x, constant), (constant, x), (constant, constant)):
         assert np.isnan(linear_cka(*pair, debiased))
         assert np.isnan(Comoments().update(*(z[:9] for z in pair)).update(*(z[9:] for z in pair)).cka(debiased))
-        estimate, floor = bootstrap_cka(*pair, debiased), cka_floor(*pair, debiased, permutations=3)
+        estimate, floor = cka_over_images(*pair, debiased), cka_floor(*pair, debiased, permutations=3)
         assert np.isnan([*estimate[:3], *floor[:2]]).all() and estimate.n == 40
+        assert np.isnan(cka_difference(pair, (x, x), debiased).value)
     assert np.isnan(Comoments().update(x, constant).floor())
 
 
@@ -199,35 +201,45 @@ def test_the_floor_over_permutations(debiased):
 @pytest.mark.parametrize("n", [5, 40])
 def test_the_interval_of_cka_is_the_jackknifes(debiased, n):
     x, y = related(n)
-    estimate = bootstrap_cka(x, y, debiased)
+    estimate = cka_over_images(x, y, debiased)
     assert estimate.value == linear_cka(x, y, debiased) and estimate.n == n
     if n > 5:  # without one of five images, debiased CKA is of four
         without = np.array([cka_by_gram(np.delete(x, i, 0), np.delete(y, i, 0), debiased) for i in range(n)])
-        expected = jackknife(estimate.value, without)
-        assert estimate == pytest.approx(expected)
+        limits = (-1 if debiased else 0, 1)
+        assert estimate == pytest.approx(jackknife(estimate.value, without, limits))
         error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
         assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * error, rel=0.1)
-        assert bootstrap_cka(x, y, debiased, level=0.5).high < estimate.high
+        z = np.hstack([y[:, :2], x[:, :1]])
+        apart = np.array([cka_by_gram(np.delete(x, i, 0), np.delete(z, i, 0), debiased) for i in range(n)])
+        difference = cka_difference((x, y), (x, z), debiased)
+        assert difference.value == pytest.approx(estimate.value - linear_cka(x, z, debiased))
+        assert difference == pytest.approx(jackknife(difference.value, without - apart, (-2, 2) if debiased else (-1, 1)))
+        assert cka_difference((x, y), (x, y), debiased).value == 0
+        assert cka_over_images(x, y, debiased, level=0.5).high < estimate.high
 
 
 @both
 def test_the_interval_covers_what_resampled_images_would_not(debiased):
     """Of independent features, where images that come twice would move CKA up."""
     x, y = np.random.default_rng(0).normal(size=(2, 256, 192))
-    estimate, floor = bootstrap_cka(x, y, debiased), cka_floor(x, y, debiased, permutations=20)
+    estimate, floor = cka_over_images(x, y, debiased), cka_floor(x, y, debiased, permutations=20)
     assert estimate.low < floor.mean < estimate.high
     drawn = np.random.default_rng(1).integers(0, 256, (20, 256))
     assert min(linear_cka(x[rows], y[rows], debiased) for rows in drawn) > estimate.high
 
 
-def test_the_interval_ends_at_one():
+def test_the_interval_ends_before_one():
     x = np.random.default_rng(0).normal(size=(12, 3))
     y = np.vstack([x[:11], 5 * np.ones((1, 3))])  # one image apart
-    estimate = bootstrap_cka(x, y)
-    assert estimate.low < estimate.value < estimate.high == 1
+    estimate = cka_over_images(x, y)
+    assert 0 < estimate.low < estimate.value < estimate.high < 1
+    same = cka_over_images(x, x)  # nothing varies: all that twelve images can say
+    assert same.high == 1 and 0.7 < same.low < 0.8
+    with pytest.raises(ValueError, match="12 and 11 images do not go together; give representations of the same images"):
+        cka_difference((x, y), (x[1:], y[1:]))
 
 
-@pytest.mark.parametrize("measure", [linear_cka, bootstrap_cka, cka_floor, lambda x, y: Comoments().update(x, y)])
+@pytest.mark.parametrize("measure", [linear_cka, cka_over_images, cka_floor, lambda x, y: Comoments().update(x, y)])
 def test_representations_that_do_not_go_together(measure):
     with pytest.raises(ValueError, match="5 and 6 images do not go together"):
         measure(np.ones((5, 2)), np.ones((6, 2)))
@@ -250,7 +262,7 @@ def test_cka_refuses_fewer_than_two_images(n):
         cka_floor(np.ones((3, 2)), np.ones((3, 2)), debiased=True)
     for debiased, least in ((False, 3), (True, 5)):
         with pytest.raises(ValueError, match=f"interval of .*CKA needs at least {least} images, not {least - 1}"):
-            bootstrap_cka(*np.random.default_rng(0).normal(size=(2, least - 1, 2)), debiased)
+            cka_over_images(*np.random.default_rng(0).normal(size=(2, least - 1, 2)), debiased)
     with pytest.raises(ValueError, match="0 permutations; give at least 1"):
         cka_floor(*related(), permutations=0)
 

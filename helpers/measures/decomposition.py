@@ -4,8 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from helpers.measures._arrays import Array, to_numpy
-from helpers.measures.similarity import jackknife
-from helpers.measures.stats import Estimate
+from helpers.measures.stats import Estimate, jackknife
 
 
 def gram_shares(parts: Float[Array, "image part width"], centred: bool = True) -> Float[np.ndarray, "part part"]:
@@ -23,14 +22,10 @@ def gram_shares(parts: Float[Array, "image part width"], centred: bool = True) -
     return _shares(_inner(moments))
 
 
-def bootstrap_gram_shares(
-    parts: Float[Array, "image part width"],
-    centred: bool = True,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+def gram_shares_over_images(
+    parts: Float[Array, "image part width"], centred: bool = True, level: float = 0.95
 ) -> list[list[Estimate]]:
-    """`gram_shares`, term by term, with their intervals over images by `helpers.measures.similarity.jackknife`."""
+    """`gram_shares`, term by term, with their intervals over images by `helpers.measures.stats.jackknife`."""
     parts, total, moments = _with_total(parts, centred)
     n, inner = len(parts), _inner(moments)
     loss = n / (n - 1) if centred else 1.0  # X_a'X loses this times x_a x' with an image
@@ -38,7 +33,7 @@ def bootstrap_gram_shares(
     products = np.einsum("iaw,ibw->iab", parts, parts) * (total**2).sum(axis=1)[:, None, None]
     without = _shares(inner - loss * (along + along.swapaxes(1, 2)) + loss**2 * products)
     return [
-        [jackknife(float(value), column, resamples, level, seed) for value, column in zip(values, columns, strict=True)]
+        [jackknife(float(value), column, level=level) for value, column in zip(values, columns, strict=True)]
         for values, columns in zip(_shares(inner), np.moveaxis(without, 0, -1), strict=True)
     ]
 

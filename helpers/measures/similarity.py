@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch.nn import functional as F
 
 from helpers.measures._arrays import Array, to_numpy
-from helpers.measures.stats import Estimate, bootstrap
+from helpers.measures.stats import Estimate, jackknife
 
 FOUR = ((-1, 0), (1, 0), (0, -1), (0, 1))
 OFFSETS = {4: FOUR, 8: FOUR + ((-1, -1), (-1, 1), (1, -1), (1, 1))}
@@ -134,27 +134,34 @@ def linear_cka(x: Float[Array, "n_x width_x"], y: Float[Array, "n_y width_y"], d
     return Comoments().update(x, y).cka(debiased)
 
 
-def bootstrap_cka(
-    x: Float[Array, "n_x width_x"],
-    y: Float[Array, "n_y width_y"],
-    debiased: bool = False,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+def cka_over_images(
+    x: Float[Array, "n_x width_x"], y: Float[Array, "n_y width_y"], debiased: bool = False, level: float = 0.95
 ) -> Estimate:
-    """`linear_cka` with its interval over images, by `jackknife`.
+    """`linear_cka` with its interval over images, by `helpers.measures.stats.jackknife`.
 
     Images drawn with replacement come twice, and copies are alike in both representations: of 256 pairs of independent 192-d
-    features CKA is 0.43, and after such draws 0.58 to 0.62. The interval ends at 1 and is nan where CKA is nan without one of
-    the images. Costs about as much as CKA itself.
+    features CKA is 0.43, and after such draws 0.58 to 0.62. The interval is one for CKA of this many images, whose bias it keeps,
+    and has no ends where CKA is nan without one of the images. Costs about as much as CKA itself.
 
     Raises ValueError for fewer than 3 images (5 where debiased), or where x and y have not the same number.
     """
-    value, (x, y) = linear_cka(x, y, debiased), map(_centred, _paired(x, y))
-    _require(len(x), debiased, spare=1)
-    xy, xx, yy = (_hsic_without_each(a, b, debiased) for a, b in ((x, y), (x, x), (y, y)))
-    estimate = jackknife(value, _ratio(xy, xx * yy), resamples, level, seed)
-    return estimate._replace(high=float(np.minimum(estimate.high, 1.0)))
+    return jackknife(*_with_and_without(x, y, debiased), (-1 if debiased else 0, 1), level)
+
+
+def cka_difference(
+    first: tuple[Float[Array, "n_x width_x"], Float[Array, "n_y width_y"]],
+    second: tuple[Float[Array, "n_z width_z"], Float[Array, "n_w width_w"]],
+    debiased: bool = False,
+    level: float = 0.95,
+) -> Estimate:
+    """`linear_cka` of the `first` two representations minus that of the `second` two, of the same images, and its interval.
+
+    Paired: each image is left out of both. Raises ValueError as `cka_over_images`, and where the images are not as many.
+    """
+    one, other = (_with_and_without(x, y, debiased) for x, y in (first, second))
+    if len(one[1]) != len(other[1]):
+        raise ValueError(f"{len(one[1])} and {len(other[1])} images do not go together; give representations of the same images")
+    return jackknife(one[0] - other[0], one[1] - other[1], (-2, 2) if debiased else (-1, 1), level)
 
 
 class Floor(NamedTuple):
@@ -186,21 +193,6 @@ def cka_floor(
     scale = _hsic_of(x, x, debiased) * _hsic_of(y, y, debiased)
     draws = [_ratio(_hsic_of(x, y[rng.permutation(len(y))], debiased), scale) for _ in range(permutations)]
     return Floor(float(np.mean(draws)), float(np.quantile(draws, quantile)), permutations)
-
-
-def jackknife(
-    value: float, without: Float[np.ndarray, " image"], resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Estimate:
-    """An interval for a `value` from its values `without` each image in turn (Efron & Stein 1981).
-
-    For statistics of all pairs of images, which resampled images would distort. What each image moves the value by is resampled
-    instead: a percentile interval like any other, as wide as the jackknife's standard error says. nan where one of them is nan.
-    """
-    n = len(without)
-    if not np.isfinite([value, *without]).all():
-        return Estimate(value, float("nan"), float("nan"), n)
-    moved = (n - 1) * (without.mean() - without)
-    return bootstrap(value + moved, np.mean, resamples, level, seed)._replace(value=value)
 
 
 class _Sums(NamedTuple):
@@ -239,6 +231,14 @@ def _hsic_without_each(x: np.ndarray, y: np.ndarray, debiased: bool) -> np.ndarr
     products = a @ b - product + 2 / m * (x @ (b @ x) + y @ (a @ y) - 2 * product)
     products += (b * a.sum() + a * b.sum() + 4 * along - 6 * product) / m**2 - 3 * product / m**3
     return _hsic(squared, products, a.sum() - n / m * a, b.sum() - n / m * b, m, debiased)
+
+
+def _with_and_without(x: Array, y: Array, debiased: bool) -> tuple[float, np.ndarray]:
+    """CKA of all images, and without each of them."""
+    value, (x, y) = linear_cka(x, y, debiased), map(_centred, _paired(x, y))
+    _require(len(x), debiased, spare=1)
+    xy, xx, yy = (_hsic_without_each(a, b, debiased) for a, b in ((x, y), (x, x), (y, y)))
+    return value, _ratio(xy, xx * yy)
 
 
 def _ratio(hsic, scale):

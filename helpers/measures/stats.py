@@ -1,20 +1,32 @@
-"""Effect sizes and tests with intervals. The bootstrap resamples images, never tokens: those of one image depend on each other.
+"""Effect sizes and tests with intervals over images, never over tokens: those of one image depend on each other.
 
-A resample is a row of image weights (how often each image was drawn), so a statistic of per-image counts is a matrix product.
-Intervals are percentile intervals. Scores that are nan are left out; an empty group gives Estimate(nan, nan, nan, 0), no error.
-A level outside (0, 1), and fewer than one resample, raise ValueError.
+| what | interval |
+|---|---|
+| a share of images | Wilson's |
+| a mean over images | Student's t, corrected for skewness (Hall 1992) |
+| a difference of two shares of the same images | adjusted for few changes (Bonett & Price 2012) |
+| a statistic of counts in images, such as an AUC | Student's t with the jackknife's standard error, where it is not bounded |
+| any other statistic | percentile bootstrap, as wide as Student's t |
+
+How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images have no interval: its ends are
+nan, and no test is decided by it. Where only some images count, as those with outliers do for their AUC, these are the 5.
+Scores that are nan are left out; an empty group gives Estimate(nan, nan, nan, 0), no error. A level outside (0, 1), and fewer
+than one resample, raise ValueError.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num, Shaped
+from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import binomtest, rankdata, t
 
 from helpers.measures._arrays import Array, settled, to_numpy
 
-BINS = 1024
+FEWEST = 5  # images, for an interval
+AT_LIMIT = 1e-9  # of a part of the way from limit to limit: its part times the rest
 REPETITIONS = 12  # at most, of what is right or wrong on an image
 
 
@@ -34,16 +46,60 @@ class Estimate(NamedTuple):
 NONE = Estimate(float("nan"), float("nan"), float("nan"), 0)
 
 
+def over_images(
+    per_image: Shaped[Array, "image ..."], limits: tuple[float, float] | None = None, level: float = 0.95
+) -> Estimate:
+    """The mean of one number an image, and its interval. No seed and no resample: it is a formula.
+
+    Student's t with Hall's cubic correction for skewness (Hall 1992): the plain t interval of 80 lognormal values
+    covers 92 % where it should cover 95.
+
+    Args:
+        per_image: images with nan are dropped; n counts the others.
+        limits: what one image can be, such as (0, 1) for an IoU, (0, 100) for right or wrong in % and (-100, 100) for a change
+            of that. The interval ends there. What is right or wrong on every image is a share, whose interval is Wilson's, so
+            that 0 of 80 is not certainly 0; changes by a whole answer have Bonett and Price's. Both move in steps of one image,
+            which the estimate tells, and so does the mean of a few repetitions.
+
+    Raises ValueError where an image lies outside the limits, or has more than one number.
+    """
+    _check_level(level)
+    values = to_numpy(per_image).astype(np.float64)
+    if values.ndim != 1:
+        raise ValueError(f"a mean over images is taken of one number an image, not of {values.shape}; reduce each image first")
+    values = values[~np.isnan(values)]
+    n = len(values)
+    if n == 0:
+        return NONE
+    value = float(values.mean())
+    if limits is None:
+        return Estimate(value, *_mean_interval(values, n - 1, level), n)
+    lowest, highest = limits
+    slack = 1e-6 * (highest - lowest)  # what float32 leaves of a limit
+    if values.min() < lowest - slack or values.max() > highest + slack:
+        raise ValueError(f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits {lowest} to {highest}")
+    unit = max(highest, -lowest)
+    answers = (values / unit).round(6)
+    if np.isin(answers, (-1, 0, 1)).all():
+        ups, downs = int((answers == 1).sum()), int((answers == -1).sum())
+        low, high = _share_interval(ups, n, level) if lowest >= 0 else _change_interval(ups, downs, n, level)
+        low, high = unit * low, unit * high
+    else:
+        low, high = _mean_interval(values, n - 1, level)
+    return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, _step(answers, unit))
+
+
 def bootstrap(
     per_image: Shaped[Array, "image ..."],
-    statistic: Callable[[np.ndarray], float] = np.nanmean,
+    statistic: Callable[[np.ndarray], float],
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
 ) -> Estimate:
-    """A statistic of per-image values and its interval over images.
+    """A statistic of per-image values and its percentile interval over images. For a mean take `over_images`.
 
-    The mean of what was right or wrong on each image, in parts of 1 or in %, moves in steps, which the estimate tells.
+    Percentiles of resamples make an interval that is too narrow, as if the standard deviation of n images were known; they are
+    taken as far out as Student's t says (Hesterberg 2015).
 
     Args:
         per_image: one row an image. Images without any number (all nan) are dropped; n counts the others.
@@ -56,8 +112,7 @@ def bootstrap(
     if n == 0:
         return NONE
     draws = [statistic(np.repeat(values, weights, axis=0)) for weights in _weights(n, resamples, seed)]
-    estimate = _estimate(statistic(values), np.array(draws), n, level)
-    return estimate._replace(step=_step(values)) if statistic is np.nanmean and values.ndim == 1 else estimate
+    return _percentiles(statistic(values), np.array(draws), n, level)
 
 
 def ratio_of_means(rows: Float[np.ndarray, "image 2"]) -> float:
@@ -67,9 +122,8 @@ def ratio_of_means(rows: Float[np.ndarray, "image 2"]) -> float:
 
 
 def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
-    """The share of images for which something holds, with Wilson's score interval (Wilson 1927).
+    """The share of images for which something holds, with Wilson's interval.
 
-    Not a bootstrap: resampling 0 of n gives 0 every time, and would make the absence of outliers look certain.
     Raises ValueError for anything but true and false.
     """
     values = _answers(per_image, "a share")
@@ -77,8 +131,47 @@ def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
     n, k = len(values), int(values.sum())
     if n == 0:
         return NONE
-    interval = binomtest(k, n).proportion_ci(level, method="wilson")
-    return Estimate(k / n, float(interval.low), float(interval.high), n, 1 / n)
+    return Estimate(k / n, *_share_interval(k, n, level), n, 1 / n)
+
+
+def jackknife(
+    value: float,
+    without: Float[np.ndarray, " image"],
+    limits: tuple[float, float] | None = None,
+    level: float = 0.95,
+    carriers: int | None = None,
+) -> Estimate:
+    """The interval of a smooth statistic of all images, from its values `without` each image in turn (Efron & Stein 1981).
+
+    Student's t with the jackknife's standard error. Between `limits` it is taken on the logit scale, or on the log scale if only
+    the lower one is finite, so that it ends inside them. A statistic at a limit has Wilson's interval, as if each carrier were
+    right: a perfect order of 20 images is not certainly perfect. What is 0 and may be anything above it has no upper end.
+
+    Args:
+        without: nan where the statistic is not defined without an image; then there is no interval.
+        limits: of the statistic, such as (0, 1) for an AUC and (0, inf) for a ratio.
+        carriers: the images that count, where not all do, such as those with an outlier; the others only fill in.
+    """
+    _check_level(level)
+    n = len(without)
+    carriers = n if carriers is None else carriers
+    if carriers < FEWEST or not np.isfinite([value, *without]).all():
+        return Estimate(float(value), float("nan"), float("nan"), n)
+    error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
+    reach = t.ppf((1 + level) / 2, carriers - 1) * error
+    if limits is None:
+        return Estimate(float(value), float(value - reach), float(value + reach), n)
+    lowest, width = limits[0], limits[1] - limits[0]
+    if math.isinf(width):
+        ratio = np.exp(np.array([-reach, reach]) / (value - lowest)) if value > lowest else (0.0, np.nan)
+        return Estimate(float(value), *(float(lowest + (value - lowest) * end) for end in ratio), n)
+    part = float(np.clip((value - lowest) / width, 0, 1))
+    slope = part * (1 - part) * width
+    if slope < AT_LIMIT * width:
+        ends = _share_interval(round(part) * carriers, carriers, level)
+    else:
+        ends = expit(logit(part) + np.array([-reach, reach]) / slope)
+    return Estimate(float(value), *(float(lowest + width * end) for end in ends), n)
 
 
 def over_seeds(estimates: Sequence[Estimate], level: float = 0.95, limits: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
@@ -122,38 +215,17 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
     return float((ranks[:p].sum() - p * (p + 1) / 2) / (p * q))
 
 
-def bootstrap_auc(
-    scores: Float[Array, "image patch"],
-    mask: Bool[Array, "image patch"],
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Estimate:
-    """`auc` of the scores in `mask` against the others, pooled over patches, with its interval over images.
-
-    The value is exact. The resamples use at most 1024 bins of equal share, and are shifted by what binning changes in the value.
-    """
+def auc_over_images(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95) -> Estimate:
+    """`auc` of the scores in `mask` against the others, pooled over patches, with its interval over images by `jackknife`."""
     scores, mask = _images_with_numbers(settled(scores), mask)
-    value = auc(scores[mask], scores[~mask])
-    if np.isnan(value):
+    positive, negative = _groups(scores, mask)
+    if not (positive.any() and negative.any()):
         return NONE
-    levels = np.unique(scores[~np.isnan(scores)])
-    if len(levels) > BINS:
-        levels = np.unique(np.nanquantile(scores, np.linspace(0, 1, BINS + 1)[1:]))
-    shape = len(scores), len(levels)
-    cells = np.searchsorted(levels, scores) + len(levels) * np.arange(len(scores))[:, None]  # (image, bin) as one index
-    positive, negative = (
-        np.bincount(cells[group & ~np.isnan(scores)], minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
-        for group in (mask, ~mask)
-    )
-
-    def binned_auc(weights: np.ndarray) -> np.ndarray:
-        p, q = weights @ positive, weights @ negative
-        with np.errstate(invalid="ignore"):
-            return (p * (q.cumsum(axis=1) - q / 2)).sum(axis=1) / (p.sum(axis=1) * q.sum(axis=1))
-
-    shift = value - binned_auc(np.ones((1, len(scores))))
-    return _estimate(value, binned_auc(_weights(len(scores), resamples, seed)) + shift, len(scores), level)
+    wins, pairs = _wins(scores, positive, negative)
+    rows = zip(scores, positive, negative, strict=True)
+    inside = [auc(s[p], s[q]) * p.sum() * q.sum() if p.any() and q.any() else 0.0 for s, p, q in rows]
+    own = positive.sum(axis=1) * negative.sum(axis=1)
+    return _auc_interval(wins, pairs, np.array(inside), own, _fewer(positive, negative), level)
 
 
 def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]) -> float:
@@ -170,31 +242,25 @@ def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image pa
     return float(wins / pairs.sum())
 
 
-def bootstrap_matched_auc(
-    scores: Float[Array, "image patch"],
-    mask: Bool[Array, "image patch"],
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+def matched_auc_over_images(
+    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95
 ) -> Estimate:
-    """`matched_auc` with its interval over images. A pair of images weighs as often as both were drawn; n x n memory."""
+    """`matched_auc` with its interval over images by `jackknife`. Only images with a masked patch that has others to be compared
+    with at its position carry it."""
     scores, mask = _images_with_numbers(settled(scores), mask)
-    value = matched_auc(scores, mask)
-    if np.isnan(value):
+    positive, negative = _groups(scores, mask)
+    both = positive.any(axis=0) & negative.any(axis=0)
+    if not both.any():
         return NONE
-    positive, negative = mask & ~np.isnan(scores), ~mask & ~np.isnan(scores)
-    wins = np.zeros((len(scores), len(scores)), dtype=np.float32)  # of row image's masked patches over column image's others
-    for s, p, q in zip(scores.T, positive.T, negative.T, strict=True):
-        difference = s[p, None] - s[q]
-        wins[np.ix_(p, q)] += (np.sign(difference) + 1) / 2
-    pairs = positive.astype(np.float32) @ negative.T.astype(np.float32)
-    weights = _weights(len(scores), resamples, seed).astype(np.float32)
-    with np.errstate(invalid="ignore"):
-        draws = ((weights @ wins) * weights).sum(axis=1) / ((weights @ pairs) * weights).sum(axis=1)
-    return _estimate(value, draws, len(scores), level)
+    wins, pairs = (np.zeros((2, len(scores))) for _ in range(2))
+    for s, p, q in zip(scores.T[both], positive.T[both], negative.T[both], strict=True):
+        for total, more in zip((wins, pairs), _wins(s[:, None], p[:, None], q[:, None]), strict=True):
+            total += more
+    none = np.zeros(len(scores))  # an image has one patch at a position, so none to be compared with inside it
+    return _auc_interval(wins, pairs, none, none, _fewer(positive[:, both], negative[:, both]), level)
 
 
-def position_share(mask: Bool[Array, "image patch"], resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Estimate:
+def position_share(mask: Bool[Array, "image patch"], level: float = 0.95, seed: int = 0) -> Estimate:
     """Share of the masked patches at the few positions where most of them lie: 1 where the same patches are always masked.
 
     The positions are learnt on one half of the images, the most frequent ones, as many as an image has masked patches on
@@ -203,7 +269,7 @@ def position_share(mask: Bool[Array, "image patch"], resamples: int = 1000, leve
     mask = to_numpy(mask)
     learnt, tested = np.array_split(mask[np.random.default_rng(seed).permutation(len(mask))], 2)
     count = max(1, round(learnt.sum(axis=1).mean())) if len(learnt) else 1
-    return share_at(tested, usual_positions(learnt, count), resamples, level, seed)
+    return share_at(tested, usual_positions(learnt, count), level)
 
 
 def usual_positions(mask: Bool[Array, "image patch"], count: int) -> list[int]:
@@ -211,20 +277,17 @@ def usual_positions(mask: Bool[Array, "image patch"], count: int) -> list[int]:
     return np.argsort(-to_numpy(mask).sum(axis=0), kind="stable")[:count].tolist()
 
 
-def share_at(
-    mask: Bool[Array, "image patch"], positions: Sequence[int], resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Estimate:
-    """Share of the masked patches that lie at `positions` (patch indices), with its interval over images.
+def share_at(mask: Bool[Array, "image patch"], positions: Sequence[int], level: float = 0.95) -> Estimate:
+    """Share of the masked patches that lie at `positions` (patch indices), with its interval over images by `jackknife`.
 
     n counts all images, those without a masked patch too.
     """
     mask = to_numpy(mask)
-    counts = np.stack([mask[:, list(positions)].sum(axis=1), mask.sum(axis=1)], axis=1)
-    if not counts[:, 1].any():
+    there, all_masked = mask[:, list(positions)].sum(axis=1), mask.sum(axis=1)
+    if not all_masked.any():
         return NONE
-    with np.errstate(invalid="ignore"):
-        draws = np.divide(*(_weights(len(mask), resamples, seed) @ counts).T)
-    return _estimate(counts[:, 0].sum() / counts[:, 1].sum(), draws, len(mask), level)
+    without = _divided(there.sum() - there, all_masked.sum() - all_masked)
+    return jackknife(there.sum() / all_masked.sum(), without, (0, 1), level, int((all_masked > 0).sum()))
 
 
 def cohens_d(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
@@ -234,17 +297,11 @@ def cohens_d(positive: Num[Array, " positive"], negative: Num[Array, " negative"
     return _standardised_difference(_moments(positive - centre)[None], _moments(negative - centre)[None]).item()
 
 
-def bootstrap_cohens_d(
-    scores: Float[Array, "image patch"],
-    mask: Bool[Array, "image patch"],
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Estimate:
-    """`cohens_d` of the scores in `mask` against the others, pooled over patches, with its interval over images."""
+def cohens_d_over_images(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95) -> Estimate:
+    """`cohens_d` of the scores in `mask` against the others, pooled over patches, with its interval by `jackknife`."""
     scores, mask = _images_with_numbers(scores, mask)
     centred = scores.astype(np.float64) - (np.nanmean(scores, dtype=np.float64) if scores.size else 0.0)
-    return _bootstrap_moments(centred, mask, _standardised_difference, resamples, level, seed)
+    return _of_moments(centred, mask, _standardised_difference, level)
 
 
 def cliffs_delta(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
@@ -279,8 +336,10 @@ def bootstrap_spread(
 ) -> tuple[Estimate, float]:
     """Largest minus smallest mean of several groups of images, and its p-value; (NONE, nan) for fewer than two groups.
 
-    The interval is that of the difference between these two groups. They were chosen for being the extremes, which the p-value
-    takes into account: the chance of such a spread if all groups had one mean, each with its own images about it.
+    The two groups were chosen for being the extremes, so some spread is there if all groups have one mean, each with its own
+    images about it. The p-value is the chance of one as large, and the interval's lower end lies below the spread by what 95 %
+    of such spreads stay below (never below 0): it excludes 0 where p < 0.05. The upper end is that of the two groups'
+    difference.
 
     Raises ValueError for a group without images, or with nan.
     """
@@ -293,9 +352,13 @@ def bootstrap_spread(
         return NONE, float("nan")
     means = np.array([group.mean() for group in groups])
     draws = np.stack([_weights(len(g), resamples, seed + i) @ g / len(g) for i, g in enumerate(groups)], axis=1)
+    chance = np.ptp(draws - means, axis=1)
     low, high = means.argmin(), means.argmax()
-    estimate = _estimate(means[high] - means[low], draws[:, high] - draws[:, low], sum(map(len, groups)), level)
-    return estimate, float((1 + (np.ptp(draws - means, axis=1) >= estimate.value - 1e-9).sum()) / (1 + resamples))
+    n = min(map(len, groups))
+    estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n, level)
+    least = max(0.0, estimate.value - float(np.quantile(chance, 2 * _tail(n, level)[1] - 1))) if n >= FEWEST else float("nan")
+    p_value = float((1 + (chance >= estimate.value - 1e-9).sum()) / (1 + resamples))
+    return estimate._replace(low=least, n=sum(map(len, groups))), p_value
 
 
 def enrichment(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], quantile: float = 0.75) -> float:
@@ -303,22 +366,17 @@ def enrichment(scores: Float[Array, "image patch"], mask: Bool[Array, "image pat
 
     The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier where information is redundant.
     """
-    return bootstrap_enrichment(scores, mask, quantile, resamples=1).value
+    return enrichment_over_images(scores, mask, quantile).value
 
 
-def bootstrap_enrichment(
-    scores: Float[Array, "image patch"],
-    mask: Bool[Array, "image patch"],
-    quantile: float = 0.75,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+def enrichment_over_images(
+    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], quantile: float = 0.75, level: float = 0.95
 ) -> Estimate:
-    """`enrichment` with its interval over images. The pooled quantile is that of all images given, in every resample."""
+    """`enrichment` with its interval over images by `jackknife`. The pooled quantile is that of all images given, always."""
     scores, mask = _images_with_numbers(settled(scores), mask)
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
     above = np.where(np.isnan(scores), np.nan, scores > cut)
-    return _bootstrap_moments(above, mask, _ratio_of_means, resamples, level, seed)
+    return _of_moments(above, mask, _ratio_of_means, level, (0, math.inf))
 
 
 def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -352,28 +410,99 @@ def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
 
 
-def _step(values: np.ndarray) -> float | None:
-    """What the mean of (image,) values moves by when one image counts otherwise, or None.
+def _step(answers: np.ndarray, unit: float) -> float | None:
+    """What the mean of (image,) answers moves by when one image counts otherwise, times the unit; or None.
 
-    The values must be right or wrong, means of that over a few repetitions, or differences of these, in parts of 1 or in %.
+    The answers must be right or wrong, means of that over a few repetitions, or differences of these.
     """
-    largest = np.abs(values).max()
-    if not 0 < largest <= 100:
-        return None
-    unit = 1 if largest <= 1 else 100
-    for repetitions in range(1, REPETITIONS + 1):
-        counts = values * repetitions / unit
+    for repetitions in range(1, REPETITIONS + 1) if answers.any() else ():
+        counts = answers * repetitions
         if np.abs(counts - counts.round()).max() < 1e-5:
-            return unit / repetitions / len(values)
+            return unit / repetitions / len(answers)
     return None
 
 
-def _estimate(value: float, draws: np.ndarray, n: int, level: float) -> Estimate:
+def _mean_interval(values: np.ndarray, freedom: int, level: float) -> tuple[float, float]:
+    """Of the mean of (image,) values: Student's t quantiles through the inverse of Hall's monotone cubic."""
+    n, mean, spread = len(values), values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
+    if n < FEWEST:
+        return float("nan"), float("nan")
+    if spread <= 1e-12 * np.abs(values).max():
+        return mean, mean
+    skewness = ((values - mean) ** 3).mean() / spread**3
+    quantile = t.ppf((1 + level) / 2, freedom) / np.sqrt(n)
+    ends = np.array([quantile, -quantile])
+    if abs(skewness) > 1e-6:  # else the cubic is a line
+        ends = (np.cbrt(1 + skewness * (ends - skewness / (6 * n))) - 1) * 3 / skewness
+    low, high = mean - spread * ends
+    return float(low), float(high)
+
+
+def _share_interval(k: int, n: int, level: float) -> tuple[float, float]:
+    """Wilson's score interval of k of n (Wilson 1927).
+
+    Not a bootstrap: resampling 0 of n gives 0 every time, and would make the absence of outliers look certain.
+    """
+    if n < FEWEST:
+        return float("nan"), float("nan")
+    interval = binomtest(int(k), int(n)).proportion_ci(level, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def _change_interval(ups: int, downs: int, n: int, level: float) -> tuple[float, float]:
+    """Of the difference of two shares of the same n images, from the images that changed up and down: Wald's interval with half
+    an image more on each side of the table (Bonett & Price 2012)."""
+    if n < FEWEST:
+        return float("nan"), float("nan")
+    up, down = (ups + 1) / (n + 2), (downs + 1) / (n + 2)
+    reach = ndtri((1 + level) / 2) * np.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    return float(up - down - reach), float(up - down + reach)
+
+
+def _tail(n: int, level: float) -> np.ndarray:
+    """The two shares of resamples below the ends of an interval over n images."""
+    quantile = t.ppf((1 + level) / 2, n - 1) * np.sqrt(n / (n - 1))
+    return ndtr(np.array([-quantile, quantile]))
+
+
+def _percentiles(value: float, draws: np.ndarray, n: int, level: float) -> Estimate:
     _check_level(level)
     if np.isnan(value):
         return NONE
-    low, high = np.nanquantile(draws, ((1 - level) / 2, (1 + level) / 2))
-    return Estimate(float(value), float(low), float(high), n)
+    ends = np.nanquantile(draws, _tail(n, level)) if n >= FEWEST else (np.nan, np.nan)
+    return Estimate(float(value), *map(float, ends), n)
+
+
+def _groups(scores: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which patches are in the mask and which are not, of those with a score."""
+    return mask & ~np.isnan(scores), ~mask & ~np.isnan(scores)
+
+
+def _fewer(positive: np.ndarray, negative: np.ndarray) -> int:
+    """The number of images in which the rarer of the two groups is found."""
+    return int(min(group.any(axis=1).sum() for group in (positive, negative)))
+
+
+def _wins(scores: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What each image is in the pairs of a positive and a negative patch: of all images' patches, pairs that the positive one
+    wins (an equal one half), and all pairs. Both (2, image): those with its positive patches, and those with its negative."""
+    p, q = (np.sort(scores[group]) for group in (positive, negative))
+    below, above = ((np.searchsorted(x, scores) + np.searchsorted(x, scores, side="right")) / 2 for x in (q, p))
+    wins = np.stack([(below * positive).sum(axis=1), ((len(p) - above) * negative).sum(axis=1)])
+    return wins, np.stack([positive.sum(axis=1) * len(q), negative.sum(axis=1) * len(p)])
+
+
+def _auc_interval(
+    wins: np.ndarray, pairs: np.ndarray, own_wins: np.ndarray, own_pairs: np.ndarray, carriers: int, level: float
+) -> Estimate:
+    """From `_wins`, and the wins and pairs of each image's patches with each other, which would be taken away twice."""
+    without = _divided(wins[0].sum() - wins.sum(axis=0) + own_wins, pairs[0].sum() - pairs.sum(axis=0) + own_pairs)
+    return jackknife(wins[0].sum() / pairs[0].sum(), without, (0, 1), level, carriers)
+
+
+def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return a / b
 
 
 def _moments(values: np.ndarray) -> np.ndarray:
@@ -381,16 +510,18 @@ def _moments(values: np.ndarray) -> np.ndarray:
     return np.stack([(~np.isnan(values)).sum(axis=-1), np.nansum(values, axis=-1), np.nansum(values**2, axis=-1)], axis=-1)
 
 
-def _bootstrap_moments(
-    scores: np.ndarray, mask: np.ndarray, statistic: Callable, resamples: int, level: float, seed: int
+def _of_moments(
+    scores: np.ndarray, mask: np.ndarray, statistic: Callable, level: float, limits: tuple[float, float] | None = None
 ) -> Estimate:
     """Estimate of a `statistic` of the moments (..., 3) of both groups."""
     if scores.size == 0:
         return NONE
     groups = [_moments(np.where(group, scores, np.nan)) for group in (mask, ~mask)]
-    weights = _weights(len(scores), resamples, seed)
-    value = statistic(*(moments.sum(axis=0, keepdims=True) for moments in groups))
-    return _estimate(value.item(), statistic(*(weights @ moments for moments in groups)), len(scores), level)
+    value = statistic(*(moments.sum(axis=0, keepdims=True) for moments in groups)).item()
+    if np.isnan(value):
+        return NONE
+    without = statistic(*(moments.sum(axis=0) - moments for moments in groups))
+    return jackknife(value, without, limits, level, _fewer(*_groups(scores, mask)))
 
 
 def _standardised_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -1,0 +1,175 @@
+"""How often the intervals of helpers.measures cover the truth: simulated images, many times, with fixed seeds.
+
+`make intervals` writes book/intervals.json, which the methods page shows. Where the truth has no formula, it is the estimator's
+own mean over all simulations: an interval then covers what the same number of other images would give on average.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from helpers.measures.decomposition import gram_shares_over_images
+from helpers.measures.norms import norm_ratio
+from helpers.measures.similarity import cka_difference, cka_over_images
+from helpers.measures.stats import (
+    Estimate,
+    auc_over_images,
+    bootstrap,
+    bootstrap_spread,
+    cohens_d_over_images,
+    enrichment_over_images,
+    matched_auc_over_images,
+    over_images,
+    ratio_of_means,
+    share,
+    share_at,
+)
+
+SIZES = (80, 1000)
+BAND = (93, 97)  # %
+# What is known to cover more: few whole answers change, a group is chosen for being extreme, most values are at a limit.
+CAUTIOUS = {}
+PATCHES = 12
+
+
+class Case(NamedTuple):
+    """One estimator on one kind of image.
+
+    Attributes:
+        name: the estimator, and the images.
+        simulate: (generator, n) to the estimate of n simulated images.
+        truth: what it estimates; None for the mean of the estimates.
+        repetitions: of the simulation with 80 and with 1,000 images.
+    """
+
+    name: str
+    simulate: Callable[[np.random.Generator, int], Estimate]
+    truth: float | None = None
+    repetitions: tuple[int, int] = (4000, 4000)
+
+
+def answers(rng: np.random.Generator, n: int, chance: float) -> np.ndarray:
+    return rng.random(n) < chance
+
+
+def changes(up: float, down: float) -> Callable:
+    return lambda rng, n: over_images(100.0 * rng.choice([1, 0, -1], n, p=[up, 1 - up - down, down]), (-100, 100))
+
+
+def mostly_zero(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.random(n) * answers(rng, n, 0.2)
+
+
+def masked(carriers: int | None, matched: bool = False) -> Callable:
+    """(image, patch) scores and mask: one or two patches in the mask of `carriers` images (None: of all), scoring a unit higher,
+    and half a unit more or less together in each image. Where `matched`, each lies at either of two positions."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        mask = np.zeros((n, PATCHES), dtype=bool)
+        mask[:, 0], mask[:, 1] = True, answers(rng, n, 0.5)
+        mask[n if carriers is None else carriers :] = False
+        if matched:
+            mask[:, :2] = np.where(answers(rng, n, 0.5)[:, None], mask[:, 1::-1], mask[:, :2])
+        return rng.normal(size=(n, PATCHES)) + mask * (1 + 0.5 * rng.normal(size=(n, 1))), mask
+
+    return draw
+
+
+def of_masked(estimator: Callable, carriers: int | None = None, matched: bool = False) -> Callable:
+    draw = masked(carriers, matched)
+    return lambda rng, n: estimator(*draw(rng, n))
+
+
+def at_usual_positions(rng: np.random.Generator, n: int) -> Estimate:
+    """Outliers, none to four an image, three in four of them at the usual positions."""
+    counts = rng.integers(0, 5, n)
+    usual = rng.binomial(counts, rng.beta(3, 1, n))
+    places = np.arange(8)
+    return share_at(np.where(places < 4, places < usual[:, None], places - 4 < (counts - usual)[:, None]), range(4))
+
+
+def representations(rng: np.random.Generator, n: int) -> list[np.ndarray]:
+    """Three of eight features an image: the first two with four in common, the last with two of these."""
+    common = rng.normal(size=(n, 4))
+    return [np.hstack([common[:, :k], rng.normal(size=(n, 8 - k))]) for k in (4, 4, 2)]
+
+
+def parts(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.stack(representations(rng, n)[:2], axis=1)
+
+
+def spread(gap: float) -> Callable:
+    return lambda rng, n: bootstrap_spread([rng.normal(gap * (i == 2), 1, n) for i in range(3)])[0]
+
+
+SOME = (1000, 400)  # where an estimate takes a thousand resamples
+HIGHER = float(ndtr(1 / 1.5))  # P(a patch in the mask scores higher than one that is not)
+CASES = (
+    Case("share: 5 %", lambda rng, n: share(answers(rng, n, 0.05)), 0.05),
+    Case("share: 30 %", lambda rng, n: share(answers(rng, n, 0.3)), 0.3),
+    Case("change of answers: 8 % up, 5 % down", changes(0.08, 0.05), 3.0),
+    Case("change of answers: 2 % up, 2 % down", changes(0.02, 0.02), 0.0),
+    Case("mean: normal", lambda rng, n: over_images(rng.normal(size=n)), 0.0),
+    Case("mean: exponential", lambda rng, n: over_images(rng.exponential(size=n)), 1.0),
+    Case("mean: lognormal", lambda rng, n: over_images(rng.lognormal(size=n)), float(np.exp(0.5))),
+    Case("mean: an IoU, 0 on four images in five", lambda rng, n: over_images(mostly_zero(rng, n), (0, 1)), 0.1),
+    Case("AUC: outliers in 5 images", of_masked(auc_over_images, 5), HIGHER),
+    Case("AUC: outliers in 9 images", of_masked(auc_over_images, 9), HIGHER),
+    Case("AUC: outliers in all images", of_masked(auc_over_images), HIGHER, (4000, 1000)),
+    Case("matched AUC: outliers in 9 images", of_masked(matched_auc_over_images, 9, True), HIGHER),
+    Case("matched AUC: outliers in all images", of_masked(matched_auc_over_images, None, True), HIGHER, (4000, 1000)),
+    Case("Cohen's d: outliers in 9 images", of_masked(cohens_d_over_images, 9)),
+    Case("Cohen's d: outliers in all images", of_masked(cohens_d_over_images)),
+    Case("enrichment: outliers in 9 images", of_masked(enrichment_over_images, 9)),
+    Case("enrichment: outliers in all images", of_masked(enrichment_over_images)),
+    Case("share at positions", at_usual_positions, 0.75),
+    Case("plain CKA", lambda rng, n: cka_over_images(*representations(rng, n)[:2])),
+    Case("debiased CKA", lambda rng, n: cka_over_images(*representations(rng, n)[:2], debiased=True), 0.5),
+    Case("difference of two CKA", lambda rng, n: cka_difference(*((x, y) for x, y in pairs(representations(rng, n))))),
+    Case("share in the Gram matrix", lambda rng, n: gram_shares_over_images(parts(rng, n))[0][0]),
+    Case("ratio of means", lambda rng, n: bootstrap(rng.lognormal(0, 0.5, (n, 2)), ratio_of_means), 1.0, SOME),
+    Case("median", lambda rng, n: bootstrap(rng.lognormal(size=n), np.median), 1.0, SOME),
+    Case("standard deviation", lambda rng, n: bootstrap(rng.normal(size=n), np.std), None, SOME),
+    Case("norm ratio", lambda rng, n: bootstrap(rng.lognormal(0, 0.3, (n, 49)), norm_ratio, 200), None, SOME),
+    Case("largest spread of three means: none", spread(0.0), 0.0, SOME),
+    Case("largest spread of three means: one unit", spread(1.0), 1.0, SOME),
+)
+
+
+def pairs(three: list[np.ndarray]) -> tuple:
+    return (three[0], three[1]), (three[0], three[2])
+
+
+def covered(case: Case, n: int, repetitions: int, seed: int = 0) -> dict:
+    """How often, in %, the interval contains the truth, and how often it has no ends."""
+    rng = np.random.default_rng([seed, n])
+    values, low, high = np.array([case.simulate(rng, n)[:3] for _ in range(repetitions)]).T
+    truth = values.mean() if case.truth is None else case.truth
+    missing = np.isnan(low)
+    inside = ((low <= truth) & (truth <= high))[~missing]
+    return {
+        "case": case.name,
+        "n": n,
+        "repetitions": repetitions,
+        "covered": round(100 * float(inside.mean()), 2),
+        "without_interval": round(100 * float(missing.mean()), 2),
+    }
+
+
+def main(path: str) -> None:
+    rows = []
+    for case in CASES:
+        for n, repetitions in zip(SIZES, case.repetitions, strict=True):
+            rows.append(covered(case, n, repetitions))
+            print("{case}, n = {n}: {covered} % of {repetitions}".format(**rows[-1]), flush=True)
+    lines = ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    Path(path).write_text(f"[{lines}]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
