@@ -83,6 +83,7 @@ def assemble(root: Path) -> Path:
         "landing": _landing(project, runs, source),
         **_benchmarks(root, source),
         **_portability(root),
+        "coverage": _coverage(root, source),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
@@ -219,6 +220,25 @@ def _portability(root: Path) -> dict[str, str]:
     empty = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}}
     found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
     return {"deviations": pages.deviations(found), "verdict-distances": pages.verdict_distances(found)}
+
+
+def _coverage(root: Path, source: Path) -> str:
+    """The figure of how often intervals cover, from what `make intervals` wrote to book/intervals.json."""
+    path = root / "book" / "intervals.json"
+    if not path.is_file():
+        return "Nothing has been simulated here yet."
+    from matplotlib import pyplot as plt  # here, since it takes seconds to import
+
+    from . import figures
+
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    with plt.rc_context(figures.STYLE):
+        figure, ax = plt.subplots(figsize=(7, 12))
+        figures.compared(pages.coverage(rows), ax, label="intervals that cover the truth (%)", reference=95)
+        ax.axvspan(93, 97, color=figures.GREY, alpha=0.15, linewidth=0)
+        figure.savefig(source / "book" / "_static" / "coverage.png", dpi=150)
+        plt.close(figure)
+    return pages.coverage_figure(rows)
 
 
 def _write(path: Path, text: str) -> None:

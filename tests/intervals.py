@@ -146,19 +146,15 @@ def pairs(three: list[np.ndarray]) -> tuple:
 
 
 def covered(case: Case, n: int, repetitions: int, seed: int = 0) -> dict:
-    """How often, in %, the interval contains the truth, and how often it has no ends."""
+    """How often, in %, the interval contains the truth, with the interval of that share, and how often it has no ends."""
     rng = np.random.default_rng([seed, n])
     values, low, high = np.array([case.simulate(rng, n)[:3] for _ in range(repetitions)]).T
     truth = values.mean() if case.truth is None else case.truth
     missing = np.isnan(low)
     inside = ((low <= truth) & (truth <= high))[~missing]
-    return {
-        "case": case.name,
-        "n": n,
-        "repetitions": repetitions,
-        "covered": round(100 * float(inside.mean()), 2),
-        "without_interval": round(100 * float(missing.mean()), 2),
-    }
+    found, low, high = (round(100 * part, 2) for part in share(inside)[:3])
+    row = {"case": case.name, "n": n, "repetitions": repetitions, "covered": found, "low": low, "high": high}
+    return row | {"without_interval": round(100 * float(missing.mean()), 2)}
 
 
 def main(path: str) -> None:

@@ -301,6 +301,18 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
     assert inert(pages.deviations(found)) and inert(pages.verdict_distances(found))
 
 
+def test_the_book_draws_how_often_intervals_cover(library):
+    assert "Nothing has been simulated" in read(assemble(library.root), "book", "_generated", "coverage.md")
+    rows = [
+        {"case": "mean", "n": n, "repetitions": 9, "covered": x, "low": 88, "high": 99} for n, x in ((80, 94.0), (1000, 95.5))
+    ]
+    (library.root / "book" / "intervals.json").write_text(json.dumps(rows), encoding="utf-8")
+    source = assemble(library.root)
+    assert "lies between 94.0 and 95.5 %" in read(source, "book", "_generated", "coverage.md")
+    assert (source / "book" / "_static" / "coverage.png").stat().st_size > 5000
+    assert [value.value for group in pages.coverage(rows).values() for value in group] == [94.0, 95.5]
+
+
 def test_a_quoted_value_is_no_markup():
     data = {"values": [{"name": "score", "model": "vit-a", "value": 2.0, "unit": HOSTILE}]}
     assert inert(render_reading("It is {{ v('score', 'vit-a') }}.", data, "a.reading.md"))

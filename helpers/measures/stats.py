@@ -73,7 +73,7 @@ def over_images(
         return NONE
     value = float(values.mean())
     if limits is None:
-        return Estimate(value, *_mean_interval(values, n - 1, level), n)
+        return Estimate(value, *_mean_interval(values, level), n)
     lowest, highest = limits
     slack = 1e-6 * (highest - lowest)  # what float32 leaves of a limit
     if values.min() < lowest - slack or values.max() > highest + slack:
@@ -85,7 +85,7 @@ def over_images(
         low, high = _share_interval(ups, n, level) if lowest >= 0 else _change_interval(ups, downs, n, level)
         low, high = unit * low, unit * high
     else:
-        low, high = _mean_interval(values, n - 1, level)
+        low, high = _mean_interval(values, level)
     return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, _step(answers, unit))
 
 
@@ -422,7 +422,7 @@ def _step(answers: np.ndarray, unit: float) -> float | None:
     return None
 
 
-def _mean_interval(values: np.ndarray, freedom: int, level: float) -> tuple[float, float]:
+def _mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
     """Of the mean of (image,) values: Student's t quantiles through the inverse of Hall's monotone cubic."""
     n, mean, spread = len(values), values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
     if n < FEWEST:
@@ -430,7 +430,7 @@ def _mean_interval(values: np.ndarray, freedom: int, level: float) -> tuple[floa
     if spread <= 1e-12 * np.abs(values).max():
         return mean, mean
     skewness = ((values - mean) ** 3).mean() / spread**3
-    quantile = t.ppf((1 + level) / 2, freedom) / np.sqrt(n)
+    quantile = t.ppf((1 + level) / 2, n - 1) / np.sqrt(n)
     ends = np.array([quantile, -quantile])
     if abs(skewness) > 1e-6:  # else the cubic is a line
         ends = (np.cbrt(1 + skewness * (ends - skewness / (6 * n))) - 1) * 3 / skewness
