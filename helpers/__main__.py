@@ -188,9 +188,7 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
     if options.json:
         files.check_place(options.json)
     planned = portable.plan(project, options.quick, options.ids)
-    if options.spread:
-        planned = [(setting, [id for id in ids if id != portable.TESTS]) for setting, ids in planned if not setting.other_images]
-    found = portable.measure(project, planned, lambda line: print(line, flush=True), options.jobs)
+    found = portable.measure(project, planned, lambda line: print(line, flush=True), options.jobs, options.spread)
     if options.spread:
         portable.store_spreads(project, found)
     if options.json:
@@ -333,7 +331,7 @@ def _parser() -> argparse.ArgumentParser:
     portable.add_argument("--quick", action="store_true", help="only the claims that fit something, and no other images")
     portable.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
     portable.add_argument(
-        "--spread", action="store_true", help="without other images, and store beside the numbers how far they move"
+        "--spread", action="store_true", help="store beside the numbers how far they move here, and let them differ so"
     )
     for sub, what in (
         (run, "notebooks"),

@@ -47,6 +47,16 @@ class Value:
         step = _finite(getattr(estimate, "step", None))
         return cls(name, model, dataset, *map(_finite, numbers), None if n is None else int(n), unit, step)
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Those of the interval, infinite where it has none; of a property of the model, which has no n, the value twice; None
+        where it is undefined."""
+        if self.value is None:
+            return None
+        if self.n is None and self.low is None and self.high is None:
+            return self.value, self.value
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+
     def __str__(self) -> str:
         if self.value is None:
             return "undefined"
@@ -75,16 +85,11 @@ class Test:
     def outcome(self, value: Value | None) -> bool | None:
         """True where the whole interval satisfies the test, False where all of it violates it, None where undecided.
 
-        A property of the model, which has no n, decides by itself. An end that is missing counts as unbounded, so a value of too
-        few images for an interval decides nothing.
+        What a value of too few images for an interval says is undecided.
         """
-        if value is None or value.value is None:
+        if value is None or value.ends is None:
             return None
-        if value.n is None and value.low is None and value.high is None:
-            ends = (value.value,)
-        else:
-            ends = (-math.inf if value.low is None else value.low, math.inf if value.high is None else value.high)
-        held = {_OPERATORS[self.op](end, self.margin) for end in ends}
+        held = {_OPERATORS[self.op](end, self.margin) for end in value.ends}
         return held.pop() if len(held) == 1 else None
 
     def sentence(self, value: Value | None) -> str:

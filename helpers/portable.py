@@ -171,10 +171,10 @@ def distance(result: Result, model: str, verdict: str) -> float | None:
     for part in ("applies", "tests", "needs"):
         for test in getattr(result.claim.criterion, part):
             above, below, value = -inf, -inf, values.get(test.value)
-            if value is not None and value.value is not None:
-                ends = [end for end in (value.low, value.high) if end is not None] or [value.value]
-                unit = (max(ends) - min(ends)) / 2 or max(abs(value.value), abs(test.margin))
-                above, below = ((min(ends) - test.margin) / unit, (test.margin - max(ends)) / unit) if unit else (-inf, inf)
+            if value is not None and value.ends is not None:
+                low, high = value.ends
+                unit = (high - low) / 2 if low < high < inf and low > -inf else max(abs(value.value), abs(test.margin))
+                above, below = ((low - test.margin) / unit, (test.margin - high) / unit) if unit else (-inf, inf)
             if test.concerns(model):
                 holds[part].append(above if test.op.startswith(">") else below)
                 fails[part].append(below if test.op.startswith(">") else above)
@@ -201,10 +201,12 @@ def measure(
     planned: Sequence[tuple[Setting, Sequence[str]]],
     report: Callable[[str], None] = print,
     jobs: int | None = None,
+    renew: bool = False,
 ) -> dict:
     """Run the notebooks of each setting, `jobs` settings at a time, and compare.
 
-    Calls `report` with one line a setting.
+    Calls `report` with one line a setting. To `renew` is to allow each number the spread that is measured here in place of that
+    which is stored; the lines then come at the end.
 
     Returns JSON data: settings (name, claims: how many, missing: why it could not be had); deviations (claim -> setting -> the
     worst `numbers.Deviation`, as a dict); verdicts (claim -> control -> expected, runs, changed: the settings, nearest: the
@@ -213,11 +215,14 @@ def measure(
     """
     stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
     found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
-    every = defaultdict(list)
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        outcomes = pool.map(lambda one: list(_outcomes(project, *one)), planned)
+        outcomes, done = pool.map(lambda one: list(_outcomes(project, *one)), planned), []
+        if renew:
+            outcomes = list(outcomes)
+            stored = {id: stored[id] | {"spread": spread} for id, spread in _spreads(stored, planned, outcomes).items()}
         for (setting, ids), lines in zip(planned, outcomes, strict=True):
             wrong, worst = [], None
+            done.append(lines)
             for line in lines:
                 id = line["id"]
                 if "failed" in line:
@@ -227,7 +232,6 @@ def measure(
                 wrong += _verdicts(setting, line, found["verdicts"].setdefault(id, {}))
                 if setting.other_images:
                     continue
-                every[id].append(line["numbers"])
                 deviations = numbers.compare(stored[id], line["numbers"])
                 # Rounding noise tells how many digits a number has; only a verdict that follows it is wrong.
                 far = [deviation for deviation in deviations if deviation.ratio > 1 and setting.noise is None]
@@ -241,7 +245,7 @@ def measure(
             found["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
             found["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
             report(_line(setting, lines, wrong, worst))
-    found["spreads"] = {id: numbers.spreads(stored[id], fresh) for id, fresh in every.items()}
+    found["spreads"] = _spreads(stored, planned, done)
     return found
 
 
@@ -295,6 +299,16 @@ def _outcomes(project: Project, setting: Setting, ids: Sequence[str]) -> Iterato
         if done.returncode:
             failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED", "ERROR"))]
             yield {"id": TESTS, "failed": "; ".join(failed) or f"status {done.returncode}: {done.stdout[-200:]}"}
+
+
+def _spreads(stored: Mapping, planned: Sequence[tuple[Setting, Sequence[str]]], outcomes: Sequence[Sequence[Mapping]]) -> dict:
+    """claim -> `numbers.spreads` of its numbers under all settings with the same images."""
+    fresh: dict[str, list] = {id: [] for id in stored}
+    for (setting, _), lines in zip(planned, outcomes, strict=True):
+        for line in lines:
+            if "numbers" in line and not setting.other_images:
+                fresh[line["id"]].append(line["numbers"])
+    return {id: numbers.spreads(stored[id], every) for id, every in fresh.items() if every}
 
 
 def _verdicts(setting: Setting, line: Mapping, of_claim: dict) -> list[str]:

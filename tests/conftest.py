@@ -45,7 +45,7 @@ if mode == "sleep":
 Path("python").write_text(sys.executable)
 print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
 JUDGE = """from helpers.claims import Value, load_registry
-values = [Value.of("score", float(n), model=model, dataset=dataset, n=n) for model in models]
+values = [Value.of("score", float(n), model=model, dataset=dataset) for model in models]
 load_registry("notebooks/claims.yml")["{id}"].judge(values, sources=[{{"name": dataset}}])"""
 
 

@@ -223,7 +223,7 @@ def auc_over_images(scores: Float[Array, "image patch"], mask: Bool[Array, "imag
         return NONE
     wins, pairs = _wins(scores, positive, negative)
     rows = zip(scores, positive, negative, strict=True)
-    inside = [auc(s[p], s[q]) * p.sum() * q.sum() if p.any() and q.any() else 0.0 for s, p, q in rows]
+    inside = [((np.sign(s[p][:, None] - s[q]) + 1) / 2).sum() for s, p, q in rows]
     own = positive.sum(axis=1) * negative.sum(axis=1)
     return _auc_interval(wins, pairs, np.array(inside), own, _fewer(positive, negative), level)
 
