@@ -38,7 +38,7 @@ test: env  ## lint, unit tests, notebooks against their stored outputs, figures 
 	@$(RUN) -m ruff format --check helpers tests notebooks
 	@$(RUN) -m pytest -n 2 --dist loadfile
 
-# In part, as continuous integration runs it: make portable PORTABLE=--quick. What the book shows: PORTABLE='--json book/portability.json'.
+# In part, as continuous integration runs it: make portable PORTABLE=--quick. What the book shows: PORTABLE='--spread --json book/portability.json'.
 portable: env  ## compare the controls' numbers under other processors, threads, batches, rounding and images
 	@$(RUN) -m helpers portable $(PORTABLE)
 

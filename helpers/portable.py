@@ -3,7 +3,7 @@
 Notebooks run on the controls under the code paths of other processors, with another number of threads, in other batches, with
 rounding noise on weights and pixels, and on other images, and are compared with the numbers stored beside them. A setting is a
 process of its own, since libraries choose their code paths when they are loaded; in it one notebook runs after the other.
-`python -m helpers portable --json book/portability.json` writes what the book shows.
+`python -m helpers portable --spread --json book/portability.json` writes what the book shows.
 """
 
 import ast

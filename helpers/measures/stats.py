@@ -450,8 +450,8 @@ def _share_interval(k: int, n: int, level: float) -> tuple[float, float]:
 
 
 def _change_interval(ups: int, downs: int, n: int, level: float) -> tuple[float, float]:
-    """Of the difference of two shares of the same n images, from the images that changed up and down: Wald's interval with half
-    an image more on each side of the table (Bonett & Price 2012)."""
+    """Of the difference of two shares of the same n images, from the images that changed up and down: Wald's interval
+    after one image more that changed up, and one down (Bonett & Price 2012)."""
     if n < FEWEST:
         return float("nan"), float("nan")
     up, down = (ups + 1) / (n + 2), (downs + 1) / (n + 2)
