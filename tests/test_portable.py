@@ -53,6 +53,14 @@ def test_a_moved_number_and_a_changed_verdict_are_wrong(stored):
     assert "1 of 1 verdicts" in portable.largest(found)
 
 
+def test_renewed_spreads_count_at_once(stored):
+    edit(stored, "aa2-second", lambda data: data["values"]["control-clean"]["score"].update(value=2.02))
+    found = portable.measure(stored, [(HERE, stored.with_notebook())], lambda _: None, renew=True)
+    path = "values/control-clean/score/value"
+    assert found["wrong"] == [] and found["spreads"] == {"aa1-first": {}, "aa2-second": {path: pytest.approx(0.02)}}
+    assert found["deviations"]["aa2-second"]["this machine"]["ratio"] == pytest.approx(1 / numbers.SPREADS)
+
+
 def test_a_notebook_that_fails_does_not_stop_the_others(stored):
     path = stored.source("aa1-first")
     path.write_text(path.read_text().replace("mode = 'measure'", "mode = 'fail'"))
