@@ -278,7 +278,12 @@ def _parser() -> argparse.ArgumentParser:
         "--run", default=CONTROLS, metavar="NAME", help="folder below book/runs; a claim's profile of that name is used"
     )
     run.add_argument(
-        "-p", "--parameter", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the notebook; lists as a,b"
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a parameter of the notebook; lists as a,b or [[a, b], [c, d]]",
     )
     run.add_argument("--force", action="store_true", help="run again what is finished")
     run.add_argument("--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster")

@@ -38,7 +38,7 @@ from traitlets.config import Config
 from . import digests, numbers
 from .claims import Claim, Registry, Result, bundle, load_registry
 from .files import locked, write_together
-from .parameters import check_values, checked, notebook_parameters, parse, read_notebook
+from .parameters import check_values, checked, data_sets, notebook_parameters, parse, read_notebook
 
 CONTROLS = "controls"
 # What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
@@ -124,6 +124,7 @@ def resolve(
         overrides = {name: parse(name, text, defaults.get(name, "")) for name, text in (overrides or {}).items()}
         parameters = checked(parameters, overrides)
         check_values(parameters, defaults)
+        sets = data_sets(parameters)
     except ValueError as error:
         raise ValueError(f"claim {id!r}: {error}") from None
     # Here, since both take seconds to import and `list` and `check` need neither.
@@ -131,14 +132,9 @@ def resolve(
 
     for model in parameters.get("models", ()):
         models.check_name(model)
-    for data in _datasets(parameters):
+    for data in sets:
         images.check_name(data)
     return parameters
-
-
-def _datasets(parameters: Mapping) -> list[str]:
-    """The data sets that parameters name, those that are switched off ('') aside."""
-    return [parameters[name] for name in ("dataset", "train_dataset", "examples") if parameters.get(name)]
 
 
 def _require_data(claim: Claim, parameters: Mapping, root: Path) -> None:
@@ -149,7 +145,7 @@ def _require_data(claim: Claim, parameters: Mapping, root: Path) -> None:
         kind, colon, path = name.partition(":")
         return f"{kind}{colon}{root / path}" if kind in ("folder", "parquet") else name
 
-    for name in _datasets(parameters):
+    for name in data_sets(parameters):
         images.require(located(name))
     for name in claim.labels:
         images.load_images(located(parameters[name]), 1, parameters.get("seed", 0)).require_labels()
