@@ -10,6 +10,7 @@ import yaml
 
 from . import numbers
 from .claims import MIME, Claim, displayed, rejudge
+from .files import locked
 from .parameters import checked, notebook_parameters, read_notebook
 from .runs import CONTROLS, Project, git, inputs, read_result
 
@@ -39,7 +40,7 @@ def problems(project: Project) -> Iterator[str]:
             yield f"{path.relative_to(project.root).as_posix()}: {problem}"
     for path in sorted(project.runs.glob("*/*.ipynb")):
         name = path.relative_to(project.root).as_posix()
-        if not path.with_suffix(".json").is_file():
+        if _is_alone(path):
             yield f"{name}: its result {path.stem}.json is missing beside it; run the claim again"
         try:
             if absolute_path(path):
@@ -139,8 +140,24 @@ def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str
     yield from _numbers(project.source(claim.id), claim)
 
 
-def _numbers(path: Path, claim: Claim) -> Iterator[str]:
-    """What is wrong with the numbers beside an executed source notebook."""
+def _is_alone(notebook: Path) -> bool:
+    """Whether a published notebook has no result. Where it is being published just now, that is waited for."""
+    result = notebook.with_suffix(".json")
+    if result.is_file():
+        return False
+    with locked(notebook.parent):
+        return not result.is_file()
+
+
+def _numbers(path: Path, claim: Claim) -> list[str]:
+    """What is wrong with the numbers beside an executed source notebook. Where they are being stored now, that is waited for."""
+    if found := list(_other_numbers(path, claim)):
+        with locked(path.parent):  # between the two renames of `store_outputs` they differ
+            found = list(_other_numbers(path, claim))
+    return found
+
+
+def _other_numbers(path: Path, claim: Claim) -> Iterator[str]:
     notebook, beside = read_notebook(path), numbers.beside(path)
     if not beside.is_file() and not displayed(notebook, MIME):
         return  # never executed

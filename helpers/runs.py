@@ -251,7 +251,13 @@ def sha256(data: object) -> str:
 
 
 def read_result(path: Path) -> dict:
-    """A run's `<id>.json`, whole and as it was written. Where it is being published just now, that is waited for.
+    """A run's `<id>.json`, whole and as it was written, with the errors of `read_published`."""
+    return read_published(path)[0]
+
+
+def read_published(path: Path) -> tuple[dict, bytes]:
+    """A run's `<id>.json`, whole and as it was written, and the executed notebook that belongs to it. Where they are being
+    published just now, that is waited for.
 
     Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own, or where the executed
     notebook beside it is missing or not the one it was written with.
@@ -264,8 +270,8 @@ def read_result(path: Path) -> dict:
         return _intact(path)
 
 
-def _intact(path: Path) -> dict:
-    """The result at `path`, with the errors of `read_result`."""
+def _intact(path: Path) -> tuple[dict, bytes]:
+    """The result at `path` and its notebook, with the errors of `read_published`."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         seal = result.pop("sha256")
@@ -282,9 +288,10 @@ def _intact(path: Path) -> dict:
     notebook = path.with_suffix(".ipynb")
     if not notebook.is_file():
         raise ValueError(f"{notebook.name} is missing beside it; run the claim again")
-    if hashlib.sha256(notebook.read_bytes()).hexdigest() != notebook_digest:
+    content = notebook.read_bytes()
+    if hashlib.sha256(content).hexdigest() != notebook_digest:
         raise ValueError(f"{notebook.name} beside it is not the one it was written with; run the claim again with --force")
-    return result
+    return result, content
 
 
 def inputs(project: Project, id: str, parameters: Mapping) -> str:
