@@ -20,7 +20,7 @@ _ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 
 
 def problems(project: Project) -> Iterator[str]:
-    """One line for each disagreement in the project. Raises ValueError where the registry itself is not valid."""
+    """One line for each disagreement in the project. Raises ValueError where the registry or the contents are not valid."""
     contents = _contents(project.root / "_toc.yml")
     for claim in project.registry.claims.values():
         if claim.notebook:
@@ -108,12 +108,15 @@ def _contents(path: Path) -> list[str]:
 
     def files(node: object) -> Iterator[str]:
         if isinstance(node, Mapping):
-            yield from [node["file"].removesuffix(".ipynb")] if "file" in node else []
+            yield from [str(node["file"]).removesuffix(".ipynb")] if "file" in node else []
             node = list(node.values())
         for child in node if isinstance(node, list) else ():
             yield from files(child)
 
-    return list(files(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    try:
+        return list(files(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except Exception as error:  # what YAML raises has no end of kinds
+        raise ValueError(f"{path.name}: not readable as YAML ({' '.join(str(error).split())}); restore it") from None
 
 
 def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str]:
