@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,9 +17,17 @@ from . import check, runs
 from .parameters import checked, parse
 from .runs import CONTROLS, Outcome, Project
 
+# What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and no result can hold it.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+DIGITS = 9  # of a number: more are a slip, and thousands of them Python refuses to read
+
 
 def main(arguments: Sequence[str] | None = None, root: Path = Project.root) -> int:
     """Run one command on the project at `root` and return the exit status: 1 where something failed, 2 for a user's error."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if broken := next(filter(_UNPRINTABLE.search, arguments), None):
+        print(f"error: argument {broken!r} holds what is no printable text; leave it out", file=sys.stderr)
+        return 2
     options = _parser().parse_args(arguments)
     try:
         return options.command(Project(root), options)
@@ -236,9 +245,15 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n")
 
 
+def _whole(text: str) -> int:
+    if not text.isdecimal() or len(text) > DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 with at most {DIGITS} digits")
+    return int(text)
+
+
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    if not text.isdecimal() or len(text) > DIGITS or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number with at most {DIGITS} digits")
     return int(text)
 
 
@@ -276,7 +291,12 @@ def _parser() -> argparse.ArgumentParser:
         "--run", default=CONTROLS, metavar="NAME", help="folder below book/runs; a claim's profile of that name is used"
     )
     run.add_argument(
-        "-p", "--parameter", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the notebook; lists as a,b"
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a parameter of the notebook; lists as a,b or [[a, b], [c, d]]",
     )
     run.add_argument("--force", action="store_true", help="run again what is finished")
     run.add_argument("--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster")
@@ -293,7 +313,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--name", metavar="NAME", help="scratch-NAME-reg0 and so on (default: the preset; cpu has none)")
     train.add_argument("--out", type=Path, default=Path("_build/weights"), metavar="FOLDER", help="default: _build/weights")
     train.add_argument("--device", default="cpu", help="cpu, or cuda")
-    train.add_argument("--workers", type=int, default=0, metavar="N", help="processes that load images, for each training")
+    train.add_argument("--workers", type=_whole, default=0, metavar="N", help="processes that load images, for each training")
     bench = add(
         _bench,
         "measure speed and memory of a capture beside the bare model, with random weights",

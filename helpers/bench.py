@@ -6,7 +6,6 @@ these pairs of plain time / own time: 1 costs nothing, 0.5 doubles the time. Eac
 leaves in memory must not hide what another one takes.
 """
 
-import contextlib
 import ctypes
 import gc
 import itertools
@@ -84,7 +83,8 @@ def measure(
         dtype: "float32", or "bfloat16" or "float16" for mixed precision.
         loading: also how many photographs a second one core decodes and prepares for this model.
 
-    Returns JSON: what was measured, and a row for the plain pass and each method. Memory is None where it cannot be read.
+    Returns JSON: what was measured, and a row for the plain pass and each method. Memory is None where it cannot be read, and
+    `allocation` tells whether memory was kept for what was timed (see `_allocate`).
     Raises ValueError for fewer than two batches of images, and what `load_backbone` and a peer raise.
     """
     per_pair = batch_size * (4 if device != "cpu" else 1)  # on a GPU several batches, so that their copies can overlap
@@ -97,7 +97,7 @@ def measure(
     run = {name: _method(name, backbone, batch_size, getattr(torch, dtype)) for name in ("plain", *methods)}
     given = {name: method(pixels) for name, method in run.items()}  # which warms up as well
 
-    _allocate(kept=True)
+    allocated = _allocate(kept=True)
     seconds = _seconds(run, pixels, images // per_pair, device)
     rows: list[dict[str, Any]] = []
     for name, own in seconds.items():
@@ -113,7 +113,7 @@ def measure(
         rows.append(row)
     rate = rows[0]["images_per_s"]
 
-    _allocate(kept=False)
+    allocated = _allocate(kept=False) and allocated
     # The smaller of two peaks: what else happens in a process only ever adds.
     peaks = {name: min((_peak(lambda m=m: m(pixels), device) for _ in range(2)), key=lambda p: p or 0) for name, m in run.items()}
     growth = None
@@ -138,6 +138,7 @@ def measure(
         "device": torch.cuda.get_device_name(device) if device != "cpu" else f"cpu ({platform.machine()})",
         "threads": torch.get_num_threads(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
+        "allocation": allocated,
         "plain_mb": _beyond(peaks["plain"], before),
         "extra_mb_of_all_images": _beyond(growth, peaks["plain"]),
         "gflop_per_image": round(counter.get_total_flops() / 1e9, 2),
@@ -189,6 +190,8 @@ def table(found: Mapping[str, Any]) -> str:
     widths = [max(len(line[i]) for line in lines if len(line) > 2) for i in range(6)]
     text = [head, *("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines)]
     text.append(f"memory of the plain pass with its weights: {found['plain_mb']} MB")
+    if not found["allocation"]:
+        text.append("this C library keeps and returns memory in its own way, so the times are of new pages as well")
     text.append(f"share of what a product of large matrices reaches here: {found['share_of_ceiling']:.0%}")
     if loading := found["loading"]:
         text.append(
@@ -264,16 +267,27 @@ def _resident() -> float | None:
     return int(found[1]) * 1024 / 1e6 if found else None
 
 
-def _allocate(kept: bool) -> None:
+def _glibc() -> Any:
+    """The C library of this process where it is glibc, whose options and functions are used below; else None (macOS, musl)."""
+    try:
+        library = ctypes.CDLL(None)
+        return library if hasattr(library, "gnu_get_libc_version") else None
+    except (OSError, TypeError):  # a static build, Windows
+        return None
+
+
+def _allocate(kept: bool) -> bool:
     """How memory is asked for and given back from now on: `kept` by this process for good, or each large tensor for itself.
 
     The first is for time: methods that take turns else take each other's memory away, and wait for the system to clear new pages.
     The second is for memory: gaps in one heap change the peak of the same pass by a tenth from one run to the next.
+    Returns whether the C library was told so; another one than glibc goes on as it does.
     """
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        library = ctypes.CDLL(None)
-        library.mallopt(-3, 2**30 if kept else 2**17)  # M_MMAP_THRESHOLD
-        library.mallopt(-1, 2**31 - 1 if kept else 2**17)  # M_TRIM_THRESHOLD
+    if (library := _glibc()) is None:
+        return False
+    mapped = library.mallopt(-3, 2**30 if kept else 2**17)  # M_MMAP_THRESHOLD
+    trimmed = library.mallopt(-1, 2**31 - 1 if kept else 2**17)  # M_TRIM_THRESHOLD
+    return bool(mapped and trimmed)
 
 
 def _peak(run: Callable[[], object], device: str) -> float | None:
@@ -283,10 +297,12 @@ def _peak(run: Callable[[], object], device: str) -> float | None:
         run()
         return torch.cuda.max_memory_allocated(device) / 1e6
     gc.collect()
+    if (library := _glibc()) is None:
+        return None
+    library.malloc_trim(0)  # what was freed goes back to the system
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system
         Path("/proc/self/clear_refs").write_text("5")  # begin to count anew
-    except (OSError, AttributeError):
+    except OSError:
         return None
     run()
     return _resident()

@@ -10,18 +10,23 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 
 import nbformat
 import yaml
 from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from nbformat import NotebookNode
 
 from . import pages, scratch
-from .claims import Claim, Value, bundle, inert
+from .claims import Claim, Registry, Value, bundle, inert
 from .parameters import read_notebook
-from .runs import CONTROLS, Project, read_result
+from .runs import CONTROLS, Project, read_published
 
+# A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
+Executed = tuple[dict, NotebookNode]
 LANDING = "nr1-artifacts"  # the cell of this notebook that is tagged 'landing' draws the figure of the landing page
 
 
@@ -52,9 +57,11 @@ def assemble(root: Path) -> Path:
     notebook without a result, and for a commentary that quotes a value which its result does not have.
     """
     project, source = Project(root), root / "_build" / "source"
-    registry, runs = project.registry, published(project)
+    registry, read = project.registry, published(project)
+    runs = {run: {id: result for id, (result, _) in results.items()} for run, results in read.items()}
     claims = [claim for claim in registry.claims.values() if claim.notebook]
-    calibration = {claim.id: _result(_executed(project, claim)) for claim in claims}
+    executed = {claim.id: _executed(project, claim) for claim in claims}
+    calibration = {id: result for id, (result, _) in executed.items()}
 
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
@@ -62,13 +69,13 @@ def assemble(root: Path) -> Path:
     _write(source / "_toc.yml", _contents(project, runs))
 
     for claim in claims:
-        _copy_notebook(_executed(project, claim), source / claim.notebook, pages.calibration_note(claim, runs))
-    for run, results in runs.items():
+        _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
+    for run, results in read.items():
         folder = source / "book" / "runs" / run
-        for id, data in results.items():
+        for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
-            _copy_notebook(path, folder / path.name, _reading(path, data), pages.finding_note(registry[id], run))
-        _write(folder / "index.md", pages.run_page(run, results, registry))
+            _write_notebook(notebook, folder / path.name, _reading(path, data), pages.finding_note(registry[id], run))
+        _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs))
 
@@ -80,7 +87,7 @@ def assemble(root: Path) -> Path:
         "claims": pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
         "trained-models": pages.model_card(scratch.card(root / "helpers" / "weights")),
-        "landing": _landing(project, runs, source),
+        "landing": _landing(registry, read, executed, source),
         **_benchmarks(root, source),
         **_portability(root),
         "coverage": _coverage(root, source),
@@ -90,17 +97,18 @@ def assemble(root: Path) -> Path:
     return source
 
 
-def published(project: Project) -> dict[str, dict[str, dict]]:
-    """run -> claim -> result, for every run except the controls; claims in the registry's order.
+def published(project: Project) -> dict[str, dict[str, Executed]]:
+    """run -> claim -> result and notebook, for every run except the controls; claims in the registry's order.
 
     Raises ValueError that names the file where a result is not intact or belongs to no claim.
     """
-    runs: dict[str, dict[str, dict]] = {}
+    runs: dict[str, dict[str, Executed]] = {}
     for path in project.results():
         if path.parent.name != CONTROLS:
             try:
                 claim = project.registry[path.stem]
-                runs.setdefault(path.parent.name, {})[claim.id] = read_result(path)
+                result, content = read_published(path)
+                runs.setdefault(path.parent.name, {})[claim.id] = result, read_notebook(BytesIO(content))
             except ValueError as error:
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
     return {run: {id: results[id] for id in project.registry.claims if id in results} for run, results in runs.items()}
@@ -129,16 +137,13 @@ def render_reading(text: str, data: dict, name: str) -> str:
         raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
 
 
-def _executed(project: Project, claim: Claim) -> Path:
-    """The claim's notebook on the controls: as run here, or else the source with its stored outputs."""
-    run = project.runs / CONTROLS / f"{claim.id}.ipynb"
-    return run if run.is_file() else project.source(claim.id)
-
-
-def _result(path: Path) -> dict:
-    """The result that an executed notebook displays."""
+def _executed(project: Project, claim: Claim) -> Executed:
+    """The claim's notebook on the controls, as run here or else the source as it is stored, and the result that it displays."""
+    path = project.runs / CONTROLS / f"{claim.id}.ipynb"
+    path = path if path.is_file() else project.source(claim.id)
     try:
-        return bundle(read_notebook(path))
+        notebook = read_notebook(path)
+        return bundle(notebook), notebook
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -149,9 +154,8 @@ def _reading(path: Path, data: dict) -> str:
     return render_reading(reading.read_text(encoding="utf-8"), data, reading.name) if reading.is_file() else ""
 
 
-def _copy_notebook(path: Path, target: Path, *texts: str) -> None:
-    """Copy a notebook with texts inserted right after its first cell, so that the page says what was found before how."""
-    notebook = read_notebook(path)
+def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
+    """Write a notebook with texts inserted right after its first cell, so that the page says what was found before how."""
     for cell in notebook.cells:
         # The same notebook stands in the book once for each run, and a label may be given once.
         cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
@@ -176,14 +180,13 @@ def _contents(project: Project, runs: pages.Runs) -> str:
     return yaml.safe_dump(toc, sort_keys=False)
 
 
-def _landing(project: Project, runs: pages.Runs, source: Path) -> str:
+def _landing(registry: Registry, runs: Mapping[str, dict[str, Executed]], executed: Mapping[str, Executed], source: Path) -> str:
     """The figure of the landing page, from the first published notebook that draws it, or else from the calibration."""
-    if LANDING not in project.registry.claims:
+    if LANDING not in executed:
         return ""
-    claim = project.registry[LANDING]
-    found = [(project.runs / run / f"{LANDING}.ipynb", f"runs/{run}/{LANDING}.ipynb") for run in runs if LANDING in runs[run]]
-    for path, page in [*found, (_executed(project, claim), f"../{claim.notebook}")]:
-        for cell in read_notebook(path).cells:
+    found = [(results[LANDING], f"runs/{run}/{LANDING}.ipynb") for run, results in runs.items() if LANDING in results]
+    for (_, notebook), page in [*found, (executed[LANDING], f"../{registry[LANDING].notebook}")]:
+        for cell in notebook.cells:
             images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
             if images and "landing" in cell.metadata.get("tags", ()):
                 (source / "book" / "_static" / "landing.png").write_bytes(base64.b64decode(images[0]))

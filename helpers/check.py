@@ -10,6 +10,7 @@ import yaml
 
 from . import numbers
 from .claims import MIME, Claim, displayed, rejudge
+from .files import locked
 from .parameters import checked, notebook_parameters, read_notebook
 from .runs import CONTROLS, Project, git, inputs, read_result
 
@@ -19,7 +20,7 @@ _ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
 
 
 def problems(project: Project) -> Iterator[str]:
-    """One line for each disagreement in the project. Raises ValueError where the registry itself is not valid."""
+    """One line for each disagreement in the project. Raises ValueError where the registry or the contents are not valid."""
     contents = _contents(project.root / "_toc.yml")
     for claim in project.registry.claims.values():
         if claim.notebook:
@@ -39,7 +40,7 @@ def problems(project: Project) -> Iterator[str]:
             yield f"{path.relative_to(project.root).as_posix()}: {problem}"
     for path in sorted(project.runs.glob("*/*.ipynb")):
         name = path.relative_to(project.root).as_posix()
-        if not path.with_suffix(".json").is_file():
+        if _is_alone(path):
             yield f"{name}: its result {path.stem}.json is missing beside it; run the claim again"
         try:
             if absolute_path(path):
@@ -107,12 +108,15 @@ def _contents(path: Path) -> list[str]:
 
     def files(node: object) -> Iterator[str]:
         if isinstance(node, Mapping):
-            yield from [node["file"].removesuffix(".ipynb")] if "file" in node else []
+            yield from [str(node["file"]).removesuffix(".ipynb")] if "file" in node else []
             node = list(node.values())
         for child in node if isinstance(node, list) else ():
             yield from files(child)
 
-    return list(files(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    try:
+        return list(files(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except Exception as error:  # what YAML raises has no end of kinds
+        raise ValueError(f"{path.name}: not readable as YAML ({' '.join(str(error).split())}); restore it") from None
 
 
 def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str]:
@@ -139,8 +143,24 @@ def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str
     yield from _numbers(project.source(claim.id), claim)
 
 
-def _numbers(path: Path, claim: Claim) -> Iterator[str]:
-    """What is wrong with the numbers beside an executed source notebook."""
+def _is_alone(notebook: Path) -> bool:
+    """Whether a published notebook has no result. Where it is being published just now, that is waited for."""
+    result = notebook.with_suffix(".json")
+    if result.is_file():
+        return False
+    with locked(notebook.parent):
+        return not result.is_file()
+
+
+def _numbers(path: Path, claim: Claim) -> list[str]:
+    """What is wrong with the numbers beside an executed source notebook. Where they are being stored now, that is waited for."""
+    if found := list(_other_numbers(path, claim)):
+        with locked(path.parent):  # between the two renames of `store_outputs` they differ
+            found = list(_other_numbers(path, claim))
+    return found
+
+
+def _other_numbers(path: Path, claim: Claim) -> Iterator[str]:
     notebook, beside = read_notebook(path), numbers.beside(path)
     if not beside.is_file() and not displayed(notebook, MIME):
         return  # never executed

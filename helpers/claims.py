@@ -7,8 +7,8 @@ was measured here never share a field: `Claim.reported` is the one, `Value` the 
 import ast
 import difflib
 import json
-import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -337,13 +337,15 @@ def load_registry(path: Path | str = REGISTRY) -> Registry:
         errors, data = (
             ([too_much], None) if too_much else (list(_repeated(yaml.compose(text, _Loader))), yaml.load(text, _Loader))
         )
-    except (yaml.YAMLError, ValueError) as error:  # the second for a number or a date that is none
-        errors, data = [f"not readable as YAML: {' '.join(str(error).split())}"], None
-    schema = json.loads(REGISTRY.with_name("claims.schema.json").read_text(encoding="utf-8"))
-    if data is not None or not errors:
+    except Exception as error:  # what a number, a date or a tag that is none raises has no end of kinds
+        errors, data = [f"not readable as YAML: {' '.join(str(error).split()) or type(error).__name__}"], None
+    unfit = [_line(path, says) for path, says in _not_json(data)]
+    errors += unfit
+    # The schema is only asked of JSON: its messages quote what is wrong, and a number of thousands of digits cannot be written.
+    if not unfit and (data is not None or not errors):
+        schema = json.loads(REGISTRY.with_name("claims.schema.json").read_text(encoding="utf-8"))
         found = jsonschema.Draft202012Validator(schema).iter_errors(data)
         errors += [_line(error.absolute_path, error.schema.get("errorMessage", error.message)) for error in found]
-        errors += [_line(path, f"is {number}; give a finite number") for path, number in _not_finite(data)]
     # The rules that a schema cannot state are only asked of entries that have the right form.
     if not errors:
         for id, claim in data["claims"].items():
@@ -397,12 +399,17 @@ def _contradict(one: Test, other: Test) -> bool:
     return above.margin > below.margin or (above.margin == below.margin and (above.op, below.op) != (">=", "<="))
 
 
-def _not_finite(node: object, path: tuple = ()) -> Iterable[tuple[tuple, float]]:
-    """Path and value of every NaN and infinity, which no comparison can be trusted with."""
-    if isinstance(node, float) and not math.isfinite(node):
-        yield path, node
+def _not_json(node: object, path: tuple = ()) -> Iterable[tuple[tuple, str]]:
+    """(path, what is wrong) of all that YAML has and JSON has not, and of numbers that no comparison can be trusted with."""
     for key, child in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
-        yield from _not_finite(child, (*path, key))
+        if isinstance(node, dict) and not isinstance(key, str):
+            yield path, f"has a key of type {type(key).__name__}; put it in quotes, since keys are texts"
+        else:
+            yield from _not_json(child, (*path, key))
+    if isinstance(node, int | float) and not -sys.float_info.max <= node <= sys.float_info.max:
+        yield path, f"is {node if isinstance(node, float) else 'too large'}; give a finite number"
+    if not isinstance(node, dict | list | str | int | float | None):
+        yield path, f"is of type {type(node).__name__}; put it in quotes if it is a text"
 
 
 def _too_much(text: str) -> str | None:
@@ -449,7 +456,7 @@ def _repeated(node: yaml.Node | None, path: tuple = ()) -> Iterable[str]:
 
 def _line(path: Iterable, message: str) -> str:
     """`nr1-artifacts: criterion.tests.0.op: '~' is not one of ...`, on one line."""
-    section, *rest = [str(part) for part in path] or [""]
+    section, *rest = [" ".join(str(part).split()) for part in path] or [""]
     entry, *fields = rest or [section]
     return ": ".join(filter(None, [entry, ".".join(fields), " ".join(message.split())[:200]]))
 

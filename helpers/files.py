@@ -1,7 +1,6 @@
 """Files that are there as a whole or not at all, and folders into which one process at a time writes."""
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -9,6 +8,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from uuid import uuid4
+
+try:
+    import fcntl
+except ImportError:  # Windows, WebAssembly
+    fcntl = None
 
 DAY = 24 * 3600  # seconds; longer than anything takes to write one file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -69,10 +73,14 @@ def check_place(path: Path) -> None:
 def locked(folder: Path, wait: bool = True) -> Iterator[None]:
     """Hold `folder`, which is made if need be, against all other processes and threads; a process that dies lets go of it.
 
-    The lock is one of the folder itself and leaves no file. A file system that has none is trusted to have one user.
+    The lock is one of the folder itself and leaves no file, which would stand among what is published. A file system or a system
+    that has none is trusted to have one user.
     Raises BlockingIOError where somebody else holds it, unless told to `wait`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:

@@ -276,12 +276,12 @@ def _has_parts(node: object) -> bool:
     return isinstance(node, Mapping) and not {"value", "finite"} & node.keys()
 
 
-def _item(heights: list[float]) -> float:
+def _item(heights: list) -> float:
     """What one item adds to a bin of a histogram: the largest part, up to 20, of the lowest bar that all bars are multiples of.
 
     nan where there is none.
     """
-    bars = np.array([height for height in heights if height])
+    bars = np.array([height for height in heights if height and _is_number(height)])
     for items in range(1, 21) if bars.size else ():
         counts = bars / bars.min() * items
         if np.abs(counts - counts.round()).max() < 0.05:

@@ -7,6 +7,7 @@ import ast
 import difflib
 import math
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 
 import nbformat
@@ -14,13 +15,14 @@ import yaml
 
 # The least whole number that makes sense, by the name of a parameter; for the others their own code says so.
 LEAST = {"n": 1, "n_train": 1, "n_large": 1, "n_changed": 1, "n_examples": 1, "batch_size": 1, "large_size": 1, "seed": 0}
+SETS = ("dataset", "train_dataset", "examples", "more", "datasets")  # parameters that name data sets
 RULES = ("rule", "fixed_rule", "guard", "rules")  # parameters that are a rule for outliers, or a list of them
 
 
-def read_notebook(path: Path) -> nbformat.NotebookNode:
-    """The notebook at `path`. Raises ValueError where it is none."""
+def read_notebook(file: Path | BytesIO) -> nbformat.NotebookNode:
+    """The notebook at a path, or of a file's content. Raises ValueError where it is none."""
     try:
-        return nbformat.read(path, 4)
+        return nbformat.read(file, 4)
     except Exception as error:  # what nbformat raises of broken files has no end of kinds
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ValueError(f"not a readable notebook ({reason[:100]}); restore it or run the claim again") from None
@@ -40,9 +42,9 @@ def notebook_parameters(path: Path) -> dict:
 def parse(name: str, text: str, default: object) -> object:
     """The command line's `name=text` in the type of the parameter's default.
 
-    A list is given as `a,b` or `[a, b]`, and an empty text in it as ''.
+    A list is given as `a,b` or `[a, b]`, and an empty text in it as ''; lists in a list as `[[a, b], [c, d]]`.
     """
-    if isinstance(default, list):
+    if isinstance(default, list) and not text.startswith("[["):
         items = [item.strip() for item in text.strip("[] ").split(",")]
         return [parse(name, item.strip(" '\""), default[0] if default else "") for item in items if item]
     try:
@@ -51,7 +53,7 @@ def parse(name: str, text: str, default: object) -> object:
         if isinstance(default, int | float | str):
             return type(default)(text)
         return yaml.safe_load(text)
-    except (KeyError, ValueError, yaml.YAMLError):
+    except Exception:  # what YAML raises has no end of kinds
         raise ValueError(f"parameter {name}={text}: expected {type(default).__name__}, as in its default {default!r}") from None
 
 
@@ -85,6 +87,24 @@ def check_values(parameters: Mapping, defaults: Mapping) -> None:
                 threshold(np.ones(1), rule)
             except ValueError as error:
                 raise ValueError(f"parameter {name}: {error}") from None
+
+
+def data_sets(parameters: Mapping) -> list[str]:
+    """The data sets that parameters name, those that are switched off ('') aside.
+
+    Several are a list of [train, test, by], where `by` is a column or ''. Raises ValueError where they are given otherwise.
+    """
+    found = []
+    for name in SETS:
+        value = parameters.get(name, "")
+        if isinstance(value, str):
+            found.append(value)
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if not (isinstance(item, list) and len(item) == 3 and all(isinstance(part, str) for part in item) and all(item[:2])):
+                raise ValueError(f"parameter {name}: {item!r} is no data set; give each as [train, test, by], where by may be ''")
+            found += item[:2]
+    return [name for name in found if name]
 
 
 def _listed(value: object) -> list:

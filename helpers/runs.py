@@ -38,7 +38,7 @@ from traitlets.config import Config
 from . import digests, numbers
 from .claims import Claim, Registry, Result, bundle, load_registry
 from .files import locked, write_together
-from .parameters import check_values, checked, notebook_parameters, parse, read_notebook
+from .parameters import check_values, checked, data_sets, notebook_parameters, parse, read_notebook
 
 CONTROLS = "controls"
 # What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
@@ -124,6 +124,7 @@ def resolve(
         overrides = {name: parse(name, text, defaults.get(name, "")) for name, text in (overrides or {}).items()}
         parameters = checked(parameters, overrides)
         check_values(parameters, defaults)
+        sets = data_sets(parameters)
     except ValueError as error:
         raise ValueError(f"claim {id!r}: {error}") from None
     # Here, since both take seconds to import and `list` and `check` need neither.
@@ -131,14 +132,9 @@ def resolve(
 
     for model in parameters.get("models", ()):
         models.check_name(model)
-    for data in _datasets(parameters):
+    for data in sets:
         images.check_name(data)
     return parameters
-
-
-def _datasets(parameters: Mapping) -> list[str]:
-    """The data sets that parameters name, those that are switched off ('') aside."""
-    return [parameters[name] for name in ("dataset", "train_dataset", "examples") if parameters.get(name)]
 
 
 def _require_data(claim: Claim, parameters: Mapping, root: Path) -> None:
@@ -149,7 +145,7 @@ def _require_data(claim: Claim, parameters: Mapping, root: Path) -> None:
         kind, colon, path = name.partition(":")
         return f"{kind}{colon}{root / path}" if kind in ("folder", "parquet") else name
 
-    for name in _datasets(parameters):
+    for name in data_sets(parameters):
         images.require(located(name))
     for name in claim.labels:
         images.load_images(located(parameters[name]), 1, parameters.get("seed", 0)).require_labels()
@@ -255,7 +251,13 @@ def sha256(data: object) -> str:
 
 
 def read_result(path: Path) -> dict:
-    """A run's `<id>.json`, whole and as it was written. Where it is being published just now, that is waited for.
+    """A run's `<id>.json`, whole and as it was written, with the errors of `read_published`."""
+    return read_published(path)[0]
+
+
+def read_published(path: Path) -> tuple[dict, bytes]:
+    """A run's `<id>.json`, whole and as it was written, and the executed notebook that belongs to it. Where they are being
+    published just now, that is waited for.
 
     Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own, or where the executed
     notebook beside it is missing or not the one it was written with.
@@ -268,8 +270,8 @@ def read_result(path: Path) -> dict:
         return _intact(path)
 
 
-def _intact(path: Path) -> dict:
-    """The result at `path`, with the errors of `read_result`."""
+def _intact(path: Path) -> tuple[dict, bytes]:
+    """The result at `path` and its notebook, with the errors of `read_published`."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         seal = result.pop("sha256")
@@ -286,9 +288,10 @@ def _intact(path: Path) -> dict:
     notebook = path.with_suffix(".ipynb")
     if not notebook.is_file():
         raise ValueError(f"{notebook.name} is missing beside it; run the claim again")
-    if hashlib.sha256(notebook.read_bytes()).hexdigest() != notebook_digest:
+    content = notebook.read_bytes()
+    if hashlib.sha256(content).hexdigest() != notebook_digest:
         raise ValueError(f"{notebook.name} beside it is not the one it was written with; run the claim again with --force")
-    return result
+    return result, content
 
 
 def inputs(project: Project, id: str, parameters: Mapping) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from helpers.backbone import Backbone
 from helpers.capture import Reducer, capture
-from helpers.files import written_whole
+from helpers.files import locked, written_whole
 
 LIST = "shards.json"
 LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -103,6 +103,7 @@ def capture_shards(
         ValueError: the folder holds a capture of something else (another model, intervention, image, reducer or precision), a
             reducer with an object that cannot be told from another, size below 1, and what `capture` raises.
         OSError: the disk is full.
+        BlockingIOError: another process or thread captures into the folder just now.
     """
     if size < 1:
         raise ValueError(f"{size} images a shard; take at least one")
@@ -115,6 +116,18 @@ def capture_shards(
         "dtype": str(options.get("dtype", torch.float32)),
     }
     inputs = json.loads(json.dumps(inputs))
+    try:
+        with locked(folder, wait=False):  # each writes the list whole, and would strike out what the other has entered
+            return _completed(folder, inputs, backbone, images, reducers, size, options)
+    except BlockingIOError:
+        told = f"another process captures into {folder} just now; wait for it, or choose another folder"
+        raise BlockingIOError(told) from None
+
+
+def _completed(
+    folder: Path, inputs: dict, backbone: Backbone, images: Any, reducers: Sequence[Reducer], size: int, options: dict[str, Any]
+) -> Shards:
+    """The shards of `capture_shards`, all of them there."""
     if (folder / LIST).is_file():
         shards = Shards(folder)
         here, there = ({**told, "images in all": n, "images a shard": k} for told, n, k in (

@@ -1,16 +1,26 @@
 """A small project in a temporary folder: two claims with a notebook that takes a second, and one that waits for its own."""
 
 import json
+import os
 from pathlib import Path
 
 import nbformat
 import pytest
 import torch
 import yaml
+from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from helpers import interventions, registers
 from helpers.runs import Project
+
+# Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many tries 20 times as many, others
+# each time; what it finds comes with a line that reproduces it.
+TIMES = {"same": 1, "many": 20}
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
+for profile in TIMES:
+    settings.register_profile(profile, derandomize=profile == "same", deadline=None, print_blob=True, database=None)
+settings.load_profile(PROFILE)
 
 PARAMETERS = {
     "models": ["control-clean"],
@@ -95,6 +105,11 @@ INTERVENTIONS = {
     registers.test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in interventions.INITS],
     registers.ablated_neurons: [{"neurons": NEURONS}],
 }
+
+
+def examples(count: int) -> settings:
+    """So many examples of a property, or more by the profile."""
+    return settings(max_examples=count * TIMES[PROFILE])
 
 
 @pytest.fixture

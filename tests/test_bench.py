@@ -1,6 +1,7 @@
 """The benchmark measures what it says, and CI holds the engine to it."""
 
 import json
+import platform
 import sys
 import time
 from pathlib import Path
@@ -74,6 +75,35 @@ def test_a_peer_with_other_numbers_is_not_compared(monkeypatch):
     monkeypatch.setattr(bench, "PEERS", {"planted": SimpleNamespace(prepare=prepare, package="timm")})
     with pytest.raises(ValueError, match=r"'planted' gives other numbers \(up to 1e-02 of the largest\)"):
         bench.measure("vit_tiny_patch16_224", 8, ["planted"], **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("library", "told"),
+    [
+        (SimpleNamespace(), False),  # macOS, musl
+        (SimpleNamespace(mallopt=lambda *_: 1), False),  # numbers of mallopt are each library's own
+        (SimpleNamespace(gnu_get_libc_version=None, mallopt=lambda *_: 1), True),
+        (SimpleNamespace(gnu_get_libc_version=None, mallopt=lambda name, _: name != -3), False),  # too much for an old one
+        (OSError("static"), False),
+        (TypeError("Windows"), False),
+    ],
+)
+def test_only_glibc_is_told_how_to_keep_memory(monkeypatch, library, told):
+    def load(name):
+        if isinstance(library, Exception):
+            raise library
+        return library
+
+    monkeypatch.setattr(bench.ctypes, "CDLL", load)
+    assert bench._allocate(kept=True) is bench._allocate(kept=False) is told
+    if not hasattr(library, "gnu_get_libc_version"):
+        assert bench._peak(lambda: pytest.fail("run for nothing"), "cpu") is None
+
+
+def test_a_result_says_whether_memory_was_kept(found):
+    assert found["allocation"] is (platform.libc_ver()[0] == "glibc")
+    told = "this C library keeps and returns memory in its own way"
+    assert told not in bench.table(found | {"allocation": True}) and told in bench.table(found | {"allocation": False})
 
 
 def test_table(found):

@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers import pages
 from helpers.book import assemble, build, published, render_reading
-from helpers.claims import Result, Value
+from helpers.claims import Result, Value, bundle
 from helpers.images import load_images
 from helpers.runs import Project, publish
 
@@ -347,6 +347,24 @@ def test_landing_figure_comes_from_findings_and_else_from_calibration(library, m
     assert ":alt: A map of norms" in text and "(../notebooks/beyond/aa1-first.ipynb)" in text
     publish_run(library, "mine", "aa1-first", tags=["landing"])
     assert "(runs/mine/aa1-first.ipynb)" in read(assemble(library.root), "book", "_generated", "landing.md")
+
+
+def test_what_is_written_meanwhile_is_of_the_next_book(library, monkeypatch):
+    """A result and the notebook that displays it are of one run, also where both are written anew while a book is assembled."""
+    publish_run(library, "mine", "aa1-first")
+    rmtree = shutil.rmtree
+
+    def meanwhile(*arguments, **options):
+        publish_run(library, "mine", "aa1-first", score=7.0)
+        nbformat.write(executed(library.registry["aa2-second"], CONTROLS, 7.0)[0], library.source("aa2-second"))
+        rmtree(*arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", meanwhile)
+    source = assemble(library.root)
+    monkeypatch.undo()
+    for path in (("book", "runs", "mine", "aa1-first.ipynb"), ("notebooks", "beyond", "aa2-second.ipynb")):
+        assert bundle(json.loads(read(source, *path)))["values"][0]["value"] == 2.0
+    assert {results["aa1-first"][0]["values"][0]["value"] for results in published(library).values()} == {7.0}
 
 
 BENCH = {

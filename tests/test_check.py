@@ -1,6 +1,7 @@
 import json
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -8,6 +9,8 @@ import pytest
 from conftest import edit_registry, make_project, write_notebook
 
 from helpers import check, numbers, runs
+from helpers.claims import MIME
+from helpers.files import locked, write_together
 
 
 @pytest.fixture(scope="module")
@@ -324,6 +327,50 @@ def test_numbers_beside_a_notebook(project):
         "store them with `python -m helpers baselines aa1-first`",
         "notebooks/beyond/aa9-none.numbers.json: there is no notebook beside it",
     ]
+
+
+def test_a_reader_finds_no_notebook_beside_the_numbers_of_another(project):
+    """While outputs are stored over and over, each time with other numbers, they are read."""
+    runs.store_outputs(project, ["aa1-first"], report=lambda outcome: None)
+    path, claim, times = project.source("aa1-first"), project.registry["aa1-first"], 50
+    text, beside = path.read_text(), numbers.beside(path)
+
+    def store():
+        for score in range(times):
+            notebook = nbformat.reads(text, 4)
+            (result,) = [out.data for cell in notebook.cells for out in cell.get("outputs", ()) if MIME in out.get("data", ())]
+            result[MIME]["values"][0]["value"] = score
+            write_together(
+                {path: nbformat.writes(notebook), beside: numbers.renewed(beside, numbers.of_notebook(notebook, claim))}
+            )
+
+    with ThreadPoolExecutor(1) as pool:
+        writer, read = pool.submit(store), 0
+        while not writer.done():
+            assert check._numbers(path, claim) == []
+            read += 1
+    assert writer.result() is None and read > 3
+
+
+def test_a_notebook_that_is_being_published_is_waited_for(published):
+    """It gets its name before its result does."""
+    result = published.runs / "mine" / "aa1-first.json"
+    text = result.read_text()
+    result.unlink()
+    with ThreadPoolExecutor(1) as pool:
+        with locked(result.parent):
+            reader = pool.submit(found, published)
+            with pytest.raises(TimeoutError):
+                reader.result(timeout=1)
+            result.write_text(text)
+        assert reader.result() == []
+
+
+@pytest.mark.parametrize("text", [b"parts: [", b"\xff", b"[" * 1000, b"&a [*a]", b"a: 2026-99-99", b"a: !!x b", b"a: !!float"])
+def test_broken_contents_are_one_sentence(project, text):
+    (project.root / "_toc.yml").write_bytes(text)
+    with pytest.raises(ValueError, match="^_toc.yml: not readable as YAML .*; restore it$"):
+        found(project)
 
 
 def test_this_project_agrees():

@@ -84,3 +84,18 @@ def test_a_place_is_tried_before_anything_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(ValueError, match="cannot be written .No space left on device.; choose another place"):
         check_place(tmp_path / "a.json")
+
+
+def test_a_system_without_locks_is_trusted_to_have_one_user(tmp_path):
+    """As Windows, which has no fcntl; no other module asks for it."""
+    code = f"""
+import pathlib, sys
+sys.modules["fcntl"] = None
+from helpers.files import locked, write_together
+folder = pathlib.Path({str(tmp_path)!r}) / "new"
+with locked(folder), locked(folder, wait=False):
+    write_together({{folder / "a": "one", folder / "b": "two"}})"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"a": "one", "b": "two"}
+    sources = Path(__file__).parents[1].glob("helpers/**/*.py")
+    assert [path.name for path in sources if "import fcntl" in path.read_text()] == ["files.py"]

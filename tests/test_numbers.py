@@ -243,6 +243,8 @@ def test_numbers_of_figures():
     assert moved("heights", bars, [0.0, 0.02, 0.035, 5.0]) and moved("heights", bars, [0.0, 0.02, 0.05, 5.0])
     assert moved("edges", bars, [0.0, 0.03, 0.03, 4.99]) and moved("heights", [0.0, 0.0], [0.0, 0.01])
     assert moved("edges", [1.0, None], [1.0, 2.0]) == ["figures/0/0/steps/0/edges/1"]
+    for missing in (None, "none"):  # of a histogram without items, and of a file that was edited
+        assert moved("heights", [missing, 2.0], [1.0, 2.0]) == ["figures/0/0/steps/0/heights/0"]
     assert moved("edges", [1.0], [1.0, 2.0]) == ["figures/0/0/steps/0/edges"]
     small = {"shape": "200", "finite": 200, "mean": 1e-4, "sd": 2e-5}  # how many there are is not how large they are
     assert moved("edges", small, {**small, "sd": 2.1e-5}) == ["figures/0/0/steps/0/edges/sd"]

@@ -347,6 +347,53 @@ def test_data_that_are_not_there_are_told_before_a_kernel_starts(project, monkey
     assert written(project) == []
 
 
+def add_parameters(project, **parameters):
+    """Give aa1-first these parameters more, and return the project with them."""
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].source += "".join(f"\n{name} = {value!r}" for name, value in parameters.items())
+    nbformat.write(notebook, path)
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["parameters"].update(parameters))
+    return runs.Project(project.root)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("datasets", "[[scenes, scenes, ''], [scenes, 'folder:nowhere', '']]", "there is no folder '"),
+        ("datasets", "[['parquet:nowhere', scenes, '']]", "there is no parquet file '"),
+        ("more", "[[data:nothing/train, scenes, patient]]", "'data:nothing/train' is a local data set: set the environment"),
+        ("other", "folder:nowhere", "there is no folder '"),
+    ],
+)
+def test_data_in_lists_are_looked_for_too(project, monkeypatch, name, text, reason):
+    monkeypatch.delenv("REGISTERS_DATA", raising=False)
+    monkeypatch.setattr(runs, "execute", lambda *_: pytest.fail("a kernel was started"))
+    name, default = ("more", "") if name == "other" else (name, [] if name == "more" else [["scenes", "scenes", ""]])
+    (outcome,) = run(add_parameters(project, **{name: default}), name="x", overrides={name: text})
+    assert outcome.status == "failed" and reason in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[scenes, scene, '']]", "unknown data set 'scene'; did you mean 'scenes'?"),
+        (
+            "[[scenes, scenes]]",
+            "parameter more: ['scenes', 'scenes'] is no data set; give each as [train, test, by], where by",
+        ),
+        ("[[scenes, scenes, 3]]", "parameter more: ['scenes', 'scenes', 3] is no data set"),
+        ("scenes", "parameter more: 'scenes' is no data set"),
+        ("[[!!float ]]", "parameter more=[[!!float ]]: expected list"),
+        ("[[scenes", "parameter more=[[scenes: expected list, as in its default []"),
+    ],
+)
+def test_data_in_lists_are_refused_before_anything_runs(project, text, message):
+    with pytest.raises(ValueError) as caught:
+        run(add_parameters(project, more=[]), name="x", overrides={"more": text})
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_a_folder_is_looked_for_where_the_notebook_looks(project):
     (project.root / "pictures").mkdir()
     (outcome,) = run(project, name="x", overrides={"dataset": "folder:pictures"})
@@ -374,6 +421,8 @@ def test_parameters_that_differ_from_the_registry_are_refused(project):
         ("", ["x"], []),
         ("['']", ["x"], [""]),
         ("a,'',b", ["x"], ["a", "", "b"]),
+        ("[[a, b, ''], [hf:c/d, e, f]]", [["x", "y", ""]], [["a", "b", ""], ["hf:c/d", "e", "f"]]),
+        ("[[a, b, '']]", [], [["a", "b", ""]]),
         ("3", None, 3),
     ],
 )

@@ -17,6 +17,7 @@ from conftest import INTERVENTIONS
 from helpers import shards as module
 from helpers.capture import ClsAttention, FinalTokens, OnPatches, Output, PatchNorms, SelectedTokens
 from helpers.capture import capture as plain
+from helpers.files import locked
 from helpers.images import load_images
 from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
@@ -253,6 +254,17 @@ def test_dropped_patches_are_those_of_one_capture(tmp_path, images):
             shards = capture_shards(tmp_path, small, images, [FinalTokens()], size=2)
         torch.testing.assert_close(torch.cat([part["final_tokens"] for part in shards]), whole)
         (tmp_path / shards.name(1)).unlink()  # it is made again, alone
+
+
+def test_a_folder_is_for_one_capture_at_a_time(tmp_path, backbone, images):
+    """Each writes the whole list: what the other has made since would not be in it."""
+    made = capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2)
+    (tmp_path / made.name(1)).unlink()
+    with locked(tmp_path):
+        with pytest.raises(BlockingIOError, match="another process captures into .* just now; wait for it, or choose another"):
+            capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2)
+        assert len(Shards(tmp_path).read(0)["patch_norms"]) == 2  # which may be read meanwhile
+    assert len(list(capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2))) == 3
 
 
 def test_bad_input(tmp_path, backbone, images):

@@ -26,6 +26,7 @@ def settled(x: Array) -> np.ndarray:
     if not np.issubdtype(x.dtype, np.floating):
         return x
     x = x.astype(np.float64)
+    fraction, exponent = np.frexp(x)  # below one, since the next line takes 37 bits more than the number has
     with np.errstate(invalid="ignore"):
-        shifted = x * (2.0**37 + 1)  # what is left of the 53 bits after adding and taking away 37 (Veltkamp's splitting)
-        return np.where(np.isfinite(x), shifted - (shifted - x), x)
+        shifted = fraction * (2.0**37 + 1)  # what is left of the 53 bits after adding and taking away 37 (Veltkamp's splitting)
+        return np.where(np.isfinite(x), np.ldexp(shifted - (shifted - fraction), exponent), x)

@@ -1,0 +1,329 @@
+"""What holds of any input: of each image alone, of ranks, of similarities, of outliers, and of what is written and read again."""
+
+import copy
+import json
+import math
+from dataclasses import fields, replace
+from functools import lru_cache, reduce
+
+import numpy as np
+import pytest
+import torch
+from conftest import examples
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.metrics import roc_auc_score
+from test_capture import CHANGES, KWARGS, NAMES, REDUCERS, build, pixels
+
+from helpers import numbers
+from helpers.capture import Output, TokenNorms, capture
+from helpers.claims import Result, Value, load_registry, rejudge
+from helpers.measures._arrays import settled
+from helpers.measures.norms import bimodality, norm_ratio, onset_block, outliers
+from helpers.measures.similarity import Comoments, linear_cka
+from helpers.measures.stats import auc, cliffs_delta, matched_auc
+
+IMAGES = 7  # of the examples of reducers
+close = {"rtol": 1e-4, "atol": 1e-5}
+
+
+# ---- What is kept of an image depends on that image alone ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def backbone(request):
+    return build(request.param)
+
+
+@lru_cache(maxsize=1)
+def kept(backbone):
+    """Every reducer that the model can have, and what they keep of all images in one batch."""
+    torch.manual_seed(0)  # of an example's choice of patches
+    made = [make(backbone) for make in REDUCERS.values()]
+    reducers = [reducer for reducer in made if backbone.layout.cls or not reducer.needs_cls]
+    return reducers, capture(backbone, pixels(backbone, IMAGES), reducers, batch_size=IMAGES)
+
+
+def rows(reducer, order):
+    """The reducer for these images in this order: what it holds of each image goes with the image."""
+    own = {field.name: getattr(reducer, field.name) for field in fields(reducer)}
+    return replace(reducer, **{name: value[order] for name, value in own.items() if isinstance(value, torch.Tensor)})
+
+
+@pytest.mark.parametrize("backbone", [*NAMES, *KWARGS, "open_clip"], indirect=True)
+@examples(1)
+@given(order=st.lists(st.integers(0, IMAGES - 1), min_size=1, max_size=IMAGES), batch=st.integers(3, IMAGES))
+@example(order=list(range(IMAGES))[::-1], batch=1)
+@example(order=[3, 0, 6, 1, 5, 2, 4], batch=2)
+def test_every_reducer_keeps_the_same_of_an_image_in_any_order_and_batch(backbone, order, batch):
+    reducers, whole = kept(backbone)
+    got = capture(backbone, pixels(backbone, IMAGES)[order], [rows(one, order) for one in reducers], batch_size=batch)
+    assert got.keys() == whole.keys()
+    for key, value in whole.items():
+        torch.testing.assert_close(got[key], value[order], **close, msg=lambda told, key=key: f"{key}: {told}")
+
+
+@pytest.mark.parametrize("backbone", ["vit", "qk-norm", "open_clip"], indirect=True)
+@pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
+@examples(1)
+@given(batch=st.integers(3, IMAGES - 1))
+@example(batch=1)
+@example(batch=2)
+def test_every_intervention_does_the_same_to_an_image_in_any_batch(backbone, change, arguments, batch):
+    x, reducers = pixels(backbone, IMAGES), [TokenNorms(), Output()]
+    with change(backbone, **arguments):
+        whole = capture(backbone, x, reducers, batch_size=IMAGES)
+    with change(backbone, **arguments):
+        got = capture(backbone, x, reducers, batch_size=batch)
+    for key, value in whole.items():
+        torch.testing.assert_close(got[key], value, **close)
+
+
+# ---- Ranks --------------------------------------------------------------------------------------------------------------
+
+# Many ties, and scores of 16 bits, which differ by as much as counts as a difference (`settled`).
+SCORES = st.lists(st.one_of(st.integers(-4, 4), st.integers(-(2**15), 2**15)), min_size=1, max_size=40)
+FINITE = st.floats(-8e307, 8e307)
+ANY = st.lists(FINITE | st.sampled_from([math.inf, -math.inf, math.nan]), max_size=30)
+
+
+@examples(100)
+@given(SCORES, SCORES, st.integers(-40, 40))
+def test_auc_is_scikit_learns(positive, negative, power):
+    expected = roc_auc_score([1] * len(positive) + [0] * len(negative), positive + negative)
+    positive, negative = (np.ldexp(np.array(scores, dtype=np.float64), power) for scores in (positive, negative))
+    assert auc(positive, negative) == pytest.approx(expected, abs=1e-12)
+
+
+@examples(100)
+@given(st.lists(FINITE, min_size=1, max_size=30), st.lists(FINITE, min_size=1, max_size=30))
+@example([8e307], [-8e307])
+@example([5e-324], [0.0])
+def test_auc_of_any_scores_is_scikit_learns_of_settled_ones(positive, negative):
+    positive, negative = np.array(positive), np.array(negative)
+    answers = np.arange(len(positive) + len(negative)) < len(positive)
+    assert auc(positive, negative) == pytest.approx(
+        roc_auc_score(answers, settled(np.concatenate([positive, negative]))), abs=1e-12
+    )
+
+
+@examples(100)
+@given(ANY, ANY)
+def test_two_groups_share_one(positive, negative):
+    """Mann and Whitney's U of one group and of the other add up to the number of pairs, with infinity and without nan."""
+    positive, negative = np.array(positive, dtype=np.float64), np.array(negative, dtype=np.float64)
+    together = auc(positive, negative) + auc(negative, positive)
+    undefined = np.isnan(positive).all() or np.isnan(negative).all()
+    assert math.isnan(together) if undefined else together == pytest.approx(1, abs=1e-12)
+    deltas = cliffs_delta(positive, negative), cliffs_delta(negative, positive)
+    assert math.isnan(sum(deltas)) if undefined else deltas[0] == pytest.approx(-deltas[1], abs=1e-12)
+
+
+@examples(100)
+@given(FINITE, FINITE)
+@example(8e307, 7e307)
+def test_settled_keeps_order_and_moves_little(x, y):
+    low, high = sorted((x, y))
+    once = settled(np.array([low, high, -low]))
+    assert once[0] <= once[1] and once[2] == -once[0]
+    assert np.array_equal(settled(once), once)
+    assert abs(once[0] - low) <= 2.0**-16 * abs(low)
+
+
+@examples(100)
+@given(st.data())
+def test_matched_auc_counts_pairs(data):
+    shape = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 4)))
+    scores = data.draw(arrays(np.float64, shape, elements=st.one_of(st.integers(-3, 3).map(float), st.just(math.nan))))
+    mask = data.draw(arrays(bool, shape))
+    wins = [
+        (scores[i, p] > scores[j, p]) + (scores[i, p] == scores[j, p]) / 2
+        for i, p in np.argwhere(mask & ~np.isnan(scores))
+        for j in np.flatnonzero(~mask[:, p] & ~np.isnan(scores[:, p]))
+    ]
+    assert matched_auc(scores, mask) == pytest.approx(np.mean(wins) if wins else math.nan, abs=1e-12, nan_ok=True)
+
+
+# ---- Linear CKA ---------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def features(draw):
+    """Two representations of the same images, and a generator for what is done to them."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, width, other = draw(st.integers(5, 30)), draw(st.integers(1, 8)), draw(st.integers(1, 8))
+    x = rng.normal(size=(n, width))
+    return x, draw(st.floats(0, 1)) * x @ rng.normal(size=(width, other)) + rng.normal(size=(n, other)), rng
+
+
+def alike(value):
+    return pytest.approx(value, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+@examples(60)
+@given(features(), st.booleans(), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
+def test_cka_ignores_rotation_scale_origin_and_order(pair, debiased, scale, shift):
+    x, y, rng = pair
+    value = linear_cka(x, y, debiased)
+    rotation, order = np.linalg.qr(rng.normal(size=(x.shape[1], x.shape[1])))[0], rng.permutation(len(x))
+    assert linear_cka(x @ rotation, y, debiased) == alike(value)
+    assert linear_cka(-scale * x, y, debiased) == alike(value)
+    assert linear_cka(x + shift, y - shift, debiased) == alike(value)
+    assert linear_cka(x[order], y[order], debiased) == alike(value)
+    assert linear_cka(y, x, debiased) == alike(value)
+
+
+@examples(60)
+@given(features(), st.booleans())
+def test_cka_of_a_representation_with_itself_is_one(pair, debiased):
+    x, y, _ = pair
+    assert linear_cka(x, x) == pytest.approx(1) and 0 <= linear_cka(x, y) <= 1 + 1e-12
+    assume(not math.isnan(own := linear_cka(x, x, debiased)))  # debiased, a few images may have no positive variance
+    assert own == pytest.approx(1)
+
+
+@examples(60)
+@given(features(), st.lists(st.integers(0, 30), max_size=5), st.booleans(), st.randoms(use_true_random=False))
+def test_comoments_of_parts_are_those_of_the_whole(pair, cuts, debiased, random):
+    """In any division, with empty parts, and merged in any order."""
+    x, y, _ = pair
+    at = [0, *sorted(min(cut, len(x)) for cut in cuts), len(x)]
+    parts = [Comoments().update(x[start:stop], y[start:stop]) for start, stop in zip(at, at[1:], strict=False)]
+    random.shuffle(parts)
+    merged = reduce(Comoments.merge, parts, Comoments())
+    assert merged.n == len(x)
+    assert merged.cka(debiased) == alike(linear_cka(x, y, debiased))
+    assert merged.floor() == alike(Comoments().update(x, y).floor())
+
+
+# ---- Outliers -----------------------------------------------------------------------------------------------------------
+
+RULES = ("percentile:98", "percentile:50", "percentile:100", "median:3", "median:1", "mad:10", "mad:0", "fixed:2")
+
+
+@st.composite
+def norms(draw, dims=2):
+    """Norms (image, ..., patch) in either precision, some of them equal or zero."""
+    number = st.one_of(st.integers(0, 5).map(float), st.floats(2**-10, 2**10, width=32))
+    shape = (*[3] * (dims - 1), draw(st.integers(1, 20)))
+    return draw(arrays(draw(st.sampled_from([np.float32, np.float64])), shape, elements=number))
+
+
+@examples(100)
+@given(norms(), st.sampled_from(RULES), st.integers(-20, 20))
+def test_rules_that_are_ratios_ignore_the_unit(norms, rule, power):
+    """To the bit for a power of two, which rounds nothing; a fixed rule goes with its threshold."""
+    kind, _, number = rule.partition(":")
+    other = f"fixed:{math.ldexp(float(number), power)}" if kind == "fixed" else rule
+    assert np.array_equal(outliers(np.ldexp(norms, power), other), outliers(norms, rule))
+
+
+@examples(100)
+@given(norms(), st.sampled_from(RULES), st.randoms(use_true_random=False))
+def test_rules_ignore_the_order_of_patches(norms, rule, random):
+    order = random.sample(range(norms.size), norms.size)
+    moved = norms.ravel()[order].reshape(norms.shape)
+    assert np.array_equal(outliers(moved, rule).ravel(), outliers(norms, rule).ravel()[order])
+    assert bimodality(moved) == bimodality(norms)
+
+
+@examples(100)
+@given(norms(), st.floats(0, 99.9))
+def test_a_percentile_finds_outliers_unless_all_norms_are_equal(norms, number):
+    assert outliers(norms, f"percentile:{number}").any() == (norms.min() < norms.max())
+
+
+@examples(50)
+@given(norms(), st.integers(-20, 20))
+def test_the_ratio_of_norms_ignores_the_unit(norms, power):
+    assume(np.median(norms) > 0)
+    assert norm_ratio(np.ldexp(norms, power)) == norm_ratio(norms)
+
+
+@examples(50)
+@given(norms(3), st.integers(-20, 20), st.permutations(range(3)), st.randoms(use_true_random=False))
+def test_the_onset_ignores_unit_and_order(norms, power, images, random):
+    patches = random.sample(range(norms.shape[2]), norms.shape[2])
+    found = onset_block(np.ldexp(norms, power)[images][:, :, patches])
+    assert np.array_equal(found, onset_block(norms)[images])
+
+
+# ---- What is written and read again -------------------------------------------------------------------------------------
+
+CLAIM = load_registry()["nr3-redundancy"]
+NAMED = sorted({test.value for test in (*CLAIM.criterion.tests, *CLAIM.criterion.applies, *CLAIM.criterion.needs)})
+MAYBE = st.none() | FINITE
+VALUES = st.lists(
+    st.builds(
+        Value,
+        name=st.sampled_from(NAMED) | st.text(),
+        model=st.sampled_from(sorted(CLAIM.expected)) | st.text(),
+        dataset=st.none() | st.text(),
+        value=MAYBE,
+        low=MAYBE,
+        high=MAYBE,
+        n=st.none() | st.integers(0, 2**53),
+        unit=st.text(),
+        step=MAYBE,
+    ),
+    max_size=6,
+    unique_by=lambda value: (value.model, value.name),
+)
+SOURCES = st.lists(st.dictionaries(st.text(), st.none() | st.text() | FINITE | st.lists(st.integers())), max_size=3)
+
+
+@examples(40)
+@given(VALUES, SOURCES, st.dictionaries(st.text(), st.text(), max_size=2))
+def test_a_result_comes_back_from_json(values, sources, not_run):
+    assume(values or not_run)
+    result = CLAIM.judge(values, sources, not_run)
+    stored = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert Result.from_json(CLAIM, stored) == rejudge(CLAIM, stored) == result
+    assert str(Result.from_json(CLAIM, stored)) == str(result)
+
+
+LEAF = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | FINITE | st.text(max_size=5)
+ENTRY = st.fixed_dictionaries(
+    {"value": st.none() | FINITE}, optional={"low": FINITE, "high": FINITE, "n": st.integers(0, 999), "unit": st.text(max_size=3)}
+)
+ARRAY = st.lists(FINITE | st.none(), max_size=6) | st.fixed_dictionaries(
+    {"shape": st.just("2x3"), "finite": st.integers(0, 6)}, optional={"mean": FINITE, "sd": FINITE}
+)
+NAME = st.sampled_from(["auc", "p_value", "share", "heights", "x"]) | st.text(max_size=5)
+VERDICT = st.fixed_dictionaries({"verdict": LEAF, "tests": st.dictionaries(NAME, LEAF, max_size=2)})
+NUMBERS = st.fixed_dictionaries(
+    {
+        "verdict": st.text(max_size=5),
+        "models": st.dictionaries(NAME, VERDICT, max_size=2),
+        "values": st.dictionaries(NAME, st.dictionaries(NAME, ENTRY, max_size=3), max_size=2),
+        "figures": st.lists(st.lists(st.dictionaries(NAME, LEAF | ARRAY, max_size=3), max_size=2), max_size=2),
+    }
+)
+
+
+def leaves(node, path=()):
+    """The path of everything in the numbers that has no parts."""
+    parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    if not isinstance(node, dict | list):
+        yield path
+    for key, part in parts:
+        yield from leaves(part, (*path, key))
+
+
+@examples(100)
+@given(NUMBERS)
+def test_numbers_do_not_differ_from_themselves_nor_from_their_file(found):
+    assert numbers.compare(found, copy.deepcopy(found)) == []
+    again = json.loads(numbers.text(found))
+    assert again == found and numbers.compare(found, again) == []
+
+
+@examples(100)
+@given(NUMBERS, st.data())
+def test_what_is_no_longer_a_number_is_noticed_wherever_it_stands(found, data):
+    *path, last = data.draw(st.sampled_from(list(leaves(found))))
+    fresh = copy.deepcopy(found)
+    reduce(lambda node, key: node[key], path, fresh)[last] = "another"
+    for one, other in ((found, fresh), (fresh, found)):
+        assert any(deviation.ratio > 1 for deviation in numbers.compare(one, other)), (path, last)
