@@ -22,7 +22,7 @@ class Value:
         name: what was measured, as the criterion names it.
         value: the number; None where it is not defined (NaN or infinite).
         low, high: ends of the 95 % interval; None where it is not bounded, or n is too small for one.
-        n: images behind it; None for a property of the model.
+        n: images behind it; None for a plain number, which is compared as it is, such as a count of parameters.
         step: what one image can change in it, where that is one amount, as in a share; else None.
     """
 
@@ -49,7 +49,7 @@ class Value:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """Those of the interval, infinite where it has none; of a property of the model, which has no n, the value twice; None
+        """Those of the interval, infinite where it has none; of a plain number, which has no n, the value twice; None
         where it is undefined."""
         if self.value is None:
             return None

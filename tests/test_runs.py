@@ -66,7 +66,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
             "value": 2,
             "low": None,
             "high": None,
-            "n": 2,
+            "n": None,
             "unit": "",
             "step": None,
         }
@@ -462,7 +462,7 @@ def test_store_outputs_in_place(project):
     assert bundle(stored)["verdict"] == "supported"
     beside = path.with_name("aa1-first.numbers.json")
     found = json.loads(beside.read_text())
-    assert found["values"] == {"control-clean": {"score": {"value": 2, "n": 2}}} and found["verdict"] == "supported"
+    assert found["values"] == {"control-clean": {"score": {"value": 2}}} and found["verdict"] == "supported"
     beside.write_text(numbers.text({**found, "verdict": "other", "spread": {"values/control-clean/score/value": 0.1}}))
     runs.store_outputs(project, ["aa1-first"], report=silent)
     assert json.loads(beside.read_text()) == {**found, "spread": {"values/control-clean/score/value": 0.1}}

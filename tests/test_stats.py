@@ -133,11 +133,24 @@ def test_changed_answers_have_bonett_and_prices_interval():
     assert over_images(np.repeat([1.0, 0.0], [3, 77]), (-1, 1)).low < 0
 
 
+def test_what_is_continuous_is_at_its_limits_by_construction():
+    alike = over_images(np.ones(80), (-1, 1), continuous=True)
+    assert alike == Estimate(1, 1, 1, 80) and over_images(np.ones(80), (-1, 1)).low < 0.95
+    near = np.r_[np.ones(40), np.full(40, 0.96)]
+    assert over_images(near, (0, 1), continuous=True)[:3] == over_images(near, (0, 1))[:3]
+    assert over_images(near[::40], (0, 1), continuous=True).step is None
+
+
 def test_the_interval_of_a_mean_ends_at_the_limits():
     rare = np.r_[np.zeros(78), 0.4, 0.9]
     assert over_images(rare).low < 0 == over_images(rare, (0, 1)).low < over_images(rare, (0, 1)).high < 0.2
     assert over_images(1 - rare, (0, 1)).high == 1
     assert over_images(np.full(80, 7.0))[:3] == (7, 7, 7) and over_images(np.full(80, 0.5), (0, 1))[:3] == (0.5, 0.5, 0.5)
+    for limits in ((0, math.inf), (0, 0), (0.5, 1), (-1, 2), (-1, 0)):
+        with pytest.raises(ValueError, match="neither 0 and a finite number above it nor"):
+            over_images(np.full(9, 0.5), limits)
+    with pytest.raises(ValueError, match="value of 1.2 does not lie in the limits 0 to 1"):
+        jackknife(1.2, np.ones(9), (0, 1))
     with pytest.raises(ValueError, match="from 0 to 100 do not lie in the limits 0 to 1"):
         over_images(np.array([0.0, 100.0]), (0, 1))
     with pytest.raises(ValueError, match=r"one number an image, not of \(2, 3\)"):
@@ -442,8 +455,13 @@ def test_bootstrap_spread():
     # Groups alike: p-values are about uniform, although the largest and the smallest are compared.
     ps = [bootstrap_spread(list(rng.normal(size=(4, 60))), resamples=200, seed=i)[1] for i in range(100)]
     assert 0.35 < np.mean(ps) < 0.65 and np.mean(np.array(ps) < 0.1) < 0.25
-    constant = [np.zeros(10), np.zeros(20)]
-    assert bootstrap_spread(constant)[0][:3] == (0, 0, 0) and bootstrap_spread(constant)[1] == 1
+    estimate, p = bootstrap_spread([np.zeros(10), np.zeros(20)])
+    assert estimate[:2] == (0, 0) and np.isnan(estimate.high) and p == 1
+    # The lower end is above 0 where p < 0.05, also of a few images.
+    for n in (6, 10, 40):
+        drawn = [bootstrap_spread(list(rng.normal(size=(3, n)) + [[0], [0], [2.5 / np.sqrt(n)]]), seed=i) for i in range(60)]
+        decided = np.array([(estimate.low > 0, p < 0.05) for estimate, p in drawn if abs(p - 0.05) > 0.005])
+        assert (decided[:, 0] == decided[:, 1]).all() and 5 < decided[:, 0].sum() < len(decided) - 5
 
 
 def test_over_seeds_is_students_interval_where_the_images_are_certain():

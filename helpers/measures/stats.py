@@ -47,7 +47,10 @@ NONE = Estimate(float("nan"), float("nan"), float("nan"), 0)
 
 
 def over_images(
-    per_image: Shaped[Array, "image ..."], limits: tuple[float, float] | None = None, level: float = 0.95
+    per_image: Shaped[Array, "image ..."],
+    limits: tuple[float, float] | None = None,
+    continuous: bool = False,
+    level: float = 0.95,
 ) -> Estimate:
     """The mean of one number an image, and its interval. No seed and no resample: it is a formula.
 
@@ -56,12 +59,16 @@ def over_images(
 
     Args:
         per_image: images with nan are dropped; n counts the others.
-        limits: what one image can be, such as (0, 1) for an IoU, (0, 100) for right or wrong in % and (-100, 100) for a change
-            of that. The interval ends there. What is right or wrong on every image is a share, whose interval is Wilson's, so
-            that 0 of 80 is not certainly 0; changes by a whole answer have Bonett and Price's. Both move in steps of one image,
-            which the estimate tells, and so does the mean of a few repetitions.
+        limits: what one image can be: from 0, or from as far below it, as (0, 1) for an IoU, (0, 100) for right or wrong in %
+            and (-100, 100) for a change of that. The interval ends there. What is right or wrong on every image is a share,
+            whose interval is Wilson's, so that 0 of 80 is not certainly 0; changes by a whole answer have Bonett and Price's.
+            Both move in steps of one image, which the estimate tells, and so does the mean of a few repetitions.
+        continuous: a quantity that no image brings to its limits by chance, as a cosine or a share of attention: where it is
+            there on all images, it is so by construction. It has no steps.
 
-    Raises ValueError where an image lies outside the limits, or has more than one number.
+    What is the same on all images, and not at its limits, is taken as exact: its interval has no width.
+
+    Raises ValueError where an image lies outside the limits or has more than one number, and for other limits.
     """
     _check_level(level)
     values = to_numpy(per_image).astype(np.float64)
@@ -75,18 +82,22 @@ def over_images(
     if limits is None:
         return Estimate(value, *_mean_interval(values, level), n)
     lowest, highest = limits
+    if not 0 < highest < math.inf or lowest not in (0, -highest):
+        raise ValueError(
+            f"limits {limits} of a mean are neither 0 and a finite number above it nor that number below and above 0"
+        )
     slack = 1e-6 * (highest - lowest)  # what float32 leaves of a limit
     if values.min() < lowest - slack or values.max() > highest + slack:
         raise ValueError(f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits {lowest} to {highest}")
     unit = max(highest, -lowest)
     answers = (values / unit).round(6)
-    if np.isin(answers, (-1, 0, 1)).all():
+    if not continuous and np.isin(answers, (-1, 0, 1)).all():
         ups, downs = int((answers == 1).sum()), int((answers == -1).sum())
         low, high = _share_interval(ups, n, level) if lowest >= 0 else _change_interval(ups, downs, n, level)
         low, high = unit * low, unit * high
     else:
         low, high = _mean_interval(values, level)
-    return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, _step(answers, unit))
+    return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, None if continuous else _step(answers, unit))
 
 
 def bootstrap(
@@ -162,8 +173,11 @@ def jackknife(
     if limits is None:
         return Estimate(float(value), float(value - reach), float(value + reach), n)
     lowest, width = limits[0], limits[1] - limits[0]
+    if value < lowest - 1e-6 or value > limits[1] + 1e-6:
+        raise ValueError(f"a value of {value:.6g} does not lie in the limits {limits[0]} to {limits[1]}")
     if math.isinf(width):
-        ratio = np.exp(np.array([-reach, reach]) / (value - lowest)) if value > lowest else (0.0, np.nan)
+        with np.errstate(over="ignore"):
+            ratio = np.exp(np.array([-reach, reach]) / (value - lowest)) if value > lowest else (0.0, np.nan)
         return Estimate(float(value), *(float(lowest + (value - lowest) * end) for end in ratio), n)
     part = float(np.clip((value - lowest) / width, 0, 1))
     slope = part * (1 - part) * width
@@ -337,9 +351,10 @@ def bootstrap_spread(
     """Largest minus smallest mean of several groups of images, and its p-value; (NONE, nan) for fewer than two groups.
 
     The two groups were chosen for being the extremes, so some spread is there if all groups have one mean, each with its own
-    images about it. The p-value is the chance of one as large, and the interval's lower end lies below the spread by what 95 %
-    of such spreads stay below (never below 0): it excludes 0 where p < 0.05. The upper end is that of the two groups'
-    difference.
+    images about it. The p-value is the chance of one as large, resampled and as much wider as Student's t is for the smallest
+    group. The interval's lower end lies below the spread by what a share `level` of such spreads stay below, never below 0: it
+    is above 0 where p < 1 - level. The upper end is that of the difference of the two groups. Groups without any variation, all
+    alike, say nothing of what other images would be: the interval has no upper end.
 
     Raises ValueError for a group without images, or with nan.
     """
@@ -352,13 +367,17 @@ def bootstrap_spread(
         return NONE, float("nan")
     means = np.array([group.mean() for group in groups])
     draws = np.stack([_weights(len(g), resamples, seed + i) @ g / len(g) for i, g in enumerate(groups)], axis=1)
-    chance = np.ptp(draws - means, axis=1)
     low, high = means.argmin(), means.argmax()
     n = min(map(len, groups))
     estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n, level)
-    least = max(0.0, estimate.value - float(np.quantile(chance, 2 * _tail(n, level)[1] - 1))) if n >= FEWEST else float("nan")
+    if n < FEWEST:
+        return estimate._replace(n=sum(map(len, groups))), float("nan")
+    wider = t.ppf((1 + level) / 2, n - 1) * np.sqrt(n / (n - 1)) / ndtri((1 + level) / 2)
+    chance = wider * np.ptp(draws - means, axis=1)
+    least = max(0.0, estimate.value - float(np.quantile(chance, level)))
+    most = estimate.high if chance.any() or estimate.value else float("nan")
     p_value = float((1 + (chance >= estimate.value - 1e-9).sum()) / (1 + resamples))
-    return estimate._replace(low=least, n=sum(map(len, groups))), p_value
+    return estimate._replace(low=least, high=most, n=sum(map(len, groups))), p_value
 
 
 def enrichment(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], quantile: float = 0.75) -> float:
@@ -428,7 +447,7 @@ def _mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
     if n < FEWEST:
         return float("nan"), float("nan")
     if spread <= 1e-12 * np.abs(values).max():
-        return mean, mean
+        return float(mean), float(mean)
     skewness = ((values - mean) ** 3).mean() / spread**3
     quantile = t.ppf((1 + level) / 2, n - 1) / np.sqrt(n)
     ends = np.array([quantile, -quantile])
