@@ -108,6 +108,9 @@ def test_nothing_and_one_image():
 def test_zeros_and_tiny_values_are_quantiles_too():
     found = Quantiles().update(np.array([0.0, 0.0, 1e-20, 5.0]))
     assert found(0.75) == 0 and found(1) == pytest.approx(5, rel=0.005)
+    # What is below 1e-12 counts as zero.
+    assert Quantiles().update(np.array([0.9e-12]))(1) == 0
+    assert [Quantiles().update(np.array([least]))(1) for least in (1e-12, 1.5e-12)] == pytest.approx([1e-12, 1.5e-12], rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +120,16 @@ def test_zeros_and_tiny_values_are_quantiles_too():
         (lambda: Histogram([1.0, 1.0]), "must increase"),
         (lambda: Histogram([0.0, 1.0]).merge(Histogram([0.0, 2.0])), "different edges"),
         (lambda: Histogram([0.0, 1.0]).update(np.array([np.nan])), "not a number"),
-        (lambda: Quantiles(error=1.5), "between 0 and 1"),
+        (lambda: Quantiles(error=1.0), "error 1.0 must lie between 0 and 1"),
+        (lambda: Quantiles(error=0.0), "error 0.0 must lie between 0 and 1"),
+        (lambda: Quantiles(smallest=0.0), "smallest 0.0 be positive"),
+        (lambda: Quantiles(smallest=np.inf), "smallest inf be positive"),
         (lambda: Quantiles().merge(Quantiles(0.1)), "different errors"),
         (lambda: Quantiles().update(np.array([-1.0])), "not negative; got -1"),
         (lambda: Quantiles().update(np.array([np.inf])), "finite"),
         (lambda: Quantiles()(0.5), "no quantile 0.5 of 0 values"),
         (lambda: Quantiles().update(np.ones(2))(1.1), "no quantile 1.1"),
+        (lambda: Quantiles().update(np.ones(2))(-0.1), "no quantile -0.1"),
         (lambda: TopK(0), "at least one"),
         (lambda: TopK(2).merge(TopK(3)), "keep the same number"),
         (lambda: TopK(2).update(np.full((1, 2), np.nan)), "not a number"),

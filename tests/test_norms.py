@@ -114,10 +114,18 @@ def depth_by_loops(norms):
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.2, 0.4])
-@pytest.mark.parametrize("seed", range(8))
-def test_bimodality_against_loops(seed, spread):
+@pytest.mark.parametrize("seed", range(4))
+def test_bimodality_of_mixtures_against_loops(seed, spread):
     norms = mixture(0.2, shift=0.9, spread=spread, tokens=4000, seed=seed)
     assert bimodality(norms) == pytest.approx(depth_by_loops(norms))
+
+
+@pytest.mark.parametrize("width", [0.25, 0.5, 1.0, 2.0])
+def test_bimodality_of_a_valley_of_any_width_against_loops(width):
+    # Few tokens, evenly spread: the wider the valley, the wider the windows that tell it from noise.
+    logs = [np.linspace(i * width, (i + 1) * width, n, endpoint=False) for i, n in enumerate((200, 60, 150))]
+    norms = np.exp(np.concatenate(logs))
+    assert bimodality(norms) == pytest.approx(depth_by_loops(norms)) and bimodality(norms) > 0.4
 
 
 def test_bimodality_of_two_values():
@@ -176,6 +184,7 @@ def test_onset_block_against_a_loop():
     onset = onset_block(torch.from_numpy(norms))
     assert onset.tolist() == reference and onset.dtype == torch.int64
     assert onset_block(norms, rule_factor=20.0).tolist() == [-1] * 6
+    assert onset_block(np.array([[[1.0, 1, 1, 3]]])).tolist() == [-1], "three times the median does not exceed it"
 
 
 def test_block_quantiles_pool_images_and_patches():
