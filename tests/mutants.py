@@ -80,7 +80,7 @@ class Untrue(ReplaceTrueWithFalse):
     """False in the place of True, except in `strict=True` and `frozen=True`, which only guard against mistakes."""
 
     def mutation_positions(self, node):
-        guard = node.parent and node.parent.type == "argument" and node.parent.children[0].value in ("strict", "frozen")
+        guard = node.parent and node.parent.type == "argument" and node.parent.get_first_leaf().value in ("strict", "frozen")
         return [] if guard else super().mutation_positions(node)
 
 

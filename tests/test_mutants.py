@@ -55,6 +55,7 @@ def test_the_verdict_counts_what_is_not_excused(mutants, survivors, counts, well
             "f(True, strict=True, frozen=True, centred=True)",
             ["f(False, strict=True, frozen=True, centred=True)", "f(True, strict=True, frozen=True, centred=False)"],
         ),
+        ("Untrue", "any(True for x in y)", ["any(False for x in y)"]),
         ("NegateCondition", "a if b else c", ["a if not b else c"]),
         ("NegateCondition", "a if b < 2 else c", []),
     ],

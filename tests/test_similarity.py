@@ -15,6 +15,7 @@ from helpers.measures.similarity import (
     neighbour_cosine,
     pairwise_cosine,
 )
+from helpers.measures.stats import bootstrap
 
 
 def neighbour_cosine_by_loop(grid, neighbours):
@@ -163,7 +164,8 @@ def test_cka_does_not_depend_on_units_axes_or_order(debiased):
     order, rotation = rng.permutation(40), np.linalg.qr(rng.normal(size=(6, 6)))[0]
     expected = linear_cka(x, y, debiased)
     assert linear_cka(y, x, debiased) == pytest.approx(expected)
-    assert linear_cka(1e-6 * x[order] @ rotation, 1e6 * y[order], debiased) == pytest.approx(expected)
+    for units in ((1e-6, 1e6), (1e-6, 1e-6)):
+        assert linear_cka(units[0] * x[order] @ rotation, units[1] * y[order], debiased) == pytest.approx(expected)
 
 
 @both
@@ -193,6 +195,8 @@ def test_the_floor_over_permutations(debiased):
     assert floor.mean == pytest.approx(0 if debiased else Comoments().update(x, y).floor(), abs=0.003)
     assert cka_floor(x, y, debiased, 400, 0.9, seed=1) != floor == cka_floor(x, y, debiased, 400, 0.9)
     assert floor.mean < floor.high < linear_cka(x, x, debiased) and floor.permutations == 400
+    one = cka_floor(x, y, debiased, permutations=1)
+    assert one.mean == one.high == pytest.approx(draws[0])
 
 
 @both
@@ -218,6 +222,29 @@ def test_the_interval_covers_what_resampled_images_would_not(debiased):
     assert estimate.low < floor.mean < estimate.high
     drawn = np.random.default_rng(1).integers(0, 256, (20, 256))
     assert min(linear_cka(x[rows], y[rows], debiased) for rows in drawn) > estimate.high
+
+
+def test_what_holds_unless_told_otherwise():
+    """CKA as the papers give it, a thousand resamples and 95 %."""
+    x, y = related()
+    assert linear_cka(x, y) == Comoments().update(x, y).cka() == linear_cka(x, y, debiased=False)
+    given = dict(debiased=False, resamples=1000, level=0.95, seed=0)
+    assert bootstrap_cka(x, y) == bootstrap_cka(x, y, **given)
+    assert cka_floor(x, y) == cka_floor(x, y, debiased=False, permutations=100, quantile=0.95, seed=0)
+    without = np.random.default_rng(0).normal(size=30)
+    assert jackknife(0.5, without) == jackknife(0.5, without, resamples=1000, level=0.95, seed=0)
+
+
+def test_the_jackknife_of_a_mean_is_the_bootstrap_of_it():
+    x = np.random.default_rng(0).normal(size=12)
+    assert jackknife(x.mean(), (x.sum() - x) / 11)[:4] == pytest.approx(bootstrap(x, np.mean)[:4])
+
+
+@pytest.mark.parametrize("nan", [np.nan, np.inf])
+def test_the_jackknife_of_an_undefined_value_has_no_interval(nan):
+    for value, without in ((0.5, [0.4, nan, 0.6]), (nan, [0.4, 0.5, 0.6])):
+        estimate = jackknife(value, np.array(without))
+        assert np.isnan([estimate.low, estimate.high]).all() and estimate.n == 3
 
 
 def test_the_interval_ends_at_one():
