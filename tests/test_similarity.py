@@ -298,6 +298,7 @@ def test_pairwise_cosine():
     expected = cosine_similarity(x)[np.triu_indices(20, 1)].mean()
     assert pairwise_cosine(x) == pytest.approx(expected)
     assert pairwise_cosine(torch.from_numpy(x)) == pairwise_cosine(x)
+    assert pairwise_cosine(x[:2]) == pytest.approx(cosine_similarity(x)[0, 1])
     assert pairwise_cosine(np.arange(1.0, 5)[:, None] * np.ones(3)) == pytest.approx(1)
     assert np.isnan(pairwise_cosine(np.eye(3) * [1, 1, 0]))
     with pytest.raises(ValueError, match="1 row makes no pair"):
