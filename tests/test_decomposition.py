@@ -403,7 +403,7 @@ def test_gram_shares_against_gram_matrices(centred, n, width):
     assert np.array(estimates) == pytest.approx(np.array(expected))
 
 
-def test_two_images_have_shares():
+def test_gram_shares_of_two_images():
     assert gram_shares(features(2)) == pytest.approx(shares_by_gram(features(2), True))
 
 

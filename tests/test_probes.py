@@ -241,7 +241,7 @@ def test_position_leaves_out_absent_tokens():
 def test_position_refuses_what_lies_outside_the_grid(position):
     x, positions = planted_positions(4, noise=1.0)
     positions[2, 1] = position
-    with pytest.raises(ValueError, match=f"{position}.* do not fit a grid of 3 x 5"):
+    with pytest.raises(ValueError, match=f"{position}.* do not fit a grid of 3 x 5; give 0 to 14, or -1"):
         fit_position(x, positions, GRID)
 
 
