@@ -1,6 +1,6 @@
 # Two commands: `make book` builds the book from the offline controls, `make test` checks everything.
 # A Python of your choice: make book PYTHON=python3.12
-.PHONY: help env book test portable intervals lock baselines clean
+.PHONY: help env book test portable intervals mutants lock baselines clean
 
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -45,6 +45,12 @@ portable: env  ## compare the controls' numbers under other processors, threads,
 intervals: export OMP_NUM_THREADS = 1
 intervals: env  ## simulate how often the intervals cover the truth, for the book
 	@$(RUN) tests/intervals.py book/intervals.json
+
+# Some modules alone: make mutants MUTANTS='norms tokens'. cosmic-ray is no part of the lock, since nothing else needs it.
+mutants: export OMP_NUM_THREADS = 1
+mutants: env  ## change the code of the measures detail by detail, and list what no test notices (an hour)
+	@$(PIP) --constraint requirements.lock --no-build-isolation --editable '.[mutants]'
+	@$(RUN) tests/mutants.py $(MUTANTS)
 
 lock:  ## resolve requirements.lock from pyproject.toml, keeping the versions that still fit (needs uv)
 	@$(UV) pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 --extra test \

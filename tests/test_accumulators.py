@@ -101,13 +101,20 @@ def test_moments_keep_their_precision_beside_a_large_mean():
 def test_nothing_and_one_image():
     assert np.isnan(Moments().mean) and Moments().merge(Moments()).n == 0
     one = Moments().update(np.array([[2.0, 3.0]]))
-    assert np.isnan(one.variance).all() and one.merge(Moments()).n == 1
+    with np.errstate(all="raise"):  # not a division of nothing by nothing
+        assert np.isnan(one.variance).all() and one.merge(Moments()).n == 1
     assert TopK(3).update(np.zeros((0, 4))).largest == []
+    assert TopK(1).update(np.array([[2.0, 3.0]])).largest == [(3.0, 0, 1)]
 
 
 def test_zeros_and_tiny_values_are_quantiles_too():
     found = Quantiles().update(np.array([0.0, 0.0, 1e-20, 5.0]))
     assert found(0.75) == 0 and found(1) == pytest.approx(5, rel=0.005)
+    assert Quantiles().update(np.array([3.0, 5.0]))(0) == pytest.approx(3, rel=0.005), "the smallest, where none is zero"
+    # What is below 1e-12 counts as zero.
+    assert Quantiles().update(np.array([0.9e-12]))(1) == 0
+    least = [Quantiles().update(np.array([value]))(1) / 1e-12 for value in (1e-12, 1.5e-12)]
+    assert least == pytest.approx([1, 1.5], rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +122,19 @@ def test_zeros_and_tiny_values_are_quantiles_too():
     [
         (lambda: Histogram([1.0]), "at least two"),
         (lambda: Histogram([1.0, 1.0]), "must increase"),
+        (lambda: Histogram([0.0, 1.0, 1.0]), "must increase"),
         (lambda: Histogram([0.0, 1.0]).merge(Histogram([0.0, 2.0])), "different edges"),
         (lambda: Histogram([0.0, 1.0]).update(np.array([np.nan])), "not a number"),
-        (lambda: Quantiles(error=1.5), "between 0 and 1"),
+        (lambda: Quantiles(error=1.0), "error 1.0 must lie between 0 and 1"),
+        (lambda: Quantiles(error=0.0), "error 0.0 must lie between 0 and 1"),
+        (lambda: Quantiles(smallest=0.0), "smallest 0.0 be positive"),
+        (lambda: Quantiles(smallest=np.inf), "smallest inf be positive"),
         (lambda: Quantiles().merge(Quantiles(0.1)), "different errors"),
-        (lambda: Quantiles().update(np.array([-1.0])), "not negative; got -1"),
-        (lambda: Quantiles().update(np.array([np.inf])), "finite"),
+        (lambda: Quantiles().update(np.array([2.0, -1.0])), "not negative; got -1.0 to 2.0"),
+        (lambda: Quantiles().update(np.array([1.0, np.inf])), "finite values that are not negative; got 1.0 to inf"),
         (lambda: Quantiles()(0.5), "no quantile 0.5 of 0 values"),
         (lambda: Quantiles().update(np.ones(2))(1.1), "no quantile 1.1"),
+        (lambda: Quantiles().update(np.ones(2))(-0.1), "no quantile -0.1"),
         (lambda: TopK(0), "at least one"),
         (lambda: TopK(2).merge(TopK(3)), "keep the same number"),
         (lambda: TopK(2).update(np.full((1, 2), np.nan)), "not a number"),

@@ -32,6 +32,14 @@ def test_entropy_refuses_what_is_no_distribution(rows):
         entropy(np.array(rows))
 
 
+def test_entropy_forgives_a_hundredth():
+    rows = np.full((2, 4), 0.25)
+    assert entropy(rows * [[0.995], [1.005]]) == pytest.approx(np.log(4), abs=0.01)
+    for total in (0.985, 1.015):
+        with pytest.raises(ValueError, match="sum to one"):
+            entropy(rows * [[1], [total]])
+
+
 @BOTH
 def test_iou_against_sklearn(convert):
     a, b = np.random.default_rng(0).random((2, 20, 30)) < 0.2
@@ -70,6 +78,15 @@ def test_top_agreement(convert):
     a = np.array([[0.1, 0.9, 0.3], [0.1, 0.9, 0.3], [0.5, 0.5, 0.1]])
     b = np.array([[1.0, 20.0, 3.0], [30.0, 20.0, 3.0], [9.0, 1.0, 1.0]])
     assert np.asarray(top_agreement(convert(a), convert(b))).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("size", [-1e4, 1.0, 1e-6])
+def test_rank_correlation_ties_what_lies_a_hundred_thousandth_apart(size):
+    def correlation(apart):
+        return rank_correlation(size * np.array([[1, 1 + apart, 2.0]]), np.array([[1, 2, 3.0]])).item()
+
+    assert correlation(1.1e-5) == pytest.approx(np.sign(size))
+    assert correlation(0.9e-5) == pytest.approx(np.sign(size) * np.sqrt(3) / 2)  # ranks 1.5, 1.5 and 3
 
 
 def test_rank_correlation_ties_what_float32_cannot_tell_apart():

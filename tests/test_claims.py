@@ -187,6 +187,32 @@ def test_reason_quotes_value_interval_and_margin_rounded():
     assert "y = 0 >= 0.5 fails" in two.reason and "x = " not in two.reason
 
 
+def test_reason_quotes_three_models_and_counts_the_rest():
+    claim = claim_with(tests=[("x", ">=", 0.5)])
+    for models, more in (("abc", "on c."), ("abcde", "on c; and 2 more.")):
+        reason = claim.judge([value("x", model, **NO) for model in models]).reason
+        assert reason.startswith(f"{len(models)} refuted: x = 0") and reason.endswith(more)
+
+
+def test_a_criterion_is_told_in_words():
+    def words(**criterion):
+        return str(claim_with(tests=[("x", ">=", 0.5), ("y", "<", 2, "b")], **criterion).criterion)
+
+    plain = "x >= 0.5 and y < 2 on b, on all of the models to which it applies"
+    assert words() == plain
+    assert words(applies=[("size", "<=", 300)]) == f"{plain}; applies to a model when size <= 300"
+    assert words(needs=[("size", ">", 300)]) == f"{plain}; cannot be supported without a model that has size > 300"
+
+
+def test_a_missing_bound_is_printed_as_such():
+    assert [str(value("x", at=0.5, low=low)) for low in (0.25, None)] == ["0.5 [0.25, ?]", "0.5"]
+
+
+def test_what_is_nearly_zero_is_printed_as_zero():
+    assert [str(value("x", at=at)) for at in (0.9e-9, -0.9e-9, 0.0)] == ["0"] * 3
+    assert "0" not in [str(value("x", at=at)) for at in (1e-9, -1e-9, 1.2e-9)]
+
+
 def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
     claim = claim_with(applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5), ("y", "<", 2, "b")], needs=[("z", ">", 1)])
 

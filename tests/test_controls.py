@@ -140,6 +140,9 @@ def test_ground_truth_in_closed_form():
     constant[..., 16:32, 16 * 13 + 5] = 0.3  # one column of pixels in row 1, column 13: patch 27
     on_lattice[0, 27] = False
     assert torch.equal(planted("control-content", constant), on_lattice)
+    constant[:, 1, 48:64, 16 * 3 + 5] = 0.3  # of one colour alone in row 3, column 3: patch 45
+    on_lattice[0, 45] = False
+    assert torch.equal(planted("control-content", constant), on_lattice)
     for image in (constant, noise):
         assert planted("control-position", image).nonzero()[:, 1].tolist() == [46, 66, 129, 149]
         assert not any(planted(name, image).any() for name in WITHOUT_OUTLIERS)

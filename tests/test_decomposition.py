@@ -404,11 +404,16 @@ def test_gram_shares_against_gram_matrices(centred, n, width):
     assert np.array(estimates) == pytest.approx(np.array(expected))
 
 
+def test_gram_shares_of_two_images():
+    assert gram_shares(features(2)) == pytest.approx(shares_by_gram(features(2), True))
+
+
 def test_gram_shares_of_known_parts():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 8))
     parts = np.stack([0.75 * x, 0.25 * x + 3, np.full((50, 8), 0.1)], axis=1)  # the same direction, and a constant
     assert gram_shares(parts) == pytest.approx(np.outer([0.75, 0.25, 0], [0.75, 0.25, 0]))
+    assert gram_shares(1e-3 * parts) == pytest.approx(gram_shares(parts)), "shares have no unit"
     assert gram_shares(parts, centred=False)[0, 0] < 0.1
     against = gram_shares(np.stack([2 * x, -x], axis=1))
     assert against == pytest.approx(np.array([[4, -2], [-2, 1]]))

@@ -163,6 +163,13 @@ def test_lost_refuses_a_k_that_the_grid_does_not_have(k):
         lost_boxes(torch.ones(1, 6, 6, 2), k=k)
 
 
+def test_k_is_the_papers_unless_given():
+    features = torch.ones(1, 9, 11, 2)
+    for call in (lambda: lost_maps(features[0]), lambda: lost_boxes(features)):
+        with pytest.raises(ValueError, match="k = 100 does not fit the 99 patches"):
+            call()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_lost_refuses_features_that_are_not_finite(value):
     features = planted(6, 6, (1, 2, 4, 5))

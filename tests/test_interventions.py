@@ -181,6 +181,10 @@ def test_draws_of_normal_registers(backbone):
     assert abs(numbers.mean()) < 0.03 and abs(numbers.std() - 1) < 0.02  # 19,200 numbers: four standard errors
     assert abs((numbers**4).mean() - 3) < 0.15
     assert torch.equal(draws(3, 0), many[:3]) and not torch.equal(draws(3, 1), many[:3])
+    with appended_registers(backbone, 3, "normal"):
+        assert torch.equal(entering(backbone, x)[0, end:], many[:3]), "seed 0 unless given"
+    with appended_registers(backbone, 1000):
+        assert backbone.layout.appended == 1000
 
 
 @every
@@ -413,6 +417,7 @@ def test_mixed_precision(backbone):
     [
         (appended_registers, (-1,), "-1 registers cannot be appended; give 0 or more"),
         (appended_registers, (10**7,), "10,000,000 registers cannot be appended; give at most 1,000"),
+        (appended_registers, (1001,), "1,001 registers cannot be appended; give at most 1,000"),
         (appended_registers, (1, "ones"), "init is 'ones'; choose one of zeros, mean, normal"),
         (dropped_patches, (1.0,), r"rate 1.0 is not in \[0, 1\); give the share"),
         (dropped_patches, (-0.1,), "rate -0.1 is not in"),

@@ -38,8 +38,17 @@ def test_threshold_mad_is_scipys():
     assert threshold(norms, "mad:10") == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("count", [10, 250])
+def test_outliers_do_not_move_the_threshold_that_finds_them(count):
+    norms = np.concatenate([np.repeat([9.0, 10.0, 11.0], 300), np.full(count, 1000.0)])
+    assert threshold(norms, "median:3") == 30
+    assert threshold(norms, "mad:5") == pytest.approx(10 + 5 * 1.4826)  # the deviations are 0, 1 and 990
+    assert norm_ratio(norms, q=100) == 100
+
+
 @pytest.mark.parametrize(
-    "rule", ["98", "percentile", "percentile:", "percentile:101", "percentile:-1", "quantile:9", "median:nan", "mad:x", ""]
+    "rule",
+    ["98", "percentile", "percentile:", "percentile:101", "percentile:-1", "quantile:9", "median:nan", "fixed:inf", "mad:x", ""],
 )
 def test_threshold_names_a_bad_rule_and_the_good_ones(rule):
     with pytest.raises(ValueError, match="'percentile:98', 'fixed:100', 'median:3' or 'mad:10'") as error:
@@ -91,6 +100,44 @@ def test_bimodality_is_the_valley_depth():
     assert bimodality(np.exp(logs)) == pytest.approx(1 - 2000 / 4000, abs=0.02)
 
 
+def depth_by_loops(norms):
+    """`bimodality` around every edge of 0.025 in turn, with as many bins below it as above."""
+    bins = ((np.log(norms) - np.log(norms).min()) / 0.025).astype(int)
+    edges, depth = range(bins.max() + 2), 0.0
+    for half in (2, 4, 8, 16):
+        near = [((edge - half <= bins) & (bins < edge + half)).sum() for edge in edges]
+        for edge in edges:
+            valley, peak = near[edge], min(max(near[: edge + 1]), max(near[edge:]))
+            if 0.0005 <= (bins >= edge).mean() <= 0.5 and peak - valley > 3.5 * np.sqrt(peak + valley):
+                depth = max(depth, 1 - valley / peak)
+    return depth
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.2, 0.4])
+@pytest.mark.parametrize("seed", range(4))
+def test_bimodality_of_mixtures_against_loops(seed, spread):
+    norms = mixture(0.2, shift=0.9, spread=spread, tokens=4000, seed=seed)
+    assert bimodality(norms) == pytest.approx(depth_by_loops(norms))
+
+
+@pytest.mark.parametrize("width", [0.25, 0.5, 1.0, 2.0])
+def test_bimodality_of_a_valley_of_any_width_against_loops(width):
+    # Few tokens, evenly spread: the wider the valley, the wider the windows that tell it from noise.
+    logs = [np.linspace(i * width, (i + 1) * width, n, endpoint=False) for i, n in enumerate((200, 60, 150))]
+    norms = np.exp(np.concatenate(logs))
+    assert bimodality(norms) == pytest.approx(depth_by_loops(norms)) and bimodality(norms) > 0.4
+
+
+def test_bimodality_of_two_values():
+    assert bimodality(np.repeat([10.0, 30.0], 5000)) == 1, "half of the tokens may be above"
+    assert bimodality(np.repeat([10.0, 30.0], [4999, 5001])) == 0, "but no more"
+    assert bimodality(np.repeat([10.0, 30.0], [25_987, 13])) == 1, "0.05 % are enough"
+    assert bimodality(np.repeat([10.0, 30.0], [25_988, 13])) == 0
+    assert bimodality(np.repeat([10.0, 30.0], [400, 12])) == 0, "12 may be noise: 3.5 standard errors are 12.1"
+    assert bimodality(np.repeat([10.0, 30.0], [400, 13])) == 1
+    assert [bimodality(10 * np.exp(np.repeat([0, gap], 500))) for gap in (0.09, 0.11, 0.13)] == [0, 0, 1]  # bins 3, 4 and 5
+
+
 @pytest.mark.parametrize("tokens", [196, 64 * 196, 200_000])
 @pytest.mark.parametrize(
     "draw",
@@ -119,7 +166,8 @@ def test_bimodality_ignores_what_is_no_upper_mode():
 def test_bimodality_has_no_units_and_takes_tensors():
     norms = mixture(0.02, 1.0, 0.2)
     assert bimodality(torch.from_numpy(norms).float().reshape(64, 196)) == pytest.approx(bimodality(norms), abs=0.05)
-    assert bimodality(1000 * norms) == pytest.approx(bimodality(norms), abs=0.05)
+    for unit in (1000, 0.001):
+        assert bimodality(unit * norms) == pytest.approx(bimodality(norms), abs=0.05)
 
 
 def test_onset_block_against_a_loop():
@@ -129,11 +177,14 @@ def test_onset_block_against_a_loop():
     norms[1, 1, 0] *= 10  # only passing
     norms[2, 4, 19] *= 10
     norms[5] *= np.float32(1.5)  # a whole image a little higher is no onset
+    norms[3, 3, 5] = 3.1 * np.median(norms[:, 3])  # what stands out raises the mean above a third of this
+    assert norms[3, 3, 5] < 3 * norms[:, 3].mean()
     reference = [next((b for b in range(5) if image[b].max() > 3 * np.median(norms[:, b])), -1) for image in norms]
-    assert onset_block(norms).tolist() == reference == [3, 1, 4, -1, -1, -1]
+    assert onset_block(norms).tolist() == reference == [3, 1, 4, 3, -1, -1]
     onset = onset_block(torch.from_numpy(norms))
     assert onset.tolist() == reference and onset.dtype == torch.int64
     assert onset_block(norms, rule_factor=20.0).tolist() == [-1] * 6
+    assert onset_block(np.array([[[1.0, 1, 1, 3]]])).tolist() == [-1], "three times the median does not exceed it"
 
 
 def test_block_quantiles_pool_images_and_patches():
@@ -181,6 +232,7 @@ def test_random_positions_without_replacement():
     assert torch.equal(random_positions(4000, 10, 3), positions) and not torch.equal(
         random_positions(4000, 10, 3, seed=1), positions
     )
+    assert random_positions(2, 5, 1).shape == (2, 1)
     assert random_positions(2, 5, 5).sort().values.tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
@@ -192,8 +244,8 @@ def test_random_positions_refuse_more_than_there_are(count):
 
 def test_a_percentile_finds_the_largest_norms_though_they_are_equal():
     norms = np.ones((10, 100))
-    norms[:, :5] = 7.0
-    for rule in ("percentile:98", "percentile:95", "percentile:90"):
+    norms[:, :5], norms[:, 5] = 7.0, 2.0
+    for rule in ("percentile:99.5", "percentile:98", "percentile:95"):
         assert np.array_equal(outliers(norms, rule), norms == 7)
     assert not outliers(norms, "percentile:100").any(), "nothing exceeds the largest"
     assert not outliers(np.ones((3, 9)), "percentile:98").any(), "nothing stands out where all are the same"

@@ -1,9 +1,11 @@
 import time
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch.nn import functional as F
 
@@ -170,6 +172,15 @@ def test_constant_features_do_no_harm():
     assert squared_error(fitted(constant[:, None]), target).mean() < 1e-6 * target.var()
 
 
+def test_the_scale_of_what_only_rounds():
+    """A millionth of a feature's own mean, and 1e-5 of what the features of a token are like."""
+    x = torch.zeros(2, 400)
+    x[:, 0] = 1000.0
+    first, *others = fit_classifier(x, np.arange(2)).scale.tolist()
+    assert first == pytest.approx(np.hypot(1e-3, 5e-4)) and others == pytest.approx([5e-4] * 399)
+    assert fit_classifier(0 * x, np.arange(2)).scale.tolist() == [1] * 400
+
+
 @pytest.mark.parametrize(
     "labels, message",
     [
@@ -230,7 +241,7 @@ def test_position_leaves_out_absent_tokens():
 def test_position_refuses_what_lies_outside_the_grid(position):
     x, positions = planted_positions(4, noise=1.0)
     positions[2, 1] = position
-    with pytest.raises(ValueError, match=f"{position}.* do not fit a grid of 3 x 5"):
+    with pytest.raises(ValueError, match=f"{position}.* do not fit a grid of 3 x 5; give 0 to 14, or -1"):
         fit_position(x, positions, GRID)
 
 
@@ -252,6 +263,27 @@ def test_the_papers_schedules_learn_what_is_planted(name):
     x, positions = planted_positions(400, noise=0.5)
     scores = fit_position(x[:200], positions[:200], GRID, schedule=SCHEDULES[name])(x[200:])
     assert position_top1(scores, positions[200:]).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("decay, clip", [(0.0, float("inf")), (0.1, 0.3)])
+def test_a_schedule_is_the_descent_that_it_names(decay, clip):
+    """Against steps by hand: all images in each, rates on a cosine, gradients clipped together, and the best epoch kept."""
+    x, labels = gaussians(20, 3, 3, 4.0)
+    probe = fit_classifier(x, labels, schedule=Schedule("SGD", 2.0, 0.5, epochs=4, batch=18, decay=decay, clip=clip))
+    means = {pair: np.delete(x.double().numpy(), pair, axis=0).mean(0) for pair in combinations(range(20), 2)}
+    (held_out,) = (list(pair) for pair, mean in means.items() if np.allclose(mean, probe.mean, rtol=1e-9))
+    training = np.setdiff1d(range(20), held_out)
+    one_hot, scaled = np.eye(3)[labels], ((x.double() - probe.mean) / probe.scale).numpy()
+    weights, losses = [np.zeros((3, 4))], []
+    scaled = np.hstack([scaled, np.ones((20, 1))])
+    for rate in 0.5 + 1.5 * (1 + np.cos(np.pi * np.arange(4) / 4)) / 2:
+        wrong = softmax(scaled @ weights[-1].T, axis=1) - one_hot
+        slope = wrong[training].T @ scaled[training] / 18
+        slope *= min(1, clip / np.linalg.norm(slope))
+        weights.append(weights[-1] - rate * (slope + decay * weights[-1]))
+        losses.append(-(log_softmax(scaled @ weights[-1].T, axis=1) * one_hot)[held_out].sum())
+    best = weights[1 + np.argmin(losses)]
+    np.testing.assert_allclose(torch.cat([probe.weight, probe.bias[:, None]], dim=1), best, atol=1e-5)
 
 
 def test_a_schedule_depends_on_its_seed_and_on_nothing_else():

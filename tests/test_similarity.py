@@ -164,7 +164,8 @@ def test_cka_does_not_depend_on_units_axes_or_order(debiased):
     order, rotation = rng.permutation(40), np.linalg.qr(rng.normal(size=(6, 6)))[0]
     expected = linear_cka(x, y, debiased)
     assert linear_cka(y, x, debiased) == pytest.approx(expected)
-    assert linear_cka(1e-6 * x[order] @ rotation, 1e6 * y[order], debiased) == pytest.approx(expected)
+    for units in ((1e-6, 1e6), (1e-6, 1e-6)):
+        assert linear_cka(units[0] * x[order] @ rotation, units[1] * y[order], debiased) == pytest.approx(expected)
 
 
 @both
@@ -195,6 +196,8 @@ def test_the_floor_over_permutations(debiased):
     assert floor.mean == pytest.approx(0 if debiased else Comoments().update(x, y).floor(), abs=0.003)
     assert cka_floor(x, y, debiased, 400, 0.9, seed=1) != floor == cka_floor(x, y, debiased, 400, 0.9)
     assert floor.mean < floor.high < linear_cka(x, x, debiased) and floor.permutations == 400
+    one = cka_floor(x, y, debiased, permutations=1)
+    assert one.mean == one.high == pytest.approx(draws[0])
 
 
 @both
@@ -226,6 +229,24 @@ def test_the_interval_covers_what_resampled_images_would_not(debiased):
     assert estimate.low < floor.mean < estimate.high
     drawn = np.random.default_rng(1).integers(0, 256, (20, 256))
     assert min(linear_cka(x[rows], y[rows], debiased) for rows in drawn) > estimate.high
+
+
+def test_what_holds_unless_told_otherwise():
+    """CKA as the papers give it, and 95 %."""
+    x, y = related()
+    assert linear_cka(x, y) == Comoments().update(x, y).cka() == linear_cka(x, y, debiased=False)
+    assert cka_over_images(x, y) == cka_over_images(x, y, debiased=False, level=0.95)
+    assert cka_difference((x, y), (x, x)) == cka_difference((x, y), (x, x), debiased=False, level=0.95)
+    assert cka_floor(x, y) == cka_floor(x, y, debiased=False, permutations=100, quantile=0.95, seed=0)
+    without = np.random.default_rng(0).normal(size=30)
+    assert jackknife(0.5, without) == jackknife(0.5, without, limits=None, level=0.95, carriers=30)
+
+
+@pytest.mark.parametrize("nan", [np.nan, np.inf])
+def test_the_jackknife_of_an_undefined_value_has_no_interval(nan):
+    for value, without in ((0.5, [0.4, nan, 0.6, 0.5, 0.5]), (nan, [0.4, 0.5, 0.6, 0.5, 0.5])):
+        estimate = jackknife(value, np.array(without))
+        assert np.isnan([estimate.low, estimate.high]).all() and estimate.n == 5
 
 
 def test_the_interval_ends_before_one():
@@ -283,6 +304,7 @@ def test_pairwise_cosine():
     expected = cosine_similarity(x)[np.triu_indices(20, 1)].mean()
     assert pairwise_cosine(x) == pytest.approx(expected)
     assert pairwise_cosine(torch.from_numpy(x)) == pairwise_cosine(x)
+    assert pairwise_cosine(x[:2]) == pytest.approx(cosine_similarity(x)[0, 1])
     assert pairwise_cosine(np.arange(1.0, 5)[:, None] * np.ones(3)) == pytest.approx(1)
     assert np.isnan(pairwise_cosine(np.eye(3) * [1, 1, 0]))
     with pytest.raises(ValueError, match="1 row makes no pair"):
