@@ -141,11 +141,30 @@ def test_what_is_continuous_is_at_its_limits_by_construction():
     assert over_images(near[::40], (0, 1), continuous=True).step is None
 
 
+def test_parts_of_answers_have_no_other_interval_than_whole_ones_nearly_like_them():
+    """One part of an answer makes no certainty of what none leaves open."""
+    none, most = np.zeros(80), np.full(80, 100.0)
+    for values, limits in ((none, (-100, 100)), (most, (0, 100))):
+        part = values.copy()
+        part[0] += 100 / 3 if part[0] == 0 else -100 / 3
+        whole, parted = over_images(values, limits), over_images(part, limits)
+        assert parted.high - parted.low == pytest.approx(whole.high - whole.low, rel=0.4)
+        assert parted.step == pytest.approx(100 / 3 / 80)
+    # Agresti and Coull: z^2 / 2 successes and as many failures more.
+    values, z2 = np.repeat([0.0, 0.2, 1.0], [20, 30, 30]), scipy_stats.norm.ppf(0.975) ** 2
+    estimate, n, mean = over_images(values, (0, 1)), 80 + z2, (36 + z2 / 2) / (80 + z2)
+    half = np.sqrt(z2 * ((30 * 0.04 + 30 + z2 / 2) / n - mean**2) / n)
+    assert (estimate.low, estimate.high) == pytest.approx((mean - half, mean + half))
+
+
 def test_the_interval_of_a_mean_ends_at_the_limits():
     rare = np.r_[np.zeros(78), 0.4, 0.9]
     assert over_images(rare).low < 0 == over_images(rare, (0, 1)).low < over_images(rare, (0, 1)).high < 0.2
     assert over_images(1 - rare, (0, 1)).high == 1
-    assert over_images(np.full(80, 7.0))[:3] == (7, 7, 7) and over_images(np.full(80, 0.5), (0, 1))[:3] == (0.5, 0.5, 0.5)
+    assert (
+        over_images(np.full(80, 7.0))[:3] == (7, 7, 7)
+        and over_images(np.full(80, 0.47), (0, 1)).low == over_images(np.full(80, 0.47), (0, 1)).high
+    )
     for limits in ((0, math.inf), (0, 0), (0.5, 1), (-1, 2), (-1, 0)):
         with pytest.raises(ValueError, match="neither 0 and a finite number above it nor"):
             over_images(np.full(9, 0.5), limits)

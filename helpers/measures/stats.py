@@ -4,7 +4,7 @@
 |---|---|
 | a share of images | Wilson's |
 | a mean over images | Student's t, corrected for skewness (Hall 1992) |
-| a difference of two shares of the same images | adjusted for few changes (Bonett & Price 2012) |
+| few repetitions of right or wrong, or a change | Wald's with made-up images (Agresti & Coull 1998, Bonett & Price 2012) |
 | a statistic of counts in images, such as an AUC | Student's t with the jackknife's standard error, where it is not bounded |
 | any other statistic | percentile bootstrap, as wide as Student's t |
 
@@ -61,8 +61,8 @@ def over_images(
         per_image: images with nan are dropped; n counts the others.
         limits: what one image can be: from 0, or from as far below it, as (0, 1) for an IoU, (0, 100) for right or wrong in %
             and (-100, 100) for a change of that. The interval ends there. What is right or wrong on every image is a share,
-            whose interval is Wilson's, so that 0 of 80 is not certainly 0; changes by a whole answer have Bonett and Price's.
-            Both move in steps of one image, which the estimate tells, and so does the mean of a few repetitions.
+            whose interval is Wilson's, so that 0 of 80 is not certainly 0; changes of answers have Bonett and Price's, and means
+            of a few repetitions Agresti and Coull's. All move in steps of one image, which the estimate tells.
         continuous: a quantity that no image brings to its limits by chance, as a cosine or a share of attention: where it is
             there on all images, it is so by construction. It has no steps.
 
@@ -91,13 +91,12 @@ def over_images(
         raise ValueError(f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits {lowest} to {highest}")
     unit = max(highest, -lowest)
     answers = (values / unit).round(6)
-    if not continuous and np.isin(answers, (-1, 0, 1)).all():
-        ups, downs = int((answers == 1).sum()), int((answers == -1).sum())
-        low, high = _share_interval(ups, n, level) if lowest >= 0 else _change_interval(ups, downs, n, level)
-        low, high = unit * low, unit * high
+    step = None if continuous else _step(answers, unit)
+    if not continuous and (step is not None or not answers.any()):
+        low, high = (unit * end for end in _answers_interval(answers, lowest < 0, level))
     else:
         low, high = _mean_interval(values, level)
-    return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, None if continuous else _step(answers, unit))
+    return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, step)
 
 
 def bootstrap(
@@ -468,14 +467,22 @@ def _share_interval(k: int, n: int, level: float) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def _change_interval(ups: int, downs: int, n: int, level: float) -> tuple[float, float]:
-    """Of the difference of two shares of the same n images, from the images that changed up and down: Wald's interval
-    after one image more that changed up, and one down (Bonett & Price 2012)."""
+def _answers_interval(answers: np.ndarray, signed: bool, level: float) -> tuple[float, float]:
+    """Of the mean of (image,) answers from 0 to 1, or of changes of them from -1 to 1, in parts of a few repetitions or whole.
+
+    Whole answers are a share. Else it is Wald's interval with made-up images at both limits: one at each for changes (Bonett &
+    Price 2012), half of z^2 at each for answers (Agresti & Coull 1998), so that a few answers in one direction are not certain.
+    """
+    n, z = len(answers), ndtri((1 + level) / 2)
     if n < FEWEST:
         return float("nan"), float("nan")
-    up, down = (ups + 1) / (n + 2), (downs + 1) / (n + 2)
-    reach = ndtri((1 + level) / 2) * np.sqrt((up + down - (up - down) ** 2) / (n + 2))
-    return float(up - down - reach), float(up - down + reach)
+    if not signed and np.isin(answers, (0, 1)).all():
+        return _share_interval(int(answers.sum()), n, level)
+    added = 1.0 if signed else z**2 / 2  # at each limit
+    mean = (answers.sum() + (0 if signed else added)) / (n + 2 * added)
+    squares = ((answers**2).sum() + (2 * added if signed else added)) / (n + 2 * added)
+    reach = z * np.sqrt((squares - mean**2) / (n + 2 * added))
+    return float(mean - reach), float(mean + reach)
 
 
 def _tail(n: int, level: float) -> np.ndarray:
