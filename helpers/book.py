@@ -203,17 +203,9 @@ def _benchmarks(root: Path, source: Path) -> dict[str, str]:
     fragments = {"benchmarks": pages.speed(found), "bounds": pages.bounds(found), "costs": pages.costs(found)}
     if not found:
         return fragments | {"speed": "", "memory": ""}
-    from matplotlib import pyplot as plt  # here, since it takes seconds to import
-
-    from . import figures
-
-    with plt.rc_context(figures.STYLE):
-        for name, (label, reference, cells) in {"speed": pages.ratios(found), "memory": pages.memory(found)}.items():
-            figure, ax = plt.subplots()
-            figures.compared(cells, ax, label=label, reference=reference)
-            figure.savefig(source / "book" / "_static" / f"bench-{name}.png", dpi=150)
-            plt.close(figure)
-            fragments[name] = pages.benchmark_figure(name)
+    for name, (label, reference, cells) in {"speed": pages.ratios(found), "memory": pages.memory(found)}.items():
+        _draw(source, f"bench-{name}", cells, label, reference)
+        fragments[name] = pages.benchmark_figure(name)
     return fragments
 
 
@@ -230,18 +222,26 @@ def _coverage(root: Path, source: Path) -> str:
     path = root / "book" / "intervals.json"
     if not path.is_file():
         return "Nothing has been simulated here yet."
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    _draw(source, "coverage", pages.coverage(rows), "intervals that cover the truth (%)", 95, pages.BAND)
+    return pages.coverage_figure(rows)
+
+
+def _draw(
+    source: Path, name: str, cells: Mapping, label: str, reference: float | None, band: tuple[float, float] | None = None
+) -> None:
+    """Write the figure `name`: `figures.compared` of these cells, over a grey band where there is one."""
     from matplotlib import pyplot as plt  # here, since it takes seconds to import
 
     from . import figures
 
-    rows = json.loads(path.read_text(encoding="utf-8"))
     with plt.rc_context(figures.STYLE):
-        figure, ax = plt.subplots(figsize=(7, 12))
-        figures.compared(pages.coverage(rows), ax, label="intervals that cover the truth (%)", reference=95)
-        ax.axvspan(93, 97, color=figures.GREY, alpha=0.15, linewidth=0)
-        figure.savefig(source / "book" / "_static" / "coverage.png", dpi=150)
+        figure, ax = plt.subplots()
+        figures.compared(cells, ax, label=label, reference=reference)
+        if band:
+            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
+        figure.savefig(source / "book" / "_static" / f"{name}.png", dpi=150)
         plt.close(figure)
-    return pages.coverage_figure(rows)
 
 
 def _write(path: Path, text: str) -> None:

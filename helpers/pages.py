@@ -17,6 +17,7 @@ from .runs import CONTROLS
 Runs = Mapping[str, Mapping[str, dict]]
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
 CARBON, PUE = 0.37, 1.19
+BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
 
 
 @dataclass(frozen=True)
@@ -336,7 +337,7 @@ def coverage_figure(rows: Sequence[Mapping]) -> str:
     alt = f"The share of 95 % intervals that cover the truth lies between {min(covered):.1f} and {max(covered):.1f} %"
     caption = (
         "How often 95 % intervals cover the truth, by estimator and kind of images, in simulations; the small bars are intervals "
-        "over these. The band runs from 93 to 97 %. To the right of it an interval is wider than it need be."
+        f"over these. The band runs from {BAND[0]} to {BAND[1]} %. To the right of it an interval is wider than it need be."
     )
     return f"```{{figure}} _static/coverage.png\n:alt: {alt}\n\n{caption}\n```"
 

@@ -31,7 +31,6 @@ from helpers.measures.stats import (
 )
 
 SIZES = (80, 1000)
-BAND = (93, 97)  # %
 # What covers more, up to this: few whole answers change, groups are chosen for being extreme, most values are at a limit.
 CAUTIOUS = {
     "change of answers: 2 % up, 2 % down": 100,
@@ -63,20 +62,15 @@ def answers(rng: np.random.Generator, n: int, chance: float) -> np.ndarray:
     return rng.random(n) < chance
 
 
-def changes(up: float, down: float) -> Callable:
-    return lambda rng, n: over_images(100.0 * rng.choice([1, 0, -1], n, p=[up, 1 - up - down, down]), (-100, 100))
+def changes(up: float, down: float, draws: int = 1) -> Callable:
+    """The change of an accuracy in %, the mean of a few draws: images gain or lose one of them."""
+    chances = [up, 1 - up - down, down]
+    return lambda rng, n: over_images(100 * rng.choice([1, 0, -1], n, p=chances) / draws, (-100, 100))
 
 
-def accuracy(draws: int, gain: float | None = None) -> Callable:
-    """The mean accuracy of a few draws, in %, 70 on average over images that are unlike. Or its change, where an image gains one
-    of the draws with this chance, and loses one with the same."""
-
-    def simulate(rng: np.random.Generator, n: int) -> Estimate:
-        if gain is None:
-            return over_images(100 * rng.binomial(draws, rng.beta(3.5, 1.5, n)) / draws, (0, 100))
-        return over_images(100 * rng.choice([1, 0, -1], n, p=[gain, 1 - 2 * gain, gain]) / draws, (-100, 100))
-
-    return simulate
+def accuracy(rng: np.random.Generator, n: int) -> Estimate:
+    """In %, the mean of five draws; 70 on average over images that are unlike."""
+    return over_images(100 * rng.binomial(5, rng.beta(3.5, 1.5, n)) / 5, (0, 100))
 
 
 def mostly_zero(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -117,6 +111,11 @@ def representations(rng: np.random.Generator, n: int) -> list[np.ndarray]:
     return [np.hstack([common[:, :k], rng.normal(size=(n, 8 - k))]) for k in (4, 4, 2)]
 
 
+def difference_of_cka(rng: np.random.Generator, n: int) -> Estimate:
+    x, y, z = representations(rng, n)
+    return cka_difference((x, y), (x, z))
+
+
 def parts(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.stack(representations(rng, n)[:2], axis=1)
 
@@ -132,8 +131,8 @@ CASES = (
     Case("share: 30 %", lambda rng, n: share(answers(rng, n, 0.3)), 0.3),
     Case("change of answers: 8 % up, 5 % down", changes(0.08, 0.05), 3.0),
     Case("change of answers: 2 % up, 2 % down", changes(0.02, 0.02), 0.0),
-    Case("accuracy: mean of 5 draws", accuracy(5), 70.0),
-    Case("change of answers: 10 % of the images by one of 3 draws", accuracy(3, 0.05), 0.0),
+    Case("accuracy: mean of 5 draws", accuracy, 70.0),
+    Case("change of answers: 10 % of the images by one of 3 draws", changes(0.05, 0.05, 3), 0.0),
     Case("mean: normal", lambda rng, n: over_images(rng.normal(size=n)), 0.0),
     Case("mean: exponential", lambda rng, n: over_images(rng.exponential(size=n)), 1.0),
     Case("mean: lognormal", lambda rng, n: over_images(rng.lognormal(size=n)), float(np.exp(0.5))),
@@ -150,7 +149,7 @@ CASES = (
     Case("share at positions", at_usual_positions, 0.75),
     Case("plain CKA", lambda rng, n: cka_over_images(*representations(rng, n)[:2])),
     Case("debiased CKA", lambda rng, n: cka_over_images(*representations(rng, n)[:2], debiased=True), 0.5),
-    Case("difference of two CKA", lambda rng, n: cka_difference(*((x, y) for x, y in pairs(representations(rng, n))))),
+    Case("difference of two CKA", difference_of_cka),
     Case("share in the Gram matrix", lambda rng, n: gram_shares_over_images(parts(rng, n))[0][0]),
     Case("ratio of means", lambda rng, n: bootstrap(rng.lognormal(0, 0.5, (n, 2)), ratio_of_means), 1.0, SOME),
     Case("median", lambda rng, n: bootstrap(rng.lognormal(size=n), np.median), 1.0, SOME),
@@ -159,10 +158,6 @@ CASES = (
     Case("largest spread of three means: none", spread(0.0), 0.0, SOME),
     Case("largest spread of three means: one unit", spread(1.0), 1.0, SOME),
 )
-
-
-def pairs(three: list[np.ndarray]) -> tuple:
-    return (three[0], three[1]), (three[0], three[2])
 
 
 def covered(case: Case, n: int, repetitions: int, seed: int = 0) -> dict:

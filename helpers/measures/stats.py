@@ -5,7 +5,7 @@
 | a share of images | Wilson's |
 | a mean over images | Student's t, corrected for skewness (Hall 1992) |
 | few repetitions of right or wrong, or a change | Wald's with made-up images (Agresti & Coull 1998, Bonett & Price 2012) |
-| a statistic of counts in images, such as an AUC | Student's t with the jackknife's standard error, where it is not bounded |
+| a statistic of counts in images, such as an AUC | Student's t with the jackknife's standard error, on a scale without bounds |
 | any other statistic | percentile bootstrap, as wide as Student's t |
 
 How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images have no interval: its ends are
@@ -83,9 +83,7 @@ def over_images(
         return Estimate(value, *_mean_interval(values, level), n)
     lowest, highest = limits
     if not 0 < highest < math.inf or lowest not in (0, -highest):
-        raise ValueError(
-            f"limits {limits} of a mean are neither 0 and a finite number above it nor that number below and above 0"
-        )
+        raise ValueError(f"limits {limits} of a mean are not of the form (0, highest) or (-highest, highest)")
     slack = 1e-6 * (highest - lowest)  # what float32 leaves of a limit
     if values.min() < lowest - slack or values.max() > highest + slack:
         raise ValueError(f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits {lowest} to {highest}")
