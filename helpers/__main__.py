@@ -13,9 +13,9 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from . import check, runs
-from .parameters import checked, parse
-from .runs import CONTROLS, Outcome, Project
+from helpers.publish import check, runs
+from helpers.publish.parameters import checked, parse
+from helpers.publish.runs import CONTROLS, Outcome, Project
 
 # What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and no result can hold it.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -80,7 +80,10 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
-    from . import files, images, scratch, training  # here, since only this command needs them
+    from helpers import files  # here, since only this command needs them
+    from helpers.images import sets as images
+    from helpers.models import trained as scratch
+    from helpers.training import loop as training
 
     if options.preset not in training.PRESETS:
         raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
@@ -123,7 +126,8 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 
 
 def _bench(project: Project, options: argparse.Namespace) -> int:
-    from . import bench, files  # here, since only this command needs them
+    from helpers import files  # here, since only this command needs them
+    from helpers.bench import speed as bench
 
     try:
         hardware = runs.hardware(options.device)
@@ -156,7 +160,7 @@ def _book(project: Project, options: argparse.Namespace) -> int:
     _agree(project)  # told, but no obstacle: a reader's own run may name a folder of his machine
     if old := list(check.outdated(project, check.history(project))):
         print(f"{len(old)} of {len(check.published(project))} published results are not of today's code; `check` names them")
-    from .book import build  # here, since only this command needs it
+    from helpers.publish.book import build  # here, since only this command needs it
 
     try:
         print(build(project.root) / "index.html")
@@ -192,7 +196,8 @@ def _baselines(project: Project, options: argparse.Namespace) -> int:
 
 
 def _portable(project: Project, options: argparse.Namespace) -> int:
-    from . import files, portable  # here, since only this command needs them
+    from helpers import files  # here, since only this command needs them
+    from helpers.publish import portable
 
     if options.json:
         files.check_place(options.json)
@@ -306,7 +311,7 @@ def _parser() -> argparse.ArgumentParser:
         "train small models that differ in their registers alone; what was stopped goes on, what is finished is kept",
         "train cpu --registers 0,4 --seeds 0 --set steps=100 --name trial",
     )
-    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training.py: cpu, gap, deep, long, ..., gpu")
+    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training/loop.py: cpu, gap, deep, long, ..., gpu")
     train.add_argument("--registers", type=_numbers, default=[0, 1, 2, 4], metavar="R,R", help="default: 0,1,2,4")
     train.add_argument("--seeds", type=_numbers, default=[0, 1, 2], metavar="S,S", help="default: 0,1,2")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in the recipe")

@@ -31,9 +31,8 @@ from torch.utils.data import Subset
 from torch.utils.hooks import RemovableHandle
 from tqdm import tqdm
 
-from helpers.backbone import Backbone
 from helpers.capture import MOST_WORKERS, Reducer, capture
-from helpers.tries import Tries
+from helpers.models import Backbone
 
 BATCHES = 16  # in one piece: what is lost with a worker, and what its memory holds of the result
 RETRIES = 3  # times that a piece or a call is tried again after its worker died
@@ -85,7 +84,7 @@ def _ray() -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise ValueError("engine 'ray' needs Ray, which is not installed; pip install -e '.[ray]'") from None
+        raise ValueError("a cluster needs Ray, which is not installed; pip install -e '.[ray]'") from None
     return ray
 
 
@@ -136,7 +135,7 @@ def capture_ray(
         for summary in summaries:
             if not isinstance(summary, Mergeable):
                 name = type(summary).__name__
-                raise ValueError(f"{name}, which sums up '{key}', has no empty() and merge(); add them, or use engine='local'")
+                raise ValueError(f"{name}, which sums up '{key}', has no empty() and merge(); add them, or leave out `engine`")
     kind, threads = torch.device(backbone.device if device is None else device).type, torch.get_num_threads()
     empty = {key: [summary.empty() for summary in summaries] for key, summaries in into.items()}
     pixels = isinstance(images, Tensor)
@@ -161,8 +160,7 @@ def capture_ray(
         "made_with": made_with(),
         "threads": max(1, threads),
         "next_hook": RemovableHandle.next_id,
-        # Beyond the reach of a dying actor, since Ray Data itself would try for ever.
-        "tries": ray.remote(num_cpus=0, max_restarts=-1)(Tries).remote(RETRIES + 1),
+        "tries": _tries(ray),
     }
     dataset = ray.data.from_items(pieces, override_num_blocks=len(pieces)).flat_map(
         _Actor,
@@ -194,6 +192,20 @@ def capture_ray(
     if done != total:
         raise RuntimeError(f"{total - done} of {total} images did not come back from the workers; run it again")
     return results
+
+
+def _tries(ray: Any) -> Any:
+    """Counts how often each piece was begun, beyond the reach of a dying actor; Ray Data itself would try for ever."""
+
+    class Tries:  # in here, so that Ray sends its code along, and its process need not load torch with this module
+        def __init__(self) -> None:
+            self.begun: dict[int, int] = {}
+
+        def begin(self, piece: int) -> bool:
+            self.begun[piece] = self.begun.get(piece, 0) + 1
+            return self.begun[piece] <= RETRIES + 1
+
+    return ray.remote(num_cpus=0, max_restarts=-1)(Tries).remote()
 
 
 def _received(ray: Any, rows: Iterator[dict[str, Any]]) -> Iterator[tuple[int, int, dict, dict]]:
@@ -246,7 +258,7 @@ class _Actor:
         kept = capture(self.backbone, images, reducers, into=parts, **self.options)
         if first_piece and not np.array_equal(before, _packed(reducers)):
             names = ", ".join(type(reducer).__name__ for reducer in reducers)
-            raise ValueError(f"a reducer keeps count in itself ({names}), and each worker has its own; use engine='local'")
+            raise ValueError(f"a reducer keeps count in itself ({names}), and each worker has its own; leave out `engine`")
         for low in range(start, stop, size):
             high = min(low + size, stop)
             values = {key: value[low - start : high - start].numpy() for key, value in kept.items()}
@@ -360,7 +372,7 @@ def _packed(content: Any) -> Any:
             if isinstance(value, np.random.Generator | torch.Generator | random.Random):
                 raise ValueError(
                     "something draws at random for one image after another, such as dropped_patches, and would draw anew on each "
-                    "worker; use engine='local'"
+                    "worker; leave out `engine`"
                 )
             if isinstance(value, functools._lru_cache_wrapper):
                 return functools.lru_cache(value.cache_parameters()["maxsize"]), (value.__wrapped__,)

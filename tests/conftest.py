@@ -11,8 +11,9 @@ import yaml
 from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from helpers import interventions, registers
-from helpers.runs import Project
+from helpers.interventions import neurons as registers
+from helpers.interventions import tokens as interventions
+from helpers.publish.runs import Project
 
 # Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many tries 20 times as many, others
 # each time; what it finds comes with a line that reproduces it.
@@ -54,7 +55,7 @@ if mode == "sleep":
     time.sleep(600)
 Path("python").write_text(sys.executable)
 print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
-JUDGE = """from helpers.claims import Value, load_registry
+JUDGE = """from helpers.publish import Value, load_registry
 values = [Value.of("score", float(n), model=model, dataset=dataset) for model in models]
 load_registry("notebooks/claims.yml")["{id}"].judge(values, sources=[{{"name": dataset}}])"""
 
@@ -96,7 +97,7 @@ def make_project(root: Path) -> Project:
     return Project(root)
 
 
-# An example of every intervention, at 16 patches; tests/test_capture.py fails where one is missing.
+# An example of every intervention, at 16 patches; tests/capture/test_capture.py fails where one is missing.
 NEURONS = [(0, 1), (0, 5), (1, 2)]
 INTERVENTIONS = {
     interventions.appended_registers: [{"count": 2, "init": init} for init in interventions.INITS],

@@ -25,8 +25,8 @@ class Numbers(pytest.Item):
 
     def runtest(self):
         # Here, since this plugin is loaded before jaxtyping can check the package.
-        from helpers import numbers
-        from helpers.runs import Project
+        from helpers.publish import numbers
+        from helpers.publish.runs import Project
 
         for cell in self.cells:
             if cell.test_outputs is None or any(output.output_type == "error" for output in cell.test_outputs):

@@ -5,8 +5,8 @@ import sys
 import pytest
 from conftest import edit_registry
 
-from helpers import book
 from helpers.__main__ import main
+from helpers.publish import book
 
 
 def test_list(project, capsys):

@@ -15,15 +15,25 @@ import pytest
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from helpers import cluster, interventions, runs
+from helpers import cluster
 from helpers.__main__ import main
 from helpers.bench import randomise
-from helpers.capture import ClsAttention, FinalTokens, MlpNeuronMax, OnPatches, PatchNorms, SelectedTokens, capture
+from helpers.capture import (
+    ClsAttention,
+    FinalTokens,
+    MlpNeuronMax,
+    OnPatches,
+    PatchNorms,
+    SelectedTokens,
+    capture,
+    capture_shards,
+    find_register_neurons,
+)
 from helpers.images import load_images
+from helpers.interventions import tokens as interventions
 from helpers.measures.accumulators import Histogram, Moments, Quantiles, TopK
 from helpers.models import load_backbone
-from helpers.registers import find_register_neurons
-from helpers.shards import capture_shards
+from helpers.publish import runs
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +105,7 @@ def test_equals_one_process_to_the_bit_though_a_worker_is_killed(ray, backbone, 
     here, there = summaries(), summaries()
     wanted = capture(backbone, images, reducers, batch_size=2, into=here)
     marker = tmp_path / "killed"
-    found = capture(backbone, deadly(images, 7, marker), reducers, batch_size=2, into=there, engine="ray")
+    found = capture(backbone, deadly(images, 7, marker), reducers, batch_size=2, into=there, engine=capture_ray)
     assert int(marker.read_text()) != os.getpid()
     assert found.keys() == wanted.keys() == {"final_tokens", "tokens"}
     for key, value in wanted.items():
@@ -110,7 +120,7 @@ def test_shards_of_a_cluster_with_one_actor(ray, tmp_path, monkeypatch):
     backbone, pixels = load_backbone("scratch-reg2"), torch.rand(5, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     options = {"size": 5, "batch_size": 3}
     here = capture_shards(tmp_path / "here", backbone, pixels, [FinalTokens()], **options)
-    there = capture_shards(tmp_path / "there", backbone, pixels, [FinalTokens()], engine="ray", **options)
+    there = capture_shards(tmp_path / "there", backbone, pixels, [FinalTokens()], engine=capture_ray, **options)
     assert here._files == there._files and len(there._files) == 1
 
 
@@ -119,7 +129,7 @@ def test_an_error_on_a_worker_is_the_same_here(ray, backbone, images):
         raise ValueError("no such thing; take another")
 
     with pytest.raises(ValueError) as caught:
-        capture(backbone, images.select([0]), [OnPatches("thing", fail)], engine="ray")
+        capture(backbone, images.select([0]), [OnPatches("thing", fail)], engine=capture_ray)
     assert str(caught.value) == "no such thing; take another"
 
 
@@ -128,7 +138,7 @@ def actor(ray, backbone, images, reducers, **changed):
     job = cluster._packed((backbone, images, reducers, {}))
     options = {"batch_size": 2, "device": "cpu", "progress": False}
     arguments = {"made_with": cluster.made_with(), "threads": 1, "next_hook": RemovableHandle.next_id}
-    arguments |= {"tries": ray.remote(num_cpus=0)(cluster.Tries).remote(1), **changed}
+    arguments |= {"tries": cluster._tries(ray), **changed}
     return cluster._Actor(ray.put(job), None, options, **arguments)
 
 
@@ -171,7 +181,9 @@ def test_random_weights_and_interventions_survive(ray, images, module, intervent
 
 def test_register_neurons_are_those_of_one_process(ray, backbone, images):
     search = {"top_k": 20, "batch_size": 2}
-    assert find_register_neurons(backbone, images, **search, engine="ray") == find_register_neurons(backbone, images, **search)
+    assert find_register_neurons(backbone, images, **search, engine=capture_ray) == find_register_neurons(
+        backbone, images, **search
+    )
 
 
 class NoMerge:
@@ -185,7 +197,7 @@ class TestRefused:
             interventions.dropped_patches(backbone, 0.5),
             pytest.raises(ValueError, match="draws at random for one image after another"),
         ):
-            capture(backbone, images, [FinalTokens()], engine="ray")
+            capture(backbone, images, [FinalTokens()], engine=capture_ray)
 
     def test_a_reducer_that_counts_in_itself(self, ray, backbone, images):
         class Counts(PatchNorms):
@@ -202,7 +214,7 @@ class TestRefused:
 
     def test_a_summary_that_cannot_be_merged(self, ray, backbone, images):
         with pytest.raises(ValueError, match=r"NoMerge, which sums up 'patch_norms', has no empty\(\) and merge\(\)"):
-            capture(backbone, images, [PatchNorms()], into={"patch_norms": [NoMerge()]}, engine="ray")
+            capture(backbone, images, [PatchNorms()], into={"patch_norms": [NoMerge()]}, engine=capture_ray)
 
     def test_images_that_end_one_worker_after_another(self, ray, backbone, images):
         one = actor(ray, backbone, images, [PatchNorms()])  # which gives a piece one try
@@ -225,12 +237,12 @@ class TestRefused:
     def test_a_cluster_without_workers(self, ray, backbone, images, device, threads, message):
         torch.set_num_threads(threads)
         with pytest.raises(ValueError, match=message):
-            capture(backbone, images, [PatchNorms()], device=device, engine="ray")
+            capture(backbone, images, [PatchNorms()], device=device, engine=capture_ray)
 
     def test_a_limit_that_is_none(self, ray, backbone, images, monkeypatch):
         monkeypatch.setenv("REGISTERS_ACTORS", "0")
         with pytest.raises(ValueError, match="REGISTERS_ACTORS is '0'; give the largest number"):
-            capture(backbone, images, [PatchNorms()], engine="ray")
+            capture(backbone, images, [PatchNorms()], engine=capture_ray)
 
     @pytest.mark.parametrize(
         ("came", "message"),
@@ -243,15 +255,15 @@ class TestRefused:
     def test_what_is_lost_or_doubled(self, ray, backbone, images, monkeypatch, came, message):
         monkeypatch.setattr(cluster, "_received", lambda *_: iter((*span, {}, {}) for span in came))
         with pytest.raises(RuntimeError, match=message):
-            capture(backbone, images, [PatchNorms()], engine="ray")
+            capture(backbone, images, [PatchNorms()], engine=capture_ray)
 
 
 def test_without_ray_the_remedy_is_named(project, backbone, images, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"pip install -e '\.\[ray\]'"):
-        capture(backbone, images, [PatchNorms()], engine="ray")
+        capture(backbone, images, [PatchNorms()], engine=capture_ray)
     assert main(["run", "aa1-first", "--engine", "ray"], project.root) == 2
-    assert capsys.readouterr().err == "error: engine 'ray' needs Ray, which is not installed; pip install -e '.[ray]'\n"
+    assert capsys.readouterr().err == "error: a cluster needs Ray, which is not installed; pip install -e '.[ray]'\n"
 
 
 def test_nobody_at_the_address(project, monkeypatch, capsys):

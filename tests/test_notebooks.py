@@ -12,10 +12,10 @@ import nbformat
 import pytest
 from nbval_numbers import Numbers
 
-from helpers import check, numbers
-from helpers.claims import Result, bundle, rejudge, unlisted
-from helpers.numbers import FIGURE
-from helpers.runs import Project
+from helpers.publish import check, numbers
+from helpers.publish.numbers import FIGURE
+from helpers.publish.registry import Result, bundle, rejudge, unlisted
+from helpers.publish.runs import Project
 
 PROJECT = Project()
 SOURCES = sorted(PROJECT.root.glob("notebooks/*/*.ipynb"))

@@ -16,13 +16,13 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_auc_score
 from test_capture import CHANGES, KWARGS, NAMES, REDUCERS, build, pixels
 
-from helpers import numbers
 from helpers.capture import Output, TokenNorms, capture
-from helpers.claims import Result, Value, load_registry, rejudge
 from helpers.measures._arrays import settled
 from helpers.measures.norms import bimodality, norm_ratio, onset_block, outliers
 from helpers.measures.similarity import Comoments, linear_cka
 from helpers.measures.stats import auc, cliffs_delta, matched_auc
+from helpers.publish import load_registry, numbers
+from helpers.publish.registry import Result, Value, rejudge
 
 IMAGES = 7  # of the examples of reducers
 close = {"rtol": 1e-4, "atol": 1e-5}

@@ -1,0 +1,53 @@
+"""What names the class of an image: a linear probe on the model's feature, or the checkpoint's own head."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from helpers.capture.engine import Feature
+from helpers.capture.passes import Captured, capture_each
+from helpers.measures.probes import Probe, Schedule, fit_classifier
+
+
+@dataclass(frozen=True)
+class Classifiers:
+    """One for each model. What they classify was captured with `Feature()` and, for the checkpoint's own head, `Output()`.
+
+    Attributes:
+        probes: model -> probe on its feature; None for the checkpoint's own heads.
+    """
+
+    probes: Mapping[str, Probe] | None
+
+    def scores(self, model: str, captured: Captured) -> Float[Tensor, "image classes"]:
+        """The logits of the images."""
+        return captured["output"] if self.probes is None else self.probes[model](captured["feature"])
+
+    def correct(self, model: str, captured: Captured, labels: Int[Any, " image"]) -> Float[Tensor, " image"]:
+        """100 where the class of the highest score is the image's, else 0: its mean is the accuracy in per cent."""
+        return 100 * (self.scores(model, captured).argmax(-1) == torch.as_tensor(labels)).float()
+
+
+def classifiers_of(
+    kind: str, models: Sequence[str], train: Any = None, *, schedule: Schedule | None = None, seed: int = 0, **options: Any
+) -> Classifiers:
+    """The classifiers of `models`.
+
+    Args:
+        kind: "probe", fitted to the feature of the labelled images `train`; "published", the checkpoint's own head.
+        schedule, seed: as in `fit_classifier`.
+        options: as in `capture`; the probes are fitted on its device, too.
+
+    Raises ValueError for another kind, and what `capture_each` and `fit_classifier` raise.
+    """
+    if kind not in ("probe", "published"):
+        raise ValueError(f"classifier is '{kind}'; choose 'probe' or 'published'")
+    if kind == "published":
+        return Classifiers(None)
+    captured, _ = capture_each(models, train, [Feature()], **options)
+    how = {"schedule": schedule, "seed": seed, "device": options.get("device")}
+    return Classifiers({model: fit_classifier(c["feature"], train.labels, **how) for model, c in captured.items()})

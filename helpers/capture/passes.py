@@ -1,0 +1,108 @@
+"""Passes of several models over the same images, under one or several conditions, with no more than one model in memory."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from helpers.capture.engine import Reducer, capture
+from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
+
+Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
+Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What `capture` kept of one model, by key, and what is needed to read it once the model is gone."""
+
+    tensors: dict[str, Tensor]
+    layout: TokenLayout
+    image_size: tuple[int, int]
+    parameters: int
+    depth: int
+    source: dict[str, Any]
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.tensors[key]
+
+    @property
+    def resolution(self) -> str:
+        """For figures, such as '224 x 224 px'."""
+        return f"{self.image_size[0]} x {self.image_size[1]} px"
+
+
+def backbones(names: Sequence[str], not_run: dict[str, str], **options: Any) -> Iterator[Backbone]:
+    """Each model, loaded when the one before is done with; `options` as in `load_backbone`.
+
+    In `not_run` stands in the end model -> reason for those whose weights cannot be had here. Raises ModelUnavailable where none
+    of them can.
+    """
+    for name in names:
+        try:
+            backbone = load_backbone(name, **options)
+        except ModelUnavailable as error:
+            not_run[name] = str(error)
+            continue
+        yield backbone
+    if names and len(not_run) == len({*names}):
+        raise ModelUnavailable("; ".join(not_run.values()))
+
+
+def capture_conditions(
+    names: Sequence[str],
+    images: Any,
+    reducers: Reducers,
+    conditions: Mapping[Hashable, Condition],
+    *,
+    image_size: int | None = None,
+    whole: bool = False,
+    **options: Any,
+) -> tuple[dict[Hashable, dict[str, Captured]], dict[str, str]]:
+    """`capture` for one model after another, each loaded once, under one condition after another.
+
+    Args:
+        reducers: what to keep, or a function of the model's name that says it.
+        conditions: name -> what changes the forward pass for as long as it lasts, such as an intervention; `nullcontext` for the
+            model as it is. One that returns None leaves its model out. The layout of what was kept is the one inside it.
+        image_size: side in pixels, rounded down to a multiple of the model's patch; its own size unless given.
+        whole: as in `load_backbone`.
+        options: as in `capture`.
+
+    Returns:
+        condition -> model -> what was kept, in the order of both, and model -> reason for those whose weights cannot be had here.
+
+    Raises ModelUnavailable where none can be had, and what `load_backbone` and `capture` raise.
+    """
+    passes: dict[Hashable, dict[str, Captured]] = {condition: {} for condition in conditions}
+    not_run: dict[str, str] = {}
+    for backbone in backbones(names, not_run, image_size=image_size, whole=whole, fit=True):
+        kept = reducers(backbone.name) if callable(reducers) else reducers
+        for condition, change in conditions.items():
+            if (intervention := change(backbone)) is None:
+                continue
+            with intervention:
+                passes[condition][backbone.name] = Captured(
+                    capture(backbone, images, kept, **options),
+                    backbone.layout,
+                    backbone.image_size,
+                    backbone.parameters,
+                    backbone.depth,
+                    backbone.describe(),
+                )
+    return passes, not_run
+
+
+def capture_each(
+    names: Sequence[str], images: Any, reducers: Reducers, *, intervention: Condition = nullcontext, **options: Any
+) -> tuple[dict[str, Captured], dict[str, str]]:
+    """`capture_conditions` under one condition: model -> what was kept, and model -> why it cannot be had here.
+
+    Raises ModelUnavailable also where no model is named.
+    """
+    if not names:
+        raise ModelUnavailable("no model was named; give at least one")
+    passes, not_run = capture_conditions(names, images, reducers, {"": intervention}, **options)
+    return passes[""], not_run

@@ -1,0 +1,164 @@
+"""interventions: context managers that change a forward pass for as long as they last, and then undo themselves.
+
+Each hooks the tokens that enter block 0, or the patches before they get their position, and sets the backbone's layout to what
+the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first. All are
+made with `intervention`, so that `capture_shards` knows inside of which its shards were made.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from helpers.models import Backbone
+
+INITS, MODES = ("zeros", "mean", "normal"), ("remove", "zero")
+MOST_REGISTERS = 1_000  # five times the patches of a usual model; attention takes memory with the square
+REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
+
+
+def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., AbstractContextManager[Backbone]]:
+    """What makes a context manager of `change(backbone, ...)`, and tells in `backbone.interventions` that it is active."""
+    managed, signature = contextmanager(change), inspect.signature(change)
+
+    @wraps(change)
+    @contextmanager
+    def manager(*args: Any, **options: Any) -> Iterator[Backbone]:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        backbone, arguments = given.args[0], {key: value for key, value in given.arguments.items() if key != "backbone"}
+        before = backbone.interventions
+        with managed(*args, **options):
+            backbone.interventions = (*before, (change.__name__, arguments))
+            try:
+                yield backbone
+            finally:
+                backbone.interventions = before
+
+    return manager
+
+
+@intervention
+def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0) -> Iterator[Backbone]:
+    """Append `count` untrained tokens after the patches of every image, before block 0 (in CLIP after ln_pre).
+
+    They are taken away again before final norm and pooling: a model that pools its patches pools nothing else, and the model
+    returns what it always does. SORTS (sections 7.5 and 7.6) adds its registers in this way and leaves the initialisation open.
+
+    Args:
+        count: number of tokens; 0 changes nothing, to the bit.
+        init: "zeros"; "mean", the mean of the image's own patch tokens at that place; "normal", drawn from N(0, 0.02^2), the same
+            for all images, where a larger count keeps the draws of a smaller one.
+        seed: of "normal".
+
+    Raises ValueError for a negative count, one above `MOST_REGISTERS`, or another init.
+    """
+    if count < 0:
+        raise ValueError(f"{count} registers cannot be appended; give 0 or more")
+    if count > MOST_REGISTERS:
+        raise ValueError(f"{count:,} registers cannot be appended; give at most {MOST_REGISTERS:,}")
+    if init not in INITS:
+        raise ValueError(f"init is '{init}'; choose one of {', '.join(INITS)}")
+    layout = backbone.layout
+    drawn = torch.from_numpy(np.random.default_rng(seed).normal(0, REGISTER_STD, (count, backbone.width)))
+
+    def append(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image more width"]:
+        if init == "normal":
+            token = drawn.to(x)
+        elif init == "mean":
+            token = layout.patch_tokens(x).mean(dim=1, keepdim=True)
+        else:
+            token = x.new_zeros(1)
+        return torch.cat([x, token.expand(len(x), count, backbone.width)], dim=1)
+
+    def take_away(x: Float[Tensor, "image more width"]) -> Float[Tensor, "image token width"]:
+        return x.narrow(1, 0, x.shape[1] - count)  # an inner intervention may have removed patches: count from the end
+
+    with backbone.change_input(append), backbone.change_output(take_away):
+        backbone.layout = layout.with_appended(count)
+        try:
+            yield backbone
+        finally:
+            backbone.layout = layout
+
+
+@intervention
+def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed: int = 0) -> Iterator[Backbone]:
+    """Drop a random share of the patches before block 0; [CLS], registers and appended tokens stay (SORTS, section 7.7).
+
+    Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th image of a capture gets the k-th
+    choice of the seed, whatever the batch size, and also where a batch passes again; outside of `capture` it is the k-th that
+    passes since entry. With one seed, the patches dropped at a higher rate include those dropped at a lower one, and appended
+    registers change nothing in the choice.
+
+    Args:
+        rate: share of the patches that are dropped, in [0, 1); 0 changes nothing, to the bit.
+        mode: "remove" takes them out of the sequence, and the layout has `kept`; "zero" sets them to the zero token, position
+            embedding included: the layout stays, and they are attended to (and pooled) like any other.
+
+    Raises ValueError for a rate outside [0, 1) or another mode.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"rate {rate} is not in [0, 1); give the share of the patches to drop")
+    if mode not in MODES:
+        raise ValueError(f"mode is '{mode}'; choose one of {', '.join(MODES)}")
+    layout, rng, drawn = backbone.layout, np.random.default_rng(seed), 0
+    kept = max(1, round((1 - rate) * layout.patches))
+    backbone.next_image = 0
+
+    def order() -> np.ndarray:
+        # One permutation an image: a single draw for the batch might not give the same numbers for another batch size.
+        nonlocal drawn
+        drawn += 1
+        return rng.permutation(layout.patches)
+
+    def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
+        nonlocal rng, drawn
+        if backbone.next_image < drawn:  # images that passed before: from the beginning, as a generator does not go back
+            rng, drawn = np.random.default_rng(seed), 0
+        while drawn < backbone.next_image:
+            order()
+        chosen = np.stack([order() < kept for _ in x])
+        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        layout.patch_tokens(keep, dim=1).copy_(torch.from_numpy(chosen))
+        return x[keep].unflatten(0, (len(x), -1)) if mode == "remove" else x.masked_fill(~keep[..., None], 0)
+
+    with backbone.change_input(drop):
+        if mode == "remove" and kept < layout.patches:  # all of them are still a grid
+            backbone.layout = layout.with_kept(kept)
+        try:
+            yield backbone
+        finally:
+            backbone.layout = layout
+
+
+@intervention
+def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " patch"]) -> Iterator[Backbone]:
+    """Give the patches position embeddings of other patches, while what they show stays where it is.
+
+    The difference of the two embeddings is added to the output of the patch embedding, so that no weight is touched; that output,
+    as `capture` sees it inside, holds the difference too.
+
+    Args:
+        sources: for each patch, row-major, the patch whose position embedding it gets; -1 gives it none (zeros). Where each gets
+            its own, nothing changes, to the bit.
+
+    Raises ValueError for another number of patches, for one that is not there, and for a model without position embedding.
+    """
+    own = backbone.patch_positions
+    sources = torch.as_tensor(sources, device=own.device)
+    if sources.shape != own.shape[:1] or sources.min() < -1 or sources.max() >= len(own):
+        raise ValueError(
+            f"{len(sources)} sources from {int(sources.min())} to {int(sources.max())} for the {len(own)} patches of "
+            f"'{backbone.name}'; give one for each, from 0 to {len(own) - 1}, or -1 for none"
+        )
+    given = own[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
+    moved = (given - own).unflatten(0, backbone.layout.grid)
+    with backbone.change_embedding(lambda x: x + moved.to(x)):
+        yield backbone

@@ -1,0 +1,346 @@
+"""The models that this project trained itself: their architecture from their recipe, their weights, and how they came to be.
+
+A model is two files: `NAME.safetensors`, whose metadata hold the recipe, and `NAME.json`, the record (recipe, history of the
+training, device, time, energy). Both lie in `helpers/weights` for the models that are shipped; 'scratch:PATH' reads any other.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from helpers.files import written_whole
+
+SHIPPED, FILE = "scratch-", "scratch:"
+PREFIXES = (SHIPPED, FILE)
+WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+# What the models expect; 1.0 shows them the whole image.
+DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
+INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
+# The range of a number in a recipe, where it is not 'at least 1' (whole numbers) or 'at least 0' (the others).
+_LEAST = {"registers": 0, "warmup": 0, "seed": 0}
+_SHARES = ("smoothing", "drop_path", "erase", "scale", "ema")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides a training. Two recipes that differ in `registers` alone give twins.
+
+    Attributes:
+        train, test: names of data sets, as `load_train_test` takes them; n_train, n_test: images of each.
+        image_size, patch_size: sides in pixels.
+        width, depth, heads: of the Vision Transformer; its MLPs are four times as wide.
+        registers: number of register tokens after [CLS].
+        pool: 'token' (the head reads [CLS]) or 'avg' (no [CLS]; it reads the mean of the patches).
+        steps, batch_size: length of the training.
+        lr, weight_decay, warmup: of AdamW; the learning rate rises over `warmup` steps, then falls towards 1 % along a cosine.
+        clip: largest gradient norm.
+        drop_path: rate of the last block; it rises linearly from 0 in the first.
+        mixup, cutmix, smoothing: strengths alpha, and label smoothing.
+        augment, erase: timm's name of a RandAugment policy, '' for none; probability of random erasing.
+        scale: smallest area of a random crop.
+        ema: decay of the average of the weights, which is what is measured and kept.
+        checkpoints: measurements along the training, the start and the end among them.
+        seed: of weights, order and augmentations.
+        objective: 'supervised', or 'self-distillation' with so many `prototypes`; then mixing and smoothing are not used.
+    """
+
+    train: str = "scenes"
+    test: str = "scenes"
+    n_train: int = 2000
+    n_test: int = 500
+    image_size: int = 64
+    patch_size: int = 8
+    width: int = 64
+    depth: int = 8
+    heads: int = 4
+    registers: int = 0
+    pool: str = "token"
+    steps: int = 2000
+    batch_size: int = 32
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    warmup: int = 100
+    clip: float = 1.0
+    drop_path: float = 0.0
+    mixup: float = 0.2
+    cutmix: float = 0.5
+    smoothing: float = 0.1
+    augment: str = "rand-m7-mstd0.5-inc1"
+    erase: float = 0.25
+    scale: float = 0.3
+    ema: float = 0.99
+    checkpoints: int = 11
+    seed: int = 0
+    objective: str = "supervised"
+    prototypes: int = 256
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where it cannot be trained."""
+        for field in fields(self):
+            value, least = getattr(self, field.name), _LEAST.get(field.name, int(field.type is int))
+            most = 1 if field.name in _SHARES else math.inf
+            if field.type is not str and not (least <= value <= most and value < math.inf):
+                raise ValueError(f"{field.name} is {value}; give at least {least}" + (" and at most 1" if most == 1 else ""))
+        for name, choices in (("pool", ("token", "avg")), ("objective", ("supervised", "self-distillation"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose {choices[0]!r} or {choices[1]!r}")
+        if self.image_size % self.patch_size or self.width % self.heads:
+            raise ValueError(
+                f"image size {self.image_size} must be a multiple of the patch size {self.patch_size}, "
+                f"and width {self.width} one of the number of heads {self.heads}"
+            )
+        if not 2 <= self.checkpoints <= self.steps + 1:
+            raise ValueError(f"{self.checkpoints} checkpoints of {self.steps} steps; take at least 2, and at most steps + 1")
+        if self.batch_size % 2:
+            raise ValueError(f"batch_size is {self.batch_size}; give an even number, since mixing takes images in pairs")
+
+
+def build(recipe: Recipe, classes: int) -> VisionTransformer:
+    """The untrained model of a recipe, seeded: twins with the same seed start equal to the bit in all that both have."""
+
+    def model(registers: int) -> VisionTransformer:
+        return VisionTransformer(
+            img_size=recipe.image_size, patch_size=recipe.patch_size, embed_dim=recipe.width, depth=recipe.depth,
+            num_heads=recipe.heads, num_classes=classes, reg_tokens=registers, class_token=recipe.pool == "token",
+            global_pool=recipe.pool, no_embed_class=True, drop_path_rate=recipe.drop_path,
+        )  # fmt: skip
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        common = model(0).state_dict()
+        twin = model(recipe.registers)
+        twin.load_state_dict(common, strict=False)
+        torch.manual_seed(recipe.seed + 1)  # [CLS] first, so that registers leave it as it is
+        for token in (twin.cls_token, twin.reg_token):
+            if token is not None:
+                nn.init.trunc_normal_(token, std=INIT_STD)
+    return twin
+
+
+def names() -> list[str]:
+    """The models that are shipped."""
+    return sorted(path.stem for path in WEIGHTS.glob(f"{SHIPPED}*.safetensors"))
+
+
+def name_of(label: str, registers: int, seed: int = 0) -> str:
+    """The name of a model trained by the preset `label`: 'scratch-reg4', 'scratch-gap-reg0-seed2'."""
+    return f"{SHIPPED}{'' if label == 'cpu' else f'{label}-'}reg{registers}{f'-seed{seed}' if seed else ''}"
+
+
+def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tuple[int, int], str]:
+    """(registers, seed) -> models trained like `name`, which itself has no registers: 'scratch-reg0', 'scratch-reg4-seed1', ...
+
+    Raises ValueError where `name` is not called like a model without registers, or a model of its family is not there.
+    """
+    head, mark, tail = name.rpartition("reg0")
+    if not name.startswith(PREFIXES) or not mark or tail not in ("", ".safetensors"):
+        raise ValueError(f"{name!r} names no family of trained models; give its member without registers, such as 'scratch-reg0'")
+    members = {
+        (count, seed): head + name_of("cpu", count, seed).removeprefix(SHIPPED) + tail
+        for seed, count in itertools.product(seeds, registers)
+    }
+    if missing := [member for member in members.values() if not path_of(member).is_file()]:
+        raise ValueError(
+            f"the weights of {missing[0]!r} are not there ({len(missing)} of {len(members)} in its family); "
+            "train it with `python -m helpers train`, or leave its number of registers or its seed out"
+        )
+    return members
+
+
+def path_of(name: str) -> Path:
+    """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if they are there."""
+    return Path(name.removeprefix(FILE)) if name.startswith(FILE) else WEIGHTS / f"{name}.safetensors"
+
+
+def save(path: Path, model: nn.Module, recipe: Recipe) -> None:
+    """Write the weights in float16, the recipe beside them in the file's metadata.
+
+    Raises ValueError where a weight is too large for float16.
+    """
+    weights = {name: value.detach().to("cpu", torch.float16).contiguous() for name, value in model.state_dict().items()}
+    if not all(value.isfinite().all() for value in weights.values()):
+        raise ValueError(f"a weight of {path.stem} is too large for float16; train with a lower lr")
+    with written_whole(path) as new:
+        new.write_bytes(to_bytes(weights, metadata={"recipe": json.dumps(asdict(recipe))}))
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write the record of a training (see `record`); numbers with six digits."""
+    with written_whole(path) as new:
+        new.write_text(json.dumps(_rounded(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(v) for key, v in value.items()}
+    return [_rounded(v) for v in value] if isinstance(value, list) else value
+
+
+def load(name: str) -> tuple[VisionTransformer, Recipe]:
+    """The model called `name` in float32, and its recipe.
+
+    Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote or its weights do not fit its recipe.
+    """
+    path = path_of(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model at {path}; train it with `python -m helpers train`")
+    try:
+        with safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get("recipe", "null")
+            weights = {key: file.get_tensor(key).float() for key in file.keys()}
+        if not isinstance(told := json.loads(text), dict):
+            raise ValueError("it has no recipe")
+        recipe = Recipe(**told)
+    except (SafetensorError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is not a checkpoint of this project ({error}); train it again") from None
+    model = build(recipe, classes=len(weights.get("head.bias", ())))
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split()).partition(": ")[2][:160]
+        raise ValueError(f"the weights of {path.name} do not fit the recipe in it ({reason}); train it again") from None
+    return model, recipe
+
+
+def record(name: str) -> dict[str, Any]:
+    """How a model came to be: `recipe`, `history` (one entry a checkpoint), `provenance`.
+
+    Raises FileNotFoundError, or ValueError where it is no record, or weights lie beside it that are not the ones it tells of.
+    """
+    path = path_of(name).with_suffix(".json")
+    data = _read(path)
+    weights = path.with_suffix(".safetensors")
+    if weights.is_file() and digest(weights) != data["provenance"]["weights"]:
+        raise ValueError(f"{path.name} does not tell of the weights beside it (another sha256); delete both and train again")
+    return data
+
+
+def records(label: str) -> dict[tuple[int, int], dict[str, Any]]:
+    """(registers, seed) -> record of each training of the preset `label` that is told of here, whether its weights are or not.
+
+    Raises ValueError where there is none.
+    """
+    found = {}
+    for path in WEIGHTS.glob(f"{name_of(label, 0).removesuffix('0')}*.json"):
+        recipe = (data := record(path.stem))["recipe"]
+        if path.stem == name_of(label, recipe["registers"], recipe["seed"]):
+            found[recipe["registers"], recipe["seed"]] = data
+    if not found:
+        raise ValueError(
+            f"no training of the preset {label!r} is recorded; run `python -m helpers train {label}`, or leave it out"
+        )
+    return dict(sorted(found.items()))
+
+
+def summary(told: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the `records` of one preset came to, one row for each number of registers.
+
+    'registers'; 'trainings', their number; over all their checkpoints but the untrained start, the largest 'outlier_images',
+    'norm_ratio' (last block) and 'norm_ratio_anywhere' (any block); 'accuracy', the mean at their ends.
+    """
+    rows = []
+    for registers in dict.fromkeys(count for count, _ in told):
+        histories = [record["history"] for (count, _), record in told.items() if count == registers]
+        entries = [entry for history in histories for entry in history[1:]]
+        rows.append({
+            "registers": registers,
+            "trainings": len(histories),
+            "outlier_images": max(entry["outlier_images"] for entry in entries),
+            "norm_ratio": max(entry["norm_ratio"][-1] for entry in entries),
+            "norm_ratio_anywhere": max(max(entry["norm_ratio"]) for entry in entries),
+            "accuracy": statistics.fmean(history[-1]["accuracy"] for history in histories),
+        })  # fmt: skip
+    return rows
+
+
+def changes(recipe: Mapping[str, Any]) -> str:
+    """What a recipe changes in the plain one, registers and seed aside: 'steps 6000, weight_decay 0.0'; '' for nothing."""
+    plain = asdict(Recipe())
+    differ = {key: value for key, value in recipe.items() if key not in ("registers", "seed") and plain.get(key) != value}
+    return ", ".join(f"{key} {value}" for key, value in differ.items())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        missing = {"recipe", "history", "provenance"} - set(data)
+        if missing or "weights" not in data["provenance"]:
+            raise ValueError(f"it has no {min(missing, default='sha256 of the weights')}")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is not the record of a training ({error}); delete it and train again") from None
+    return data
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def card(folder: Path) -> str:
+    """The model card, as Markdown, of all models trained into `folder`, from their records; '' where there is none."""
+    told = {path.stem: _read(path) for path in sorted(folder.glob(f"{SHIPPED}*.json"), key=lambda p: p.stem)}
+    if not told:
+        return ""
+    rows, commands = [], {}
+    for name, record in told.items():
+        recipe, last, made = record["recipe"], record["history"][-1], record["provenance"]
+        shipped = "yes" if (folder / f"{name}.safetensors").is_file() else "no"
+        numbers = (f"{last['accuracy']:.1f}", f"{100 * last['outlier_images']:.1f}", f"{made['wall_s'] / 60:.1f}")
+        about = (recipe["registers"], recipe["seed"], *numbers, f"{made['energy_wh']:.1f}", made["device"], shipped)
+        rows.append("| " + " | ".join(map(str, (f"`{name}`", *about))) + " |")
+        commands[made["command"]] = changes(recipe)
+    return _CARD.format(
+        recipe=", ".join(f"{key} {value}" for key, value in asdict(Recipe()).items() if key not in ("registers", "seed")),
+        commands="\n".join(f"- `{command}`: {differs or 'the recipe above'}" for command, differs in commands.items()),
+        rows="\n".join(rows),
+    )
+
+
+_CARD = """# Models trained by this project
+
+Small Vision Transformers that differ in nothing but the number of their registers: twins for the claims about trained registers.
+
+**Intended use.** To run those claims offline, on models whose training is known to the last step. They are far smaller than any
+model of the papers, and were trained for minutes on small pictures: what they show holds for them. They classify nothing but the
+pictures they were trained on, and are no features for other work.
+
+**Data.** Unless the commands below say otherwise, the procedural scenes of this project (`scenes`): made from a seed, ten
+classes, no photograph and no person in them. Test scenes are of the same series and were not trained on. The colour of a
+scene's objects tells its class, so an accuracy near 100 % is no achievement.
+
+**Recipe.** Supervised, in the manner of DeiT, with timm's AdamW, cosine schedule, RandAugment, random erasing, mixup, cutmix
+and averaged weights (`helpers/training/loop.py`): {recipe}.
+
+Twins with the same seed start equal to the bit in all but the registers, and see the same pictures in the same order with the
+same augmentations. The file holds the averaged weights in float16 and the recipe.
+
+**Commands.** What each changes in the recipe:
+
+{commands}
+
+**Results.** On the test images, at the end of the training. Accuracy is the head's; of a model trained without labels it is how
+often the nearest other image by the cosine of the features is of the same class. Outlier: a patch norm after the last block,
+before the final LayerNorm, above 3 x the median. Minutes are wall time, whatever else the machine did meanwhile, and the energy
+is an estimate from them; each NAME.json says how, with versions, device and the whole history. Weights that are not in the
+repository are made again by their command.
+
+| model | registers | seed | accuracy (%) | images with an outlier (%) | minutes | energy (Wh) | device | weights here |
+|---|---|---|---|---|---|---|---|---|
+{rows}
+
+Apache-2.0, as the project.
+"""

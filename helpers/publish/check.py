@@ -1,0 +1,195 @@
+"""Whether registry, notebooks, table of contents and published results agree, and whether the results are those of today's code;
+each disagreement is one line with its file."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from helpers.files import locked
+from helpers.publish import numbers
+from helpers.publish.parameters import checked, notebook_parameters, read_notebook
+from helpers.publish.registry import MIME, Claim, displayed, rejudge
+from helpers.publish.runs import CONTROLS, Project, git, inputs, read_result
+
+# A folder in a folder below the root; not after a word or a slash, where it is part of a name or of a web address, nor where a
+# Markdown link starts at the root of the book.
+_ABSOLUTE = re.compile(r"(?<![\w./~<>-])(?<!]\()/(?:[A-Za-z][\w.-]*/)+\w")
+
+
+def problems(project: Project) -> Iterator[str]:
+    """One line for each disagreement in the project. Raises ValueError where the registry or the contents are not valid."""
+    contents = _contents(project.root / "_toc.yml")
+    for claim in project.registry.claims.values():
+        if claim.notebook:
+            yield from _source(project, claim, contents)
+    listed = {claim.notebook for claim in project.registry.claims.values()}
+    for path in sorted(project.root.glob("notebooks/*/*.ipynb")):
+        if (name := path.relative_to(project.root).as_posix()) not in listed:
+            yield f"{name}: no claim of notebooks/claims.yml names this notebook"
+    for path in sorted(project.root.glob(f"notebooks/*/*{numbers.SUFFIX}")):
+        if not path.with_name(path.name.removesuffix(numbers.SUFFIX) + ".ipynb").is_file():
+            yield f"{path.relative_to(project.root).as_posix()}: there is no notebook beside it"
+    for entry in contents:
+        if entry.startswith("notebooks/") and f"{entry}.ipynb" not in listed:
+            yield f"_toc.yml: {entry} is not the notebook of any claim"
+    for path in project.results():
+        for problem in _result(project, path):
+            yield f"{path.relative_to(project.root).as_posix()}: {problem}"
+    for path in sorted(project.runs.glob("*/*.ipynb")):
+        name = path.relative_to(project.root).as_posix()
+        if _is_alone(path):
+            yield f"{name}: its result {path.stem}.json is missing beside it; run the claim again"
+        try:
+            if absolute_path(path):
+                yield f"{name}: contains an absolute path of the machine it ran on"
+        except ValueError as error:
+            yield f"{name}: {error}"
+
+
+def published(project: Project) -> list[Path]:
+    """The results of all runs but that on the controls, which every `make book` makes anew."""
+    return [path for path in project.results() if path.parent.name != CONTROLS]
+
+
+def history(project: Project) -> set[str] | None:
+    """The revisions up to today's; None where the whole history is not here: no git, or a shallow clone."""
+    if git(project.root, "rev-parse", "--is-shallow-repository") != "false":
+        return None
+    revisions = git(project.root, "rev-list", "HEAD")
+    return None if revisions is None else set(revisions.split())
+
+
+def outdated(project: Project, revisions: set[str] | None) -> Iterator[str]:
+    """One line for each published result that today's project would not give, or of which nobody can tell what gave it.
+
+    That is one with other `inputs`, made with local changes, or at a revision that is not among `revisions` (None: not checked).
+    Results that `problems` names are left to it.
+    """
+    for path in published(project):
+        try:
+            result = read_result(path)
+            reasons = list(_outdated(project, result, revisions))
+        except (OSError, ValueError):
+            continue
+        if reasons:
+            yield f"{path.relative_to(project.root).as_posix()}: {'; '.join(reasons)}"
+
+
+def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> Iterator[str]:
+    claim, made, parameters = project.registry[result["id"]], result["provenance"], result.get("parameters", {})
+    if (profile := claim.profiles.get(result["run"])) is not None:
+        # What a run is called it has to be; only on which device it was made is free.
+        parameters = {**claim.parameters, **profile, **{k: v for k, v in parameters.items() if k == "device"}}
+    if made.get("inputs") != inputs(project, claim.id, parameters):
+        yield "stale, made by other code, parameters or criterion"
+    if made.get("git_dirty"):
+        yield "made with local changes"
+    if revisions is not None and (revision := made.get("git_revision")) not in revisions:
+        yield f"made at revision {revision[:12]}, which the history does not have" if revision else "made at no known revision"
+
+
+def absolute_path(path: Path) -> bool:
+    """Whether the code or a text output of a notebook names a folder of one machine. Raises ValueError where it is none."""
+    for cell in read_notebook(path).cells:
+        texts = [cell.source]
+        for output in cell.get("outputs", ()):
+            data = [text for mime, text in output.get("data", {}).items() if mime in ("text/plain", "text/markdown")]
+            texts += [output.get("text", ""), *output.get("traceback", ()), *data]
+        if any(_ABSOLUTE.search(text) for text in texts):
+            return True
+    return False
+
+
+def _contents(path: Path) -> list[str]:
+    """Every `file` of the table of contents, without its suffix."""
+
+    def files(node: object) -> Iterator[str]:
+        if isinstance(node, Mapping):
+            yield from [str(node["file"]).removesuffix(".ipynb")] if "file" in node else []
+            node = list(node.values())
+        for child in node if isinstance(node, list) else ():
+            yield from files(child)
+
+    try:
+        return list(files(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except Exception as error:  # what YAML raises has no end of kinds
+        raise ValueError(f"{path.name}: not readable as YAML ({' '.join(str(error).split())}); restore it") from None
+
+
+def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str]:
+    """What is wrong between a claim's entry, its source notebook and its line in the table of contents."""
+    if claim.notebook.removesuffix(".ipynb") not in contents:
+        yield f"_toc.yml: no line for {claim.notebook}"
+    if not (project.root / claim.notebook).is_file():
+        yield f"{claim.notebook}: missing, although notebooks/claims.yml names it"
+        return
+    try:
+        defaults = notebook_parameters(project.source(claim.id))
+    except ValueError as error:
+        yield f"{claim.notebook}: {error}"
+        return
+    for name in sorted(defaults.keys() | claim.parameters.keys()):
+        here, there = defaults.get(name, "nothing"), claim.parameters.get(name, "nothing")
+        if here != there:
+            yield f"{claim.notebook}: parameter {name} is {here!r}, and {there!r} in notebooks/claims.yml"
+    for name, profile in claim.profiles.items():
+        try:
+            checked(claim.parameters, profile)
+        except ValueError as error:
+            yield f"notebooks/claims.yml: {claim.id}: profile {name!r}: {error}"
+    yield from _numbers(project.source(claim.id), claim)
+
+
+def _is_alone(notebook: Path) -> bool:
+    """Whether a published notebook has no result. Where it is being published just now, that is waited for."""
+    result = notebook.with_suffix(".json")
+    if result.is_file():
+        return False
+    with locked(notebook.parent):
+        return not result.is_file()
+
+
+def _numbers(path: Path, claim: Claim) -> list[str]:
+    """What is wrong with the numbers beside an executed source notebook. Where they are being stored now, that is waited for."""
+    if found := list(_other_numbers(path, claim)):
+        with locked(path.parent):  # between the two renames of `store_outputs` they differ
+            found = list(_other_numbers(path, claim))
+    return found
+
+
+def _other_numbers(path: Path, claim: Claim) -> Iterator[str]:
+    notebook, beside = read_notebook(path), numbers.beside(path)
+    if not beside.is_file() and not displayed(notebook, MIME):
+        return  # never executed
+    try:
+        stored, own = numbers.read(beside), numbers.renewed(beside, numbers.of_notebook(notebook, claim))
+    except (OSError, ValueError) as error:
+        yield f"{claim.notebook}: {error}"
+    else:
+        if numbers.text(stored) != own:
+            yield f"{claim.notebook}: {beside.name} holds other numbers; run `python -m helpers baselines {claim.id}`"
+
+
+def _result(project: Project, path: Path) -> Iterator[str]:
+    """What is wrong with one published result."""
+    try:
+        result = read_result(path)
+        project.source(result["id"])
+        for value in result["values"]:
+            for bound in ("value", "low", "high"):
+                if value[bound] is not None and not math.isfinite(value[bound]):
+                    yield f"{value['name']} of {value['model']}: {bound} is {value[bound]}; it must be finite or null"
+        now = rejudge(project.registry[result["id"]], result)
+        if now.verdict != result["verdict"]:
+            yield f"verdict {result['verdict']!r}, but its values now give {now.verdict!r} ({now.reason})"
+        stored = {v["model"]: v["verdict"] for v in result["verdicts"]}
+        for model, verdict in {v["model"]: v["verdict"] for v in now.verdicts}.items():
+            if stored.get(model) != verdict:
+                yield f"verdict {stored.get(model)!r} on {model}, but its values now give {verdict!r}"
+    except (OSError, ValueError) as error:
+        yield str(error)
+    except (KeyError, TypeError) as error:
+        yield f"not a readable result ({type(error).__name__}: {error}); run the claim again with --force"

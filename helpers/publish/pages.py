@@ -1,0 +1,438 @@
+"""The book's pages that depend on results, as Markdown: the scoreboard, the claims of each paper, one page for each run.
+
+Everything here turns stored results into text. `runs` is always run -> claim -> result as `<id>.json` holds it, without the
+controls; `calibration` is claim -> result on the controls. Links lead from the folder `book/`, unless a function says otherwise.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from helpers.publish.criteria import VERDICTS
+from helpers.publish.registry import Claim, Paper, Registry, Result, Value, inert
+from helpers.publish.runs import CONTROLS
+
+Runs = Mapping[str, Mapping[str, dict]]
+# The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
+CARBON, PUE = 0.37, 1.19
+BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the scoreboard: a claim in one run, or a claim without a result (`run` is None)."""
+
+    claim: Claim
+    run: str | None
+    data: dict
+
+    @property
+    def page(self) -> str:
+        """The HTML page that the row leads to."""
+        if self.run is None:
+            return f"claims/{self.claim.source.folder}.html#claim-{self.claim.id}"
+        if self.run == CONTROLS:
+            return f"../{Path(self.claim.notebook).with_suffix('.html')}"
+        return f"runs/{self.run}/{self.claim.id}.html"
+
+    @property
+    def measured(self) -> str:
+        """The values that the criterion looks at, a block for each model; or the reason why there are none. HTML."""
+        if self.run is None:
+            return _html(self.data["reason"])
+        criterion, values = self.claim.criterion, Result.from_json(self.claim, self.data).values
+        tests = (*criterion.applies, *criterion.tests, *criterion.needs)
+        blocks = []
+        for model in dict.fromkeys(value.model for value in values):
+            own = {value.name: value for value in values if value.model == model}
+            names = dict.fromkeys(test.value for test in tests if test.concerns(model) and test.value in own)
+            lines = [f"{_html(name)} {_html(own[name])}" for name in names]
+            blocks.append(f"<div class='model'><code>{_html(model)}</code><br>{'<br>'.join(lines)}</div>")
+        return "".join(blocks)
+
+
+def rows(registry: Registry, runs: Runs, calibration: Mapping[str, dict]) -> Iterator[Row]:
+    """A row for each claim and run, findings first; then one for each claim without a result."""
+    for run, results in runs.items():
+        yield from (Row(registry[id], run, data) for id, data in results.items())
+    for claim in registry.claims.values():
+        if any(claim.id in results for results in runs.values()):
+            continue
+        if claim.id in calibration and all(test.model for test in claim.criterion.tests):
+            # A claim about named controls and nothing else: its calibration is its result.
+            yield Row(claim, CONTROLS, calibration[claim.id])
+        else:
+            reason = claim.waiting or "No published run yet; calibrated on the controls."
+            yield Row(claim, None, {"verdict": "not run", "reason": reason})
+
+
+def scoreboard(rows: Iterable[Row], up: str = "") -> str:
+    """The rows as an HTML table, which `_static/scoreboard.js` makes sortable; `up` leads from the page to `book/`."""
+    lines = []
+    for row in rows:
+        cells = (
+            f"<a href='{up}{row.page}'>{row.claim.id}</a><br>{_html(row.claim.title)}",
+            _html(row.claim.paper),
+            _html(row.run or ""),
+            _html(row.claim.headline),
+            row.measured,
+            badge(row.data["verdict"], row.data["reason"]),
+        )
+        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Claim", "Paper", "Run", "Reported", "Measured", "Verdict"))
+    html = ["<div class='scoreboard-frame'><table class='scoreboard'>", f"<thead><tr>{head}</tr></thead>"]
+    return "\n".join(["```{raw} html", *html, "<tbody>", *lines, "</tbody></table></div>", "```"])
+
+
+def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> str:
+    """The verdict that each measurement found on each control, and the one expected where they differ."""
+    lines = []
+    for id, data in calibration.items():
+        found = Result.from_json(registry[id], data).calibration()
+        line = {"claim": f"[{id}](../{registry[id].notebook})"}
+        for control, (got, want) in found.items():
+            line[control] = badge(got) + ("" if got == want else f" but {want} was expected")
+        lines.append(line | {"in order": "yes" if all(got == want for got, want in found.values()) else "**no**"})
+    return _table(lines, str) if lines else "No claim has a notebook yet."
+
+
+def summary(rows: Sequence[Row], registry: Registry, runs: Runs) -> str:
+    """How many claims stand where, for the landing page."""
+    counts = Counter(row.data["verdict"] for row in rows)
+    measured = len({row.claim.id for row in rows if row.run})
+    named = ", ".join(f"[{run}](runs/{run}/index.md)" for run in runs)
+    return "\n\n".join([
+        f"The registry holds {len(registry.claims)} claims and experiments. {measured} of them have been measured.",
+        f"Published runs: {named or 'none yet'}.",
+        " · ".join(f"{badge(verdict)} {counts[verdict]}" for verdict in VERDICTS if counts[verdict]),
+    ])  # fmt: skip
+
+
+def claims_index(registry: Registry, runs: Runs) -> str:
+    """One line for each paper."""
+    lines = []
+    for paper in registry.papers.values():
+        own = [claim for claim in registry.claims.values() if claim.paper == paper.id]
+        measured = [claim for claim in own if any(claim.id in results for results in runs.values())]
+        lines.append({
+            "paper": f"[{paper.title}](claims/{paper.folder}.md)",
+            "claims": len(own),
+            "with a notebook": sum(claim.notebook is not None for claim in own),
+            "measured in a published run": len(measured),
+        })  # fmt: skip
+    return _table(lines, str)
+
+
+def paper_page(paper: Paper, registry: Registry, runs: Runs) -> str:
+    """Every claim of one paper, whether it has a notebook or not. Lies in `book/claims/`."""
+    source = f"{paper.authors} {{cite}}`{paper.bib}`." if paper.bib else "Questions that none of the papers asks."
+    parts = [f"# {paper.title}", source]
+    if paper.errors:
+        parts.append("Its [known errors](../deviations.md#known-errors-in-the-papers) are listed with the deviations.")
+    for claim in (claim for claim in registry.claims.values() if claim.paper == paper.id):
+        links = [f"[run {run}](../runs/{run}/{claim.id}.ipynb)" for run in runs if claim.id in runs[run]]
+        links += [f"[calibration](../../{claim.notebook})"] if claim.notebook else []
+        expected = "\n".join(f"- {control}: {badge(verdict)}" for control, verdict in claim.expected.items())
+        parts += [
+            f"(claim-{claim.id})=\n## {claim.id}",
+            f"Pages: {', '.join(links)}." if links else f"{badge('not run')} {claim.waiting}",
+            claim._repr_markdown_(),
+            f":::{{dropdown}} Expected verdict on each control\n{expected}\n:::",
+        ]
+    return "\n\n".join(parts)
+
+
+def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
+    """What was run, on which models and images, with which verdicts, and what could not be run. Lies in `book/runs/<run>/`."""
+    origins = [data["provenance"] for data in results.values()]
+    sources = _distinct(source for origin in origins for source in origin["sources"])
+    models = [_model(source) for source in sources if "weights_hash" in source]
+    images = [_images(source) for source in sources if "weights_hash" not in source]
+    datasets = _distinct(value["dataset"] for data in results.values() for value in data["values"] if value["dataset"])
+    not_run = {model: reason for data in results.values() for model, reason in data["not_run"].items()}
+    facts = {
+        "revision of the code": [
+            (o["git_revision"] or "unknown") + (" with local changes" if o["git_dirty"] else "") for o in origins
+        ],
+        "Python": [o["python"] for o in origins],
+        "packages": [", ".join(f"{name} {version}" for name, version in o["packages"].items()) for o in origins],
+        "device": [o["device"] for o in origins],
+        "seed": [o["seed"] for o in origins],
+        "started (UTC)": [min(o["started"] for o in origins)],
+        "time of all notebooks": [f"{sum(o['wall_s'] for o in origins):,.0f} s"],
+        "energy": [f"{sum(o['energy_wh'] for o in origins):.2g} Wh, {origins[0]['energy_assumption']}"],
+    }
+    parts = [
+        f"# Run {run}",
+        f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{inert(name)}`' for name in datasets)}.",
+        scoreboard([Row(registry[id], run, data) for id, data in results.items()], up="../../"),
+        f"## Models\n\n{_table(models)}",
+    ]
+    if images:
+        parts.append(f"## Images\n\n{_table(images)}")
+    if not_run:
+        lines = [{"model": f"`{model}`", "reason": reason} for model, reason in not_run.items()]
+        parts.append(f"## Not run\n\n{_table(lines)}")
+    lines = [{"what": name, "value": "; ".join(map(str, _distinct(values)))} for name, values in facts.items()]
+    parts += [
+        f"## Provenance\n\n{_table(lines)}",
+        f"The file of each result, `book/runs/{run}/<claim>.json`, holds all of this for its own claim.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _model(source: Mapping) -> dict[str, str]:
+    """A line of the table of models."""
+    return {
+        "model": f"`{source['name']}`",
+        "parameters": f"{source['parameters']:,}",
+        "image": " x ".join(map(str, source["image_size"])),
+        "patch": " x ".join(map(str, source["patch_size"])),
+        "SHA-256 of the weights": f"`{source['weights_hash']}`",
+    }
+
+
+def _images(source: Mapping) -> dict[str, str]:
+    """A line of the table of image sets."""
+    return {
+        "images": f"`{source['name']}`",
+        "number": f"{source['n']:,}",
+        "seed": source["seed"],
+        "SHA-256 of the list": f"`{source['digest']}`",
+        "not decoded": ", ".join(source["skipped"]) or "none",
+        "the same or the nearest on the Hub": f"`{source['hub']}`" if source["hub"] else "",
+    }
+
+
+def calibration_note(claim: Claim, runs: Runs) -> str:
+    """What a calibration page says of itself. Lies beside the source notebook."""
+    up = "../" * (len(Path(claim.notebook).parts) - 1)
+    links = ", ".join(f"[{run}]({up}book/runs/{run}/{claim.id}.ipynb)" for run in runs if claim.id in runs[run])
+    return (
+        ":::{note}\nThis is a calibration page: its models are controls, whose answers are known by construction.\n"
+        f"Findings on real weights: {links or 'none yet'}. [The claim in full](#claim-{claim.id}).\n:::"
+    )
+
+
+def finding_note(claim: Claim, run: str) -> str:
+    """What a page of findings says of itself. Lies in `book/runs/<run>/`."""
+    return (
+        f":::{{note}}\nThis page belongs to the run [{run}](index.md). The same measurement on models with known answers:\n"
+        f"[calibration](../../../{claim.notebook}). [The claim in full](#claim-{claim.id}).\n:::"
+    )
+
+
+def errors(registry: Registry) -> str:
+    """What the registry records as known errors, a table for each paper."""
+    tables = [f"### {paper.title}\n\n{_table(paper.errors, str)}" for paper in registry.papers.values() if paper.errors]
+    return "\n\n".join(tables) or "None is recorded yet."
+
+
+def model_card(card: str) -> str:
+    """The card of the trained models (helpers/models/trained.py) without its heading: the page has one."""
+    return card.partition("\n")[2].strip() or "No model has been trained here yet."
+
+
+def speed(benchmarks: Sequence[Mapping]) -> str:
+    """The benchmarks as one table: how fast each method is beside the plain forward pass of the same model."""
+    lines = []
+    for found in benchmarks:
+        for row in found["rows"]:
+            line = {"model": _setting(found), "method": row["method"]}
+            if row["ratio"] is None:
+                lines.append(line | {"speed relative to plain": f"not run: {row['reason']}"})
+                continue
+            low, high = row.get("quartiles", (None, None))
+            lines.append(line | {
+                "speed relative to plain": f"{row['ratio']:.3f}" + (f" [{low:.2f}, {high:.2f}]" if low else ""),
+                "images/s": row["images_per_s"],
+                "more memory (MB)": "not measured" if row["extra_mb"] is None else f"{row['extra_mb']:.0f}",
+                "share of plain's memory": _share(row["extra_mb"], found["plain_mb"]),
+                "largest deviation": f"{max(row['deviation'].values()):.0e}" if row.get("deviation") else "",
+                "version": row.get("version", ""),
+            })  # fmt: skip
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
+def bounds(benchmarks: Sequence[Mapping]) -> str:
+    """What bounds each benchmark, and where it was measured, as a table."""
+    lines = [{
+        "model": _setting(found),
+        "GFLOP an image": found["gflop_per_image"],
+        "share of a large matrix product": f"{found['share_of_ceiling']:.0%}",
+        "plain memory (MB)": "not measured" if found["plain_mb"] is None else f"{found['plain_mb']:.0f}",
+        "more memory with all images (MB)": found["extra_mb_of_all_images"],
+        "images": found["images"],
+        "photographs a core prepares in a second": found["loading"]["images_per_s"],
+        "cores that keep up": found["loading"]["cores"],
+        "device": f"{found['device']}, {found['threads']} threads, torch {found['versions']['torch']}",
+    } for found in benchmarks]  # fmt: skip
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
+def costs(benchmarks: Sequence[Mapping], images: Sequence[int] = (5_000, 50_000, 1_281_167)) -> str:
+    """What a capture of so many images costs at the measured speed, as a table."""
+    lines = []
+    for found in benchmarks:
+        rate = next(row["images_per_s"] for row in found["rows"] if row["method"] == "helpers")
+        for number in images:
+            hours = number / rate / 3600
+            kwh = hours * found["energy_kw"]
+            lines.append({
+                "model": _setting(found),
+                "images": f"{number:,}",
+                "images/s": rate,
+                "hours": _two_digits(hours),
+                "kWh": _two_digits(kwh),
+                "kg CO2": _two_digits(kwh * PUE * CARBON),
+                "device": found["device"],
+            })  # fmt: skip
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
+def ratios(benchmarks: Sequence[Mapping]) -> tuple[str, float, dict[str, list]]:
+    """For `figures.compared`: the label, the reference and, method by method, the speed in each benchmark."""
+    label = "speed relative to the plain forward pass"
+    return label, 1.0, _by_method(benchmarks, lambda found, row: (row["ratio"], *row["quartiles"]))
+
+
+def memory(benchmarks: Sequence[Mapping]) -> tuple[str, float, dict[str, list]]:
+    """The same for the memory beyond that of the plain pass, as a share of it."""
+    known = [found for found in benchmarks if found["plain_mb"] is not None]
+    label = "memory beyond that of the plain pass (share)"
+    return label, 0.1, _by_method(known, lambda found, row: (row["extra_mb"] / found["plain_mb"], None, None))
+
+
+def benchmark_figure(name: str) -> str:
+    """The figure of `ratios` ("speed") or of `memory`, with what it shows."""
+    alt, caption = {
+        "speed": (
+            "For each model, the speed of each method relative to the plain forward pass",
+            "Speed relative to the plain forward pass of the same model: 1 costs nothing, 0.5 takes twice as long. Median over "
+            "pairs of batches, with quartiles.",
+        ),
+        "memory": (
+            "For each model, the memory that each method needs beyond the plain forward pass",
+            "Peak memory beyond that of the plain forward pass, as a share of the latter with its weights. The dashed line is "
+            "the aim: a tenth.",
+        ),
+    }[name]
+    return f"```{{figure}} _static/bench-{name}.png\n:alt: {alt}\n\n{caption}\n```"
+
+
+def coverage(rows: Sequence[Mapping]) -> dict[str, list]:
+    """number of images -> how often the intervals of each estimator cover, in %, itself with an interval."""
+    cells: dict[str, list] = {}
+    for row in rows:
+        value = Value("coverage", row["case"], value=row["covered"], low=row["low"], high=row["high"], n=row["repetitions"])
+        cells.setdefault(f"{row['n']:,} images", []).append(value)
+    return cells
+
+
+def coverage_figure(rows: Sequence[Mapping]) -> str:
+    """The figure of `coverage`, with what it shows."""
+    covered = [row["covered"] for row in rows]
+    alt = f"The share of 95 % intervals that cover the truth lies between {min(covered):.1f} and {max(covered):.1f} %"
+    caption = (
+        "How often 95 % intervals cover the truth, by estimator and kind of images, in simulations; the small bars are intervals "
+        f"over these. The band runs from {BAND[0]} to {BAND[1]} %. To the right of it an interval is wider than it need be."
+    )
+    return f"```{{figure}} _static/coverage.png\n:alt: {alt}\n\n{caption}\n```"
+
+
+def _by_method(benchmarks: Sequence[Mapping], values: Callable[[Mapping, Mapping], tuple]) -> dict[str, list]:
+    """method -> a Value for each benchmark, None where it was not run there."""
+    names = [row["method"] for found in benchmarks for row in found["rows"] if row["method"] != "plain"]
+    cells: dict[str, list] = {name: [] for name in dict.fromkeys(names)}
+    for found in benchmarks:
+        rows = {row["method"]: row for row in found["rows"] if row["ratio"] is not None}
+        for name, own in cells.items():
+            if name not in rows:
+                own.append(None)
+                continue
+            value, low, high = values(found, rows[name])
+            own.append(Value(name="share", value=value, low=low, high=high, model=_setting(found)))
+    return cells
+
+
+def _setting(found: Mapping) -> str:
+    """A benchmark's model and image size, precision and device where they are not float32 and a CPU."""
+    precision = "" if found["dtype"] == "float32" else f", {found['dtype']}"
+    device = "" if found["device"].startswith("cpu") else f", {found['device']}"
+    return f"{found['model']}, {' x '.join(map(str, found['image_size']))} px{precision}{device}"
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,g}"
+
+
+def _share(part: float | None, whole: float | None) -> str:
+    return "" if part is None or whole is None else f"{part / whole:.0%}"
+
+
+def badge(verdict: str, reason: str = "") -> str:
+    """A verdict in its colour, as HTML."""
+    title = f" title='{_html(reason)}'" if reason else ""
+    return f"<span class='verdict {_html(verdict).replace(' ', '-')}'{title}>{_html(verdict)}</span>"
+
+
+def deviations(found: Mapping) -> str:
+    """What `portable.measure` found, as a table: by claim and setting, the largest deviation in units of its tolerance."""
+    names = [s["name"] for s in found["settings"] if any(s["name"] in of_claim for of_claim in found["deviations"].values())]
+    lines = []
+    for id, of_claim in found["deviations"].items():
+        name, worst = max(of_claim.items(), key=lambda one: one[1]["ratio"])
+        moved = f"`{worst['path']}`: {worst['stored']}, {worst['fresh']} ({name})" if worst["path"] else ""
+        lines.append({
+            "claim": f"`{id}`",
+            "largest": f"{worst['ratio']:.2g}",
+            "which number, stored and there": moved,
+            "numbers with a spread": found["spreads"].get(id, ""),
+            **{name: f"{of_claim[name]['ratio']:.2g}" if name in of_claim else "" for name in names},
+        })  # fmt: skip
+    text = _table(lines) if lines else "Nothing has been measured here yet."
+    left = [f"*{inert(s['name'])}* was not run: {inert(s['missing'])}." for s in found["settings"] if s["missing"]]
+    return "\n\n".join([text, *left])
+
+
+def verdict_distances(found: Mapping) -> str:
+    """What `portable.measure` found of the verdicts on controls, as a table."""
+    lines = [
+        {
+            "claim": f"`{id}`",
+            "control": control,
+            "expected": one["expected"],
+            "runs": one["runs"],
+            "other verdicts": len(one["changed"]),
+            "nearest (half-widths)": "no measured value decides"
+            if one["nearest"] is None
+            else f"{one['nearest']:.2f} ({one['setting']})",
+        }
+        for id, of_claim in found["verdicts"].items()
+        for control, one in of_claim.items()
+    ]
+    return _table(lines) if lines else "Nothing has been measured here yet."
+
+
+def _html(text: object) -> str:
+    """A text from data as one line of HTML that shows it."""
+    return escape(" ".join(str(text).split()))
+
+
+def _table(lines: Sequence[Mapping], shown: Callable[[object], str] = inert) -> str:
+    """A Markdown table with a column for every key; `shown` is `str` where the registry alone wrote the cells, in Markdown."""
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    cells = [names, ["---"] * len(names), *([line.get(name, "") for name in names] for line in lines)]
+    rows = ([" ".join(shown(cell).split()).replace("|", "\\|") for cell in line] for line in cells)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _distinct(items: Iterable) -> list:
+    """The items without repetitions, in order; they need not be hashable."""
+    found: list = []
+    for item in items:
+        if item not in found:
+            found.append(item)
+    return found

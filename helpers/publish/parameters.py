@@ -1,0 +1,120 @@
+"""A notebook's parameters: the defaults in its cell, the texts of the command line, and the check of one against the other.
+
+papermill itself only warns about an unknown parameter and takes any type, so both are refused here before anything runs.
+"""
+
+import ast
+import difflib
+import math
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+import nbformat
+import yaml
+
+# The least whole number that makes sense, by the name of a parameter; for the others their own code says so.
+LEAST = {"n": 1, "n_train": 1, "n_large": 1, "n_changed": 1, "n_examples": 1, "batch_size": 1, "large_size": 1, "seed": 0}
+SETS = ("dataset", "train_dataset", "examples", "more", "datasets")  # parameters that name data sets
+RULES = ("rule", "fixed_rule", "guard", "rules")  # parameters that are a rule for outliers, or a list of them
+
+
+def read_notebook(file: Path | BytesIO) -> nbformat.NotebookNode:
+    """The notebook at a path, or of a file's content. Raises ValueError where it is none."""
+    try:
+        return nbformat.read(file, 4)
+    except Exception as error:  # what nbformat raises of broken files has no end of kinds
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise ValueError(f"not a readable notebook ({reason[:100]}); restore it or run the claim again") from None
+
+
+def notebook_parameters(path: Path) -> dict:
+    """Names and values in the notebook's cell tagged `parameters`. Raises ValueError unless each line is `name = literal`."""
+    cells = [cell for cell in read_notebook(path).cells if "parameters" in cell.metadata.get("tags", ())]
+    if len(cells) != 1:
+        raise ValueError(f"{path.name}: {len(cells)} cells are tagged 'parameters'; tag exactly one")
+    try:
+        return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(cells[0].source).body}
+    except (AttributeError, ValueError, SyntaxError):
+        raise ValueError(f"{path.name}: its parameters cell may hold only lines of the form `name = literal`") from None
+
+
+def parse(name: str, text: str, default: object) -> object:
+    """The command line's `name=text` in the type of the parameter's default.
+
+    A list is given as `a,b` or `[a, b]`, and an empty text in it as ''; lists in a list as `[[a, b], [c, d]]`.
+    """
+    if isinstance(default, list) and not text.startswith("[["):
+        items = [item.strip() for item in text.strip("[] ").split(",")]
+        return [parse(name, item.strip(" '\""), default[0] if default else "") for item in items if item]
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(default, int | float | str):
+            return type(default)(text)
+        return yaml.safe_load(text)
+    except Exception:  # what YAML raises has no end of kinds
+        raise ValueError(f"parameter {name}={text}: expected {type(default).__name__}, as in its default {default!r}") from None
+
+
+def checked(defaults: Mapping, given: Mapping) -> dict:
+    """`defaults` with `given` in their place. Raises ValueError for an unknown name or a value of another type."""
+    for name, value in given.items():
+        if name not in defaults:
+            close = difflib.get_close_matches(name, defaults, n=1, cutoff=0)
+            raise ValueError(f"unknown parameter {name!r}" + (f"; did you mean {close[0]!r}?" if close else "; there are none"))
+        _check_type(name, value, defaults[name])
+    return {**defaults, **given}
+
+
+def check_values(parameters: Mapping, defaults: Mapping) -> None:
+    """Raise ValueError for a value of the right type that no notebook can work with."""
+    for name, value in parameters.items():
+        if name in LEAST and value < LEAST[name]:
+            raise ValueError(f"parameter {name}={value}: give at least {LEAST[name]}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"parameter {name}={value}: give a finite number")
+        if isinstance(value, list) and defaults[name] and not value:
+            raise ValueError(f"parameter {name} is empty; give at least one")
+    named = [(name, rule) for name in RULES if name in parameters for rule in _listed(parameters[name])]
+    if named:
+        import numpy as np  # here, since `list` and `check` need neither
+
+        from helpers.measures.norms import threshold
+
+        for name, rule in named:
+            try:
+                threshold(np.ones(1), rule)
+            except ValueError as error:
+                raise ValueError(f"parameter {name}: {error}") from None
+
+
+def data_sets(parameters: Mapping) -> list[str]:
+    """The data sets that parameters name, those that are switched off ('') aside.
+
+    Several are a list of [train, test, by], where `by` is a column or ''. Raises ValueError where they are given otherwise.
+    """
+    found = []
+    for name in SETS:
+        value = parameters.get(name, "")
+        if isinstance(value, str):
+            found.append(value)
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if not (isinstance(item, list) and len(item) == 3 and all(isinstance(part, str) for part in item) and all(item[:2])):
+                raise ValueError(f"parameter {name}: {item!r} is no data set; give each as [train, test, by], where by may be ''")
+            found += item[:2]
+    return [name for name in found if name]
+
+
+def _listed(value: object) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    fits = type(value) is type(default) or default is None or (isinstance(default, float) and type(value) is int)
+    if not fits:
+        raise ValueError(f"parameter {name}={value!r}: expected {type(default).__name__}, as in its default {default!r}")
+    if isinstance(default, list) and default:
+        for item in value:
+            _check_type(name, item, default[0])

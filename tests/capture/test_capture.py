@@ -1,0 +1,1008 @@
+"""capture against an unfused float64 forward pass written here, which uses no hook and none of helpers.backbone."""
+
+import copy
+import gc
+import inspect
+import os
+import signal
+from contextlib import contextmanager
+from functools import lru_cache, partial
+
+import numpy as np
+import open_clip
+import pytest
+import timm
+import torch
+from conftest import INTERVENTIONS
+from PIL import Image
+from timm.models.vision_transformer import VisionTransformer
+from torch.nn import functional as F
+
+from helpers.capture import (
+    QKV,
+    AttentionEntropy,
+    ClsAttention,
+    ClsParts,
+    ClsRenormalised,
+    ClsTokens,
+    Feature,
+    FinalTokens,
+    HighestToken,
+    MlpNeuronMax,
+    NeuronActivation,
+    OnPatches,
+    OnQKV,
+    Output,
+    PatchContributions,
+    PatchNorms,
+    Pooled,
+    QKVNorms,
+    Reducer,
+    SelectedPixels,
+    SelectedTokens,
+    TokenNorms,
+    capture,
+    capture_each,
+)
+from helpers.capture import engine as module
+from helpers.images import load_images
+from helpers.interventions import neurons as registers_module
+from helpers.interventions import tokens as interventions
+from helpers.models import CONTROL_DATA, ModelUnavailable, TokenLayout, load_backbone, wrap_timm
+from helpers.models.load import OpenClipBackbone
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 3, "num_classes": 5}
+NAMES = {
+    "vit": ("vit_tiny_patch16_224", 64),
+    "dinov2": ("vit_small_patch14_dinov2", 56),
+    "dinov2-reg4": ("vit_small_patch14_reg4_dinov2", (56, 42)),
+    "deit3": ("deit3_small_patch16_224", 64),
+    "deit-distilled": ("deit_tiny_distilled_patch16_224", 64),
+}
+KWARGS = {
+    "swiglu": {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": torch.nn.SiLU, "mlp_ratio": 6, "init_values": 1.0},
+    "qk-norm": {"qk_norm": True, "pre_norm": True, "dynamic_img_size": True},
+    "pooled": {"class_token": False, "global_pool": "avg", "reg_tokens": 1},
+}
+
+
+def randomise(model, seed=0):
+    """Weights that make sharp, varied attention, large activations and LayerScale gammas of one."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        noise = torch.randn(p.shape, generator=generator)
+        if "gamma" in name:
+            p.data.fill_(1.0)
+        elif p.dim() == 1 and name.endswith("weight"):
+            p.data.copy_(1 + 0.2 * noise)
+        elif p.dim() == 1 or "embed" in name or "token" in name:
+            p.data.copy_(0.5 * noise)
+        else:
+            p.data.copy_(1.5 * noise / p[0].numel() ** 0.5)
+    return model
+
+
+def build(kind):
+    if kind == "open_clip":
+        visual = open_clip.transformer.VisionTransformer(
+            image_size=32, patch_size=8, width=48, layers=3, heads=4, mlp_ratio=4.0, ls_init_value=1e-5, output_dim=16
+        )
+        return OpenClipBackbone(
+            "tiny-clip",
+            randomise(visual).eval().requires_grad_(False),
+            TokenLayout((4, 4)),
+            (32, 32),
+            (8, 8),
+            torch.zeros_like,
+            False,
+        )
+    if kind in NAMES:
+        name, size = NAMES[kind]
+        backbone = load_backbone(name, image_size=size, pretrained=False)
+    else:
+        model = VisionTransformer(**SMALL | KWARGS[kind]).eval().requires_grad_(False)
+        backbone = wrap_timm(kind, model, CONTROL_DATA, pretrained=False)
+    randomise(backbone.model)
+    return backbone
+
+
+@pytest.fixture(scope="module")  # so that the tests of one backbone follow one another
+def backbone(request):
+    return build(request.param)
+
+
+def pixels(backbone, n=3, seed=1):
+    return torch.randn(n, 3, *backbone.image_size, generator=torch.Generator().manual_seed(seed))
+
+
+def positions(backbone, n=3, k=4, seed=2):
+    """Patches of each image, other ones in every image, with a -1 in all rows but the first."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.stack([torch.randperm(backbone.layout.patches, generator=generator).narrow(0, 0, k) for _ in range(n)])
+    chosen.narrow(0, 1, n - 1).select(1, 1).fill_(-1)
+    return chosen
+
+
+every = pytest.mark.parametrize("backbone", [*NAMES, *KWARGS, "open_clip"], indirect=True)
+one_each = pytest.mark.parametrize("backbone", ["dinov2-reg4", "open_clip"], indirect=True)
+with_cls = pytest.mark.parametrize(
+    "backbone", [*NAMES, *(kind for kind in KWARGS if kind != "pooled"), "open_clip"], indirect=True
+)
+vit = pytest.mark.parametrize("backbone", ["vit"], indirect=True)
+
+
+def unchanged(tokens):
+    return tokens
+
+
+@lru_cache(maxsize=1)
+def reference(backbone, change=unchanged):
+    """The whole forward pass of `pixels(backbone)` in float64, after `change` of the tokens that enter the first block: a list
+    with one dict of everything a block computes, the patch embedding, and the model."""
+    m = copy.deepcopy(backbone.model).double()
+    x, blocks = pixels(backbone).double(), []
+    if isinstance(m, VisionTransformer):
+        embedded = m.patch_embed(x).flatten(1, -2)
+        x = m.norm_pre(m._pos_embed(m.patch_embed(x)))
+    else:
+        embedded = m.conv1(x).flatten(2).mT
+        x = m._embeds(x)
+    x = change(x)
+    for block in m.blocks if isinstance(m, VisionTransformer) else m.transformer.resblocks:
+        a = block.attn
+        if isinstance(m, VisionTransformer):
+            norm1, norm2, ls1, ls2, fc1, fc2 = block.norm1, block.norm2, block.ls1, block.ls2, block.mlp.fc1, block.mlp.fc2
+            weight, bias, project, q_norm, k_norm = a.qkv.weight, a.qkv.bias, a.proj, a.q_norm, a.k_norm
+        else:
+            norm1, norm2, ls1, ls2, fc1, fc2 = block.ln_1, block.ln_2, block.ls_1, block.ls_2, block.mlp.c_fc, block.mlp.c_proj
+            weight, bias, project = a.in_proj_weight, a.in_proj_bias, a.out_proj
+            q_norm = k_norm = torch.nn.Identity()
+        q, k, v = (t.unflatten(-1, (a.num_heads, -1)).transpose(1, 2) for t in (norm1(x) @ weight.T + bias).chunk(3, dim=-1))
+        q, k = q_norm(q), k_norm(k)
+        attention = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1)
+        x = x + ls1(project((attention @ v).transpose(1, 2).flatten(2)))
+        hidden = fc1(norm2(x))
+        if hidden.shape[-1] != fc2.in_features:  # SwiGLU, packed
+            gate, value = hidden.chunk(2, dim=-1)
+            hidden = F.silu(gate) * value
+        else:
+            hidden = F.gelu(hidden)
+        x = x + ls2(fc2(hidden))
+        blocks.append({"q": q, "k": k, "v": v, "attention": attention, "neurons": hidden, "residual": x})
+    return blocks, embedded, m
+
+
+def last(backbone, blocks, m):
+    """The last block's output after the final norm, and what the model makes of it: its feature and its output."""
+    x = blocks[-1]["residual"]
+    if backbone.family == "open_clip":
+        x = m.ln_post(x)
+        return x, x.select(1, 0) @ m.proj, x.select(1, 0) @ m.proj
+    if m.global_pool == "avg":
+        feature = m.fc_norm(x.narrow(1, backbone.layout.registers, backbone.layout.patches).mean(1))
+        return m.fc_norm(x), feature, m.head(feature)
+    x = m.norm(x)
+    output = m.head(x.select(1, 0))
+    return x, x.select(1, 0), (output + m.head_dist(x.select(1, 1))) / 2 if hasattr(m, "head_dist") else output
+
+
+def stack(blocks, key):
+    return torch.stack([block[key] for block in blocks], dim=1)
+
+
+def patches(backbone, x, dim):
+    return x.narrow(dim, x.shape[dim] - backbone.layout.patches, backbone.layout.patches)
+
+
+def assert_near(ours, theirs, bound=1e-5):
+    """Largest deviation, in units of the largest value where that is above one."""
+    assert ours.shape == theirs.shape and ours.dtype == torch.float32
+    deviation = ((ours.double() - theirs).abs().max() / max(1.0, theirs.abs().max().item())).item()
+    assert deviation < bound
+
+
+@every
+def test_residual_stream(backbone):
+    x = pixels(backbone)
+    got = capture(backbone, x, [PatchNorms(), TokenNorms(), FinalTokens()], batch_size=2)
+    blocks, _, _ = reference(backbone)
+    norms = stack(blocks, "residual").norm(dim=-1)
+    assert_near(got["token_norms"], norms)
+    assert_near(got["patch_norms"], patches(backbone, norms, -1))
+    assert_near(got["final_tokens"], blocks[-1]["residual"])
+
+
+@every
+def test_final_norm(backbone):
+    x = pixels(backbone)
+    blocks, _, m = reference(backbone)
+    assert_near(capture(backbone, x, [FinalTokens(norm=True)])["final_tokens"], last(backbone, blocks, m)[0])
+
+
+@every
+def test_feature_and_output(backbone):
+    x = pixels(backbone)
+    blocks, _, m = reference(backbone)
+    got = capture(backbone, x, [Feature(), Output()], batch_size=2)
+    _, feature, output = last(backbone, blocks, m)
+    assert_near(got["feature"], feature)
+    assert_near(got["output"], output)
+
+
+@with_cls
+@pytest.mark.parametrize("norm", [True, False])
+def test_pooled(backbone, norm):
+    x = pixels(backbone)
+    blocks, _, m = reference(backbone)
+    tokens = last(backbone, blocks, m)[0] if norm else blocks[-1]["residual"]
+    got = capture(backbone, x, [Pooled(norm=norm)], batch_size=2)
+    assert_near(got["cls"], tokens.select(1, 0))
+    assert_near(got["patch_mean"], patches(backbone, tokens, 1).mean(1))
+    registers = 4 if "reg4" in backbone.name else 0
+    assert got["registers"].shape == (3, registers, backbone.width)
+    torch.testing.assert_close(got["registers"].double(), tokens.narrow(1, 1, registers), rtol=1e-5, atol=1e-4)
+
+
+@every
+@pytest.mark.parametrize("norm", [True, False])
+def test_selected_tokens(backbone, norm):
+    x, chosen = pixels(backbone), positions(backbone)
+    blocks, _, m = reference(backbone)
+    tokens = patches(backbone, last(backbone, blocks, m)[0] if norm else blocks[-1]["residual"], 1)
+    nothing = torch.zeros(backbone.width, dtype=torch.float64)
+    expected = [[tokens[i, p] if p >= 0 else nothing for p in row] for i, row in enumerate(chosen.tolist())]
+    got = capture(backbone, x, [SelectedTokens(chosen, norm=norm)], batch_size=2)["tokens"]
+    assert_near(got, torch.stack([torch.stack(row) for row in expected]))
+    assert not got[1, 1].any() and got[0].any(dim=-1).all()
+
+
+@every
+def test_selected_pixels(backbone):
+    """Exactly the pixels that a crop of the picture holds."""
+    x, chosen = pixels(backbone), positions(backbone)
+    (height, width), columns = backbone.patch_size, backbone.layout.grid[1]
+    got = capture(backbone, x, [SelectedPixels(chosen)], batch_size=2)["pixels"]
+    assert got.shape == (3, 4, 3 * height * width)
+    for i, row in enumerate(chosen.tolist()):
+        for j, p in enumerate(row):
+            crop = x[i].narrow(1, p // columns * height, height).narrow(2, p % columns * width, width)
+            assert torch.equal(got[i, j], crop.flatten() if p >= 0 else torch.zeros(3 * height * width))
+
+
+def test_selected_pixels_of_oblong_patches():
+    """Six patches of 2 x 3 pixels in two rows; every pixel tells its channel, row and column."""
+    channel, row, column = torch.meshgrid(torch.arange(3), torch.arange(4), torch.arange(9), indexing="ij")
+    x = (100.0 * channel + 10 * row + column)[None]
+    (got,) = SelectedPixels(torch.tensor([[5, -1]])).reduce(x, TokenLayout((2, 3)))
+    green = [126, 127, 128, 136, 137, 138]  # rows 2 and 3, columns 6 to 8
+    assert got.tolist() == [[[*(g - 100 for g in green), *green, *(g + 100 for g in green)], [0.0] * 18]]
+
+
+def test_what_is_not_finite_elsewhere_leaves_none_at_zero():
+    x = torch.full((1, 5, 2), torch.inf)
+    assert SelectedTokens(torch.tensor([[-1]])).reduce(x, TokenLayout((2, 2)))[0].tolist() == [[[0.0, 0.0]]]
+
+
+@every
+def test_attention(backbone):
+    x = pixels(backbone)
+    blocks, _, _ = reference(backbone)
+    attention = stack(blocks, "attention")  # image, block, head, query, key
+    assert attention.max() > 3 / attention.shape[-1]  # far from uniform, else nothing is tested
+    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1)
+    got = capture(backbone, x, [AttentionEntropy()], batch_size=2)
+    assert_near(got["attention_entropy"], patches(backbone, entropy, -1).mean(dim=(2, 3)))
+    if backbone.layout.cls:
+        rows = attention.select(-2, 0)
+        assert_near(capture(backbone, x, [ClsAttention("all", heads="all")])["cls_attention"], rows)
+        assert_near(capture(backbone, x, [ClsAttention("all")])["cls_attention"], rows.mean(2))
+
+
+@every
+def test_queries_keys_values(backbone):
+    x = pixels(backbone)
+    blocks, _, _ = reference(backbone)
+    got = capture(backbone, x, [QKV("all"), QKVNorms("all")])
+    for key in "qkv":
+        whole = patches(backbone, stack(blocks, key), -2).transpose(2, 3).flatten(-2)
+        assert_near(got[key], whole)
+        assert_near(got[f"{key}_norms"], whole.norm(dim=-1))
+
+
+@every
+def test_a_function_of_queries_keys_or_values(backbone):
+    x = pixels(backbone)
+    blocks, _, _ = reference(backbone)
+    reducers = [OnQKV(part, lambda g: g, part, "all") for part in "qkv"]
+    got = capture(backbone, x, [*reducers, OnQKV("mean key", lambda g: g.mean(dim=(1, 2)))])
+    rows, columns = backbone.layout.grid
+    for part in "qkv":
+        whole = patches(backbone, stack(blocks, part), -2).transpose(2, 3).flatten(-2)
+        assert_near(got[part], whole.unflatten(2, (rows, columns)))
+    assert_near(got["mean key"], got["k"].select(1, -1).double().mean(dim=(1, 2)))
+
+
+@every
+def test_mlp_neurons(backbone):
+    x = pixels(backbone)
+    blocks, _, _ = reference(backbone)
+    neurons = patches(backbone, stack(blocks, "neurons"), -2)
+    largest = neurons.gather(-2, neurons.abs().argmax(dim=-2, keepdim=True)).squeeze(-2)
+    got = capture(backbone, x, [MlpNeuronMax()])["mlp_neuron_max"]
+    assert_near(got, largest)
+    if backbone.name == "swiglu":
+        assert (got < 0).any() and (got > 0).any()
+
+
+@every
+def test_one_neuron_at_each_patch(backbone):
+    x = pixels(backbone)
+    blocks, _, _ = reference(backbone)
+    neurons = patches(backbone, stack(blocks, "neurons"), -2)
+    got = capture(backbone, x, [NeuronActivation("first", 0, 7), NeuronActivation("last", -1, 7), NeuronActivation("next", 0, 8)])
+    assert_near(got["first"], neurons[:, 0, :, 7])
+    assert_near(got["last"], neurons[:, -1, :, 7])
+    assert_near(got["next"], neurons[:, 0, :, 8])
+    for unit in (-1, neurons.shape[-1]):
+        with pytest.raises(ValueError, match=rf"no neuron {unit} in block 1; choose from 0 to {neurons.shape[-1] - 1}"):
+            capture(backbone, x, [NeuronActivation("none", 1, unit)])
+
+
+def test_the_neuron_of_largest_magnitude_keeps_its_sign():
+    x = torch.tensor([[[9.0, -9.0], [1.0, -4.0], [-3.0, 2.0]]])  # [CLS], then two patches
+    assert MlpNeuronMax().reduce(x, TokenLayout((1, 2)))[0].tolist() == [[-3.0, -4.0]]
+
+
+@every
+def test_patches_as_a_grid(backbone):
+    x = pixels(backbone)
+    blocks, embedded, _ = reference(backbone)
+    got = capture(backbone, x, [OnPatches("first", lambda g: g), OnPatches("late", lambda g: g, at=-1)])
+    rows, columns = backbone.layout.grid
+    assert_near(got["first"], embedded.unflatten(1, (rows, columns)))
+    assert_near(got["late"], patches(backbone, blocks[-1]["residual"], 1).unflatten(1, (rows, columns)))
+    several = capture(backbone, x, [OnPatches("all", lambda g: g, at="all"), OnPatches("two", lambda g: g, at=(-1, 0))])
+    residual = patches(backbone, stack(blocks, "residual"), 2).unflatten(2, (rows, columns))
+    assert_near(several["all"], residual)
+    assert_near(several["two"], residual[:, [-1, 0]])
+
+
+def everything(backbone, n=3):
+    cls = [ClsAttention("all", heads="all"), Pooled()] if backbone.layout.cls else []
+    chosen = [SelectedTokens(positions(backbone, n)), SelectedPixels(positions(backbone, n, seed=3))]
+    model = [Feature(), Output(), OnPatches("grid", torch.sin, at="all"), OnQKV("keys", torch.sin, blocks="all"), *chosen, *cls]
+    return [PatchNorms(), TokenNorms(), AttentionEntropy(), FinalTokens(), QKV(), QKVNorms("all"), MlpNeuronMax(), *model]
+
+
+@every
+def test_a_batch_equals_its_images_one_by_one(backbone):
+    x = pixels(backbone, 5)
+    whole = capture(backbone, x, everything(backbone, 5), batch_size=5)
+    for size in (1, 2):
+        parts = capture(backbone, x, everything(backbone, 5), batch_size=size)
+        for key in whole:
+            torch.testing.assert_close(parts[key], whole[key], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(whole["patch_norms"][0], whole["patch_norms"][4])
+
+
+def hooks(model):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@every
+def test_outputs_are_unchanged_to_the_bit_and_no_hook_survives(backbone):
+    x, seen = pixels(backbone), []
+    with torch.inference_mode():
+        before = backbone(x)
+    handle = backbone.model.register_forward_hook(lambda _, __, output: seen.append(output.clone()))
+    capture(backbone, x, everything(backbone))
+    handle.remove()
+    assert torch.equal(seen[0], before)
+    assert hooks(backbone.model) == 0
+
+
+class Precision(Reducer):
+    point, keys, blocks = "attention", ("autocast",), -1
+
+    def reduce(self, x, layout):
+        return (torch.full(x.q.shape[:1], float(torch.is_autocast_enabled("cpu") or x.q.dtype != torch.float32)),)
+
+
+class Broken(Reducer):
+    point, keys, blocks = "residual", ("broken",), "all"
+
+    def reduce(self, x, layout):
+        raise RuntimeError("broken")
+
+
+@one_each
+def test_no_hook_survives_an_exception(backbone):
+    with pytest.raises(RuntimeError, match="broken"):
+        capture(backbone, pixels(backbone), [*everything(backbone), Broken()])
+    assert hooks(backbone.model) == 0
+
+
+@one_each
+def test_no_attention_matrix_outlives_its_block(backbone):
+    tokens, alive = backbone.layout.tokens, []
+    reference.cache_clear()  # it holds such matrices too
+
+    def count(_, __):
+        alive.extend(
+            o.shape
+            for o in gc.get_objects()
+            if type(o) is torch.Tensor and o.dim() == 4 and o.shape[-1] == tokens and o.shape[-2] >= backbone.layout.patches
+        )
+
+    handle = backbone.final_norm.register_forward_pre_hook(count)
+    capture(backbone, pixels(backbone), [AttentionEntropy(), ClsAttention("all")])
+    handle.remove()
+    assert alive == []
+
+
+def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    q, k = 3 * torch.randn(2, 3, 50, 16, generator=generator), 3 * torch.randn(2, 3, 57, 16, generator=generator)
+    softmax, largest = torch.Tensor.softmax, []
+
+    def watched(self, dim):
+        largest.append(self.numel())
+        return softmax(self, dim)
+
+    module._kernel("cpu")
+    monkeypatch.setattr(torch.Tensor, "softmax", watched)
+    fused = module._fused(q, k, 0.25)
+    assert largest == []
+    monkeypatch.setattr(module, "ROWS", 7 * 2 * 3 * 57)
+    for whole, rows in zip(fused, module._by_rows(q, k, 0.25), strict=True):
+        torch.testing.assert_close(whole, rows)
+    assert max(largest) == 7 * 2 * 3 * 57
+    logits = q.double() @ k.double().mT * 0.25
+    torch.testing.assert_close(fused[1].double(), logits.logsumexp(-1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(fused[0].double(), logits.softmax(-1) @ k.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("broken", ["missing", "other arguments", "other numbers"])
+def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypatch, broken):
+    """It is no public function of torch: another version may lack it, or mean another thing by it."""
+
+    class Ops:
+        if broken != "missing":
+
+            def _scaled_dot_product_flash_attention_for_cpu(self, q, k, v, scale):
+                if broken == "other arguments":
+                    raise TypeError("unexpected argument")
+                return q, (q @ k.mT * scale).logsumexp(-1) / 2
+
+    wanted = module._fused(q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25)
+    module._kernel.cache_clear()
+    monkeypatch.setattr(torch.ops, "aten", Ops())
+    try:
+        for got, want in zip(module._fused(q, k, 0.25), wanted, strict=True):
+            torch.testing.assert_close(got, want)
+    finally:
+        module._kernel.cache_clear()
+
+
+def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
+    backbone = build("vit")
+    for block in backbone.model.blocks:
+        block.attn.qkv.weight.data.zero_()
+        block.attn.qkv.bias.data.zero_()
+    got = capture(backbone, pixels(backbone), [AttentionEntropy(), ClsAttention()])
+    torch.testing.assert_close(got["attention_entropy"], torch.full((3, 12), np.log(17), dtype=torch.float32))
+    torch.testing.assert_close(got["cls_attention"], torch.full((3, 1, 17), 1 / 17))
+
+
+@one_each
+def test_bfloat16_is_close_and_leaves_the_weights_alone(backbone):
+    x, before = pixels(backbone), copy.deepcopy(backbone.model.state_dict())
+    reducers = [TokenNorms(), ClsAttention(), QKVNorms(), SelectedTokens(positions(backbone)), Feature(), Output()]
+    exact = capture(backbone, x, reducers)
+    rough = capture(backbone, x, [*reducers, Precision()], dtype=torch.bfloat16)
+    assert not rough.pop("autocast").any()  # what reducers compute, they compute in float32
+    assert not torch.equal(rough["token_norms"], exact["token_norms"])
+    for key in exact:
+        assert rough[key].dtype == torch.float32
+        assert (rough[key] - exact[key]).abs().max() < 0.1 * exact[key].abs().max()
+    assert all(torch.equal(before[key], value) for key, value in backbone.model.state_dict().items())
+
+
+@every
+def test_bfloat16_stays_within_its_bounds_of_float64(backbone):
+    """Norms within 1 % and entropy within 0.01 nats; attention, which lies in [0, 1], within 0.02."""
+    blocks, _, _ = reference(backbone)
+    chosen = [TokenNorms(), AttentionEntropy(), *([ClsAttention("all")] if backbone.layout.cls else [])]
+    got = capture(backbone, pixels(backbone), chosen, dtype=torch.bfloat16)
+    exact, rows = stack(blocks, "residual").norm(dim=-1), stack(blocks, "attention")
+    assert ((got["token_norms"] - exact) / exact).abs().max() < 0.01
+    entropy = torch.special.entr(patches(backbone, rows, -2)).sum(-1).mean((2, 3))
+    assert (got["attention_entropy"] - entropy).abs().max() < 0.01
+    if backbone.layout.cls:
+        assert (got["cls_attention"] - rows.select(-2, 0).mean(2)).abs().max() < 0.02
+
+
+@vit
+def test_which_blocks(backbone):
+    x = pixels(backbone)
+    whole = capture(backbone, x, [TokenNorms()])["token_norms"]
+    assert whole.shape == (3, 12, 17)
+    assert torch.equal(capture(backbone, x, [TokenNorms((-1, 0, 4))])["token_norms"], whole[:, [11, 0, 4]])
+    assert torch.equal(capture(backbone, x, [TokenNorms([2])])["token_norms"], whole[:, [2]])
+    assert torch.equal(capture(backbone, x, [TokenNorms(2)])["token_norms"], whole[:, 2])
+
+
+@vit
+def test_pil_images_are_preprocessed(backbone):
+    rng = np.random.default_rng(0)
+    images = [Image.fromarray(rng.integers(0, 256, (50, 70, 3), dtype=np.uint8)) for _ in range(3)]
+    ready = torch.stack([backbone.preprocess(image) for image in images])
+    norms = [capture(backbone, given, [PatchNorms()])["patch_norms"] for given in (images, ready)]
+    assert torch.equal(*norms)
+
+
+@vit
+def test_results_can_be_trained_on(backbone):
+    tokens = capture(backbone, pixels(backbone), [FinalTokens()])["final_tokens"]
+    probe = torch.nn.Linear(tokens.shape[-1], 1)
+    probe(tokens).sum().backward()
+    assert probe.weight.grad is not None and not tokens.is_inference() and tokens.device.type == "cpu"
+
+
+@contextmanager
+def two_more(backbone):
+    """Two tokens of tenths after the patches, taken away again before the model pools."""
+    layout = backbone.layout
+    handles = [
+        backbone.change_input(lambda x: F.pad(x, (0, 0, 0, 2), value=0.1)),
+        backbone.change_output(lambda x: x.narrow(1, 0, layout.tokens)),
+    ]
+    try:
+        backbone.layout = layout.with_appended(2)
+        yield backbone
+    finally:
+        backbone.layout = layout
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def five_left(backbone):
+    """Only the first five patches."""
+    layout = backbone.layout
+    handle = backbone.change_input(lambda x: x.narrow(1, 0, layout.prefix + 5))
+    try:
+        backbone.layout = layout.with_kept(5)
+        yield backbone
+    finally:
+        backbone.layout = layout
+        handle.remove()
+
+
+@every
+def test_tokens_appended_by_an_intervention(backbone):
+    x, chosen, layout = pixels(backbone), positions(backbone).clamp(min=0), backbone.layout
+    blocks, _, m = reference(backbone, lambda tokens: F.pad(tokens, (0, 0, 0, 2), value=0.1))
+    normed, residual = last(backbone, blocks, m)[0], stack(blocks, "residual")
+    reducers = [PatchNorms(), TokenNorms(), AttentionEntropy(), SelectedTokens(chosen), Feature(), Output()]
+    with two_more(backbone):
+        got = capture(backbone, x, [*reducers, *([Pooled(), ClsAttention("all")] if layout.cls else [])], batch_size=2)
+    start, count = layout.tokens - layout.patches, layout.patches
+    assert_near(got["token_norms"], residual.norm(dim=-1))
+    assert_near(got["patch_norms"], residual.norm(dim=-1).narrow(2, start, count))
+    tokens = normed.narrow(1, start, count)
+    assert_near(got["tokens"], torch.stack([tokens[i, chosen[i]] for i in range(3)]))
+    attention = stack(blocks, "attention")
+    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1).narrow(-1, start, count)
+    assert_near(got["attention_entropy"], entropy.mean(dim=(2, 3)))
+    if layout.cls:
+        assert_near(got["cls_attention"], attention.select(-2, 0).mean(2))
+        assert_near(got["cls"], normed.select(1, 0))
+        assert_near(got["patch_mean"], tokens.mean(1))
+        trained = normed.narrow(1, start - layout.registers, layout.registers)
+        assert_near(got["registers"], torch.cat([trained, normed.narrow(1, start + count, 2)], dim=1))
+    _, feature, output = last(backbone, blocks, m)
+    assert_near(got["feature"], feature)
+    assert_near(got["output"], output)
+    assert not torch.allclose(got["output"], capture(backbone, x, [Output()])["output"])
+
+
+@with_cls
+def test_patches_removed_by_an_intervention(backbone):
+    x, start = pixels(backbone), backbone.layout.prefix
+    blocks, _, m = reference(backbone, lambda tokens: tokens.narrow(1, 0, start + 5))
+    with five_left(backbone):
+        got = capture(backbone, x, [PatchNorms(), AttentionEntropy(), Pooled(), Output()])
+        for reducer in (SelectedTokens(positions(backbone).clamp(max=4)), OnPatches("a", abs, at=-1), OnQKV("b", abs)):
+            with pytest.raises(ValueError, match="5 of .* patches are left, which is no grid"):
+                capture(backbone, x, [reducer])
+    normed, _, output = last(backbone, blocks, m)
+    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1).narrow(2, start, 5))
+    attention = stack(blocks, "attention")
+    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1).narrow(-1, start, 5)
+    assert_near(got["attention_entropy"], entropy.mean(dim=(2, 3)))
+    assert_near(got["patch_mean"], normed.narrow(1, start, 5).mean(1))
+    assert_near(got["output"], output)
+    assert hooks(backbone.model) == 0
+
+
+class Dying:
+    """Images of which the third one kills whoever loads it."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Image.new("RGB", (64, 64), (60 * index, 0, 0))
+
+
+@vit
+def test_workers_load_the_same_images(backbone):
+    images = load_images("scenes", 5, seed=2)
+    one, two = (capture(backbone, images, [PatchNorms()], batch_size=2, workers=n) for n in (0, 2))
+    assert torch.equal(one["patch_norms"], two["patch_norms"])
+
+
+@vit
+def test_a_worker_that_dies_is_told(backbone):
+    with pytest.raises(RuntimeError, match="one of 1 processes that load images died.*take fewer workers, or 0"):
+        capture(backbone, Dying(), [PatchNorms()], batch_size=2, workers=1)
+    assert hooks(backbone.model) == 0
+
+
+@contextmanager
+def room_for(backbone, images, error):
+    """A memory that holds so many images, and the numbers of images that were tried."""
+    tried = []
+
+    def full(_, inputs):
+        tried.append(len(inputs[0]))
+        if len(inputs[0]) > images:
+            raise error
+
+    with backbone.blocks[1].register_forward_pre_hook(full):
+        yield tried
+
+
+@one_each
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_out_of_memory_halves_the_batch_and_goes_on(backbone, error):
+    x = pixels(backbone, 7)
+    chosen = [TokenNorms(), SelectedTokens(positions(backbone, 7))]
+    whole = capture(backbone, x, chosen)
+    with (
+        room_for(backbone, 2, error) as tried,
+        pytest.warns(UserWarning, match="do not fit into memory at once; going on") as said,
+    ):
+        got = capture(backbone, x, chosen, batch_size=5)
+    assert tried == [5, 3, 2, 2, 1, 2] and [str(w.message)[-1] for w in said] == ["3", "2"]
+    for key in whole:
+        torch.testing.assert_close(got[key], whole[key])
+
+
+def grid_mean(x):
+    return x.mean(dim=(1, 2))
+
+
+# An example of every reducer and intervention; the test below fails for one that is not here.
+REDUCERS = {
+    PatchNorms: lambda b: PatchNorms(),
+    TokenNorms: lambda b: TokenNorms(),
+    ClsAttention: lambda b: ClsAttention("all"),
+    AttentionEntropy: lambda b: AttentionEntropy(),
+    FinalTokens: lambda b: FinalTokens(),
+    Pooled: lambda b: Pooled(),
+    ClsTokens: lambda b: ClsTokens(),
+    HighestToken: lambda b: HighestToken(),
+    ClsParts: lambda b: ClsParts("all"),
+    ClsRenormalised: lambda b: ClsRenormalised("all"),
+    PatchContributions: lambda b: PatchContributions("all"),
+    Feature: lambda b: Feature(),
+    Output: lambda b: Output(),
+    SelectedTokens: lambda b: SelectedTokens(positions(b, 7)),
+    SelectedPixels: lambda b: SelectedPixels(positions(b, 7)),
+    QKVNorms: lambda b: QKVNorms("all"),
+    QKV: lambda b: QKV("all"),
+    OnQKV: lambda b: OnQKV("mean_key", grid_mean),
+    MlpNeuronMax: lambda b: MlpNeuronMax(),
+    NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
+    OnPatches: lambda b: OnPatches("mean", grid_mean),
+    registers_module._NeuronMeans: lambda b: registers_module._NeuronMeans(
+        0, torch.rand(7, b.layout.patches) < 0.2, "paper", True
+    ),
+}
+CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]
+
+
+def below(kind):
+    """Its subclasses in this project that can be made, those of subclasses too."""
+    for sub in kind.__subclasses__():
+        yield from below(sub)
+        if sub.__module__.startswith("helpers") and inspect.isfunction(sub.reduce) and sub.reduce is not Reducer.reduce:
+            yield sub
+
+
+def test_every_reducer_and_intervention_has_an_example():
+    assert set(below(Reducer)) == REDUCERS.keys()
+    managers = {
+        f
+        for m in (interventions, registers_module)
+        for f in vars(m).values()
+        if inspect.isfunction(f) and f.__module__ == m.__name__ and inspect.isgeneratorfunction(inspect.unwrap(f))
+    }
+    assert managers == INTERVENTIONS.keys()
+
+
+def out_of_memory_after_everything(backbone, images):
+    """The memory is full when all hooks of a pass have seen what they wait for."""
+
+    def full(_, inputs, output):
+        if len(inputs[0]) > images:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    return backbone.model.register_forward_hook(full)
+
+
+class Added:
+    """A summary that adds up what it gets."""
+
+    def __init__(self):
+        self.images, self.total = 0, 0.0
+
+    def update(self, values):
+        self.images, self.total = self.images + len(values), self.total + values.double().sum(0)
+
+
+@vit
+@pytest.mark.parametrize("kind", REDUCERS, ids=lambda kind: kind.__name__)
+def test_out_of_memory_counts_nothing_twice(backbone, kind):
+    """Every reducer gives the same, and tells a summary of each image once, when a batch has to pass again in parts."""
+    torch.manual_seed(0)
+    x, reducer = pixels(backbone, 7), REDUCERS[kind](backbone)
+    whole = capture(backbone, x, [reducer])
+    sums = {key: [Added()] for key in reducer.keys}
+    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
+        got = capture(backbone, x, [reducer], batch_size=5)
+    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
+        capture(backbone, x, [reducer], batch_size=5, into=sums)
+    for key, value in whole.items():
+        torch.testing.assert_close(got[key], value)
+        assert sums[key][0].images == 7
+        torch.testing.assert_close(sums[key][0].total, value.double().sum(0), rtol=1e-5, atol=1e-4)
+
+
+@vit
+@pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
+def test_out_of_memory_changes_no_intervention(backbone, change, arguments):
+    """Every intervention does to each image what it does without, when a batch has to pass again in parts."""
+    x, reducers = pixels(backbone, 7), [TokenNorms(), Output()]
+    with change(backbone, **arguments):
+        whole = capture(backbone, x, reducers)
+    with (
+        change(backbone, **arguments),
+        out_of_memory_after_everything(backbone, 2),
+        pytest.warns(UserWarning, match="do not fit"),
+    ):
+        got = capture(backbone, x, reducers, batch_size=5)
+    for key in whole:
+        torch.testing.assert_close(got[key], whole[key])
+
+
+@vit
+def test_one_image_that_does_not_fit(backbone):
+    with (
+        room_for(backbone, 0, torch.OutOfMemoryError()),
+        pytest.warns(UserWarning),
+        pytest.raises(MemoryError, match="64 x 64 px"),
+    ):
+        capture(backbone, pixels(backbone, 2), [PatchNorms()])
+    assert hooks(backbone.model) == 0
+
+
+@vit
+def test_another_error_of_the_model_is_its_own(backbone):
+    with room_for(backbone, 0, RuntimeError("shape mismatch")) as tried, pytest.raises(RuntimeError, match="shape mismatch"):
+        capture(backbone, pixels(backbone, 2), [PatchNorms()])
+    assert tried == [2]
+
+
+@vit
+def test_silent_when_stderr_is_no_terminal(backbone, capsys):
+    capture(backbone, pixels(backbone), [PatchNorms()])
+    assert capsys.readouterr() == ("", "")
+    capture(backbone, pixels(backbone), [PatchNorms()], progress=True)
+    assert "batch" in capsys.readouterr().err
+
+
+@vit
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"images": torch.zeros(2, 3, 224, 224)}, r"\(3, 224, 224\) do not fit \(3, 64, 64\) of 'vit_tiny_.*image_size"),
+        ({"images": torch.zeros(2, 3, 60, 60)}, r"multiple of its patch size \(16, 16\)"),
+        ({"images": torch.zeros(2, 3, 64, 64, dtype=torch.uint8)}, "pixels of type torch.uint8"),
+        ({"images": []}, "0 images in batches of 32"),
+        ({"batch_size": 0}, "2 images in batches of 0"),
+        ({"workers": -1}, "with -1 workers"),
+        ({"engine": "spark"}, "unknown engine 'spark'"),
+        ({"reducers": [PatchNorms((12,))]}, "no block 12 in 'vit_tiny_patch16_224'; choose 'all' or from -12 to 11"),
+        ({"reducers": [PatchNorms("last")]}, "no block 'l'"),
+        (
+            {"reducers": [PatchNorms(())]},
+            r"PatchNorms\(blocks=\(\)\) looks at no block of 'vit_tiny_.*; choose 'all' or from -12 to 11",
+        ),
+        ({"dtype": torch.float64}, "dtype torch.float64; choose torch.float32, torch.bfloat16 or torch.float16"),
+        ({"dtype": torch.int8}, "dtype torch.int8; choose"),
+        ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "two reducers return 'patch_norms'"),
+        ({"images": torch.full((2, 3, 64, 64), torch.nan)}, r"PatchNorms\(.*NaN or infinity in 'patch_norms' for images 0 to 1"),
+    ],
+)
+def test_bad_input(backbone, change, message):
+    arguments = {"images": torch.zeros(2, 3, 64, 64), "reducers": [PatchNorms()]} | change
+    with pytest.raises(ValueError, match=message):
+        capture(backbone, **arguments)
+    assert hooks(backbone.model) == 0
+
+
+@pytest.mark.parametrize("backbone", ["pooled"], indirect=True)
+def test_cls_attention_needs_cls(backbone):
+    for reducer in (ClsAttention(), Pooled()):
+        with pytest.raises(ValueError, match=r"no \[CLS\] token"):
+            capture(backbone, pixels(backbone), [reducer])
+
+
+@vit
+@pytest.mark.parametrize("reducer", [SelectedTokens, SelectedPixels])
+@pytest.mark.parametrize(
+    "positions, message",
+    [
+        (torch.zeros(2, 4, dtype=torch.int64), "positions for 2 images, but 3 images are captured"),
+        (torch.tensor([[0], [16], [1]]), "position 16 is not in the grid of 4 x 4 patches; choose from 0 to 15, or -1"),
+        (torch.tensor([[0], [-2], [1]]), "position -2 is not in the grid"),
+    ],
+)
+def test_positions_that_do_not_fit(backbone, reducer, positions, message):
+    with pytest.raises(ValueError, match=message):
+        capture(backbone, pixels(backbone), [reducer(positions)])
+    assert hooks(backbone.model) == 0
+
+
+@pytest.mark.parametrize("shape, dtype", [((3, 4), torch.bool), ((3, 4), torch.float32), ((3,), torch.int64)])
+def test_positions_are_indices(shape, dtype):
+    reducer = SelectedTokens(torch.zeros(3, 4, dtype=torch.int64))
+    object.__setattr__(reducer, "positions", torch.zeros(shape, dtype=dtype))  # past the check that only tests make
+    with pytest.raises(ValueError, match=f"positions are {dtype} .*; give patch indices"):
+        reducer.check(3, TokenLayout((4, 4)))
+
+
+def test_heads_are_mean_or_all():
+    with pytest.raises(ValueError, match="heads is 'max'"):
+        ClsAttention(heads="max")
+
+
+def test_part_is_queries_keys_or_values():
+    with pytest.raises(ValueError, match="part is 'kv'; choose 'q', 'k' or 'v'"):
+        OnQKV("both", torch.sin, part="kv")
+
+
+@vit
+def test_a_hook_that_never_fires_is_an_error(backbone, monkeypatch):
+    monkeypatch.setattr(backbone.blocks[5].mlp, "forward", lambda x: x)  # goes around fc2
+    with pytest.raises(ValueError, match=r"MlpNeuronMax\(blocks='all'\) saw nothing in blocks \[5\]"):
+        capture(backbone, pixels(backbone), [MlpNeuronMax()])
+
+
+@vit
+def test_watch_knows_its_points(backbone):
+    with pytest.raises(ValueError, match="unknown point 'logits'"):
+        backbone.watch("logits", 0, print)
+
+
+@vit
+def test_rows_do_not_depend_on_fused_attention(backbone):
+    """The same weights in a model built without fused attention: its own softmax, caught at attn_drop."""
+    x, rows = pixels(backbone), []
+    timm.layers.set_fused_attn(False)
+    try:
+        unfused = timm.create_model("vit_tiny_patch16_224", img_size=64).eval()
+    finally:
+        timm.layers.set_fused_attn(True)
+    unfused.load_state_dict(backbone.model.state_dict())
+    keep = partial(lambda _, __, output: rows.append(output.select(-2, 0)))
+    for block in unfused.blocks:
+        assert not block.attn.fused_attn
+        block.attn.attn_drop.register_forward_hook(keep)
+    with torch.inference_mode():
+        unfused(x)
+    assert_near(capture(backbone, x, [ClsAttention("all", heads="all")])["cls_attention"], torch.stack(rows, dim=1).double())
+
+
+def test_one_model_after_another(tmp_path, monkeypatch):
+    """capture_each equals capture model by model, names what cannot be had, and fits a size to the patch."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    images = load_images("scenes", 3, 0)
+    missing = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    captured, not_run = capture_each(["control-content", missing], images, [PatchNorms(blocks=(-1,))], image_size=250)
+    assert list(not_run) == [missing] and "cache" in not_run[missing]
+    for names, reason in (([missing], f"'{missing}' is not in the Hugging Face cache"), ([], "no model was named")):
+        with pytest.raises(ModelUnavailable, match=reason):
+            capture_each(names, images, [PatchNorms()])
+    ((name, found),) = captured.items()
+    backbone = load_backbone(name, image_size=240)
+    torch.testing.assert_close(found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"])
+    assert (found.layout, found.depth, found.parameters) == (backbone.layout, backbone.depth, backbone.parameters)
+    assert found.source == backbone.describe() and found.resolution == "240 x 240 px"
+
+
+def test_a_model_of_another_size_is_loaded_once(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(
+        module, "load_backbone", lambda *args, **options: loaded.append(load_backbone(*args, **options)) or loaded[-1]
+    )
+    names = ["control-clean", "scratch-reg0"]
+    captured, _ = capture_each(names, load_images("scenes", 1, 0), [PatchNorms()], image_size=70)
+    assert [backbone.name for backbone in loaded] == names
+    assert [c.image_size for c in captured.values()] == [(64, 64), (64, 64)]
+
+
+@vit
+def test_summaries_may_come_from_a_generator(backbone):
+    x, added = pixels(backbone, 5), [Added(), Added()]
+    capture(backbone, x, [PatchNorms()], into={"patch_norms": (one for one in added)}, batch_size=2)
+    assert [one.images for one in added] == [5, 5]
+
+
+def test_every_model_has_reducers_and_an_intervention_of_its_own():
+    images, names = load_images("scenes", 2, 0), ["control-registers", "control-clean"]
+    of = {"control-registers": [Pooled(), TokenNorms(-1)], "control-clean": [TokenNorms(0)]}
+    captured, _ = capture_each(names, images, of.get, image_size=64, intervention=two_more)
+    for name, registers in zip(names, (4, 0), strict=True):
+        backbone = load_backbone(name, image_size=64)
+        with two_more(backbone):
+            expected = capture(backbone, images, of[name])
+        assert captured[name].layout == TokenLayout((4, 4), registers=registers, appended=2)
+        assert captured[name].tensors.keys() == expected.keys()
+        assert all(torch.equal(captured[name][key], value) for key, value in expected.items())
+    assert captured["control-registers"]["registers"].shape == (2, 6, 64)
+
+
+def test_an_intervention_ends_with_an_exception():
+    ended = []
+
+    @contextmanager
+    def watched(backbone):
+        try:
+            yield
+        finally:
+            ended.append(backbone.name)
+
+    with pytest.raises(ValueError, match="no block 6"):
+        capture_each(["control-clean"], load_images("scenes", 1, 0), [PatchNorms(6)], intervention=watched)
+    assert ended == ["control-clean"]
+
+
+@pytest.mark.parametrize("image_size", [None, 64])
+def test_the_whole_of_an_image(image_size):
+    """A frame at the edge of an oblong picture reaches every border patch, and only those, where nothing is cropped away."""
+    picture = np.zeros((100, 300, 3), dtype=np.uint8)
+    picture[5:-5, 15:-15] = 255
+    pick = [OnPatches("colour", lambda grid: grid, at="embedding")]
+    load = partial(capture_each, ["control-clean"], [Image.fromarray(picture)], pick, image_size=image_size)
+    whole, cropped = (load(whole=value)[0]["control-clean"]["colour"][0] for value in (True, False))
+    inner = whole[1:-1, 1:-1].flatten(0, 1)
+    torch.testing.assert_close(inner, inner.narrow(0, 0, 1).expand_as(inner))
+    border = torch.cat([whole[0], whole[-1], whole[:, 0], whole[:, -1]])
+    assert ((border - inner[0]).norm(dim=-1) > 0.1).all()
+    torch.testing.assert_close(cropped[1:-1, 0], cropped[1:-1, 1])  # the recipe cuts the left and the right away
+
+
+def test_the_highest_token_is_the_first_of_those_that_rounding_alone_tells_apart():
+    x = torch.zeros(2, 6, 4)
+    x[:, :, 0] = torch.tensor([[1, 5, 5 * (1 + 1e-5), 5 * (1 - 1e-5), 2, 5], [1, 5, 5.01, 5, 2, 5]])
+    _, _, index = HighestToken().reduce((x, x), TokenLayout((1, 5)))
+    assert index.tolist() == [1, 2]

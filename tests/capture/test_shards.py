@@ -1,0 +1,289 @@
+"""Shards hold what one capture would return, and are mended by the same call."""
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+import torch
+from conftest import INTERVENTIONS
+
+from helpers.capture import ClsAttention, FinalTokens, OnPatches, Output, PatchNorms, SelectedTokens, Shards, capture_shards
+from helpers.capture import capture as plain
+from helpers.capture import shards as module
+from helpers.files import locked
+from helpers.images import load_images
+from helpers.interventions import dropped_patches
+from helpers.models import load_backbone
+
+REDUCERS = [PatchNorms(), ClsAttention("all"), FinalTokens()]
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return load_backbone("control-clean")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return load_images("scenes", 5, seed=1)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The numbers of images of each capture."""
+    calls = []
+
+    def capture(backbone, images, *rest, **options):
+        calls.append(len(images))
+        return plain(backbone, images, *rest, **options)
+
+    monkeypatch.setattr(module, "capture", capture)
+    return calls
+
+
+def test_together_they_are_one_capture(tmp_path, backbone, images):
+    shards = capture_shards(tmp_path / "new" / "folder", backbone, images, REDUCERS, size=2, batch_size=2)
+    assert len(shards) == 3 and [len(part["patch_norms"]) for part in shards] == [2, 2, 1]
+    whole = plain(backbone, images, REDUCERS, batch_size=2)
+    for key, value in whole.items():
+        assert torch.equal(torch.cat([part[key] for part in shards]), value)
+    again = Shards(tmp_path / "new" / "folder")
+    assert again.images == 5 and torch.equal(again.read(2)["final_tokens"], whole["final_tokens"][4:])
+
+
+def test_positions_go_with_their_images(tmp_path, backbone):
+    pixels, positions = torch.rand(5, 3, 224, 224), torch.arange(5)[:, None]
+    shards = capture_shards(tmp_path, backbone, pixels, [SelectedTokens(positions)], size=2)
+    whole = plain(backbone, pixels, [SelectedTokens(positions)])["tokens"]
+    torch.testing.assert_close(torch.cat([part["tokens"] for part in shards]), whole)
+
+
+def test_what_is_there_is_kept_and_what_is_damaged_made_again(tmp_path, backbone, images, counted):
+    made = capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    wanted = made.read(1)
+    damaged, missing = tmp_path / made.name(1), tmp_path / made.name(2)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    missing.unlink()
+    for index in (1, 2):
+        with pytest.raises(ValueError, match="missing or damaged; the same call"):
+            made.read(index)
+    counted.clear()
+    mended = capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert counted == [2, 1]
+    assert torch.equal(mended.read(1)["final_tokens"], wanted["final_tokens"])
+    capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert counted == [2, 1]
+
+
+def test_an_interrupted_capture_goes_on(tmp_path, backbone, images, counted, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        write = Shards.write
+        patch.setattr(Shards, "write", lambda self, index, data: write(self, index, data) if index == 0 else stop())
+        with pytest.raises(KeyboardInterrupt):
+            capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", "shards.json"]
+    counted.clear()
+    assert len(list(capture_shards(tmp_path, backbone, images, REDUCERS, size=2))) == 3
+    assert counted == [2, 1]
+
+
+def test_a_full_disk_leaves_no_half_shard(tmp_path, backbone, images, monkeypatch):
+    write_bytes = Path.write_bytes
+
+    def full(path, data):
+        if "000001" in path.name:
+            write_bytes(path, data[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_bytes(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match=r"disk is full: shard 2 of 3 \(\d+ MB\) does not fit; the 1 before it are whole"):
+            capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", "shards.json"]
+    assert len(list(capture_shards(tmp_path, backbone, images, REDUCERS, size=2))) == 3
+
+
+@pytest.mark.parametrize(
+    "change, differs",
+    [
+        ({"size": 3}, "images a shard"),
+        ({"dtype": torch.bfloat16}, "dtype"),
+        ({"reducers": [PatchNorms((-1,))]}, "keep"),
+        ({"images": load_images("scenes", 5, seed=2)}, "images"),
+        ({"backbone": load_backbone("control-content")}, "model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_capture_is_refused(tmp_path, backbone, images, change, differs):
+    call = {"backbone": backbone, "images": images, "reducers": [PatchNorms()], "size": 5}
+    capture_shards(tmp_path, **call)
+    with pytest.raises(ValueError, match=rf"something else \({differs}\); choose another folder"):
+        capture_shards(tmp_path, **call | change)
+
+
+TWICE = 2
+
+
+def closing_over(factor):
+    return lambda x: x.mean(dim=(1, 2)) * factor
+
+
+def scaled(x, by=1.0, within=None):
+    return (x * by).mean(dim=(1, 2))
+
+
+def of_grid(function):
+    return [OnPatches("a", function, -1)]
+
+
+def twice(x):
+    return x.mean(dim=(1, 2)) * TWICE
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        (lambda x: x.mean(dim=(1, 2)), lambda x: x.amax(dim=(1, 2))),
+        (lambda x: x.mean(dim=(1, 2)) * 2, lambda x: x.mean(dim=(1, 2)) * 3),
+        (partial(scaled, by=2.0), partial(scaled, by=3.0)),
+        (partial(scaled, within=torch.zeros(2)), partial(scaled, within=torch.ones(2))),
+        ((lambda x, by=1: x.mean(dim=(1, 2)) * by), (lambda x, by=2: x.mean(dim=(1, 2)) * by)),
+        (closing_over(1), closing_over(2)),
+        (lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 1), lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 2)),
+    ],
+    ids=["code", "constant", "partial", "tensor", "default", "closure", "inner"],
+)
+def test_a_function_is_known_by_what_it_does(tmp_path, backbone, counted, first, second):
+    x = torch.rand(2, 3, 224, 224)
+    capture_shards(tmp_path, backbone, x, of_grid(first))
+    with pytest.raises(ValueError, match=r"something else \(keep\)"):
+        capture_shards(tmp_path, backbone, x, of_grid(second))
+    counted.clear()
+    capture_shards(tmp_path, backbone, x, of_grid(copied(first)))
+    assert counted == []
+
+
+def copied(function):
+    """The same function as another process would have it."""
+    if isinstance(function, partial):
+        return partial(copied(function.func), **function.keywords)
+    if function.__closure__:
+        return function
+    return FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+
+
+def test_what_a_function_reads_from_its_module_counts(tmp_path, backbone, monkeypatch):
+    x = torch.rand(2, 3, 224, 224)
+    capture_shards(tmp_path, backbone, x, of_grid(twice))
+    capture_shards(tmp_path, backbone, x, of_grid(twice))
+    monkeypatch.setitem(twice.__globals__, "TWICE", 3)
+    with pytest.raises(ValueError, match=r"something else \(keep\)"):
+        capture_shards(tmp_path, backbone, x, of_grid(twice))
+
+
+def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
+    code = (
+        "import torch; from functools import partial; from helpers.capture import OnQKV; from helpers.measures.discovery import "
+        "lost_boxes; from helpers.shards import _describe; print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
+    )
+    told = []
+    for seed in "12":
+        options = {"capture_output": True, "text": True, "check": True, "env": os.environ | {"PYTHONHASHSEED": seed}}
+        told.append(subprocess.run([sys.executable, "-c", code], **options).stdout)
+    assert told[0] == told[1] and "0x" not in told[0]
+
+
+def test_an_object_that_cannot_be_told_apart_is_refused(tmp_path, backbone):
+    class Scale:
+        def __call__(self, x):
+            return x
+
+    with pytest.raises(ValueError, match="Scale.* cannot be told from another.*; give a function"):
+        capture_shards(tmp_path, backbone, torch.rand(2, 3, 224, 224), of_grid(Scale()))
+
+
+def test_a_reducer_of_ones_own_is_known_by_what_it_does(tmp_path, backbone):
+    class First(PatchNorms):
+        def reduce(self, x, layout):
+            return (super().reduce(x, layout)[0] * 1,)
+
+    class Second(PatchNorms):
+        def reduce(self, x, layout):
+            return (super().reduce(x, layout)[0] * 2,)
+
+    Second.__name__, Second.__qualname__ = First.__name__, First.__qualname__
+    x = torch.rand(2, 3, 224, 224)
+    capture_shards(tmp_path, backbone, x, [First()])
+    with pytest.raises(ValueError, match=r"something else \(keep\)"):
+        capture_shards(tmp_path, backbone, x, [Second()])
+
+
+@pytest.mark.parametrize("change, examples", INTERVENTIONS.items(), ids=lambda x: getattr(x, "__name__", ""))
+def test_shards_made_inside_an_intervention_are_others(tmp_path, backbone, change, examples):
+    x, small = torch.rand(3, 3, 64, 64), load_backbone("control-clean", image_size=64)
+    plain_shards = capture_shards(tmp_path / "plain", small, x, [Output()])
+    for i, arguments in enumerate(examples):
+        with change(small, **arguments):
+            with pytest.raises(ValueError, match=r"something else \(interventions\)"):
+                capture_shards(plain_shards.folder, small, x, [Output()])
+            capture_shards(tmp_path / str(i), small, x, [Output()])
+            capture_shards(tmp_path / str(i), small, x, [Output()])
+        with pytest.raises(ValueError, match=r"something else \(interventions\)"):
+            capture_shards(tmp_path / str(i), small, x, [Output()])
+    assert small.interventions == ()
+
+
+def test_dropped_patches_are_those_of_one_capture(tmp_path, images):
+    small = load_backbone("control-content", image_size=64)
+    with dropped_patches(small, 0.5, "zero"):
+        whole = plain(small, images, [FinalTokens()])["final_tokens"]
+    for _ in range(2):
+        with dropped_patches(small, 0.5, "zero"):
+            shards = capture_shards(tmp_path, small, images, [FinalTokens()], size=2)
+        torch.testing.assert_close(torch.cat([part["final_tokens"] for part in shards]), whole)
+        (tmp_path / shards.name(1)).unlink()  # it is made again, alone
+
+
+def test_a_folder_is_for_one_capture_at_a_time(tmp_path, backbone, images):
+    """Each writes the whole list: what the other has made since would not be in it."""
+    made = capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2)
+    (tmp_path / made.name(1)).unlink()
+    with locked(tmp_path):
+        with pytest.raises(BlockingIOError, match="another process captures into .* just now; wait for it, or choose another"):
+            capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2)
+        assert len(Shards(tmp_path).read(0)["patch_norms"]) == 2  # which may be read meanwhile
+    assert len(list(capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2))) == 3
+
+
+def test_bad_input(tmp_path, backbone, images):
+    with pytest.raises(FileNotFoundError, match="holds no shards.json"):
+        Shards(tmp_path)
+    with pytest.raises(ValueError, match="0 images a shard"):
+        capture_shards(tmp_path, backbone, images, REDUCERS, size=0)
+
+
+def test_the_list_tells_what_was_captured(tmp_path, backbone, images):
+    capture_shards(tmp_path, backbone, images, [PatchNorms()], size=5)
+    told = json.loads((tmp_path / "shards.json").read_text())
+    assert told["inputs"]["model"]["name"] == "control-clean" and told["inputs"]["images"]["name"] == "scenes"
+    assert told["inputs"]["keep"] == [{"reducer": "PatchNorms", "blocks": "all"}]
+
+
+def test_the_books_example_runs(tmp_path, monkeypatch, capsys):
+    text = (Path(__file__).parents[2] / "book" / "methods.md").read_text()
+    section = text.partition("## Many images")[2].partition("\n## ")[0]
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(re.findall(r"```python\n(.*?)```", section, flags=re.S)), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert "Largest(value=" in lines[0] and lines[1:] == ["torch.Size([4, 197, 64])", "torch.Size([2, 197, 64])"]

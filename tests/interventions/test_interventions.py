@@ -1,0 +1,431 @@
+"""Interventions against forward passes by hand: each image's own tokens, one image at a time, in float64, without a hook."""
+
+import copy
+from contextlib import ExitStack
+
+import numpy as np
+import open_clip
+import pytest
+import timm
+import torch
+from conftest import entering
+from timm.models.vision_transformer import VisionTransformer
+from torch.nn import functional as F
+
+from helpers.bench import randomise
+from helpers.capture import (
+    AttentionEntropy,
+    ClsAttention,
+    FinalTokens,
+    OnPatches,
+    Output,
+    PatchNorms,
+    Pooled,
+    TokenNorms,
+    capture,
+)
+from helpers.images import load_images
+from helpers.interventions import appended_registers, dropped_patches, moved_positions
+from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, planted, wrap_timm
+from helpers.models.load import OpenClipBackbone
+
+# kind -> tokens before the first patch
+PREFIX = {"vit": 1, "distilled": 2, "dinov2-reg4": 5, "pooled": 1, "open_clip": 1, "control-content": 1, "control-registers": 5}
+TIMM = {
+    "vit": ("vit_tiny_patch16_224", 64),
+    "distilled": ("deit_tiny_distilled_patch16_224", 64),
+    "dinov2-reg4": ("vit_small_patch14_reg4_dinov2", (56, 42)),
+}
+PATCHES = {"dinov2-reg4": 12}  # 16 in all others
+
+
+def build(kind):
+    if kind.startswith("control"):
+        return load_backbone(kind, image_size=64)
+    if kind == "open_clip":
+        visual = open_clip.transformer.VisionTransformer(32, 8, width=48, layers=2, heads=4, mlp_ratio=4.0, output_dim=16)
+        return OpenClipBackbone(kind, randomise(visual), TokenLayout((4, 4)), (32, 32), (8, 8), torch.zeros_like, False)
+    if kind == "pooled":
+        model = VisionTransformer(
+            32, 8, embed_dim=48, depth=2, num_heads=3, num_classes=5, class_token=False, global_pool="avg", reg_tokens=1
+        )
+    else:
+        name, size = TIMM[kind]
+        model = timm.create_model(name, img_size=size, depth=2)
+    return wrap_timm(kind, randomise(model), CONTROL_DATA, pretrained=False)
+
+
+BACKBONES = {}
+
+
+@pytest.fixture
+def backbone(request):
+    if request.param not in BACKBONES:
+        BACKBONES[request.param] = build(request.param)
+    return BACKBONES[request.param]
+
+
+every = pytest.mark.parametrize("backbone", PREFIX, indirect=True)
+vit = pytest.mark.parametrize("backbone", ["vit"], indirect=True)
+one_each = pytest.mark.parametrize("backbone", ["dinov2-reg4", "pooled", "open_clip"], indirect=True)
+
+
+def pixels(backbone, n=3):
+    return torch.randn(n, 3, *backbone.image_size, generator=torch.Generator().manual_seed(1))
+
+
+def bounds(backbone):
+    """First patch, and first token after the patches, while none is dropped."""
+    start = PREFIX[backbone.name]
+    return start, start + PATCHES.get(backbone.name, 16)
+
+
+def kept(plain, entered):
+    """Where among the rows of `plain` each row of `entered` stands."""
+    same = (plain[None] == entered[:, None]).all(-1)
+    assert (same.sum(1) == 1).all()
+    return same.int().argmax(1)
+
+
+def attention(block, x):
+    """(head, query, key), float64."""
+    norm, a = (block.norm1, block.attn) if hasattr(block, "norm1") else (block.ln_1, block.attn)
+    weight, bias = (a.qkv.weight, a.qkv.bias) if hasattr(a, "qkv") else (a.in_proj_weight, a.in_proj_bias)
+    q, k, _ = F.linear(norm(x), weight, bias).unflatten(-1, (3, a.num_heads, -1)).permute(1, 2, 0, 3)
+    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
+
+
+def by_hand(backbone, entered, start, patches, appended):
+    """What reducers must return if `entered`, a list of one image's tokens (token, width) each, goes into block 0."""
+    m, images = copy.deepcopy(backbone.model).double(), []
+    timms = isinstance(m, VisionTransformer)
+    for x in entered:
+        x, norms, rows, entropy = x.double(), [], [], []
+        for block in m.blocks if timms else m.transformer.resblocks:
+            a = attention(block, x)
+            x = block(x[None])[0]
+            norms.append(x.norm(dim=-1))
+            rows.append(a[:, 0].mean(0))
+            entropy.append(-(a * a.log().clamp_min(-1e9))[:, start : start + patches].sum(-1).mean())
+        final = (m.fc_norm if backbone.name == "pooled" else m.norm if timms else m.ln_post)(x)
+        left = x[: len(x) - appended][None]
+        output = m.forward_head(m.norm(left)) if timms else m._pool(left)[0] @ m.proj
+        image = {"token_norms": torch.stack(norms), "attention_entropy": torch.stack(entropy), "final_tokens": final}
+        image |= {"patch_norms": image["token_norms"][:, start : start + patches], "output": output[0]}
+        if backbone.name != "pooled":
+            image |= {"cls_attention": torch.stack(rows), "cls": final[0], "patch_mean": final[start : start + patches].mean(0)}
+            registers = 4 if start == 5 else 0
+            image["registers"] = torch.cat([final[start - registers : start], final[len(final) - appended :]])
+        images.append(image)
+    return {key: torch.stack([image[key] for image in images]) for key in images[0]}
+
+
+def seen(backbone, x, **options):
+    reducers = [TokenNorms(), PatchNorms(), AttentionEntropy(), FinalTokens(norm=True), Output()]
+    return capture(backbone, x, reducers + ([] if backbone.name == "pooled" else [Pooled(), ClsAttention("all")]), **options)
+
+
+def assert_near(backbone, got, expected):
+    """Within 1e-5 of the largest value where that is above one. In a control a zero token, which lacks the control's constant,
+    leaves LayerNorm little but rounding to enlarge."""
+    assert got.keys() == expected.keys()
+    bound = 1e-3 if backbone.name.startswith("control") else 1e-5
+    for key, value in got.items():
+        assert value.shape == expected[key].shape, key
+        if value.numel():
+            assert (value - expected[key]).abs().max() < bound * max(1.0, expected[key].abs().max()), key
+
+
+def hooks(model):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@every
+@pytest.mark.parametrize("init", ["zeros", "mean", "normal"])
+def test_appended_registers(backbone, init):
+    x, layout, (start, end) = pixels(backbone), backbone.layout, bounds(backbone)
+    plain = entering(backbone, x)
+    with appended_registers(backbone, 2, init) as same:
+        assert same is backbone and backbone.layout == layout.with_appended(2)
+        entered, got = entering(backbone, x), seen(backbone, x, batch_size=2)
+    assert torch.equal(entered[:, :end], plain) and entered.shape[1] == end + 2
+    registers = entered[:, end:]
+    if init == "normal":
+        assert torch.equal(registers, registers[:1].expand(3, -1, -1)) and not torch.equal(registers[0, 0], registers[0, 1])
+    else:
+        expected = torch.zeros(3, 1, backbone.width) if init == "zeros" else plain[:, start:end].mean(1, keepdim=True)
+        torch.testing.assert_close(registers, expected.expand(3, 2, -1))
+    assert_near(backbone, got, by_hand(backbone, list(entered), start, end - start, 2))
+
+
+@one_each
+def test_appended_registers_matter(backbone):
+    x = pixels(backbone)
+    without = capture(backbone, x, [Output()])["output"]
+    with appended_registers(backbone):
+        assert (capture(backbone, x, [Output()])["output"] - without).abs().max() > 1e-3
+
+
+@vit
+def test_draws_of_normal_registers(backbone):
+    """N(0, 0.02^2), one draw a register: a larger count keeps the draws of a smaller one, another seed has others."""
+    x, end = pixels(backbone, 1), bounds(backbone)[1]
+
+    def draws(count, seed):
+        with appended_registers(backbone, count, "normal", seed):
+            return entering(backbone, x)[0, end:]
+
+    many = draws(100, 0)
+    numbers = many.double().flatten().numpy() / 0.02
+    assert abs(numbers.mean()) < 0.03 and abs(numbers.std() - 1) < 0.02  # 19,200 numbers: four standard errors
+    assert abs((numbers**4).mean() - 3) < 0.15
+    assert torch.equal(draws(3, 0), many[:3]) and not torch.equal(draws(3, 1), many[:3])
+    with appended_registers(backbone, 3, "normal"):
+        assert torch.equal(entering(backbone, x)[0, end:], many[:3]), "seed 0 unless given"
+    with appended_registers(backbone, 1000):
+        assert backbone.layout.appended == 1000
+
+
+@every
+@pytest.mark.parametrize("rate", [0.3, 0.75])
+def test_removed_patches(backbone, rate):
+    x, layout, (start, end) = pixels(backbone), backbone.layout, bounds(backbone)
+    plain, count = entering(backbone, x), round((1 - rate) * (end - start))
+    with dropped_patches(backbone, rate) as same:
+        assert same is backbone and backbone.layout == layout.with_kept(count)
+        entered = entering(backbone, x)
+    with dropped_patches(backbone, rate):
+        got = seen(backbone, x, batch_size=2)
+    assert torch.equal(entered[:, :start], plain[:, :start]) and entered.shape[1] == start + count
+    indices = [kept(plain[i, start:end], entered[i, start:]) for i in range(3)]
+    assert all((row.diff() > 0).all() for row in indices)  # in their order
+    assert not all(torch.equal(row, indices[0]) for row in indices)
+    subset = [torch.cat([plain[i, :start], plain[i, start:end][row]]) for i, row in enumerate(indices)]
+    assert_near(backbone, got, by_hand(backbone, subset, start, count, 0))
+
+
+@every
+def test_zeroed_patches(backbone):
+    """The patches that "remove" would take, as zero tokens in their place."""
+    x, layout, (start, end) = pixels(backbone), backbone.layout, bounds(backbone)
+    plain = entering(backbone, x)
+    with dropped_patches(backbone, 0.5):
+        removed = entering(backbone, x)
+    with dropped_patches(backbone, 0.5, "zero"):
+        assert backbone.layout == layout
+        entered = entering(backbone, x)
+    with dropped_patches(backbone, 0.5, "zero"):
+        got = seen(backbone, x, batch_size=2)
+    zeroed = plain.clone()
+    for i in range(3):
+        left = kept(plain[i, start:end], removed[i, start:])
+        zeroed[i, [p for p in range(start, end) if p - start not in left]] = 0
+    assert torch.equal(entered, zeroed) and (entered == 0).all(-1).sum().item() == 3 * (end - start) // 2
+    assert_near(backbone, got, by_hand(backbone, list(zeroed), start, end - start, 0))
+
+
+@pytest.mark.parametrize("name", ["control-content", "control-position"])
+def test_planted_outliers_survive_where_they_are_kept(name):
+    """No other patch becomes an outlier, so what is read is what was kept, in its order."""
+    backbone, images = load_backbone(name), load_images("scenes", 8, 0)
+    x = torch.stack([backbone.preprocess(image) for image in images])
+    there, plain = planted(name, x), entering(backbone, x)
+    with dropped_patches(backbone, 0.3):
+        norms = capture(backbone, x, [PatchNorms(-1)])["patch_norms"]
+    with dropped_patches(backbone, 0.3):
+        entered = entering(backbone, x)
+    left = torch.stack([kept(plain[i, 1:], entered[i, 1:]) for i in range(8)])
+    outliers = norms > 3 * norms.median()
+    assert torch.equal(outliers, there.gather(1, left)) and 0 < outliers.sum() < there.sum()
+
+
+@every
+@pytest.mark.parametrize("mode", ["remove", "zero"])
+def test_nesting(backbone, mode):
+    """Drop, then append, or the other way about: the same tokens, to the bit. Then both twice."""
+    x, layout, (start, end) = pixels(backbone), backbone.layout, bounds(backbone)
+    count = round(0.6 * (end - start)) if mode == "remove" else end - start
+    expected = layout.with_kept(count).with_appended(2) if mode == "remove" else layout.with_appended(2)
+    drop, append = (lambda: dropped_patches(backbone, 0.4, mode)), (lambda: appended_registers(backbone, 2, "normal"))
+    found = []
+    for order in ((drop, append), (append, drop)):
+        for look in (entering, seen):
+            with ExitStack() as stack:
+                for intervention in order:
+                    stack.enter_context(intervention())
+                assert backbone.layout == expected
+                found.append(look(backbone, x))
+    entered, got, other_entered, other_got = found
+    assert torch.equal(entered, other_entered) and all(torch.equal(got[key], other_got[key]) for key in got)
+    assert_near(backbone, got, by_hand(backbone, list(entered), start, count, 2))
+    assert backbone.layout is layout and hooks(backbone.model) == 0
+    with append(), drop(), appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5):
+        half = round(0.5 * count)
+        assert backbone.layout == layout.with_kept(half).with_appended(3)
+        twice = entering(backbone, x)
+    assert torch.equal(twice[:, start + half : -1], entered[:, start + count :])  # the outer registers
+    torch.testing.assert_close(twice[:, -1], entered[:, start : start + count].mean(1))
+    with append(), drop(), appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5):
+        got = seen(backbone, x)
+    assert_near(backbone, got, by_hand(backbone, list(twice), start, half, 3))
+
+
+@every
+def test_moved_positions(backbone):
+    """As a model whose position embedding was rewritten, and nothing is left behind."""
+    x, (start, end) = pixels(backbone), bounds(backbone)
+    sources = torch.arange(end - start).roll(3)
+    sources[[0, 2]] = -1
+    edited = copy.deepcopy(backbone)
+    embedding = edited.model.positional_embedding if backbone.name == "open_clip" else edited.model.pos_embed[0]
+    patches = embedding[len(embedding) - len(sources) :]
+    patches.copy_(torch.where(sources[:, None] < 0, 0, patches[sources]))
+    expected, before = entering(edited, x), entering(backbone, x)
+    for given in (sources, sources.tolist()):
+        with moved_positions(backbone, given):
+            moved = entering(backbone, x)
+        assert (moved - expected).abs().max() < 1e-5 * before.abs().max()
+    assert (moved - before)[:, start:end].abs().amax((0, 2)).min() > 1e-3, "every patch has another position"
+    assert torch.equal(entering(backbone, x), before)
+
+
+@vit
+def test_positions_that_cannot_be_given(backbone):
+    for sources in ([0] * 15, [0] * 15 + [16], [0] * 15 + [-2]):
+        with pytest.raises(ValueError, match="for the 16 patches of 'vit'; give one for each, from 0 to 15, or -1"):
+            with moved_positions(backbone, sources):
+                pass
+    bare = copy.deepcopy(backbone)
+    bare.model.pos_embed = None
+    with pytest.raises(ValueError, match="'vit' adds no position embedding"), moved_positions(bare, range(16)):
+        pass
+    assert hooks(backbone.model) == hooks(bare.model) == 0
+
+
+def test_planted_outliers_follow_their_position():
+    backbone = load_backbone("control-position")
+    images = load_images("scenes", 2)
+    sources = torch.arange(backbone.layout.patches).roll(5)
+    with moved_positions(backbone, sources):
+        norms = capture(backbone, images, [PatchNorms((-1,))])["patch_norms"][:, 0]
+    expected = planted("control-position", torch.zeros(2, 3, 224, 224))[:, sources]
+    assert ((norms > 3 * norms.median()) == expected).all()
+
+
+@every
+def test_nothing_is_nothing(backbone):
+    x, layout, before = pixels(backbone), backbone.layout, seen(backbone, pixels(backbone))
+    nothing = [appended_registers(backbone, 0, init) for init in ("zeros", "mean", "normal")]
+    nothing.append(moved_positions(backbone, range(layout.patches)))
+    for intervention in [*nothing, *(dropped_patches(backbone, 0.0, mode) for mode in ("remove", "zero"))]:
+        with intervention:
+            assert backbone.layout == layout
+            during = seen(backbone, x)
+        assert all(torch.equal(during[key], before[key]) for key in before)
+
+
+@every
+def test_all_is_restored(backbone):
+    """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error inside."""
+    x, layout, interventions = (
+        pixels(backbone),
+        backbone.layout,
+        [
+            lambda: appended_registers(backbone, 3, "normal"),
+            lambda: dropped_patches(backbone, 0.5),
+            lambda: dropped_patches(backbone, 0.5, "zero"),
+            lambda: moved_positions(backbone, range(layout.patches - 1, -1, -1)),
+        ],
+    )
+    before, states = seen(backbone, x), (torch.get_rng_state(), np.random.get_state()[1].copy())
+    for intervention in interventions:
+        with intervention():
+            assert not torch.equal(seen(backbone, x)["final_tokens"], before["final_tokens"])
+        assert backbone.layout is layout and hooks(backbone.model) == 0
+        with pytest.raises(ZeroDivisionError), intervention():
+            entering(backbone, x)
+            _ = 1 / 0
+        assert backbone.layout is layout and hooks(backbone.model) == 0
+    assert all(torch.equal(value, before[key]) for key, value in seen(backbone, x).items())
+    assert torch.equal(torch.get_rng_state(), states[0]) and (np.random.get_state()[1] == states[1]).all()
+
+
+@one_each
+@pytest.mark.parametrize("mode", ["remove", "zero"])
+def test_a_batch_equals_its_images_one_by_one(backbone, mode):
+    x, found = pixels(backbone, 5), []
+    for batch_size in (5, 2, 1):
+        with appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5, mode, seed=3):
+            found.append(seen(backbone, x, batch_size=batch_size))
+    assert_near(backbone, found[1], found[0])
+    assert_near(backbone, found[2], found[0])
+
+
+@vit
+def test_which_patches_are_dropped(backbone):
+    """The k-th image since entry has the k-th choice, at any rate, with or without registers; another seed has another."""
+    x, (start, end) = pixels(backbone, 1).expand(6, -1, -1, -1), bounds(backbone)
+
+    def dropped(rate, seed=0, batches=(6,), registers=0):
+        with appended_registers(backbone, registers), dropped_patches(backbone, rate, "zero", seed):
+            tokens = torch.cat([entering(backbone, part) for part in x.split(batches)])
+        return (tokens[:, start:end] == 0).all(-1)
+
+    half = dropped(0.5)
+    assert (half.sum(1) == 8).all() and len(half.unique(dim=0)) == 6
+    assert torch.equal(half, dropped(0.5, batches=(1, 3, 2))) and torch.equal(half, dropped(0.5, registers=2))
+    assert not torch.equal(half, dropped(0.5, seed=1))
+    assert (half <= dropped(0.75)).all()
+    assert dropped(0.999).sum(1).tolist() == [15] * 6  # one patch is always left
+    assert dropped(0.01).sum().item() == 0  # round(0.99 x 16) = 16
+
+
+@pytest.mark.parametrize("backbone", ["open_clip"], indirect=True)
+def test_every_patch_is_as_likely_to_be_dropped(backbone):
+    with dropped_patches(backbone, 0.25, "zero"):
+        tokens = entering(backbone, torch.zeros(2000, 3, 32, 32))
+    share = (tokens[:, 1:] == 0).all(-1).double().mean(0)
+    assert (share - 0.25).abs().max() < 4 * (0.25 * 0.75 / 2000) ** 0.5
+
+
+@vit
+def test_one_patch_left_and_all_left(backbone):
+    x = pixels(backbone)
+    with dropped_patches(backbone, 0.999):
+        assert backbone.layout.patches == 1
+        with pytest.raises(ValueError, match="1 of 4 x 4 patches are left, which is no grid"):
+            capture(backbone, x, [OnPatches("a", abs, at=-1)])
+    for rate in (0.0, 0.01):  # all 16 are left: still a grid
+        with dropped_patches(backbone, rate):
+            assert capture(backbone, x, [OnPatches("a", abs, at=-1)])["a"].shape[1:3] == (4, 4)
+
+
+@one_each
+def test_mixed_precision(backbone):
+    x, found = pixels(backbone), []
+    for dtype in (torch.float32, torch.bfloat16):
+        with appended_registers(backbone, 1, "normal"), dropped_patches(backbone, 0.5):
+            found.append(capture(backbone, x, [PatchNorms()], dtype=dtype)["patch_norms"])
+    assert not torch.equal(*found)
+    torch.testing.assert_close(*found, rtol=0.05, atol=0)
+
+
+@vit
+@pytest.mark.parametrize(
+    "intervention, arguments, message",
+    [
+        (appended_registers, (-1,), "-1 registers cannot be appended; give 0 or more"),
+        (appended_registers, (10**7,), "10,000,000 registers cannot be appended; give at most 1,000"),
+        (appended_registers, (1001,), "1,001 registers cannot be appended; give at most 1,000"),
+        (appended_registers, (1, "ones"), "init is 'ones'; choose one of zeros, mean, normal"),
+        (dropped_patches, (1.0,), r"rate 1.0 is not in \[0, 1\); give the share"),
+        (dropped_patches, (-0.1,), "rate -0.1 is not in"),
+        (dropped_patches, (float("nan"),), "rate nan is not in"),
+        (dropped_patches, (0.5, "mask"), "mode is 'mask'; choose one of remove, zero"),
+    ],
+)
+def test_bad_input(backbone, intervention, arguments, message):
+    layout = backbone.layout
+    with pytest.raises(ValueError, match=message), intervention(backbone, *arguments):
+        pass
+    assert backbone.layout is layout and hooks(backbone.model) == 0

@@ -1,0 +1,597 @@
+import inspect
+import json
+import math
+import time
+from functools import partial
+from pathlib import Path
+
+import intervals
+import numpy as np
+import pytest
+import torch
+from scipy import stats as scipy_stats
+from scipy.special import softmax as scipy_softmax
+from sklearn.metrics import roc_auc_score
+
+from helpers.measures import stats
+from helpers.measures._arrays import settled
+from helpers.measures.stats import (
+    Estimate,
+    auc,
+    auc_over_images,
+    bootstrap,
+    bootstrap_spread,
+    cliffs_delta,
+    cohens_d,
+    cohens_d_over_images,
+    enrichment,
+    enrichment_over_images,
+    jackknife,
+    macro_auc,
+    matched_auc,
+    matched_auc_over_images,
+    mcnemar,
+    over_images,
+    over_seeds,
+    ratio_of_means,
+    share,
+)
+from helpers.publish import pages
+
+OVER_PATCHES = [auc_over_images, matched_auc_over_images, cohens_d_over_images, enrichment_over_images]
+POINT = {
+    auc_over_images: lambda s, m: auc(s[m], s[~m]),
+    matched_auc_over_images: matched_auc,
+    cohens_d_over_images: lambda s, m: cohens_d(s[m], s[~m]),
+    enrichment_over_images: enrichment,
+}
+
+
+def planted(images=60, patches=40, share=0.1, effect=1.0, image_spread=0.0, digits=None, seed=0):
+    rng = np.random.default_rng(seed)
+    mask = rng.random((images, patches)) < share
+    scores = rng.normal(size=(images, patches)) + effect * mask + image_spread * rng.normal(size=(images, 1)) * (2 * mask - 1)
+    return (scores if digits is None else scores.round(digits)), mask
+
+
+def test_bootstrap_has_the_textbook_interval():
+    values = np.random.default_rng(0).normal(5, 2, 400)
+    estimate = bootstrap(values, np.mean, resamples=4000)
+    half = scipy_stats.t.ppf(0.975, 399) * values.std(ddof=1) / 20
+    assert estimate.value == pytest.approx(values.mean()) and estimate.n == 400
+    assert (estimate.low, estimate.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.02)
+    reference = scipy_stats.bootstrap((values,), np.mean, method="percentile", n_resamples=4000, rng=1).confidence_interval
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(reference), abs=0.02)
+
+
+def test_bootstrap_of_few_images_is_as_wide_as_students_t():
+    values = np.random.default_rng(0).normal(size=8)
+    estimate = bootstrap(values, np.mean, resamples=20_000)
+    half = scipy_stats.t.ppf(0.975, 7) * values.std(ddof=1) / np.sqrt(8)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.05)
+
+
+def test_bootstrap_leaves_nan_images_out_and_takes_any_statistic():
+    values = np.array([1.0, np.nan, 3.0, 8.0, 5.0, 2.0])
+    assert bootstrap(values, np.mean) == bootstrap(values[~np.isnan(values)], np.mean)
+    assert bootstrap(torch.from_numpy(values), np.median).value == 3 and bootstrap(values, np.mean).n == 5
+    rows = np.array([[1.0, 5.0], [np.nan, 2.0], [np.nan, np.nan]])
+    assert bootstrap(rows, np.nanmean).value == pytest.approx(8 / 3) and bootstrap(rows, np.nanmean).n == 2
+
+
+def test_a_mean_of_symmetric_values_has_students_interval():
+    half = np.random.default_rng(0).normal(size=40)
+    values = 3 + np.concatenate([half, -half])  # no skewness at all
+    for level in (0.8, 0.95):
+        estimate = over_images(values, level=level)
+        reference = scipy_stats.t.interval(level, 79, loc=values.mean(), scale=scipy_stats.sem(values))
+        assert (estimate.low, estimate.high) == pytest.approx(tuple(reference), rel=1e-6)
+        assert estimate.value == pytest.approx(3) and estimate.n == 80 and estimate.step is None
+
+
+def test_a_mean_of_skewed_values_leans_to_the_long_side_and_mirrors():
+    values = np.random.default_rng(0).lognormal(size=80)
+    estimate, mirrored = over_images(values), over_images(-values)
+    assert estimate.high - estimate.value > 1.3 * (estimate.value - estimate.low) > 0
+    assert (mirrored.low, mirrored.high) == pytest.approx((-estimate.high, -estimate.low))
+    moved = over_images(7 * values + 100)
+    assert (moved.low, moved.high) == pytest.approx((7 * estimate.low + 100, 7 * estimate.high + 100))
+
+
+def test_hall_s_cubic_maps_the_ends_to_students_quantiles():
+    """g(T) = T + a T^2 / 3 + a^2 T^3 / 27 + a / 6n, with a the skewness, at T = (mean - end) / sd (Hall 1992)."""
+    values = np.random.default_rng(1).exponential(size=30)
+    estimate, sd = over_images(values), values.std(ddof=1)
+    a = ((values - values.mean()) ** 3).mean() / sd**3
+    for end, sign in ((estimate.low, 1), (estimate.high, -1)):
+        T = (values.mean() - end) / sd
+        g = T + a * T**2 / 3 + a**2 * T**3 / 27 + a / (6 * 30)
+        assert g * np.sqrt(30) == pytest.approx(sign * scipy_stats.t.ppf(0.975, 29))
+
+
+def test_answers_on_images_are_a_share():
+    right = np.arange(80) < 76
+    of_share = share(right)
+    for values, limits, unit in ((right, (0, 1), 1), (100.0 * right, (0, 100), 100), (100.0 * np.ones(80), (0, 100), 100)):
+        estimate = over_images(values, limits)
+        expected = of_share if values[-1] == 0 else share(np.ones(80, bool))
+        np.testing.assert_allclose(estimate[:3], unit * np.array(expected[:3]))
+        assert estimate.step == pytest.approx(unit / 80)
+    none = over_images(np.zeros(80), (0, 100))
+    assert none[:2] == (0, 0) and none.high == pytest.approx(100 * share(np.zeros(80, bool)).high)
+
+
+def test_changed_answers_have_bonett_and_prices_interval():
+    """Their example's formula: p12 = (f12 + 1) / (n + 2), and so on; none changed is not certainly no change."""
+    change = np.repeat([1.0, -1.0, 0.0], [9, 3, 68])
+    up, down = 10 / 82, 4 / 82
+    half = scipy_stats.norm.ppf(0.975) * np.sqrt((up + down - (up - down) ** 2) / 82)
+    estimate = over_images(100 * change, (-100, 100))
+    assert estimate.value == pytest.approx(7.5) and estimate.step == pytest.approx(100 / 80)
+    assert (estimate.low, estimate.high) == pytest.approx((100 * (up - down - half), 100 * (up - down + half)))
+    assert -4 < over_images(np.zeros(80), (-100, 100)).low < 0 < over_images(np.zeros(80), (-100, 100)).high < 4
+    # Three gained and none lost: McNemar's exact test says p = 0.25, and so the interval holds 0.
+    assert over_images(np.repeat([1.0, 0.0], [3, 77]), (-1, 1)).low < 0
+
+
+def test_what_is_continuous_is_at_its_limits_by_construction():
+    alike = over_images(np.ones(80), (-1, 1), continuous=True)
+    assert alike == Estimate(1, 1, 1, 80) and over_images(np.ones(80), (-1, 1)).low < 0.95
+    near = np.r_[np.ones(40), np.full(40, 0.96)]
+    assert over_images(near, (0, 1), continuous=True)[:3] == over_images(near, (0, 1))[:3]
+    assert over_images(near[::40], (0, 1), continuous=True).step is None
+
+
+def test_parts_of_answers_have_no_other_interval_than_whole_ones_nearly_like_them():
+    """One part of an answer makes no certainty of what none leaves open."""
+    none, most = np.zeros(80), np.full(80, 100.0)
+    for values, limits in ((none, (-100, 100)), (most, (0, 100))):
+        part = values.copy()
+        part[0] += 100 / 3 if part[0] == 0 else -100 / 3
+        whole, parted = over_images(values, limits), over_images(part, limits)
+        assert parted.high - parted.low == pytest.approx(whole.high - whole.low, rel=0.4)
+        assert parted.step == pytest.approx(100 / 3 / 80)
+    # Agresti and Coull: z^2 / 2 successes and as many failures more.
+    values, z2 = np.repeat([0.0, 0.2, 1.0], [20, 30, 30]), scipy_stats.norm.ppf(0.975) ** 2
+    estimate, n, mean = over_images(values, (0, 1)), 80 + z2, (36 + z2 / 2) / (80 + z2)
+    half = np.sqrt(z2 * ((30 * 0.04 + 30 + z2 / 2) / n - mean**2) / n)
+    assert (estimate.low, estimate.high) == pytest.approx((mean - half, mean + half))
+
+
+def test_the_interval_of_a_mean_ends_at_the_limits():
+    rare = np.r_[np.zeros(78), 0.4, 0.9]
+    assert over_images(rare).low < 0 == over_images(rare, (0, 1)).low < over_images(rare, (0, 1)).high < 0.2
+    assert over_images(1 - rare, (0, 1)).high == 1
+    assert (
+        over_images(np.full(80, 7.0))[:3] == (7, 7, 7)
+        and over_images(np.full(80, 0.47), (0, 1)).low == over_images(np.full(80, 0.47), (0, 1)).high
+    )
+    for limits in ((0, math.inf), (0, 0), (0.5, 1), (-1, 2), (-1, 0)):
+        with pytest.raises(ValueError, match="not of the form"):
+            over_images(np.full(9, 0.5), limits)
+    with pytest.raises(ValueError, match="value of 1.2 does not lie in the limits 0 to 1"):
+        jackknife(1.2, np.ones(9), (0, 1))
+    with pytest.raises(ValueError, match="from 0 to 100 do not lie in the limits 0 to 1"):
+        over_images(np.array([0.0, 100.0]), (0, 1))
+    with pytest.raises(ValueError, match=r"one number an image, not of \(2, 3\)"):
+        over_images(np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_fewer_than_five_images_have_no_interval(n):
+    values, (scores, mask) = np.arange(1.0, n + 1), planted(images=40)
+    mask[n:] = False
+    found = [over_images(values), over_images(values / 9, (0, 1)), bootstrap(values, np.median), share(values > 1)]
+    found += [jackknife(1.0, values), stats.share_at(mask, range(20)), *(function(scores, mask) for function in OVER_PATCHES)]
+    found.append(bootstrap_spread([values, np.arange(50.0)])[0])
+    for estimate in found:
+        assert np.isfinite(estimate.value) and np.isnan([estimate.low, estimate.high]).all(), estimate
+
+
+def test_the_jackknife_of_a_mean_is_students_interval():
+    values = np.random.default_rng(0).normal(5, 2, 60)
+    without = (values.sum() - values) / 59
+    estimate = jackknife(values.mean(), without)
+    reference = scipy_stats.t.interval(0.95, 59, loc=values.mean(), scale=scipy_stats.sem(values))
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(reference)) and estimate.n == 60
+    few = jackknife(values.mean(), without, carriers=6)
+    ratio = scipy_stats.t.ppf(0.975, 5) / scipy_stats.t.ppf(0.975, 59)
+    assert few.high - few.low == pytest.approx(ratio * (estimate.high - estimate.low))
+
+
+def test_the_jackknife_stays_in_its_limits():
+    without = 0.99 + 0.002 * np.random.default_rng(0).normal(size=60)
+    half = scipy_stats.t.ppf(0.975, 59) * np.sqrt(59 / 60 * ((without - without.mean()) ** 2).sum())
+    assert 0.99 + half > 1
+    bounded, positive = jackknife(0.99, without, (0, 1)), jackknife(0.99, without, (0, math.inf))
+    odds = np.array([x / (1 - x) for x in bounded[:3]])
+    assert bounded.high < 1 and np.log(odds[2] / odds[0]) == pytest.approx(np.log(odds[0] / odds[1]))
+    assert np.log(odds[2] / odds[0]) == pytest.approx(half / (0.99 * 0.01))  # the delta method
+    assert np.log(positive.high / 0.99) == pytest.approx(half / 0.99) == np.log(0.99 / positive.low)
+    wider = jackknife(2 * 0.99 - 1, 2 * without - 1, (-1, 1))
+    assert (wider.low, wider.high) == pytest.approx((2 * bounded.low - 1, 2 * bounded.high - 1))
+    # At a limit: as if every carrier were right, or wrong; what may be anything above 0 has no upper end.
+    assert jackknife(1.0, np.ones(60), (0, 1), carriers=20)[1:3] == pytest.approx(share(np.ones(20, bool))[1:3])
+    assert jackknife(0.0, np.zeros(60), (0, 1))[1:3] == pytest.approx(share(np.zeros(60, bool))[1:3], abs=1e-12)
+    assert jackknife(0.0, np.zeros(60), (0, math.inf)).low == 0 and np.isnan(jackknife(0.0, np.zeros(60), (0, math.inf)).high)
+
+
+@pytest.mark.parametrize("case", intervals.CASES, ids=lambda case: case.name)
+def test_intervals_cover_at_their_level(case):
+    """What book/intervals.json shows was simulated with many more repetitions; a broken estimator is far off in some, too."""
+    found = intervals.covered(case, 80, 150, seed=1)
+    assert found["covered"] >= 88 and found["without_interval"] == 0
+
+
+def test_the_published_coverage_is_near_its_level():
+    rows = json.loads(Path("book/intervals.json").read_text(encoding="utf-8"))
+    assert {(row["case"], row["n"]) for row in rows} == {(case.name, n) for case in intervals.CASES for n in intervals.SIZES}
+    for row in rows:
+        least, most = pages.BAND
+        assert least <= row["covered"] <= intervals.CAUTIOUS.get(row["case"], most), row
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([0, 100, 100, 0, 0], 20), ([-100, 0, 0, 100], 25), ([100, 100], 50), ([0, -100, 0], 100 / 3),
+        ([0, 100 / 3, 200 / 3, 100], 25 / 3), ([50, np.nan, 100, 0], 50 / 3), ([0, 0, 0], None), ([12.34, 50, 100], None),
+        ([45.3, 45.4], None),
+    ],
+)  # fmt: skip
+def test_the_mean_of_what_was_right_tells_its_step(values, step):
+    estimate = over_images(np.float32(values), (-100, 100))
+    assert (estimate.step is step) if step is None else estimate.step == pytest.approx(step)
+    assert over_images(np.float32(values)).step is None
+    if step is not None:
+        one_more = np.float32(values)
+        one_more[np.nanargmin(one_more)] += step * np.isfinite(one_more).sum()
+        assert over_images(one_more).value - estimate.value == pytest.approx(step)
+
+
+def test_share_and_its_mean_over_seeds_tell_their_step():
+    few, more = share(np.array([True, False, False, False])), share(np.array([True, True, False, False]))
+    assert few.step == 1 / 4 and over_seeds([few, more]).step == 1 / 8 and over_seeds([few]).step == 1 / 4
+    assert over_seeds([few, share(np.array([True, False]))]).step is None
+    assert over_seeds([few, over_images(np.array([0.3, 0.4]))]).step is None
+
+
+def test_same_seed_same_interval():
+    values = planted()[0].mean(axis=1)
+    assert bootstrap(values, np.median) == bootstrap(values, np.median)
+    assert bootstrap(values, np.median)[1:3] != bootstrap(values, np.median, seed=1)[1:3]
+
+
+@pytest.mark.parametrize("digits", [None, 0])
+def test_auc_against_sklearn_and_scipy(digits):
+    scores, mask = planted(digits=digits)
+    assert auc(scores[mask], scores[~mask]) == pytest.approx(roc_auc_score(mask.ravel(), scores.ravel()), rel=1e-4)
+    u = scipy_stats.mannwhitneyu(scores[mask], scores[~mask]).statistic
+    assert auc(torch.from_numpy(scores[mask]), torch.from_numpy(scores[~mask])) == pytest.approx(
+        u / mask.sum() / (~mask).sum(), rel=1e-4
+    )
+
+
+def test_auc_closed_forms():
+    assert auc(np.array([3, 4]), np.array([1, 2])) == 1
+    assert auc(np.array([1.0, np.nan]), np.array([2.0])) == 0
+    assert auc(np.ones(3), np.ones(5)) == 0.5
+    assert math.isnan(auc(np.array([]), np.array([1.0]))) and math.isnan(auc(np.array([np.nan]), np.array([1.0])))
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+@pytest.mark.parametrize("digits", [None, 1])
+def test_intervals_are_those_of_the_jackknife_by_hand(function, digits):
+    """Leave whole images out, pool the others' patches, compute again."""
+    scores, mask = planted(patches=30, digits=digits, image_spread=0.5)
+    estimate, statistic = function(scores, mask), POINT[function]
+    limits = None if function is cohens_d_over_images else (0, math.inf if function is enrichment_over_images else 1)
+    if function is enrichment_over_images:  # its threshold stays that of all images
+        high = scores > np.quantile(settled(scores), 0.75)
+        statistic = lambda s, m: s[m].mean() / s[~m].mean()  # noqa: E731
+        scores = high
+    images = np.arange(len(scores))
+    without = [statistic(scores[images != i], mask[images != i]) for i in images]
+    value = statistic(scores, mask)
+    assert estimate.value == pytest.approx(value) and estimate.n == len(scores)
+    reference = jackknife(value, np.array(without), limits, carriers=int(mask.any(axis=1).sum()))
+    np.testing.assert_allclose(estimate[:3], reference[:3], rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+def test_intervals_are_over_images_not_tokens(function):
+    # Every image is one token repeated 20 times: 20 times the tokens, no more information.
+    scores, mask = planted(images=100, patches=10, share=0.3)
+    few, many = function(scores, mask), function(np.tile(scores, (1, 20)), np.tile(mask, (1, 20)))
+    assert many.high - many.low == pytest.approx(few.high - few.low, rel=0.05)
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+@pytest.mark.parametrize("kind", ["all nan", "no positive", "no negative", "no image"])
+def test_empty_groups_give_nan_and_do_not_crash(function, kind, recwarn):
+    scores, mask = planted(images=5)
+    scores = {"all nan": np.full_like(scores, np.nan), "no image": scores[:0]}.get(kind, scores)
+    mask = {"no positive": np.zeros_like(mask), "no negative": np.ones_like(mask), "no image": mask[:0]}.get(kind, mask)
+    estimate = function(torch.from_numpy(scores), torch.from_numpy(mask))
+    assert all(map(math.isnan, estimate[:3])) and estimate.n == 0
+    assert math.isnan(POINT[function](scores, mask))
+    assert not list(recwarn)
+
+
+def test_bootstrap_of_nothing_is_nan(recwarn):
+    for values in (np.array([]), np.full(3, np.nan), np.full((2, 3), np.nan)):
+        assert all(map(math.isnan, bootstrap(values, np.nanmean)[:3])) and bootstrap(values, np.nanmean).n == 0
+    assert all(map(math.isnan, over_images(np.full(3, np.nan), (0, 1))[:3])) and over_images(np.array([])).n == 0
+    assert not list(recwarn)
+
+
+@pytest.mark.parametrize("function", OVER_PATCHES)
+def test_nan_scores_are_left_out(function):
+    scores, mask = planted(images=30)
+    holed = np.concatenate([scores, np.full((2, 40), np.nan)])
+    holed[0, :5] = np.nan
+    estimate = function(holed, np.concatenate([mask, mask[:2]]))
+    kept = ~np.isnan(holed)
+    assert estimate.n == 30 and estimate.low < estimate.value < estimate.high
+    if function is auc_over_images:
+        both = np.concatenate([mask, mask[:2]])
+        assert estimate.value == auc(holed[both & kept], holed[~both & kept])
+
+
+def test_perfect_order_is_not_certain():
+    scores, mask = planted(images=20)
+    for function in (auc_over_images, matched_auc_over_images):
+        estimate = function(scores + 100 * mask, mask)
+        assert estimate.value == 1 == estimate.high and 0.8 < estimate.low < 0.95
+
+
+def test_matched_auc_against_pairs_and_removes_position():
+    rng = np.random.default_rng(0)
+    scores, mask = planted(images=30, patches=12, share=0.3, digits=1)
+    pairs = [(a, b) for s, m in zip(scores.T, mask.T, strict=True) for a in s[m] for b in s[~m]]
+    assert matched_auc(scores, mask) == pytest.approx(np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs]))
+    # Outliers sit where scores are high on every image: position explains all of it.
+    position = np.linspace(-3, 3, 40)
+    scores, mask = position + rng.normal(size=(200, 40)), rng.random((200, 40)) < scipy_stats.norm.cdf(position - 1)
+    assert auc(scores[mask], scores[~mask]) > 0.85
+    estimate = matched_auc_over_images(torch.from_numpy(scores), torch.from_numpy(mask))
+    assert estimate.low < 0.5 < estimate.high and estimate.high - estimate.low < 0.08
+    # Outliers at fixed positions leave nothing to compare.
+    assert math.isnan(matched_auc(scores, np.broadcast_to(position > 1, scores.shape)))
+
+
+def test_effect_sizes_closed_forms():
+    positive, negative = np.array([3.0, 4.0, 5.0]), np.array([1.0, 2.0, 3.0])
+    assert cohens_d(positive, negative) == pytest.approx(2) == -cohens_d(negative, positive)
+    assert cliffs_delta(positive, negative) == pytest.approx(8 / 9)
+    assert math.isnan(cohens_d(np.ones(3), np.ones(3))) and math.isnan(cliffs_delta(np.array([]), positive))
+    # Planted: one standard deviation; and far from zero, in float32.
+    a, b = np.random.default_rng(0).normal(size=(2, 20_000)).astype(np.float32)
+    assert cohens_d(torch.from_numpy(a + 1), torch.from_numpy(b)) == pytest.approx(1, abs=0.03)
+    t = scipy_stats.ttest_ind(a + 1, b).statistic
+    assert cohens_d(a + 1, b) == pytest.approx(t * np.sqrt(2 / 20_000), rel=1e-4)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    assert cohens_d(a + 1e6, b + 1e6) == pytest.approx(cohens_d(a, b), rel=1e-6)
+
+
+def test_enrichment_planted_and_closed():
+    scores = np.arange(100.0).reshape(10, 10)
+    mask = scores >= 80
+    # Above the 75th percentile: 25 tokens, all 20 masked ones and 5 of the 80 others.
+    assert enrichment(scores, mask) == pytest.approx(1 / (5 / 80))
+    assert math.isnan(enrichment(scores, scores >= 75))  # no other token is above: infinite
+    rng = np.random.default_rng(0)
+    high = rng.random((400, 100)) < 0.25
+    mask = rng.random((400, 100)) < np.where(high, 0.05, 0.02)
+    estimate = enrichment_over_images(high + rng.random((400, 100)), mask, quantile=1 - high.mean())
+    truth = (0.25 * 0.05 / (0.25 * 0.05 + 0.75 * 0.02)) / (0.25 * 0.95 / (0.25 * 0.95 + 0.75 * 0.98))
+    assert estimate.low < truth < estimate.high and estimate.value == pytest.approx(truth, abs=0.15)
+
+
+def test_mcnemar_is_the_exact_binomial():
+    a, b = np.zeros((2, 20), dtype=bool)
+    a[:8], b[8:10] = True, True
+    assert mcnemar(a, b) == pytest.approx(2 * scipy_stats.binom.cdf(2, 10, 0.5))
+    assert mcnemar(torch.from_numpy(b), torch.from_numpy(a)) == mcnemar(a, b)
+    assert mcnemar(a, a) == 1
+
+
+def test_thousand_images_take_under_two_seconds():
+    scores, mask = planted(images=1000, patches=196, share=0.02, effect=0.3)
+    for function in OVER_PATCHES:
+        start = time.process_time()
+        estimate = function(scores.astype(np.float32), mask)
+        assert time.process_time() - start < 2 * 2  # 2 s, and as much again for a busy machine
+        assert estimate.low < estimate.value < estimate.high
+
+
+def test_share_has_wilsons_interval():
+    """k = 0 of n: [0, z^2 / (n + z^2)] (Wilson 1927), where a bootstrap would say [0, 0]."""
+    none, some = stats.share(np.zeros(80, dtype=bool)), stats.share(np.arange(80) < 20)
+    z2 = scipy_stats.norm.ppf(0.975) ** 2
+    np.testing.assert_allclose(none, (0, 0, z2 / (80 + z2), 80, 1 / 80), atol=1e-12)
+    centre, half = (0.25 + z2 / 160) / (1 + z2 / 80), np.sqrt(z2 * (0.25 * 0.75 / 80 + z2 / 25600)) / (1 + z2 / 80)
+    np.testing.assert_allclose(some, (0.25, centre - half, centre + half, 80, 1 / 80))
+    assert np.isnan(stats.share(np.zeros(0, dtype=bool)).value)
+
+
+def test_position_share_of_fixed_and_of_moving_patches():
+    rng = np.random.default_rng(0)
+    fixed = np.zeros((400, 100), dtype=bool)
+    fixed[:, [3, 17, 50]] = True
+    assert stats.position_share(fixed)[:3] == share(np.ones(200, dtype=bool))[:3]
+    moving = stats.position_share(rng.random((400, 100)) < 0.03)
+    assert moving.low < 0.03 < moving.high and moving.n == 200
+    # Half of the patches stand still: 2 of the 4 that an image has on average.
+    half = rng.random((400, 100)) < 0.02
+    half[:, [3, 17]] = True
+    found = stats.position_share(half)
+    assert 0.45 < found.low < found.value < found.high < 0.56
+    assert np.isnan(stats.position_share(np.zeros((10, 5), dtype=bool)).value)
+
+
+def test_share_at_given_positions():
+    mask = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=bool)
+    assert stats.usual_positions(mask, 2) == [0, 1] and stats.usual_positions(torch.from_numpy(mask), 4) == [0, 1, 3, 2]
+    found = stats.share_at(torch.from_numpy(mask), [0])
+    assert found.value == 3 / 5 and np.isnan(found.low) and found.n == 4
+    assert stats.share_at(mask, [2, 3]).value == 1 / 5
+    many = np.random.default_rng(1).random((2000, 10)) < 0.3
+    assert stats.share_at(many, [4, 7]).low < 0.2 < stats.share_at(many, [4, 7]).high
+    assert np.isnan(stats.share_at(mask & False, [0]).value)
+
+
+def test_ratio_of_means():
+    rows = np.array([[2.0, 1.0], [4.0, np.nan], [6.0, 3.0]])
+    assert ratio_of_means(rows) == 4 / 2
+    assert np.isinf(ratio_of_means(np.array([[1.0, 0.0]])))
+    rng = np.random.default_rng(0)
+    pairs = rng.lognormal(size=(400, 1)) * rng.normal((3, 2), 0.1, size=(400, 2))  # images differ far more than the two columns
+    found = bootstrap(pairs, ratio_of_means)
+    assert found.low < 1.5 < found.high and found.high - found.low < 0.05
+
+
+def test_macro_auc_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(60) % 4)
+    scores = scipy_softmax(rng.normal(size=(60, 4)) + 1.5 * np.eye(4)[labels], axis=1)
+    assert macro_auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores, multi_class="ovr"))
+    two = scipy_softmax(scores[:, :2], axis=1)
+    assert macro_auc(two, labels % 2) == pytest.approx(roc_auc_score(labels % 2, two[:, 1]))
+    # A class that no image has counts for nothing.
+    assert macro_auc(np.c_[scores, np.zeros(60)], labels) == macro_auc(scores, labels)
+
+
+def test_bootstrap_spread():
+    rng = np.random.default_rng(0)
+    groups = [rng.normal(mean, 1, 200) for mean in (0.0, 1.0, 0.4)]
+    estimate, p = bootstrap_spread(groups, resamples=4000)
+    half = 1.96 * np.sqrt(groups[0].var() / 200 + groups[1].var() / 200)
+    assert estimate.value == pytest.approx(groups[1].mean() - groups[0].mean()) and estimate.n == 600 and p < 0.001
+    assert estimate.high - estimate.value == pytest.approx(half, rel=0.05)
+    # Student's range of three: 3.31 standard deviations of a mean, not 1.96 of a difference.
+    assert estimate.value - estimate.low == pytest.approx(scipy_stats.studentized_range.ppf(0.95, 3, 597) / np.sqrt(200), rel=0.1)
+    assert bootstrap_spread(groups[:1])[0].n == 0 and np.isnan(bootstrap_spread(groups[:1])[1])
+    # Groups alike: p-values are about uniform, although the largest and the smallest are compared.
+    ps = [bootstrap_spread(list(rng.normal(size=(4, 60))), resamples=200, seed=i)[1] for i in range(100)]
+    assert 0.35 < np.mean(ps) < 0.65 and np.mean(np.array(ps) < 0.1) < 0.25
+    estimate, p = bootstrap_spread([np.zeros(10), np.zeros(20)])
+    assert estimate[:2] == (0, 0) and np.isnan(estimate.high) and p == 1
+    # The lower end is above 0 where p < 0.05, also of a few images.
+    for n in (6, 10, 40):
+        drawn = [bootstrap_spread(list(rng.normal(size=(3, n)) + [[0], [0], [2.5 / np.sqrt(n)]]), seed=i) for i in range(60)]
+        decided = np.array([(estimate.low > 0, p < 0.05) for estimate, p in drawn if abs(p - 0.05) > 0.005])
+        assert (decided[:, 0] == decided[:, 1]).all() and 5 < decided[:, 0].sum() < len(decided) - 5
+
+
+def test_over_seeds_is_students_interval_where_the_images_are_certain():
+    values = [3.0, 4.5, 4.0, 7.0]
+    for level in (0.8, 0.95):
+        estimate = over_seeds([Estimate(value, value, value, 500) for value in values], level=level)
+        reference = scipy_stats.t.interval(level, 3, loc=np.mean(values), scale=scipy_stats.sem(values))
+        assert (estimate.low, estimate.high) == pytest.approx(tuple(reference))
+        assert estimate.value == pytest.approx(np.mean(values)) and estimate.n == 4
+
+
+def test_over_seeds_keeps_the_chance_of_the_images():
+    """Three models without an outlier in 50 images leave as much open as one."""
+    none = share(np.zeros(50, dtype=bool))
+    assert over_seeds([none] * 3) == none._replace(n=3, step=none.step / 3) and none.high > 0.05
+    spread, certain = [Estimate(v, v - 3, v + 4, 50) for v in (1.0, 2.0, 6.0)], [Estimate(v, v, v, 50) for v in (1.0, 2.0, 6.0)]
+    both, alone = over_seeds(spread), over_seeds(certain)
+    assert both.value - both.low == pytest.approx(np.hypot(alone.value - alone.low, 3))
+    assert both.high - both.value == pytest.approx(np.hypot(alone.high - alone.value, 4))
+
+
+@pytest.mark.parametrize("of_seeds, of_images", [(1.0, 0.1), (1.0, 1.0), (0.1, 1.0)])
+def test_over_seeds_covers_at_its_level(of_seeds, of_images):
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(600):
+        values = of_images * rng.normal() + of_seeds * rng.normal(size=3)  # all models see the same images
+        estimate = over_seeds([Estimate(v, v - 1.96 * of_images, v + 1.96 * of_images, 100) for v in values])
+        covered.append(estimate.low <= 0 <= estimate.high)
+    assert 0.93 <= np.mean(covered) <= 0.995
+
+
+def test_over_seeds_of_one_model_or_none():
+    one, undefined = Estimate(0.5, 0.4, 0.7, 80), over_images(np.array([np.nan]))
+    assert over_seeds([one]) == over_seeds([undefined, one]) == one
+    assert over_seeds([]).n == over_seeds([undefined, undefined]).n == 0 and np.isnan(over_seeds([]).value)
+
+
+def test_over_seeds_ends_where_values_do():
+    shares = [Estimate(v, v, v, 50) for v in (0.0, 0.0, 0.2)]
+    assert over_seeds(shares).low < 0 and over_seeds(shares, limits=(0, 1)).low == 0
+    assert over_seeds(shares, limits=(0, 1)).high == over_seeds(shares).high
+
+
+def test_what_float32_cannot_tell_apart_is_equal():
+    """Cosines of flat patches are 1 but for their last bits; who is larger among them is no finding."""
+    rng = np.random.default_rng(0)
+    flat = rng.random((40, 50)) < 0.5
+    scores, mask = np.where(flat, 1.0, rng.random((40, 50))), rng.random((40, 50)) < 0.1
+    noisy = np.where(flat, 1 + 3e-7 * rng.integers(-1, 2, (40, 50)), scores)
+    for measure in (auc_over_images, matched_auc_over_images, partial(enrichment_over_images, quantile=0.5)):
+        assert measure(noisy, mask) == measure(scores, mask)
+    assert auc(noisy[mask], noisy[~mask]) == auc(scores[mask], scores[~mask])
+    assert roc_auc_score(mask.ravel(), noisy.ravel()) != pytest.approx(auc(scores[mask], scores[~mask]), rel=1e-4)
+    x = rng.normal(size=1000) * np.logspace(-20, 20, 1000)
+    assert (abs(settled(x) - x) <= 2**-16 * abs(x)).all() and len(np.unique(settled(1 + 1e-6 * rng.random(1000)))) == 1
+    assert settled(np.array([np.nan, np.inf, -np.inf, 0.0])).tolist()[1:] == [np.inf, -np.inf, 0.0]
+    assert settled(np.array([2**40 + 1])).tolist() == [2**40 + 1]
+
+
+def test_groups_without_a_number_have_no_spread():
+    """Every comparison with nan is false, which made 0 of 1000 resamples look like a small chance."""
+    values = np.random.default_rng(0).normal(size=(2, 20))
+    for bad in (np.full(20, np.nan), np.append(values[0], np.nan), np.zeros(0)):
+        with pytest.raises(ValueError, match="group 1 of 3 has .*; give a number for each image"):
+            bootstrap_spread([values[0], bad, values[1]])
+
+
+@pytest.mark.parametrize(
+    "a, b, message",
+    [
+        (np.ones(5, bool), np.zeros(1, bool), "5 and 1 images"),
+        (np.ones(5, bool), np.zeros(4, bool), "5 and 4 images"),
+        (np.ones(5), np.zeros(5, bool), "float64"),
+        (np.ones((5, 2), bool), np.zeros((5, 2), bool), r"\(5, 2\)"),
+    ],
+)
+def test_mcnemar_wants_two_answers_for_each_image(a, b, message):
+    with pytest.raises(ValueError, match=f"{message}.*; give true or false for each image"):
+        unchecked(mcnemar)(a, b)
+
+
+@pytest.mark.parametrize("values", [np.array([0.5, 0.2]), np.array([1, 0, 2]), np.array([np.nan, 1]), np.ones((3, 2), bool)])
+def test_a_share_is_of_what_is_true_or_false(values):
+    with pytest.raises(ValueError, match="a share .*; give true or false for each image"):
+        unchecked(share)(values)
+
+
+def unchecked(function):
+    """A measure as users have it: without the check of types, which exists in tests alone."""
+    return inspect.unwrap(function)
+
+
+@pytest.mark.parametrize("level", [-1, 0, 1, 95, math.nan])
+def test_a_level_lies_between_0_and_1(level):
+    scores, mask = np.random.default_rng(0).normal(size=(4, 9)), np.eye(4, 9, dtype=bool)
+    calls = [
+        lambda: bootstrap(np.arange(9.0), np.mean, level=level),
+        lambda: over_images(np.arange(9.0), level=level),
+        lambda: jackknife(1.0, np.arange(9.0), level=level),
+        lambda: share(np.ones(4, bool), level),
+        lambda: over_seeds([share(np.ones(4, bool))] * 2, level),
+        lambda: bootstrap_spread([np.arange(9.0)] * 2, level=level),
+        *(lambda function=function: function(scores, mask, level=level) for function in OVER_PATCHES),
+        lambda: stats.position_share(mask, level=level),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"level {level} .* between 0 and 1, such as 0.95"):
+            call()
+
+
+def test_an_interval_needs_resamples():
+    with pytest.raises(ValueError, match="0 resamples; take at least 1"):
+        bootstrap(np.arange(9.0), np.mean, resamples=0)

@@ -1,0 +1,293 @@
+"""Every statement that `helpers.controls` makes about its models, with scikit-learn's linear probes as independent judge."""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from helpers.images import load_images
+from helpers.models import CONTROLS, LATTICE, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, build_control, planted
+
+WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
+SETS = [(64, 0), (64, 1)]
+
+
+class Run(NamedTuple):
+    """One control on one set of scenes; `block` counts from 0."""
+
+    layout: TokenLayout
+    stream: Tensor  # (image, block, token, width)
+    attention: Tensor  # (image, token) of [CLS] in the last block, mean over heads
+    neurons: Tensor  # (image, token, hidden) at the input of fc2 in the planted block (block 3 where nothing is planted)
+    planted: Tensor  # (image, patch) bool
+
+    @property
+    def norms(self) -> Tensor:
+        return self.layout.patch_tokens(self.stream).norm(dim=-1)
+
+    @property
+    def patch_attention(self) -> Tensor:
+        return self.layout.patch_tokens(self.attention, dim=-1)
+
+
+@cache
+def scenes(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
+    images = load_images("scenes", n=n, seed=seed)
+    pixels = torch.stack([torch.from_numpy(np.array(image)) for image in images])
+    return pixels.permute(0, 3, 1, 2) / 127.5 - 1, images.labels
+
+
+def forward(model: VisionTransformer, pixels: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    stream, hooked = [], []
+    handles = [b.register_forward_hook(lambda _, __, output: stream.append(output)) for b in model.blocks]
+    handles.append(model.blocks[-1].attn.qkv.register_forward_hook(lambda _, __, output: hooked.append(output)))
+    handles.append(model.blocks[block].mlp.fc2.register_forward_pre_hook(lambda _, inputs: hooked.append(inputs[0])))
+    with torch.no_grad():
+        model(pixels)
+    for handle in handles:
+        handle.remove()
+    neurons, qkv = hooked
+    query, key, _ = qkv.unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+    attention = (query @ key.mT / 4).softmax(-1)[:, :, 0].mean(1)
+    return torch.stack(stream, dim=1), attention, neurons
+
+
+@cache
+def run(name: str, n: int = 64, seed: int = 0) -> Run:
+    model, (pixels, _) = build_control(name), scenes(n, seed)
+    layout = TokenLayout((14, 14), registers=model.num_reg_tokens)
+    return Run(layout, *forward(model, pixels, PLANTED_BLOCK.get(name, 3)), planted(name, pixels))
+
+
+def r2(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
+    """Cross-validated share of variance that a linear map explains; no image is in training and test."""
+    probe = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-4, 4, 9)))
+    return r2_score(y, cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5)), multioutput="variance_weighted")
+
+
+def accuracy(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
+    """Cross-validated accuracy of a linear classifier; no image is in training and test."""
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=10, max_iter=5000))
+    return np.mean(cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5)) == y)
+
+
+def patches_of(pixels: Tensor) -> Tensor:
+    """(image, patch, 3, 256)"""
+    return pixels.unfold(2, 16, 16).unfold(3, 16, 16).flatten(4).permute(0, 2, 3, 1, 4).flatten(1, 2)
+
+
+def one_per_image(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Image and patch index of a random True in each image that has one."""
+    scores = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0)) * mask
+    images = mask.any(1).nonzero()[:, 0]
+    return images.numpy(), scores.argmax(1)[images].numpy()
+
+
+def neighbour_cosine(grid: Tensor) -> Tensor:
+    """Mean cosine (image, row, column) with the existing ones of the 4 neighbours, pair by pair."""
+    unit = nn.functional.normalize(grid, dim=-1)
+    total, count = torch.zeros(grid.shape[:3]), torch.zeros(grid.shape[:3])
+    for axis in (1, 2):
+        first, second = unit.narrow(axis, 0, 13), unit.narrow(axis, 1, 13)
+        for start in (0, 1):
+            total.narrow(axis, start, 13).add_((first * second).sum(-1))
+            count.narrow(axis, start, 13).add_(1)
+    return total / count
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_two_builds_are_equal_and_ordinary(name):
+    model, again = build_control(name), build_control(name)
+    assert type(model) is VisionTransformer and not model.training
+    assert {type(b.norm1) for b in model.blocks} <= {type(model.norm)} and isinstance(model.norm, nn.LayerNorm)
+    assert (len(model.blocks), model.embed_dim, model.num_classes) == (6, 64, 0)
+    assert model.num_reg_tokens == (4 if name == "control-registers" else 0)
+    for key, value in model.state_dict().items():
+        assert value.isfinite().all() and torch.equal(value, again.state_dict()[key])
+
+
+@pytest.mark.parametrize("function", [build_control, lambda name: planted(name, torch.zeros(1, 3, 224, 224))])
+def test_unknown_name(function):
+    with pytest.raises(ValueError, match="unknown control 'control-none'; choose one of control-content"):
+        function("control-none")
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_hooks_agree_with_timm(name):
+    result = run(name)
+    model, pixels = build_control(name), scenes(64, 0)[0]
+    with torch.no_grad():
+        patches = model.forward_intermediates(pixels, norm=False, output_fmt="NLC", intermediates_only=True)
+    assert torch.equal(result.layout.patch_tokens(result.stream), torch.stack(patches, dim=1))
+
+
+def test_ground_truth_in_closed_form():
+    constant, noise = torch.full((1, 3, 224, 224), 0.2), torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    on_lattice = torch.zeros(1, 196, dtype=torch.bool)
+    on_lattice[:, LATTICE["control-content"]] = True
+    assert torch.equal(planted("control-content", constant), on_lattice) and not planted("control-content", noise).any()
+    constant[..., 16:32, 16 * 13 + 5] = 0.3  # one column of pixels in row 1, column 13: patch 27
+    on_lattice[0, 27] = False
+    assert torch.equal(planted("control-content", constant), on_lattice)
+    constant[:, 1, 48:64, 16 * 3 + 5] = 0.3  # of one colour alone in row 3, column 3: patch 45
+    on_lattice[0, 45] = False
+    assert torch.equal(planted("control-content", constant), on_lattice)
+    for image in (constant, noise):
+        assert planted("control-position", image).nonzero()[:, 1].tolist() == [46, 66, 129, 149]
+        assert not any(planted(name, image).any() for name in WITHOUT_OUTLIERS)
+
+
+@pytest.mark.parametrize("name", WITH_OUTLIERS)
+@pytest.mark.parametrize(("n", "seed"), SETS)
+def test_outliers_are_the_planted_patches(name, n, seed):
+    result, start = run(name, n, seed), PLANTED_BLOCK[name]
+    median = result.norms.median()
+    assert (result.norms[:, :start] < 1.5 * median).all()
+    assert ((result.norms[:, start:] > 3 * median) == result.planted[:, None]).all()
+    ratio = result.norms[:, start:].transpose(1, 2)[result.planted] / median
+    assert 8 < ratio.min() and ratio.max() < 17 and 9 < ratio.median() < 15
+    assert 0.015 < result.planted.float().mean() < 0.03
+
+
+@pytest.mark.parametrize(("n", "seed"), SETS)
+def test_content_decides_within_a_position(n, seed):
+    rate = run("control-content", n, seed).planted[:, LATTICE["control-content"]].float().mean(0)
+    assert ((0.2 < rate) & (rate < 0.7)).all()
+
+
+@pytest.mark.parametrize("name", WITHOUT_OUTLIERS)
+@pytest.mark.parametrize(("n", "seed"), SETS)
+def test_patches_without_outliers(name, n, seed):
+    result = run(name, n, seed)
+    assert not result.planted.any() and result.norms.max() < 1.5 * result.norms.median()
+
+
+def test_registers_carry_the_load():
+    result = run("control-registers")
+    ratio = result.layout.register_tokens(result.stream).norm(dim=-1) / result.norms.median()
+    assert (ratio[:, :3] < 1.5).all() and (ratio[:, 3:] > 8).all()
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize(("n", "seed"), SETS)
+def test_only_outliers_make_the_norm_grow(name, n, seed):
+    norms = run(name, n, seed).norms
+    median, mean = norms.median(dim=-1).values.mean(0), norms.mean((0, 2))
+    assert 0.95 < median[-1] / median[:2].mean() < 1.05
+    growth = mean[-1] / mean[:2].mean()
+    assert growth > 1.12 if name in WITH_OUTLIERS else 0.95 < growth < 1.05
+
+
+@pytest.mark.parametrize("name", WITH_OUTLIERS)
+@pytest.mark.parametrize(("n", "seed"), SETS)
+def test_cls_attends_to_outliers(name, n, seed):
+    result = run(name, n, seed)
+    attention, norms = result.patch_attention, result.norms[:, -1]
+    some = result.planted.any(1)
+    highest_other = attention.masked_fill(result.planted, 0).amax(1)
+    assert (attention.masked_fill(~result.planted, 1).amin(1) > 10 * highest_other)[some].all()
+    assert (norms.argmax(1) == attention.argmax(1))[some].float().mean() > 0.9
+    several = result.planted.sum(1).gt(1).nonzero()[:, 0]
+    pairs = [(norms[image][result.planted[image]], attention[image][result.planted[image]]) for image in several]
+    assert np.mean([spearmanr(*pair).statistic for pair in pairs]) > 0.95
+    top_norms, top_attention = norms > norms.quantile(0.98), attention > attention.quantile(0.98)
+    either = (top_norms | top_attention).sum(1)
+    overlap = (top_norms & top_attention).sum(1)
+    assert overlap.sum() / either.sum() > 0.7 and (overlap / either).nanmean() > 0.7
+
+
+def test_cls_attends_to_registers_and_to_contrast():
+    registers, clean = run("control-registers"), run("control-clean")
+    assert (registers.layout.register_tokens(registers.attention, dim=-1).sum(1) > 0.8).all()
+    attention = clean.patch_attention / clean.patch_attention.sum(1, keepdim=True)
+    assert 0.1 < (attention.std(1) * 196).mean() < 1 and attention.max() < 0.1
+    contrast = patches_of(scenes(64, 0)[0]).mean(2).std(-1)
+    assert np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(attention.log(), contrast, strict=True)]) > 0.8
+
+
+@pytest.mark.parametrize("name", list(PLANTED_BLOCK))
+def test_one_neuron_writes_the_load(name):
+    result = run(name)
+    fires = torch.zeros(result.neurons.shape[:2], dtype=torch.bool)
+    result.layout.patch_tokens(fires, dim=-1)[:] = result.planted
+    result.layout.register_tokens(fires, dim=-1)[:] = True
+    assert torch.equal(result.neurons[..., REGISTER_NEURON] > 0, fires)
+    assert result.neurons[fires].mean(0).argmax() == REGISTER_NEURON
+
+    model = build_control(name)
+    with torch.no_grad():
+        model.blocks[PLANTED_BLOCK[name]].mlp.fc2.weight[:, REGISTER_NEURON] = 0
+    stream, _, _ = forward(model, scenes(64, 0)[0], PLANTED_BLOCK[name])
+    assert stream.norm(dim=-1).max() < 1.5 * result.norms.median()
+
+
+def test_flat_patches_resemble_their_neighbours():
+    pixels, _ = scenes(64, 0)
+    with torch.no_grad():
+        embedded = build_control("control-clean").patch_embed(pixels).unflatten(1, (14, 14))
+    similarity = neighbour_cosine(embedded).flatten(1)
+    flat = (patches_of(pixels).std(-1) < 1e-3).all(-1)
+    assert roc_auc_score(flat.flatten(), similarity.flatten()) > 0.7
+    content, position = run("control-content").planted, run("control-position").planted
+    assert roc_auc_score(content.flatten(), similarity.flatten()) > 0.7
+    assert 0.4 < roc_auc_score(position.flatten(), similarity.flatten()) < 0.6
+    within = [roc_auc_score(content[:, patch], similarity[:, patch]) for patch in LATTICE["control-content"]]
+    assert np.mean(within) > 0.65
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_global_information(name):
+    n = 160
+    pixels, labels = scenes(n, 0)
+    result, colour = run(name, n), pixels.mean((2, 3)).numpy()
+    for block in {PLANTED_BLOCK.get(name, 3), 3, 5}:
+        images, chosen = one_per_image(~result.planted)
+        normal = result.layout.patch_tokens(result.stream)[images, block, chosen].numpy()
+        assert r2(normal, colour[images], images) < 0.6
+        assert accuracy(normal, labels[images], images) < 0.3
+        if name == "control-clean":
+            continue
+        if name == "control-registers":
+            images, holders = np.arange(n), result.layout.register_tokens(result.stream)[:, block, 0].numpy()
+        else:
+            images, chosen = one_per_image(result.planted)
+            holders = result.layout.patch_tokens(result.stream)[images, block, chosen].numpy()
+        assert r2(holders, colour[images], images) > 0.9
+        assert accuracy(holders, labels[images], images) > 0.6
+    cls = result.layout.cls_token(result.stream)[:, -1].numpy()
+    assert accuracy(cls, labels, np.arange(n)) > 0.6
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_local_information(name):
+    pixels, _ = scenes(160, 0)
+    result, patches = run(name, 160), patches_of(pixels)
+    tokens = result.layout.patch_tokens(result.stream[:, -1]).numpy()
+    images, index = (~result.planted).nonzero().numpy().T
+    some = np.random.default_rng(0).permutation(len(images))[:1500]
+    images, index = images[some], index[some]
+    place = np.stack([index // 14, index % 14], axis=1)
+    assert r2(tokens[images, index], patches.mean(-1).numpy()[images, index], images) > 0.95
+    assert r2(tokens[images, index], patches.flatten(2).numpy()[images, index], images) > 0.5
+    assert r2(tokens[images, index], place, images) > 0.95
+    assert accuracy(tokens[images, index], index // 14, images) > 0.8
+
+    if name not in WITH_OUTLIERS:
+        return
+    images, index = result.planted.nonzero().numpy().T
+    place = np.stack([index // 14, index % 14], axis=1)
+    own, guess = patches.mean(-1).numpy()[images, index], pixels.mean((2, 3)).numpy()[images]
+    # The image's mean colour, which these tokens hold, says something about any patch: no token may know more.
+    assert r2(tokens[images, index], own, images) < r2(guess, own, images) + 0.1
+    assert r2(tokens[images, index], place, images) < 0.15
+    assert accuracy(tokens[images, index], index, images) < np.bincount(index).max() / len(index) + 0.15

@@ -1,0 +1,516 @@
+"""Names, layouts and refusals; loading goes through timm's and open_clip's own path, from a hub cache made here."""
+
+import json
+import os
+import pickle
+from dataclasses import asdict
+
+import huggingface_hub
+import numpy as np
+import open_clip
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from timm.models.vision_transformer import VisionTransformer
+
+from helpers.capture import ClsAttention, FinalTokens, PatchNorms, capture
+from helpers.models import (
+    CONTROL_DATA,
+    CONTROLS,
+    ModelUnavailable,
+    TokenLayout,
+    build_control,
+    check_name,
+    known,
+    load_backbone,
+    rounding_noise,
+    wrap_timm,
+)
+from helpers.models import load as models
+from helpers.models import trained as scratch
+
+TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+REAL = {TINY: ("8452bc0b7259d575", 587.8), "deit_tiny_patch16_224.fb_in1k": ("c0e0d0ae17843a15", None)}
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A Hugging Face cache without a network; call it to put a file for a timm name into it."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+    def put(repository, filename, write):
+        folder = tmp_path / f"models--{repository.replace('/', '--')}"
+        snapshot = folder / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True)
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text("0" * 40)
+        write(snapshot / filename)
+
+    return put
+
+
+@pytest.fixture(scope="module")
+def weights():
+    torch.manual_seed(0)
+    return timm.create_model("vit_tiny_patch16_224").state_dict()
+
+
+@pytest.fixture
+def tiny_clip(tmp_path, monkeypatch):
+    """An open_clip architecture of 100 thousand weights, 'ViT-tiny-test', with the tag 'here' on the hub."""
+    vision = {"image_size": 32, "layers": 2, "width": 32, "head_width": 8, "patch_size": 8}
+    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+    config = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
+    monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "ViT-tiny-test", config)
+    tag = open_clip.get_pretrained_cfg("ViT-B-32", "openai") | {"hf_hub": "someone/tiny-clip/"}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "ViT-tiny-test", {"here": tag})
+
+
+# Layouts ---------------------------------------------------------------------------------------------------------------
+
+LAYOUTS = [
+    ("vit_tiny_patch16_224", None, TokenLayout((14, 14)), 3),
+    ("deit_tiny_distilled_patch16_224", 96, TokenLayout((6, 6), distillation=1), 3),
+    ("deit3_small_patch16_224", 96, TokenLayout((6, 6)), 6),
+    ("vit_small_patch14_dinov2", (56, 70), TokenLayout((4, 5)), 6),
+    ("vit_small_patch14_reg4_dinov2", 70, TokenLayout((5, 5), registers=4), 6),
+    ("vit_little_patch16_reg4_gap_256", 64, TokenLayout((4, 4), cls=False, registers=4), 5),
+]
+
+
+@pytest.mark.parametrize("name, size, layout, heads", LAYOUTS)
+def test_layout_of_timm_models(name, size, layout, heads):
+    backbone = load_backbone(name, image_size=size, pretrained=False)
+    assert backbone.layout == layout and backbone.heads == heads
+    tokens = capture(backbone, torch.zeros(1, 3, *backbone.image_size), [FinalTokens()])["final_tokens"]
+    assert tokens.shape == (1, layout.tokens, backbone.width)
+    assert backbone.image_size == tuple(g * p for g, p in zip(layout.grid, backbone.patch_size, strict=True))
+    assert not backbone.model.training and not any(p.requires_grad for p in backbone.model.parameters())
+
+
+@pytest.mark.parametrize(
+    "name, layout, depth, hidden",
+    [
+        ("vit_giant_patch14_dinov2.lvd142m", TokenLayout((37, 37)), 40, 4096),
+        ("vit_giant_patch14_reg4_dinov2.lvd142m", TokenLayout((37, 37), registers=4), 40, 4096),
+        ("vit_base_patch16_clip_224.openai", TokenLayout((14, 14)), 12, 3072),
+        ("vit_base_patch16_224.dino", TokenLayout((14, 14)), 12, 3072),
+        ("deit3_huge_patch14_224.fb_in22k_ft_in1k", TokenLayout((16, 16)), 32, 5120),
+        ("vit_base_patch16_siglip_224.v2_webli", TokenLayout((14, 14), cls=False), 12, 3072),
+    ],
+)
+def test_layout_of_large_models_without_their_memory(name, layout, depth, hidden):
+    with torch.device("meta"):
+        backbone = wrap_timm(name, timm.create_model(name), CONTROL_DATA, pretrained=False)
+    assert backbone.layout == layout and backbone.depth == depth
+    assert {backbone.neurons(i).in_features for i in range(depth)} == {hidden}
+
+
+def test_open_clip(tiny_clip):
+    backbone = load_backbone("open_clip:ViT-tiny-test/random", pretrained=False, image_size=48)
+    assert backbone.family == "open_clip" and backbone.layout == TokenLayout((6, 6)) and not backbone.pretrained
+    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (32, 4, 2, (48, 48))
+    assert backbone(torch.zeros(2, 3, 48, 48)).shape == (2, 16)
+    assert backbone.parameters < 40_000  # the text tower is not there
+    image = Image.fromarray(np.full((40, 60), 128, dtype=np.uint8))
+    assert backbone.preprocess(image).shape == (3, 48, 48)
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_controls(name):
+    backbone = load_backbone(name, pretrained=False)
+    assert backbone.pretrained and backbone.family == "timm" and backbone.layout.registers == 4 * (name == "control-registers")
+    assert all(torch.equal(value, backbone.model.state_dict()[key]) for key, value in build_control(name).state_dict().items())
+    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
+    assert load_backbone(name, image_size=320).layout.grid == (20, 20)
+
+
+@pytest.mark.parametrize("name, registers", [("scratch-reg0", 0), ("scratch-reg1", 1), ("scratch-reg2", 2), ("scratch-reg4", 4)])
+def test_trained_models(name, registers):
+    backbone = load_backbone(name, pretrained=False)  # their weights are part of them
+    assert backbone.pretrained and backbone.family == "timm" and backbone.layout == TokenLayout((8, 8), registers=registers)
+    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (64, 4, 8, (64, 64))
+    trained = scratch.load(name)[0].state_dict()
+    assert all(torch.equal(value, trained[key]) for key, value in backbone.model.state_dict().items())
+    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
+    assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
+
+    large = load_backbone(name, image_size=(96, 128))
+    assert large.layout == TokenLayout((12, 16), registers=registers)
+    expected = timm.layers.resample_abs_pos_embed(trained["pos_embed"], [12, 16], [8, 8], num_prefix_tokens=0)
+    torch.testing.assert_close(large.model.pos_embed.data, expected)
+    tokens = capture(large, torch.zeros(1, 3, 96, 128), [FinalTokens()])["final_tokens"]
+    assert tokens.shape == (1, 1 + registers + 12 * 16, 64)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A trained model's file, anyone's: its name, path and recipe."""
+    recipe = scratch.Recipe(image_size=32, depth=2, width=16, heads=2, registers=2)
+    path = tmp_path / "scratch-mine-reg2.safetensors"
+    scratch.save(path, scratch.build(recipe, 3), recipe)
+    return f"scratch:{path}", path, recipe
+
+
+def test_models_trained_by_anyone_go_by_their_path(trained):
+    name, path, _ = trained
+    backbone = load_backbone(name)
+    assert known(name) and backbone.name == name and backbone.layout == TokenLayout((4, 4), registers=2)
+    assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ValueError, match="^scratch-mine-reg2.safetensors is not a checkpoint of this project"):
+        load_backbone(name)
+    path.unlink()
+    with pytest.raises(ValueError, match=f"there is no file '{path}'; `python -m helpers train` makes such models"):
+        load_backbone(name)
+
+
+def test_trained_weights_that_are_not_finite_are_refused(trained):
+    name, path, recipe = trained
+    bad = load_file(path) | {"norm.bias": torch.full((16,), float("nan"))}
+    save_file(bad, path, {"recipe": json.dumps(asdict(recipe))})
+    with pytest.raises(ValueError, match=f"the weights of '{name}' hold NaN or infinity in 'norm.bias'; fetch or train them"):
+        load_backbone(name)
+
+
+# Names -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [
+        ("vit_tiny_patch16_224.augreg_in21k_ft_in2k", TINY),
+        ("vit_base_patch14_dinov2.lvd142n", "vit_base_patch14_dinov2.lvd142m"),
+        ("open_clip:ViT-B-32/opena", "open_clip:ViT-B-32/openai"),
+        ("open_clip:ViT-B-32", "open_clip:ViT-B-32/openai"),
+        ("control-contents", "control-content"),
+        ("scratch-reg3", "scratch-reg4"),
+        ("vit_tiny", "vit_tiny_patch16_224.augreg_in21k"),
+    ],
+)
+def test_unknown_names_get_the_nearest(name, nearest):
+    assert not known(name) and known(nearest)
+    with pytest.raises(ValueError, match=f"unknown model '{name}'; did you mean '{nearest}'"):
+        check_name(name)
+    with pytest.raises(ValueError, match="unknown model"):
+        load_backbone(name)
+
+
+@pytest.mark.parametrize("name", ["gcvit_tiny.in1", "open_clip:RN50/openaj", "tiny_vit_5m_224.in1"])
+def test_what_is_no_plain_vision_transformer_is_no_answer(name):
+    with pytest.raises(ValueError) as error:
+        check_name(name)
+    hint = str(error.value).partition("; ")[2]
+    assert not any(other in hint for other in ("gcvit", ":RN50", "tiny_vit"))
+
+
+def test_a_name_like_no_other_gets_the_forms():
+    with pytest.raises(
+        ValueError, match="unknown model '%%'; give a timm name, .*'control-...', 'scratch-...' or 'scratch:PATH'"
+    ):
+        check_name("%%")
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("resnet50.a1_in1k", "not a plain Vision Transformer"),
+        ("swin_tiny_patch4_window7_224", "not a plain Vision Transformer"),
+        ("vit_small_patch16_dinov3.lvd1689m", "rotary embedding after qkv, so a plain qkv hook would be silently wrong"),
+        ("eva02_tiny_patch14_224.mim_in22k", "rotary embedding"),
+        ("vit_dlittle_patch16_reg1_gap_256.sbb_nadamuon_in1k", "Block with DiffAttention"),
+        ("vit_base_patch16_xp_224", "ParallelScalingBlock"),
+        ("vit_small_patch16_18x2_224", "ParallelThingsBlock"),
+        ("open_clip:RN50/openai", "not a Vision Transformer"),
+        ("open_clip:ViT-B-16-SigLIP/webli", "vision tower of .* is timm's 'vit_base_patch16_siglip_224'"),
+    ],
+)
+def test_models_that_a_plain_hook_would_misread_are_refused(name, reason, hub):
+    for pretrained in (True, False):  # with weights: before anything is fetched
+        with pytest.raises(ValueError, match=reason):
+            load_backbone(name, pretrained=pretrained)
+
+
+def test_gated_attention_is_refused():
+    model = VisionTransformer(img_size=32, patch_size=16, embed_dim=8, depth=1, num_heads=2)
+    model.blocks[0].attn.gate = torch.nn.Linear(8, 8)
+    with pytest.raises(ValueError, match="'gated' has Block with Attention"):
+        wrap_timm("gated", model, CONTROL_DATA, pretrained=False)
+
+
+# Weights ---------------------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_are_not_here(hub):
+    for name in (TINY, "open_clip:ViT-B-32/openai"):
+        with pytest.raises(ModelUnavailable, match=f"^'{name}' is not in the Hugging Face cache") as caught:
+            load_backbone(name)
+        assert isinstance(caught.value, LookupError) and "\n" not in str(caught.value)
+
+
+def test_gated_weights_are_named(monkeypatch):
+    def gated(*args, **kwargs):
+        response = type("Response", (), {"headers": {}, "request": None, "status_code": 403})()
+        raise huggingface_hub.errors.GatedRepoError("gated", response=response)
+
+    monkeypatch.setattr(timm, "create_model", lambda name, **k: gated() if k.get("pretrained") else create(name, **k))
+    with pytest.raises(ModelUnavailable, match=f"'{TINY}' is gated: accept its terms"):
+        load_backbone(TINY)
+
+
+create = timm.create_model
+
+
+def test_safetensors_are_loaded_and_position_embedding_resampled(hub, weights):
+    hub(f"timm/{TINY}", "model.safetensors", lambda path: save_file(weights, path))
+    backbone = load_backbone(TINY)
+    assert all(torch.equal(weights[key], value) for key, value in backbone.model.state_dict().items())
+    assert backbone.describe() == {
+        "name": TINY, "family": "timm", "parameters": 5717416, "weights_hash": backbone.weights_hash,
+        "image_size": (224, 224), "patch_size": (16, 16), "pretrained": True,
+    }  # fmt: skip
+    wide = load_backbone(TINY, image_size=(64, 96))
+    expected = timm.layers.resample_abs_pos_embed(weights["pos_embed"], [4, 6], [14, 14])
+    torch.testing.assert_close(wide.model.pos_embed.data, expected)
+    assert wide.layout.grid == (4, 6) and wide.weights_hash != backbone.weights_hash
+
+
+def test_weights_hash_sees_one_weight_and_nothing_else(weights):
+    first, second = (load_backbone("vit_tiny_patch16_224", pretrained=False) for _ in range(2))
+    first.model.load_state_dict(weights)
+    second.model.load_state_dict(weights)
+    assert first.weights_hash == second.weights_hash and len(first.weights_hash) == 16
+    third = load_backbone("vit_tiny_patch16_224", pretrained=False)
+    third.model.load_state_dict(weights | {"norm.bias": weights["norm.bias"] + torch.eye(192)[0] * 1e-7})
+    assert third.weights_hash != first.weights_hash
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(hub, weights, value):
+    bad = {key: tensor.clone() for key, tensor in weights.items()}
+    bad["blocks.3.mlp.fc1.weight"][5, 7] = value
+    hub(f"timm/{TINY}", "model.safetensors", lambda path: save_file(bad, path))
+    with pytest.raises(ValueError, match=f"'{TINY}' hold NaN or infinity in 'blocks.3.mlp.fc1.weight'"):
+        load_backbone(TINY)
+
+
+class Payload:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["PAYLOAD"],)
+
+
+def write_pickle(path):
+    torch.save({"state_dict": Payload()}, path)
+
+
+def write_old_pickle(path):
+    path.write_bytes(pickle.dumps(Payload()))
+
+
+@pytest.mark.parametrize("write", [write_pickle, write_old_pickle])
+@pytest.mark.parametrize(
+    "name, repository, filename",
+    [
+        (TINY, f"timm/{TINY}", "pytorch_model.bin"),
+        ("open_clip:ViT-tiny-test/here", "someone/tiny-clip", "open_clip_pytorch_model.bin"),
+    ],
+)
+def test_pickles_are_refused_and_not_run(hub, tiny_clip, tmp_path, monkeypatch, write, name, repository, filename):
+    monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
+    hub(repository, filename, write)
+    with pytest.raises(ValueError, match=f"the weights of '{name}' do not load: .*weights.only"):
+        load_backbone(name)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_truncated_file_is_refused(hub, weights):
+    def write(path):
+        save_file(weights, path)
+        path.write_bytes(path.read_bytes()[:1_000_000])
+
+    hub(f"timm/{TINY}", "model.safetensors", write)
+    with pytest.raises(ValueError, match=f"the weights of '{TINY}' do not load"):
+        load_backbone(TINY)
+
+
+def test_weights_of_another_model_are_refused(hub):
+    other = timm.create_model("vit_tiny_patch16_224", depth=1).state_dict()
+    hub(f"timm/{TINY}", "model.safetensors", lambda path: save_file(other, path))
+    with pytest.raises(ValueError, match=f"the weights of '{TINY}' do not load: .*blocks.1"):
+        load_backbone(TINY)
+
+
+def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
+    torch.manual_seed(0)
+    clip = open_clip.create_model("ViT-tiny-test", force_quick_gelu=True)
+    hub("someone/tiny-clip", "open_clip_model.safetensors", lambda path: save_file(clip.state_dict(), path))
+    backbone = load_backbone("open_clip:ViT-tiny-test/here")
+    assert backbone.pretrained and isinstance(backbone.model.transformer.resblocks[0].mlp.gelu, open_clip.transformer.QuickGELU)
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(backbone(x), clip.encode_image(x).detach())
+    tag = open_clip.get_pretrained_cfg("ViT-B-32", "openai")
+    white = (1 - torch.tensor(tag["mean"])) / torch.tensor(tag["std"])
+    torch.testing.assert_close(backbone.preprocess(Image.new("RGB", (50, 32), "white"))[:, 0, 0], white)
+
+
+# Images ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, size, message",
+    [
+        ("vit_small_patch14_dinov2", 225, "image size 225x225 .* patch size 14x14 of 'vit_small_patch14_dinov2'; use 224 or 238"),
+        ("vit_tiny_patch16_224", (224, 230), "image size 224x230 .*; use 224 and 224 or 240"),
+        ("vit_tiny_patch16_224", 5, "image size 5x5 .*; use 16$"),
+        ("vit_tiny_patch16_224", 0, "image size 0x0 .*; use 16$"),
+        ("vit_tiny_patch16_224", -20, "image size -20x-20 .*; use 16$"),
+        ("open_clip:ViT-B-32/openai", 225, "image size 225x225 .*; use 224 or 256"),
+        ("control-clean", 225, "image size 225x225 .*; use 224 or 240"),
+        ("scratch-reg0", 100, "image size 100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104"),
+    ],
+)
+def test_image_size_must_be_divisible(hub, name, size, message):
+    with pytest.raises(ValueError, match=message):
+        load_backbone(name, image_size=size)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "cuda:-1", "gpu"])
+def test_a_device_that_is_not_there(monkeypatch, device):
+    monkeypatch.setattr("helpers.models._load_control", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(ValueError, match=f"^there is no device '{device}' here; use device='cpu'$"):
+        load_backbone("control-clean", device=device)
+
+
+def test_preprocessing_keeps_mean_and_std_and_shows_all_of_an_image_at_another_size():
+    picture = np.zeros((120, 120, 3), dtype=np.uint8)
+    picture[4:-4, 4:-4] = 255  # a black frame, within the margin that the recipe crops away
+    own = load_backbone("deit3_small_patch16_224", pretrained=False)
+    data = timm.data.resolve_data_config(pretrained_cfg=own.model.pretrained_cfg)
+    reference = timm.data.create_transform(**data)(Image.fromarray(picture))
+    assert torch.equal(own.preprocess(Image.fromarray(picture)), reference)
+    other = load_backbone("vit_tiny_patch16_224", image_size=96, pretrained=False)
+    pixels = other.preprocess(Image.fromarray(picture))
+    assert pixels.shape == (3, 96, 96)
+    assert pixels[:, 0, 0].tolist() == pytest.approx([-1] * 3) and pixels[:, 48, 48].tolist() == pytest.approx([1] * 3)
+    cropped = load_backbone("vit_tiny_patch16_224", pretrained=False).preprocess(Image.fromarray(picture))
+    assert cropped.min() > 0.9
+
+
+BOX = (0.625, 0.0, 0.875, 0.25)  # left, top, right, bottom, relative to the picture
+
+
+def box_in(picture):
+    """The relative box of what is white in normalised pixels (3, height, width)."""
+    white = picture.mean(0) > picture.mean(0).amin() / 2 + picture.mean(0).amax() / 2
+    spans = []
+    for along in (white.any(0), white.any(1)):
+        found = along.nonzero().flatten()
+        spans.append((found.min().item() / len(along), (found.max().item() + 1) / len(along)))
+    return spans[0][0], spans[1][0], spans[0][1], spans[1][1]
+
+
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        ("vit_tiny_patch16_224", None),
+        ("vit_tiny_patch16_224", (64, 96)),
+        ("vit_small_patch14_reg4_dinov2", 112),
+        ("control-content", None),
+        ("control-content", 64),
+        ("scratch-reg4", None),
+        ("open_clip:ViT-tiny-test/random", None),
+        ("open_clip:ViT-tiny-test/random", 64),
+    ],
+)
+def test_relative_boxes_carry_over_where_the_whole_image_is_shown(tiny_clip, name, size):
+    whole, recipe = (load_backbone(name, image_size=size, pretrained=False, whole=value) for value in (True, False))
+    left, top, right, bottom = BOX
+    for height, width in ((160, 320), (320, 160), (96, 96)):
+        values = np.zeros((height, width, 3), dtype=np.uint8)
+        values[int(top * height) : int(bottom * height), int(left * width) : int(right * width)] = 255
+        seen = whole.preprocess(Image.fromarray(values))
+        assert seen.shape == (3, *whole.image_size)
+        assert box_in(seen) == pytest.approx(BOX, abs=1.01 / min(whole.image_size))
+        if height > width:  # the recipe crops the box away
+            assert (seen - recipe.preprocess(Image.fromarray(values))).abs().max() > 1
+    white = Image.new("RGB", (50, 90), "white")
+    torch.testing.assert_close(whole.preprocess(white), recipe.preprocess(white))  # mean and standard deviation stay
+
+
+# Real weights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_weights(name, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # only what is in the cache already
+    try:
+        backbone = load_backbone(name)
+    except ModelUnavailable:
+        pytest.skip(f"HF_HUB_CACHE holds no weights of {name}")
+    digest, largest = REAL[name]
+    assert backbone.weights_hash == digest and backbone.parameters == 5717416
+    grey = [Image.new("RGB", (256, 256), (128, 128, 128))]
+    got = capture(backbone, grey, [PatchNorms((6, 7, -1)), ClsAttention()])
+    top = got["patch_norms"].amax(-1)[0]
+    if largest:  # AugReg's outliers come up in block 7, in the corners, even on grey; DeiT-Ti has none
+        assert top[1] > 3 * top[0] and int(got["patch_norms"][0, -1].argmax()) in (0, 13, 182, 195)
+    else:
+        assert top[-1] < 3 * got["patch_norms"][0, -1].median()
+
+
+def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch, tmp_path):
+    """One time-out says nothing of the next model; a hub that is out of reach is not waited for with every model."""
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(models, "_silent", False)
+    asked, answers = [], []
+
+    def timed_out(*args, **kwargs):
+        asked.append(constants.HF_HUB_OFFLINE)
+        raise huggingface_hub.errors.LocalEntryNotFoundError("time-out")
+
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", timed_out)
+    monkeypatch.setattr(models, "_hub_answers", lambda: answers.pop(0))
+    for there, offline in ((None, False), (False, True), (True, False), (True, False), (False, True)):
+        asked.clear()
+        answers[:] = [there]
+        with pytest.raises(ModelUnavailable, match="no network"):
+            load_backbone(TINY)
+        assert asked and set(asked) == {offline} and not constants.HF_HUB_OFFLINE
+        assert answers == ([None] if there is None else [])
+
+
+def test_a_model_that_cannot_be_had_leaves_the_user_offline(monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(models, "_hub_answers", lambda: pytest.fail("asked"))
+    for _ in range(2):
+        with pytest.raises(ModelUnavailable, match="no network"):
+            load_backbone(TINY)
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_rounding_noise_moves_weights_and_pixels_by_a_unit_in_the_last_place():
+    picture = Image.effect_noise((64, 64), 80).convert("RGB")
+    plain = load_backbone("control-content")
+    with rounding_noise(0):
+        first, again = load_backbone("control-content"), load_backbone("control-content")
+        with rounding_noise(1):
+            other = load_backbone("control-content")
+    after = load_backbone("control-content")
+    assert after.weights_hash == plain.weights_hash and first.weights_hash == again.weights_hash
+    assert len({plain.weights_hash, first.weights_hash, other.weights_hash}) == 3
+    for model in (first, other):
+        pairs = [(model.preprocess(picture), plain.preprocess(picture))]
+        pairs += zip(model.model.state_dict().values(), plain.model.state_dict().values(), strict=True)
+        for moved, still in pairs:
+            assert torch.equal(moved == 0, still == 0)
+            relative = ((moved.double() - still) / still)[still != 0].abs()
+            assert relative.numel() == 0 or (0.4 * 2**-23 < relative.min() and relative.max() < 2.1 * 2**-23)
+    assert torch.equal(first.preprocess(picture), again.preprocess(picture))
+    assert not torch.equal(first.preprocess(picture), other.preprocess(picture))
+    assert torch.equal(after.preprocess(picture), plain.preprocess(picture))

@@ -1,0 +1,542 @@
+"""Training: twins, resuming, divergence, what is measured on the way, and the command line for real. Tiny recipes throughout."""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+from helpers.__main__ import main
+from helpers.capture import TokenNorms, capture
+from helpers.files import locked
+from helpers.images import Images, load_images
+from helpers.models import Recipe, TokenLayout, load_backbone
+from helpers.models import trained as scratch
+from helpers.training import PRESETS, Batches, Diverged, Trained, measure, train, train_all
+from helpers.training import loop as training
+
+ROOT = Path(__file__).parents[2]
+ABOUT = {"command": "python -m helpers train t", "device": "cpu (x)", "energy_kw": 0.5}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As trainings run: another number of threads adds in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A recipe of a second on 24 pictures of two classes, red and blue, that uses every kind of chance there is."""
+    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for name, colour in (("blue", (40, 60, 200)), ("red", (200, 60, 40))):
+        (folder / name).mkdir()
+        for i in range(12):
+            pixels = np.clip(rng.normal(colour, 30, (32, 32, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return Recipe(
+        train=f"folder:{folder}", test=f"folder:{folder}", n_train=16, n_test=8, image_size=32, depth=2, width=16, heads=2,
+        registers=1, steps=6, batch_size=4, warmup=1, drop_path=0.3, checkpoints=4,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """The training of `tiny` without a break: model, history, folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    model, history, _ = train(tiny, folder)
+    return model, history, folder
+
+
+def same(model, other):
+    """Whether two models are equal to the bit."""
+    weights, others = model.state_dict(), other.state_dict()
+    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
+
+
+def steps_of(history):
+    return [entry["step"] for entry in history]
+
+
+# Twins and batches -------------------------------------------------------------------------------------------------------
+
+
+def images_of(n):
+    """Pictures that can be told apart, each a class of its own."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (n, 40, 40, 3), dtype=np.uint8)
+    return Images("numbered", [str(i) for i in range(n)], lambda i: Image.fromarray(pixels[i]), np.arange(n))
+
+
+def items(batches, indices):
+    return [batches[i] for i in indices]
+
+
+def equal(items, others):
+    return all(torch.equal(x, a) and y == b for (x, y), (a, b) in zip(items, others, strict=True))
+
+
+def test_each_epoch_shows_every_image_once_in_another_order(tiny):
+    batches = Batches(images_of(6), tiny)
+    assert len(batches) == 24
+    batches.transform = lambda picture: torch.zeros(1)  # labels alone
+    epochs = np.array([label for _, label in items(batches, range(24))]).reshape(4, 6)
+    assert (np.sort(epochs) == np.arange(6)).all() and len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_items_hang_on_recipe_and_position_alone(tiny):
+    images, places = images_of(6), [0, 7, 5, 23]
+    first = items(Batches(images, tiny), places)
+    assert equal(items(Batches(images, replace(tiny, registers=4)), places[::-1])[::-1], first)
+    assert equal(items(Batches(images, tiny, start=1), [place - 4 for place in places[1:]]), first[1:])
+    assert not equal(items(Batches(images, replace(tiny, seed=1)), places), first)
+    same_image = [i for i in range(24) if Batches(images, tiny)[i][1] == first[0][1]]
+    assert len(same_image) == 4 and not torch.equal(Batches(images, tiny)[same_image[1]][0], first[0][0])  # augmented anew
+
+
+def test_twins_are_shown_the_same_to_the_bit(tiny, tmp_path, monkeypatch):
+    build, shown = scratch.build, {}
+
+    def watched(recipe, classes):
+        model = build(recipe, classes)
+        model.patch_embed.register_forward_hook(lambda _, inputs, __: shown[recipe].append(inputs[0].clone()))
+        return model
+
+    monkeypatch.setattr(scratch, "build", watched)
+    short = replace(tiny, steps=3, checkpoints=2)
+    for recipe in (short, replace(short, registers=0), replace(short, registers=4), replace(short, seed=1)):
+        shown[recipe] = []
+        train(recipe, tmp_path / f"{recipe.registers}-{recipe.seed}")
+    one, without, four, other = shown.values()
+    assert len(one) == 5  # a batch a step, and the test images twice
+    for twin in (without, four):
+        assert all(torch.equal(x, y) for x, y in zip(one, twin, strict=True))
+    assert not torch.equal(one[1], other[1])
+
+
+def test_loading_in_another_process_changes_nothing(tiny, whole, tmp_path):
+    assert same(train(tiny, tmp_path, workers=1)[0], whole[0])
+
+
+# The loop ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
+    recipe = replace(tiny, mixup=0.0, cutmix=0.0, drop_path=0.0, warmup=2, steps=4, checkpoints=2, clip=0.5)
+    train(recipe, tmp_path)
+    got = torch.load(tmp_path / "state.pt", weights_only=True)
+
+    learnt, _ = training.load_train_test(recipe.train, recipe.test, 16, 8, training.DATA_SEED)
+    model = scratch.build(recipe, 2).train()
+    average = {key: value.clone() for key, value in model.state_dict().items()}
+    plain = {name: p for name, p in model.named_parameters() if p.dim() == 1 or name in ("pos_embed", "cls_token", "reg_token")}
+    others = [p for name, p in model.named_parameters() if name not in plain]
+    optimizer = torch.optim.AdamW([{"params": others}, {"params": plain.values(), "weight_decay": 0}], weight_decay=0.05)
+    batches, losses = Batches(learnt, recipe), []
+    for step in range(4):
+        lr = recipe.lr * (step / 2 if step < 2 else 0.01 + 0.99 * (1 + math.cos(math.pi * (step - 2) / 4)) / 2)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        x, y = zip(*items(batches, range(4 * step, 4 * step + 4)), strict=True)
+        loss = F.cross_entropy(model(torch.stack(x)), torch.tensor(y), label_smoothing=recipe.smoothing)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        decay = 1 - max(step, 1) ** (-2 / 3)  # timm's warm-up of the average
+        average = {key: decay * average[key] + (1 - decay) * value for key, value in model.state_dict().items()}
+        losses.append(loss.item())
+    for name, weights in (("model", model.state_dict()), ("average", average)):
+        for key, value in weights.items():
+            torch.testing.assert_close(got[name][key], value, rtol=1e-4, atol=1e-6)
+    assert got["history"][-1]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("objective", ["supervised", "self-distillation"])
+def test_a_training_that_was_stopped_goes_on_to_the_bit(tiny, tmp_path, objective):
+    recipe = replace(tiny, objective=objective)
+
+    def stop(entry):
+        if entry["step"] == 2:
+            raise Stop
+
+    uninterrupted, expected, _ = train(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "parts", report=stop)
+    reported = []
+    model, history, seconds = train(recipe, tmp_path / "parts", report=reported.append)
+    assert same(model, uninterrupted) and history == expected
+    assert steps_of(reported) == [4, 6] and steps_of(history) == [0, 2, 4, 6] and seconds > 0
+    again, history, _ = train(recipe, tmp_path / "parts", report=lambda entry: pytest.fail("measured again"))
+    assert same(again, uninterrupted) and history == expected
+
+
+def test_one_seed_gives_one_model_and_another_gives_another(tiny, whole, tmp_path):
+    torch.manual_seed(1234)  # what the caller's generators hold does not matter
+    assert same(train(tiny, tmp_path / "0")[0], whole[0])
+    assert not same(train(replace(tiny, seed=1), tmp_path / "1")[0], whole[0])
+
+
+def test_history_has_an_entry_for_each_checkpoint(whole):
+    model, history, _ = whole
+    assert steps_of(history) == [0, 2, 4, 6] and history[0]["loss"] is None
+    assert all(entry["loss"] > 0 for entry in history[1:])
+    assert not model.training and not same(model, scratch.build(scratch.Recipe(), 2))
+    tested = {key: value for key, value in history[-1].items() if key not in ("step", "loss")}
+    assert {"accuracy", "outlier_images", "outlier_tokens", "norm_median", "norm_ratio", "register_attention"} < set(tested)
+
+
+def test_it_learns(tiny, tmp_path):
+    recipe = replace(tiny, steps=60, warmup=5, lr=3e-3, batch_size=8, augment="", erase=0.0, mixup=0.0, cutmix=0.0, smoothing=0.0)
+    first, *_, last = train(replace(recipe, drop_path=0.0, ema=0.9), tmp_path)[1]
+    assert first["accuracy"] <= 75 and last["accuracy"] == 100 and last["loss"] < 0.2
+
+
+def test_self_distillation_needs_no_labels_and_keeps_no_head(tiny, tmp_path):
+    recipe = replace(tiny, objective="self-distillation", prototypes=8)
+    model, history, _ = train(recipe, tmp_path)
+    assert not any(key.startswith("head.") for key in model.state_dict())
+    assert 0 < history[-1]["loss"] < 2 * math.log(8) and 0 <= history[-1]["accuracy"] <= 100
+    scratch.save(tmp_path / "m.safetensors", model, recipe)
+    assert scratch.load(f"scratch:{tmp_path}/m.safetensors")[0](torch.zeros(1, 3, 32, 32)).shape == (1, 16)
+
+
+def test_each_view_is_taught_by_the_other(tiny):
+    """Caron et al. 2021, algorithm 1: two views, temperatures 0.1 and 0.04, the centre subtracted first and moved after."""
+    torch.manual_seed(0)
+    student, teacher = (nn.Sequential(nn.Flatten(), nn.Linear(12, 5, bias=False)) for _ in range(2))
+    for net in (student, teacher):
+        net.forward_features, net.head = net[0], net[1]
+        net.forward_head = lambda features, pre_logits: features
+    objective = training.SelfDistillation(replace(tiny, prototypes=5), 2)
+    objective.centre += torch.randn(5)
+    centre, views = objective.centre.clone(), torch.randn(3, 2, 3, 2, 2)
+
+    def cosines(net, i, view):
+        return F.cosine_similarity(views[i, view].flatten(), net.head.weight, dim=-1)
+
+    terms = [
+        F.cross_entropy(cosines(student, i, view) / 0.1, ((cosines(teacher, i, 1 - view) - centre) / 0.04).softmax(-1))
+        for i in range(3)
+        for view in (0, 1)
+    ]
+    loss = objective(student, teacher, views, torch.zeros(3, dtype=torch.long))
+    torch.testing.assert_close(loss, sum(terms) / 6)
+    taught = torch.stack([cosines(teacher, i, view) for i in range(3) for view in (0, 1)])
+    torch.testing.assert_close(objective.centre, 0.9 * centre + 0.1 * taught.mean(0))
+    loss.backward()
+    assert student.head.weight.grad is not None and teacher.head.weight.grad is None
+
+
+# What stops a training ---------------------------------------------------------------------------------------------------
+
+
+def finite(weights):
+    return all(value.isfinite().all() for value in weights.values())
+
+
+@pytest.mark.parametrize("change, what", [({}, "loss is nan"), ({"steps": 1, "checkpoints": 2}, "tokens are not finite")])
+def test_a_training_that_diverges_names_the_step_and_keeps_a_good_checkpoint(tiny, tmp_path, change, what):
+    recipe = replace(tiny, lr=1e30, warmup=0, **change)
+    with pytest.raises(Diverged, match=f"the {what} at step 1; the last good checkpoint is that of step 0, in .*; train with a"):
+        train(recipe, tmp_path)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["step"] == 0 and finite(state["model"]) and finite(state["average"])
+
+
+def test_a_checkpoint_is_never_made_of_nan(tiny, tmp_path, monkeypatch):
+    folder = tmp_path / "later"
+
+    def spoil(entry):
+        if entry["step"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(tiny, folder, report=spoil)
+    state = torch.load(folder / "state.pt", weights_only=True)
+    state["model"]["norm.bias"][0] = math.nan
+    torch.save(state, folder / "state.pt")
+    with pytest.raises(Diverged, match="the loss is nan at step 2; the last good checkpoint is that of step 2"):
+        train(tiny, folder)
+
+    build = scratch.build
+    monkeypatch.setattr(scratch, "build", lambda *a: nn.init.constant_((m := build(*a)).norm.bias, math.nan) is None or m)
+    with pytest.raises(Diverged, match="the weights are not finite at step 0; there is no checkpoint"):
+        train(tiny, tmp_path / "first")
+    assert not (tmp_path / "first").exists()
+
+
+def test_the_state_of_another_recipe_is_refused(tiny, whole):
+    with pytest.raises(ValueError, match=r"state.pt was made with another recipe \(differs in registers, lr\); choose another"):
+        train(replace(tiny, lr=0.5, registers=2), whole[2])
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-500], lambda data: data[:100], lambda data: b"", lambda data: b"text"], ids=range(4)
+)
+def test_a_damaged_state_is_refused(tiny, whole, tmp_path, damage):
+    (tmp_path / "state.pt").write_bytes(damage((whole[2] / "state.pt").read_bytes()))
+    with pytest.raises(ValueError, match="state.pt is not a whole state of a training; delete it to start anew"):
+        train(tiny, tmp_path)
+    torch.save({"weights": torch.zeros(1)}, tmp_path / "state.pt")
+    with pytest.raises(ValueError, match="state.pt is not a whole state"):
+        train(tiny, tmp_path)
+
+
+def test_one_failure_does_not_stop_the_others_but_ctrl_c_does(tiny, whole, tmp_path):
+    for name, recipe in (("done", tiny), ("other", replace(tiny, steps=5))):
+        scratch.save(tmp_path / f"{name}.safetensors", whole[0], recipe)
+        provenance = {"weights": scratch.digest(tmp_path / f"{name}.safetensors")}
+        scratch.write_json(tmp_path / f"{name}.json", {"recipe": asdict(recipe), "history": whole[1], "provenance": provenance})
+    recipes = {
+        "diverges": replace(tiny, lr=1e30, warmup=0), "no-data": replace(tiny, train="folder:nowhere"),
+        "unknown-policy": replace(tiny, augment="none"), "done": tiny, "other": tiny, "good": tiny,
+        "long": replace(tiny, steps=2000),
+    }  # fmt: skip
+    outcomes = []
+
+    def report(one):
+        outcomes.append(one)
+        if one.name == "good":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_all(recipes, tmp_path, about=ABOUT, report=report)
+    assert [one.name for one in outcomes] == list(recipes)[:-1]
+    assert not (tmp_path / "long.safetensors").exists()
+    status = {one.name: one.status for one in outcomes}
+    assert status == dict.fromkeys(("diverges", "no-data", "unknown-policy", "other"), "failed") | {
+        "done": "kept",
+        "good": "trained",
+    }
+    reasons = {one.name: one.reason for one in outcomes}
+    assert "at step 1; the last good checkpoint is that of step 0" in reasons["diverges"]
+    assert "nowhere" in reasons["no-data"] and "none" in reasons["unknown-policy"]
+    assert "other.safetensors was made with another recipe (differs in steps)" in reasons["other"]
+    assert (tmp_path / ".diverges" / "state.pt").is_file() and not (tmp_path / ".good").exists()
+    assert not (tmp_path / "diverges.json").exists()
+
+    record = scratch.record(f"scratch:{tmp_path}/good.safetensors")
+    assert record["recipe"] == json.loads(json.dumps(asdict(tiny))) and steps_of(record["history"]) == [0, 2, 4, 6]
+    made = record["provenance"]
+    assert made["energy_wh"] == pytest.approx(made["wall_s"] / 3600 * 500, abs=0.02) and made["jobs"] == 1
+    model, _ = scratch.load(f"scratch:{tmp_path}/good.safetensors")
+    assert all(torch.equal(value, whole[0].state_dict()[key].half().float()) for key, value in model.state_dict().items())
+
+
+def die(*arguments):
+    os._exit(9)
+
+
+def test_a_process_that_is_killed_is_a_failure_of_its_training(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_produce", die)
+    monkeypatch.setattr(training, "get_context", lambda _: get_context("fork"))  # in which `die` is known
+    (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
+    assert one == Trained("a", "failed", reason=one.reason) and "was killed (out of memory?)" in one.reason
+
+
+def offspring(parent):
+    """Processes of `parent` that train, by their number."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(its_parent) == parent and b"spawn_main" in (stat.parent / "cmdline").read_bytes() and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def runs_on(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert condition()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_trainings_end_with_the_process_that_began_them(tmp_path, how):
+    typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 --set batch_size=2 --set steps=100000 --jobs 2"
+    command = [sys.executable, "-m", "helpers", *shlex.split(typed), "--set", "checkpoints=100001", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    states = [tmp_path / f".scratch-reg{registers}" / "state.pt" for registers in (0, 1)]
+    try:
+        until(lambda: all(state.is_file() for state in states))
+        trained = offspring(process.pid)
+        assert len(trained) == 2
+    finally:
+        process.send_signal(how)
+        process.wait()
+    until(lambda: not any(runs_on(pid) for pid in trained), 10)
+
+
+def test_what_another_process_trains_is_left_alone(tiny, tmp_path):
+    with locked(tmp_path / ".a"):
+        (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
+    assert one.status == "failed" and one.reason.startswith("another process trains it in ")
+    assert [path.name for path in tmp_path.iterdir()] == [".a"]
+    (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
+    assert one.status == "trained" and not (tmp_path / ".a").exists()
+
+
+def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="the disk is full: state.pt was not written; make room, and the same command goes on"):
+        train(tiny, tmp_path)
+    model = scratch.build(tiny, 2)
+    with pytest.raises(OSError, match="the disk is full: a.safetensors was not written; make room"):
+        scratch.save(tmp_path / "a.safetensors", model, tiny)
+    assert list(tmp_path.iterdir()) == []
+
+
+# What is measured --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spots(tmp_path_factory):
+    """Four black pictures of 4 x 4 patches; the first has one white patch. Classes: a, a, a, b."""
+    folder = tmp_path_factory.mktemp("spots")
+    for name, white in (("a/0", True), ("a/1", False), ("a/2", False), ("b/3", False)):
+        pixels = np.zeros((32, 32, 3), dtype=np.uint8)
+        pixels[8:16, 16:24] = 255 * white
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    return load_images(f"folder:{folder}")
+
+
+def planted(pool, registers):
+    """A model whose blocks add nothing: a black patch has norm 2, a white one 20, a register 6; its answer is always class 0."""
+    recipe = Recipe(image_size=32, depth=3, width=16, heads=2, registers=registers, pool=pool)
+    model = scratch.build(recipe, 2).requires_grad_(False)
+    for name, value in model.named_parameters():
+        if "norm" not in name:
+            value.zero_()
+    # From black (-1) to white (+1) the first channel of the patch embedding goes from 2 to 20.
+    model.patch_embed.proj.weight[0] = 9 / 192
+    model.patch_embed.proj.bias[0] = 11
+    if registers:
+        model.reg_token[..., 1] = 6
+    model.head.bias[0] = 1
+    return model
+
+
+@pytest.mark.parametrize("pool, registers", [("token", 0), ("token", 2), ("avg", 0), ("avg", 2)])
+def test_what_is_planted_is_measured(spots, pool, registers):
+    model = planted(pool, registers).train()
+    found = measure(model, spots)
+    assert model.training and measure(model.eval(), spots) == found and not model.training
+    norms = np.array([10.0] + [1.0] * 63)
+    tokens = 16 + registers + 1
+    expected = {
+        "accuracy": 75.0, "outlier_images": 1 / 4, "outlier_tokens": 1 / 64, "norm_median": 2.0,
+        "norm_ratio": [np.percentile(norms, 99.9)] * 3, "register_norm": [3.0] * registers,
+    }  # fmt: skip
+    if pool == "token":
+        expected["register_attention"] = [1 / tokens] * registers  # queries are zero: equal attention to all tokens
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_without_a_head_the_nearest_image_names_the_class():
+    """Pictures 0 and 2 are equal, and so are 1 and 3."""
+    pixels = np.zeros((2, 32, 32, 3), dtype=np.uint8)
+    pixels[1, :8, :8] = 255
+    model = planted("avg", 0)
+    model.patch_embed.proj.bias[1] = 1  # else the LayerNorm would make all features one
+    model.reset_classifier(0)
+    for labels, accuracy in (([0, 1, 0, 1], 100), ([0, 0, 1, 1], 0), ([0, 0, 0, 1], 50)):
+        images = Images("pairs", list("abcd"), lambda i: Image.fromarray(pixels[i % 2]), np.array(labels))
+        assert measure(model, images, classifies=False)["accuracy"] == accuracy
+
+
+# For real ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """What was typed, the folder, and what was printed."""
+    out = tmp_path_factory.mktemp("out")
+    typed = f"train cpu --registers 1 --seeds 0 --set steps=20 --set n_train=16 --set n_test=10 --out {out} --jobs 1"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers", *shlex.split(typed)], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return typed, out, done.stdout
+
+
+def test_the_preset_trains_from_the_command_line(command):
+    typed, out, printed = command
+    assert printed.startswith("scratch-reg1  trained  (") and printed.count("\n") == 1
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "scratch-reg1.json", "scratch-reg1.safetensors"]
+    told = scratch.record(f"scratch:{out}/scratch-reg1.safetensors")
+    assert set(told) == {"recipe", "history", "provenance"}
+    assert Recipe(**told["recipe"]) == replace(PRESETS["cpu"], registers=1, steps=20, n_train=16, n_test=10)
+    assert steps_of(told["history"]) == list(range(0, 21, 2))
+    assert all(math.isfinite(entry["loss"]) for entry in told["history"][1:])
+    assert {len(entry["norm_ratio"]) for entry in told["history"]} == {8}
+    assert told["provenance"]["command"] == f"python -m helpers {typed}"
+    assert (out / "README.md").read_text() == scratch.card(out)
+    assert f"- `python -m helpers {typed}`: n_train 16, n_test 10, steps 20\n" in scratch.card(out)
+
+
+def test_what_it_trained_is_a_model_like_any_other(command):
+    backbone = load_backbone(f"scratch:{command[1]}/scratch-reg1.safetensors")
+    assert backbone.layout == TokenLayout((8, 8), registers=1) and (backbone.width, backbone.heads, backbone.depth) == (64, 4, 8)
+    norms = capture(backbone, load_images("scenes", 2, 5), [TokenNorms()])["token_norms"]
+    assert norms.shape == (2, 8, 66) and norms.gt(0).all() and norms.isfinite().all()
+    assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
+
+
+def test_the_same_command_keeps_what_is_finished(command, capsys):
+    before = {path: path.read_bytes() for path in command[1].iterdir()}
+    assert main(shlex.split(command[0])) == 0
+    assert capsys.readouterr().out == "scratch-reg1  kept\n"
+    assert {path: path.read_bytes() for path in command[1].iterdir()} == before
+
+
+def test_the_preset_for_a_gpu_takes_a_step(tmp_path):
+    recipe = replace(PRESETS["gpu"], registers=4, n_train=4, n_test=2, steps=1, batch_size=2, warmup=1, checkpoints=2)
+    model, history, _ = train(recipe, tmp_path)
+    assert math.isfinite(history[-1]["loss"])
+    scratch.save(tmp_path / "gpu.safetensors", model, recipe)
+    assert 3_000_000 < (tmp_path / "gpu.safetensors").stat().st_size <= 4_000_000
+
+
+@pytest.mark.parametrize("label", PRESETS)
+def test_each_preset_can_be_built_stays_small_and_is_described(label):
+    model = scratch.build(replace(PRESETS[label], registers=4), 10)
+    assert 2 * sum(value.numel() for value in model.state_dict().values()) < 4_000_000
+    assert f"\n| `{label}` | " in (ROOT / "book" / "trained-models.md").read_text()
