@@ -21,7 +21,9 @@ def test_five_images_have_an_interval():
     right = FIVE > 0.3
     estimates = [over_images(FIVE), over_images(right, (0, 1)), over_images(np.r_[right[:4], 1 / 3], (0, 1)), share(right)]
     estimates += [bootstrap(FIVE, np.mean), jackknife(1.0, FIVE), jackknife(0.5, np.arange(9) / 9, carriers=5)]
-    estimates.append(bootstrap_spread([FIVE, FIVE + 1])[0])
+    spread, p = bootstrap_spread([FIVE, FIVE + 1])
+    estimates.append(spread)
+    assert p < 0.05
     for estimate in estimates:
         assert estimate.low < estimate.value < estimate.high, estimate
 
