@@ -21,7 +21,7 @@ from helpers.bench import randomise
 from helpers.capture import (
     ClsAttention,
     FinalTokens,
-    MlpNeuronMax,
+    NeuronActivation,
     OnPatches,
     PatchNorms,
     SelectedTokens,
@@ -165,7 +165,7 @@ def test_random_weights_and_interventions_survive(ray, images, module, intervent
     backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
     randomise(backbone.model)
     # These look where the interventions act. The numbers of hooks begin anew in a worker, and must not be given twice.
-    reducers = [OnPatches("embedding", torch.clone), MlpNeuronMax(), FinalTokens()]
+    reducers = [OnPatches("embedding", torch.clone), NeuronActivation("neuron", 3, 0), FinalTokens()]
     plain = capture(backbone, images.select([0, 1]), reducers)["final_tokens"]
     monkeypatch.setattr(RemovableHandle, "next_id", 0)
     with getattr(unchecked(module, monkeypatch), intervention)(backbone, *arguments):

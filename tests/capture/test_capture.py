@@ -19,7 +19,6 @@ from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
 from helpers.capture import (
-    QKV,
     AttentionEntropy,
     ClsAttention,
     ClsParts,
@@ -28,7 +27,6 @@ from helpers.capture import (
     Feature,
     FinalTokens,
     HighestToken,
-    MlpNeuronMax,
     NeuronActivation,
     OnPatches,
     OnQKV,
@@ -43,8 +41,10 @@ from helpers.capture import (
     TokenNorms,
     capture,
     capture_each,
+    passes,
 )
-from helpers.capture import engine as module
+from helpers.capture import fused as module
+from helpers.capture.register_neurons import NeuronMeans
 from helpers.images import load_images
 from helpers.interventions import neurons as registers_module
 from helpers.interventions import tokens as interventions
@@ -302,10 +302,9 @@ def test_attention(backbone):
 def test_queries_keys_values(backbone):
     x = pixels(backbone)
     blocks, _, _ = reference(backbone)
-    got = capture(backbone, x, [QKV("all"), QKVNorms("all")])
+    got = capture(backbone, x, [QKVNorms("all")])
     for key in "qkv":
         whole = patches(backbone, stack(blocks, key), -2).transpose(2, 3).flatten(-2)
-        assert_near(got[key], whole)
         assert_near(got[f"{key}_norms"], whole.norm(dim=-1))
 
 
@@ -323,18 +322,6 @@ def test_a_function_of_queries_keys_or_values(backbone):
 
 
 @every
-def test_mlp_neurons(backbone):
-    x = pixels(backbone)
-    blocks, _, _ = reference(backbone)
-    neurons = patches(backbone, stack(blocks, "neurons"), -2)
-    largest = neurons.gather(-2, neurons.abs().argmax(dim=-2, keepdim=True)).squeeze(-2)
-    got = capture(backbone, x, [MlpNeuronMax()])["mlp_neuron_max"]
-    assert_near(got, largest)
-    if backbone.name == "swiglu":
-        assert (got < 0).any() and (got > 0).any()
-
-
-@every
 def test_one_neuron_at_each_patch(backbone):
     x = pixels(backbone)
     blocks, _, _ = reference(backbone)
@@ -346,11 +333,6 @@ def test_one_neuron_at_each_patch(backbone):
     for unit in (-1, neurons.shape[-1]):
         with pytest.raises(ValueError, match=rf"no neuron {unit} in block 1; choose from 0 to {neurons.shape[-1] - 1}"):
             capture(backbone, x, [NeuronActivation("none", 1, unit)])
-
-
-def test_the_neuron_of_largest_magnitude_keeps_its_sign():
-    x = torch.tensor([[[9.0, -9.0], [1.0, -4.0], [-3.0, 2.0]]])  # [CLS], then two patches
-    assert MlpNeuronMax().reduce(x, TokenLayout((1, 2)))[0].tolist() == [[-3.0, -4.0]]
 
 
 @every
@@ -371,7 +353,15 @@ def everything(backbone, n=3):
     cls = [ClsAttention("all", heads="all"), Pooled()] if backbone.layout.cls else []
     chosen = [SelectedTokens(positions(backbone, n)), SelectedPixels(positions(backbone, n, seed=3))]
     model = [Feature(), Output(), OnPatches("grid", torch.sin, at="all"), OnQKV("keys", torch.sin, blocks="all"), *chosen, *cls]
-    return [PatchNorms(), TokenNorms(), AttentionEntropy(), FinalTokens(), QKV(), QKVNorms("all"), MlpNeuronMax(), *model]
+    return [
+        PatchNorms(),
+        TokenNorms(),
+        AttentionEntropy(),
+        FinalTokens(),
+        QKVNorms("all"),
+        NeuronActivation("neuron", 1, 7),
+        *model,
+    ]
 
 
 @every
@@ -449,12 +439,12 @@ def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
         largest.append(self.numel())
         return softmax(self, dim)
 
-    module._kernel("cpu")
+    module.kernel("cpu")
     monkeypatch.setattr(torch.Tensor, "softmax", watched)
-    fused = module._fused(q, k, 0.25)
+    fused = module.fused_attention(q, k, 0.25)
     assert largest == []
     monkeypatch.setattr(module, "ROWS", 7 * 2 * 3 * 57)
-    for whole, rows in zip(fused, module._by_rows(q, k, 0.25), strict=True):
+    for whole, rows in zip(fused, module.by_rows(q, k, 0.25), strict=True):
         torch.testing.assert_close(whole, rows)
     assert max(largest) == 7 * 2 * 3 * 57
     logits = q.double() @ k.double().mT * 0.25
@@ -474,14 +464,14 @@ def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypat
                     raise TypeError("unexpected argument")
                 return q, (q @ k.mT * scale).logsumexp(-1) / 2
 
-    wanted = module._fused(q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25)
-    module._kernel.cache_clear()
+    wanted = module.fused_attention(q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25)
+    module.kernel.cache_clear()
     monkeypatch.setattr(torch.ops, "aten", Ops())
     try:
-        for got, want in zip(module._fused(q, k, 0.25), wanted, strict=True):
+        for got, want in zip(module.fused_attention(q, k, 0.25), wanted, strict=True):
             torch.testing.assert_close(got, want)
     finally:
-        module._kernel.cache_clear()
+        module.kernel.cache_clear()
 
 
 def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
@@ -706,14 +696,10 @@ REDUCERS = {
     SelectedTokens: lambda b: SelectedTokens(positions(b, 7)),
     SelectedPixels: lambda b: SelectedPixels(positions(b, 7)),
     QKVNorms: lambda b: QKVNorms("all"),
-    QKV: lambda b: QKV("all"),
     OnQKV: lambda b: OnQKV("mean_key", grid_mean),
-    MlpNeuronMax: lambda b: MlpNeuronMax(),
     NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
     OnPatches: lambda b: OnPatches("mean", grid_mean),
-    registers_module._NeuronMeans: lambda b: registers_module._NeuronMeans(
-        0, torch.rand(7, b.layout.patches) < 0.2, "paper", True
-    ),
+    NeuronMeans: lambda b: NeuronMeans(0, torch.rand(7, b.layout.patches) < 0.2, "paper", True),
 }
 CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]
 
@@ -828,7 +814,6 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
         ({"images": []}, "0 images in batches of 32"),
         ({"batch_size": 0}, "2 images in batches of 0"),
         ({"workers": -1}, "with -1 workers"),
-        ({"engine": "spark"}, "unknown engine 'spark'"),
         ({"reducers": [PatchNorms((12,))]}, "no block 12 in 'vit_tiny_patch16_224'; choose 'all' or from -12 to 11"),
         ({"reducers": [PatchNorms("last")]}, "no block 'l'"),
         (
@@ -892,8 +877,8 @@ def test_part_is_queries_keys_or_values():
 @vit
 def test_a_hook_that_never_fires_is_an_error(backbone, monkeypatch):
     monkeypatch.setattr(backbone.blocks[5].mlp, "forward", lambda x: x)  # goes around fc2
-    with pytest.raises(ValueError, match=r"MlpNeuronMax\(blocks='all'\) saw nothing in blocks \[5\]"):
-        capture(backbone, pixels(backbone), [MlpNeuronMax()])
+    with pytest.raises(ValueError, match=r"NeuronActivation\(.*\) saw nothing in blocks \[5\]"):
+        capture(backbone, pixels(backbone), [NeuronActivation("neuron", 5, 0)])
 
 
 @vit
@@ -942,7 +927,7 @@ def test_one_model_after_another(tmp_path, monkeypatch):
 def test_a_model_of_another_size_is_loaded_once(monkeypatch):
     loaded = []
     monkeypatch.setattr(
-        module, "load_backbone", lambda *args, **options: loaded.append(load_backbone(*args, **options)) or loaded[-1]
+        passes, "load_backbone", lambda *args, **options: loaded.append(load_backbone(*args, **options)) or loaded[-1]
     )
     names = ["control-clean", "scratch-reg0"]
     captured, _ = capture_each(names, load_images("scenes", 1, 0), [PatchNorms()], image_size=70)
