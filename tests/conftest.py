@@ -101,7 +101,7 @@ def make_project(root: Path) -> Project:
 NEURONS = [(0, 1), (0, 5), (1, 2)]
 INTERVENTIONS = {
     interventions.appended_registers: [{"count": 2, "init": init} for init in interventions.INITS],
-    interventions.dropped_patches: [{"rate": 0.5, "mode": mode} for mode in interventions.MODES],
+    interventions.dropped_patches: [{"rate": 0.5, "mode": mode} for mode in interventions.DROP_MODES],
     interventions.moved_positions: [{"sources": list(range(15, -1, -1))}],
     registers.test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in interventions.INITS],
     registers.ablated_neurons: [{"neurons": NEURONS}],
