@@ -66,7 +66,7 @@ def find_register_neurons(
         raise ValueError(
             f"top_k is {top_k}, but blocks {list(hidden)} have {sum(hidden.values())} neurons; choose from 1 to that"
         )
-    outlier = _outliers(backbone, images, mode, rule, layer, options)
+    outlier = outlier_tokens(backbone, images, mode, rule, layer, options)
     means = [NeuronMeans(block, outlier, mode, sparsity) for block in hidden]
     sums = {reducer.keys[0]: [_Sum()] for reducer in means}
     capture(backbone, images, means, into=sums, **options)
@@ -151,7 +151,7 @@ class NeuronMeans(Reducer):
         return (torch.cat([means, magnitudes, score[:, None]], dim=1),)
 
 
-def _outliers(
+def outlier_tokens(
     backbone: Backbone, images: Any, mode: str, rule: str, layer: int, options: dict[str, Any]
 ) -> Bool[Tensor, "image token"]:
     """Which patches, or in mode "jiang_code" which tokens, are outliers."""
