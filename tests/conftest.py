@@ -6,13 +6,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import torch
 import yaml
 from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from helpers.interventions import neurons as registers
-from helpers.interventions import tokens as interventions
 from helpers.publish.runs import Project
 
 # Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many tries 20 times as many, others
@@ -97,17 +94,6 @@ def make_project(root: Path) -> Project:
     return Project(root)
 
 
-# An example of every intervention, at 16 patches; tests/capture/test_capture.py fails where one is missing.
-NEURONS = [(0, 1), (0, 5), (1, 2)]
-INTERVENTIONS = {
-    interventions.appended_registers: [{"count": 2, "init": init} for init in interventions.INITS],
-    interventions.dropped_patches: [{"rate": 0.5, "mode": mode} for mode in interventions.MODES],
-    interventions.moved_positions: [{"sources": list(range(15, -1, -1))}],
-    registers.test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in interventions.INITS],
-    registers.ablated_neurons: [{"neurons": NEURONS}],
-}
-
-
 def examples(count: int) -> settings:
     """So many examples of a property, or more by the profile."""
     return settings(max_examples=count * TIMES[PROFILE])
@@ -119,9 +105,9 @@ def project(tmp_path):
     return make_project(tmp_path / "project")
 
 
-def entering(backbone, x):
-    """The tokens (image, token, width) that block 0 gets."""
-    seen = []
-    with backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
-        backbone(x)
-    return seen[0].clone()
+@pytest.fixture(scope="module")  # so that the tests of one backbone follow one another
+def backbone(request):
+    """A model of tests/zoo.py by its kind; a test asks for it with `zoo.models(...)` and changes nothing of it."""
+    import zoo  # here, since it takes seconds to import
+
+    return zoo.build(request.param)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from helpers.capture.engine import Feature
 from helpers.capture.passes import Captured, capture_each
+from helpers.capture.reducers import Feature
 from helpers.measures.probes import Probe, Schedule, fit_classifier
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.capture.engine import Reducer, capture
+from helpers.capture.engine import capture
+from helpers.capture.reducers import Reducer
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model

@@ -1,4 +1,4 @@
-"""interventions."""
+"""interventions: what changes a forward pass for as long as it lasts, and what is made of it for good."""
 
 from helpers.interventions.export import model_with_test_time_registers
 from helpers.interventions.neurons import (
@@ -26,8 +26,8 @@ __all__ = [
     "ablated_neurons",
     "appended_registers",
     "dropped_patches",
-    "model_with_test_time_registers",
     "intervention",
+    "model_with_test_time_registers",
     "moved_positions",
     "neuron_conditions",
     "random_neurons",

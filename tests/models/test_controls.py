@@ -1,4 +1,4 @@
-"""Every statement that `helpers.controls` makes about its models, with scikit-learn's linear probes as independent judge."""
+"""Every statement of `helpers.models.controls` about its models, with scikit-learn's linear probes as independent judge."""
 
 from functools import cache
 from typing import NamedTuple
@@ -16,7 +16,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.images import load_images
-from helpers.models import CONTROLS, LATTICE, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, build_control, planted
+from helpers.models import CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, planted
+from helpers.models.controls import LATTICE, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
 SETS = [(64, 0), (64, 1)]
