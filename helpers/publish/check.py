@@ -10,7 +10,7 @@ import yaml
 
 from helpers.files import locked
 from helpers.publish import numbers
-from helpers.publish.parameters import checked, notebook_parameters, read_notebook
+from helpers.publish.parameters import checked, read_notebook
 from helpers.publish.registry import MIME, Claim, displayed, rejudge
 from helpers.publish.runs import CONTROLS, Project, git, inputs, read_result
 
@@ -28,7 +28,7 @@ def problems(project: Project) -> Iterator[str]:
     listed = {claim.notebook for claim in project.registry.claims.values()}
     for path in sorted(project.root.glob("notebooks/*/*.ipynb")):
         if (name := path.relative_to(project.root).as_posix()) not in listed:
-            yield f"{name}: no claim of notebooks/claims.yml names this notebook"
+            yield f"{name}: no claim of notebooks/claims has this notebook"
     for path in sorted(project.root.glob(f"notebooks/*/*{numbers.SUFFIX}")):
         if not path.with_name(path.name.removesuffix(numbers.SUFFIX) + ".ipynb").is_file():
             yield f"{path.relative_to(project.root).as_posix()}: there is no notebook beside it"
@@ -124,22 +124,21 @@ def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str
     if claim.notebook.removesuffix(".ipynb") not in contents:
         yield f"_toc.yml: no line for {claim.notebook}"
     if not (project.root / claim.notebook).is_file():
-        yield f"{claim.notebook}: missing, although notebooks/claims.yml names it"
+        yield f"{claim.notebook}: missing, although notebooks/claims/{claim.paper}.yml has its claim"
         return
     try:
-        defaults = notebook_parameters(project.source(claim.id))
+        defaults = claim.parameters
     except ValueError as error:
         yield f"{claim.notebook}: {error}"
         return
-    for name in sorted(defaults.keys() | claim.parameters.keys()):
-        here, there = defaults.get(name, "nothing"), claim.parameters.get(name, "nothing")
-        if here != there:
-            yield f"{claim.notebook}: parameter {name} is {here!r}, and {there!r} in notebooks/claims.yml"
     for name, profile in claim.profiles.items():
         try:
-            checked(claim.parameters, profile)
+            checked(defaults, profile)
         except ValueError as error:
-            yield f"notebooks/claims.yml: {claim.id}: profile {name!r}: {error}"
+            yield f"notebooks/profiles.yml: {claim.id}: {name}: {error}"
+    for name in claim.labels:
+        if name not in defaults:
+            yield f"notebooks/claims/{claim.paper}.yml: {claim.id}: labels: unknown parameter {name!r}"
     yield from _numbers(project.source(claim.id), claim)
 
 

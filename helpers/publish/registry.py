@@ -1,7 +1,8 @@
 """The registry of claims, what their papers reported, and the verdict on what was measured.
 
-A criterion stands in `notebooks/claims.yml` before anything is run; `criterion.py` judges by it. What a paper reported and what
-was measured here never share a field: `Claim.reported` is the one, `Value` the other.
+A criterion stands in `notebooks/claims/PAPER.yml` before anything is run; `criteria.py` judges by it. What a paper reported and
+what was measured here never share a field: `Claim.reported` is the one, `Value` the other. Named runs stand in
+`notebooks/profiles.yml`; a notebook's path and its default parameters are derived.
 """
 
 import ast
@@ -12,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -21,8 +23,10 @@ import yaml
 from helpers.publish.criteria import OUTCOMES, Criterion, Test, Value
 from helpers.publish.values import Values
 
-REGISTRY = Path(__file__).resolve().parents[2] / "notebooks" / "claims.yml"
-DEPTH, ENTRIES = 20, 100_000  # what a registry may have; today's has 9 and less than 10,000
+REGISTRY = Path(__file__).resolve().parents[2] / "notebooks"
+PROFILES = "profiles.yml"
+DEPTH, ENTRIES = 20, 100_000  # what a file of the registry may have; today's have 9 and less than 10,000
+_PAPER = re.compile(r"[a-z][a-z0-9-]*")
 MIME = "application/vnd.registers.result+json"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Where HTML, the address of a Markdown link or a MyST role begins.
@@ -31,7 +35,7 @@ _MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=])\(|\{(?=[\w:+-]+\}`)")
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: where it appeared, its notebooks' folder, its model names as checkpoints, and its known errors."""
+    """One paper: where it appeared, its model names as checkpoints, and its known errors."""
 
     id: str
     title: str
@@ -39,9 +43,13 @@ class Paper:
     year: int | None
     venue: str | None
     bib: str | None
-    folder: str
     models: dict[str, str]
     errors: list[dict[str, str]]
+
+    @property
+    def folder(self) -> str:
+        """The folder of its notebooks, below `notebooks/`."""
+        return self.id.replace("-", "_")
 
     def __str__(self) -> str:
         return ", ".join(str(part) for part in (f"*{self.title}*", self.authors, self.venue, self.year) if part)
@@ -54,10 +62,10 @@ class Claim:
     Attributes:
         reported: the paper's figures, one dict each: where, model, name, value | range | text, unit, note.
         expected: verdict that each control must give when it is judged alone.
-        parameters: the notebook's parameters and their defaults.
-        profiles: named runs; each a dict of parameters that differ from the defaults.
-        notebook: path from the project's root, or None where `waiting` says why there is none yet.
+        profiles: named runs; each a dict of parameters that differ from the notebook's own.
+        waiting: why there is no notebook yet, or None.
         labels: parameters that name a data set whose labels the notebook asks for late: they are looked for before it starts.
+        root: of the project to which it belongs.
     """
 
     id: str
@@ -70,12 +78,26 @@ class Claim:
     reported: list[dict]
     criterion: Criterion
     expected: dict[str, str]
-    parameters: dict
     profiles: dict[str, dict]
-    notebook: str | None
     source: Paper = field(repr=False)
     waiting: str | None = None
     labels: list[str] = field(default_factory=list)
+    root: Path = field(default=REGISTRY.parent, repr=False, compare=False)
+
+    @property
+    def notebook(self) -> str | None:
+        """The path of its notebook from the project's root, None where there is none yet."""
+        return None if self.waiting else f"notebooks/{self.source.folder}/{self.id}.ipynb"
+
+    @cached_property
+    def parameters(self) -> dict:
+        """The notebook's parameters with their defaults, as its own cell gives them; none where there is no notebook yet.
+
+        Raises ValueError where the notebook or its cell cannot be read.
+        """
+        from helpers.publish.parameters import notebook_parameters  # here, since a notebook needs it not, nor what it imports
+
+        return notebook_parameters(self.root / self.notebook) if self.notebook else {}
 
     def margin(self, name: str) -> float:
         """The margin against which the value `name` is tested. Raises ValueError where no test names it."""
@@ -323,79 +345,102 @@ class Registry:
     def __getitem__(self, id: str) -> Claim:
         """The claim called `id`. Raises ValueError that names the nearest identifier."""
         if id not in self.claims:
-            close = difflib.get_close_matches(id, self.claims, n=1, cutoff=0)
-            raise ValueError(f"unknown claim {id!r}; did you mean {close[0]!r}?")
+            raise ValueError(f"unknown claim {id!r}; did you mean {_nearest_name(id, self.claims)!r}?")
         return self.claims[id]
 
 
-def load_registry(path: Path | str = REGISTRY) -> Registry:
-    """Read and check the registry.
+def load_registry(folder: Path | str = REGISTRY) -> Registry:
+    """Read and check the registry in `folder`: `claims/PAPER.yml` for each paper, and `profiles.yml`.
 
-    Raises FileNotFoundError where there is none, and ValueError with one line per error, each naming the entry and the field.
+    Raises FileNotFoundError where there is none, and ValueError with one line per error, each naming file, entry and field.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no registry at {path}; run from a checkout of the project or give its path")
+    folder = Path(folder)
+    files = sorted(folder.glob("claims/*.yml"))
+    if not files or not (folder / PROFILES).is_file():
+        raise FileNotFoundError(f"no registry at {folder}; run from a checkout of the project or give its path")
+    papers, errors = {}, []
+    for path in files:
+        papers[path.stem], wrong = _read(path, "claims.schema.json")
+        errors += [f"claims/{path.name}: {line}" for line in wrong]
+    profiles, wrong = _read(folder / PROFILES, "profiles.schema.json")
+    errors += [f"{PROFILES}: {line}" for line in wrong]
+    # The rules that a schema cannot state are only asked of entries that have the right form.
+    if not errors:
+        profiles = profiles["profiles"]
+        errors = [f"{file}: {_line(path, message)}" for file, path, message in _rules(papers, profiles)]
+    if errors:
+        raise ValueError("\n".join(errors))
+    registry, root = Registry({}, {}), folder.resolve().parent
+    for name, data in sorted(papers.items(), key=lambda item: item[1]["paper"]["order"]):
+        paper = Paper(name, **{key: value for key, value in data["paper"].items() if key != "order"})
+        registry.papers[name] = paper
+        for id, entry in data["claims"].items():
+            derived = {"criterion": _criterion(entry["criterion"]), "profiles": profiles.get(id, {})}
+            registry.claims[id] = Claim(id, name, **{**entry, **derived}, source=paper, root=root)
+    return registry
+
+
+def _read(path: Path, schema: str) -> tuple[dict, list[str]]:
+    """The data of one file of the registry, and a line for each error in its form; with errors there are no data."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path.name}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        return {}, [f"not UTF-8 (byte {error.start}); save it as UTF-8"]
     try:
-        too_much = _too_much(text)
-        errors, data = (
-            ([too_much], None) if too_much else (list(_repeated(yaml.compose(text, _Loader))), yaml.load(text, _Loader))
-        )
+        if too_much := _too_much(text):
+            return {}, [too_much]
+        errors, data = list(_repeated(yaml.compose(text, _Loader))), yaml.load(text, _Loader)
     except Exception as error:  # what a number, a date or a tag that is none raises has no end of kinds
-        errors, data = [f"not readable as YAML: {' '.join(str(error).split()) or type(error).__name__}"], None
-    unfit = [_line(path, says) for path, says in _not_json(data)]
-    errors += unfit
+        return {}, [f"not readable as YAML: {' '.join(str(error).split()) or type(error).__name__}"]
     # The schema is only asked of JSON: its messages quote what is wrong, and a number of thousands of digits cannot be written.
-    if not unfit and (data is not None or not errors):
-        schema = json.loads(REGISTRY.with_name("claims.schema.json").read_text(encoding="utf-8"))
-        found = jsonschema.Draft202012Validator(schema).iter_errors(data)
-        errors += [_line(error.absolute_path, error.schema.get("errorMessage", error.message)) for error in found]
-    # The rules that a schema cannot state are only asked of entries that have the right form.
-    if not errors:
-        for id, claim in data["claims"].items():
-            errors += [_line(["claims", id, field], says) for field, says in _rules(id, claim, data)]
-    if errors:
-        raise ValueError("\n".join(f"{path.name}: {line}" for line in errors))
-    papers = {id: Paper(id, **paper) for id, paper in data["papers"].items()}
-    claims = {id: _claim(id, entry, papers) for id, entry in data["claims"].items()}
-    return Registry(papers, claims)
+    if unfit := [_line(where, message) for where, message in _not_json(data)]:
+        return {}, errors + unfit
+    validator = jsonschema.Draft202012Validator(json.loads((REGISTRY / schema).read_text(encoding="utf-8")))
+    for error in validator.iter_errors(data):
+        errors.append(_line(error.absolute_path, error.schema.get("errorMessage", error.message)))
+    return ({}, errors) if errors else (data, [])
 
 
-def _claim(id: str, entry: dict, papers: Mapping[str, Paper]) -> Claim:
-    criterion = dict(entry["criterion"])
-    for key in ("applies", "tests", "needs"):
-        criterion[key] = tuple(Test(**test) for test in criterion.get(key, ()))
-    return Claim(id, source=papers[entry["paper"]], **{**entry, "criterion": Criterion(**criterion)})
+def _criterion(entry: Mapping) -> Criterion:
+    tests = {key: tuple(Test(**test) for test in entry.get(key, ())) for key in ("applies", "tests", "needs")}
+    return Criterion(**{**entry, **tests})
 
 
-def _rules(id: str, claim: dict, data: dict) -> Iterable[tuple[str, str]]:
-    """(field, what is wrong) for the rules between fields."""
-    if claim["paper"] not in data["papers"]:
-        yield "paper", f"unknown paper {claim['paper']!r}; papers has {', '.join(data['papers'])}"
-    elif claim["notebook"] not in (None, wanted := f"notebooks/{data['papers'][claim['paper']]['folder']}/{id}.ipynb"):
-        yield "notebook", f"{claim['notebook']!r} should be {wanted!r}"
-    if (claim["notebook"] is None) != ("waiting" in claim):
-        yield "waiting", "say why there is no notebook yet, and only then"
-    for name, profile in claim["profiles"].items():
-        for unknown in profile.keys() - claim["parameters"].keys():
-            yield f"profiles.{name}", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"
-    for unknown in set(claim.get("labels", ())) - claim["parameters"].keys():
-        yield "labels", f"unknown parameter {unknown!r}; parameters has {', '.join(claim['parameters'])}"
-    criterion = claim["criterion"]
+def _rules(papers: Mapping[str, dict], profiles: Mapping[str, dict]) -> Iterable[tuple[str, tuple, str]]:
+    """(file, path in it, what is wrong) for the rules between fields and between files."""
+    orders, claims = {}, {}
+    for paper, data in papers.items():
+        file = f"claims/{paper}.yml"
+        if not _PAPER.fullmatch(paper):
+            yield file, (), "a paper's file has a name of lower-case letters, digits and '-'; rename it"
+        if (other := orders.setdefault(data["paper"]["order"], file)) != file:
+            yield file, ("paper", "order"), f"{other} has the same; give each paper a place of its own"
+        for id, entry in data["claims"].items():
+            if (other := claims.setdefault(id, file)) != file:
+                yield file, ("claims", id), f"{other} has a claim of this name too; rename one"
+            for path, message in _rules_of_claim(entry):
+                yield file, ("claims", id, *path), message
+    for id in profiles.keys() - claims.keys():
+        yield PROFILES, ("profiles", id), f"unknown claim; did you mean {_nearest_name(id, claims)!r}?"
+
+
+def _rules_of_claim(entry: Mapping) -> Iterable[tuple[tuple, str]]:
+    """(path, what is wrong) for the rules between fields of one claim."""
+    criterion = entry["criterion"]
     for kind in ("applies", "tests", "needs"):
         for i, test in enumerate(criterion.get(kind, ())):
-            if (model := test.get("model", "")).startswith("control-") and model not in claim["expected"]:
-                nearest = difflib.get_close_matches(model, claim["expected"], n=1, cutoff=0)[0]
-                yield f"criterion.{kind}.{i}.model", f"unknown control {model!r}; did you mean {nearest!r}?"
+            if (model := test.get("model", "")).startswith("control-") and model not in entry["expected"]:
+                nearest = _nearest_name(model, entry["expected"])
+                yield ("criterion", kind, i, "model"), f"unknown control {model!r}; did you mean {nearest!r}?"
     # What must hold at once on one model; each of `needs` may be met by another one.
     tests = [Test(**test) for kind in ("applies", "tests") for test in criterion.get(kind, ())]
     for one, other in combinations(tests, 2):
         if _contradict(one, other):
-            yield "criterion.tests", f"{one} and {other} cannot both hold; correct a margin or an operator"
+            yield ("criterion", "tests"), f"{one} and {other} cannot both hold; correct a margin or an operator"
+
+
+def _nearest_name(name: str, names: Iterable[str]) -> str:
+    return difflib.get_close_matches(name, list(names), n=1, cutoff=0)[0]
 
 
 def _contradict(one: Test, other: Test) -> bool:
@@ -463,9 +508,10 @@ def _repeated(node: yaml.Node | None, path: tuple = ()) -> Iterable[str]:
 
 
 def _line(path: Iterable, message: str) -> str:
-    """`nr1-artifacts: criterion.tests.0.op: '~' is not one of ...`, on one line."""
-    section, *rest = [" ".join(str(part).split()) for part in path] or [""]
-    entry, *fields = rest or [section]
+    """`nr1-artifacts: criterion.tests.0.op: '~' is not one of ...`, on one line; the entry of a claim is called by its name."""
+    entry, *fields = [" ".join(str(part).split()) for part in path] or [""]
+    if entry in ("claims", "profiles") and fields:
+        entry, *fields = fields
     return ": ".join(filter(None, [entry, ".".join(fields), " ".join(message.split())[:200]]))
 
 

@@ -37,7 +37,7 @@ from traitlets.config import Config
 
 from helpers.files import locked, write_together
 from helpers.publish import digests, numbers
-from helpers.publish.parameters import check_values, checked, data_sets, notebook_parameters, parse, read_notebook
+from helpers.publish.parameters import check_values, checked, data_sets, parse, read_notebook
 from helpers.publish.registry import Claim, Registry, Result, bundle, load_registry
 
 CONTROLS = "controls"
@@ -60,8 +60,8 @@ class Project:
 
     @cached_property
     def registry(self) -> Registry:
-        """The claims of `notebooks/claims.yml`."""
-        return load_registry(self.root / "notebooks" / "claims.yml")
+        """The claims of `notebooks/claims`, with the runs of `notebooks/profiles.yml`."""
+        return load_registry(self.root / "notebooks")
 
     @property
     def runs(self) -> Path:
@@ -109,10 +109,9 @@ def resolve(
 
     Raises ValueError for anything unknown (claim, parameter, model, data set) or of the wrong type, before anything runs.
     """
-    path, claim = project.source(id), project.registry[id]
-    defaults = notebook_parameters(path)
-    if defaults != claim.parameters:
-        raise ValueError(f"claim {id!r}: the parameters in the registry and in {claim.notebook} differ; make them equal")
+    project.source(id)
+    claim = project.registry[id]
+    defaults = claim.parameters
     profile, result = claim.profiles.get(run, {}), project.runs / run / f"{id}.json"
     if again and run not in claim.profiles and result.is_file():
         try:
@@ -125,6 +124,8 @@ def resolve(
         parameters = checked(parameters, overrides)
         check_values(parameters, defaults)
         sets = data_sets(parameters)
+        if unknown := set(claim.labels) - defaults.keys():
+            raise ValueError(f"its labels name the unknown parameter {min(unknown)!r}; correct them in the registry")
     except ValueError as error:
         raise ValueError(f"claim {id!r}: {error}") from None
     # Here, since both take seconds to import and `list` and `check` need neither.

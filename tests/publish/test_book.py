@@ -208,7 +208,7 @@ def test_paper_page_lists_every_claim(library):
 def test_known_errors_are_listed(library):
     error = {"where": "Table 1", "says": "a | b", "but": "c"}
     assert read(assemble(library.root), "book", "_generated", "errors.md") == "None is recorded yet.\n"
-    edit_registry(library.root, lambda data: data["papers"]["beyond"].update(errors=[error]))
+    edit_registry(library.root, lambda data: data["paper"].update(errors=[error]))
     assert "| Table 1 | a \\| b | c |" in read(assemble(library.root), "book", "_generated", "errors.md")
 
 
@@ -337,7 +337,7 @@ def test_a_notebook_without_a_result_is_named(library):
 
 
 def test_landing_figure_comes_from_findings_and_else_from_calibration(library, monkeypatch):
-    monkeypatch.setattr("helpers.book.LANDING", "aa1-first")
+    monkeypatch.setattr("helpers.publish.book.LANDING", "aa1-first")
     assert read(assemble(library.root), "book", "_generated", "landing.md") == "\n"
     notebook, _ = executed(library.registry["aa1-first"], CONTROLS, tags=["landing"])
     nbformat.write(notebook, library.root / "notebooks" / "beyond" / "aa1-first.ipynb")

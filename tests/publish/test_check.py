@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import edit_registry, make_project, write_notebook
+from conftest import edit_profiles, edit_registry, make_project, write_notebook
 
 from helpers.files import locked, write_together
 from helpers.publish import check, numbers, runs
@@ -181,16 +181,19 @@ def test_absolute_path(published, text, absolute):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda claim: claim["parameters"].update(n=3), "parameter n is 2, and 3 in notebooks/claims.yml"),
-        (lambda claim: claim["parameters"].update(k=1), "parameter k is 'nothing', and 1 in notebooks/claims.yml"),
-        (lambda claim: claim["parameters"].pop("seed"), "parameter seed is 0, and 'nothing' in notebooks/claims.yml"),
-        (lambda claim: claim["profiles"]["large"].update(n="five"), "profile 'large': parameter n='five': expected int"),
+        ({"n": "five"}, "parameter n='five': expected int"),
+        ({"modles": []}, "unknown parameter 'modles'; did you mean 'models'?"),
     ],
 )
-def test_registry_and_parameters_cell(project, change, problem):
-    edit_registry(project.root, lambda data: change(data["claims"]["aa1-first"]))
+def test_profile_and_parameters_cell(project, change, problem):
+    edit_profiles(project.root, lambda profiles: profiles["aa1-first"]["large"].update(change))
     (line,) = found(project)
-    assert problem in line and "aa1-first" in line
+    assert line.startswith("notebooks/profiles.yml: aa1-first: large: ") and problem in line
+
+
+def test_labels_and_parameters_cell(project):
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(labels=["datasets"]))
+    assert found(project) == ["notebooks/claims/beyond.yml: aa1-first: labels: unknown parameter 'datasets'"]
 
 
 def test_table_of_contents(project):
@@ -206,8 +209,8 @@ def test_missing_and_unknown_notebooks(project):
     project.source("aa1-first").rename(project.root / "elsewhere")
     write_notebook(project.root / "notebooks" / "beyond" / "aa4-extra.ipynb", "aa4-extra")
     assert found(project) == [
-        "notebooks/beyond/aa1-first.ipynb: missing, although notebooks/claims.yml names it",
-        "notebooks/beyond/aa4-extra.ipynb: no claim of notebooks/claims.yml names this notebook",
+        "notebooks/beyond/aa1-first.ipynb: missing, although notebooks/claims/beyond.yml has its claim",
+        "notebooks/beyond/aa4-extra.ipynb: no claim of notebooks/claims has this notebook",
     ]
 
 
@@ -241,24 +244,25 @@ def test_todays_result_is_not_old(published):
         lambda claim: claim["criterion"]["tests"][0].update(margin=0.5),
         lambda claim: claim["criterion"].update(quantifier="any"),
         lambda claim: claim["criterion"].update(needs=[{"value": "score", "op": ">", "margin": 0}]),
-        lambda claim: claim["profiles"].update(mine={"n": 3}),
     ],
 )
-def test_result_of_another_criterion_or_profile(published, change):
+def test_result_of_another_criterion(published, change):
     edit_registry(published.root, lambda data: change(data["claims"]["aa1-first"]))
     assert old(published) == [STALE]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda claim: claim["criterion"].update(why="since two is enough"),
-        lambda claim: claim.update(title="Another", statement="Other words.", headline="three"),
-        lambda claim: claim["profiles"].update(mine={}, small={"n": 1}),
-    ],
-)
-def test_prose_and_other_profiles_make_nothing_stale(published, change):
-    edit_registry(published.root, lambda data: change(data["claims"]["aa1-first"]))
+def test_result_of_another_profile(published):
+    edit_profiles(published.root, lambda profiles: profiles["aa1-first"].update(mine={"n": 3}))
+    assert old(published) == [STALE]
+
+
+def test_prose_and_other_profiles_make_nothing_stale(published):
+    def words(data):
+        data["claims"]["aa1-first"].update(title="Another", statement="Other words.", headline="three")
+        data["claims"]["aa1-first"]["criterion"].update(why="since two is enough")
+
+    edit_registry(published.root, words)
+    edit_profiles(published.root, lambda profiles: profiles["aa1-first"].update(mine={}, small={"n": 1}))
     assert old(published) == []
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
-from conftest import PARAMETERS, edit_registry
+from conftest import PARAMETERS, edit_profiles, edit_registry
 
 from helpers.publish import digests, numbers, parameters, runs
 from helpers.publish.registry import bundle
@@ -117,7 +117,7 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
     # What decides no number: prose, titles, why, other profiles, comments, and modules that the notebook does not reach.
     edit_source(project, "aa1-first", "# A claim", "# The same claim in other words")
     edit_source(project, "aa1-first", "time.sleep(600)", "time.sleep( 600 )  # for a test")
-    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["profiles"].update(small={"n": 1}))
+    edit_profiles(project.root, lambda profiles: profiles["aa1-first"].update(small={"n": 1}))
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"].update(why="Two is enough."))
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(title="More than one"))
     judge.write_text('"""Judges."""\n\none = 1  # and only\n')
@@ -142,7 +142,7 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
 
 def test_whole_run(project):
     """A profile's claims, with its parameters, and those that have a result in the run, with the parameters of that."""
-    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(profiles={}))
+    edit_profiles(project.root, lambda profiles: profiles.pop("aa2-second"))
     project = runs.Project(project.root)
     assert runs.whole(project, "large") == ["aa1-first"] and runs.whole(project, "controls") == ["aa1-first", "aa2-second"]
     run(project, ["aa2-second"], "large", overrides={"n": "3"})
@@ -159,8 +159,6 @@ def test_whole_run(project):
     assert {id: result["parameters"]["n"] for id, result in results.items()} == {"aa1-first": 5, "aa2-second": 3}
     assert runs.resolve(project, "aa2-second", "large") == PARAMETERS  # a claim by its name begins with the defaults
     edit_source(project, "aa2-second", "rate", "rates")
-    others = {"rates" if name == "rate" else name: value for name, value in PARAMETERS.items()}
-    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(parameters=others))
     with pytest.raises(
         ValueError, match=r"its result in run 'large' gives no parameters \(unknown parameter 'rate'; .* by its ID"
     ):
@@ -353,7 +351,6 @@ def add_parameters(project, **parameters):
     notebook = nbformat.read(path, 4)
     notebook.cells[1].source += "".join(f"\n{name} = {value!r}" for name, value in parameters.items())
     nbformat.write(notebook, path)
-    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["parameters"].update(parameters))
     return runs.Project(project.root)
 
 
@@ -400,9 +397,9 @@ def test_a_folder_is_looked_for_where_the_notebook_looks(project):
     assert outcome.status == "supported"
 
 
-def test_parameters_that_differ_from_the_registry_are_refused(project):
-    edit_source(project, "aa1-first", "n = 2", "n = 3")
-    with pytest.raises(ValueError, match="the parameters in the registry and in notebooks/beyond/aa1-first.ipynb differ"):
+def test_labels_of_no_parameter_are_refused(project):
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(labels=["datasets"]))
+    with pytest.raises(ValueError, match="claim 'aa1-first': its labels name the unknown parameter 'datasets'; correct them"):
         run(project)
 
 
