@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from helpers.interventions import neurons as registers
 from helpers.interventions import tokens as interventions
-from helpers.publish.runs import Project
+from helpers.publish.project import Project
 
 # Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many tries 20 times as many, others
 # each time; what it finds comes with a line that reproduces it.

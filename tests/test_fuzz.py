@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from helpers.__main__ import main
 from helpers.bench import speed as bench
 from helpers.publish import book, load_registry, parameters, portable, runs
+from helpers.publish.project import Project
 from helpers.training import loop as training
 
 # One parameter of each kind that notebooks have.
@@ -53,7 +54,7 @@ def here(tmp_path_factory):
         patch.setattr(runs, "execute", refuse(RuntimeError))
         patch.setattr(training, "train_all", refuse(ValueError))
         patch.setattr(bench, "bench", refuse(ValueError))
-        patch.setattr(portable, "measure", refuse(ValueError))
+        patch.setattr(portable, "survey", refuse(ValueError))
         patch.setattr(book, "build", refuse(RuntimeError))
         patch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection was asked for"))
         yield SimpleNamespace(root=root, asked=asked)
@@ -145,7 +146,7 @@ def test_what_reaches_a_kernel_is_of_the_right_type(here, pairs, id):
     status, _ = told(here, ["run", id, *(word for pair in pairs for word in ("-p", pair))])
     assert status in (1, 2)
     for (_, reached, *_), _ in here.asked:
-        defaults = runs.Project(here.root).registry[id].parameters
+        defaults = Project(here.root).registry[id].parameters
         parameters.check_values(parameters.checked(defaults, reached), defaults)
         json.dumps(reached, allow_nan=False)
 

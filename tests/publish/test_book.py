@@ -13,8 +13,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from helpers.images import load_images
 from helpers.publish import pages
 from helpers.publish.book import assemble, build, published, render_reading
-from helpers.publish.registry import Result, Value, bundle
-from helpers.publish.runs import Project, publish
+from helpers.publish.claims import Result
+from helpers.publish.criteria import Value
+from helpers.publish.project import Project
+from helpers.publish.results import bundle, publish
 
 ROOT = Path(__file__).parents[2]
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"not really a picture"
@@ -283,7 +285,7 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
     stored = {"aa1-first": result | {"provenance": origin | {"sources": result["sources"]}}}
     page = pages.run_page("mine", stored, library.registry)
     assert inert(page) and page.count("onerror") > 10
-    assert inert(pages.summary([pages.Row(claim, "mine", result)], library.registry, {"mine": stored}))
+    assert inert(pages.tally([pages.Row(claim, "mine", result)], library.registry, {"mine": stored}))
 
     row = {"method": HOSTILE, "ratio": 1.0, "quartiles": [1, 1], "images_per_s": HOSTILE, "extra_mb": 1.0, "version": HOSTILE}
     row["deviation"] = {HOSTILE: 0.0}

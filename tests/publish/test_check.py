@@ -9,8 +9,9 @@ import pytest
 from conftest import edit_profiles, edit_registry, make_project, write_notebook
 
 from helpers.files import locked, write_together
-from helpers.publish import check, numbers, runs
-from helpers.publish.registry import MIME
+from helpers.publish import check, digests, numbers, runs
+from helpers.publish.claims import MIME
+from helpers.publish.project import Project
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +25,21 @@ def original(tmp_path_factory):
 @pytest.fixture
 def published(original, tmp_path):
     """A copy of it to spoil."""
-    return runs.Project(Path(shutil.copytree(original.root, tmp_path / "copy")))
+    return Project(Path(shutil.copytree(original.root, tmp_path / "copy")))
 
 
 def found(project):
-    return list(check.problems(runs.Project(project.root)))
+    return list(check.problems(Project(project.root)))
 
 
-def edit_result(project, change, seal=True):
-    """Edit a published result as a hand would; `seal` computes its sha256 again."""
+def edit_result(project, change, renewed=True):
+    """Edit a published result as a hand would; `renewed`: with its digest computed again."""
     path = project.runs / "mine" / "aa1-first.json"
     result = json.loads(path.read_text())
     change(result)
-    if seal:
+    if renewed:
         result.pop("sha256")
-        result["sha256"] = runs.sha256(result)
+        result["sha256"] = digests.of_json(result)
     path.write_text(json.dumps(result))
 
 
@@ -47,12 +48,12 @@ def test_agreement(published):
 
 
 def test_edited_result(published):
-    edit_result(published, lambda result: result["values"][0].update(value=7.0), seal=False)
+    edit_result(published, lambda result: result["values"][0].update(value=7.0), renewed=False)
     (problem,) = found(published)
     assert problem.startswith("book/runs/mine/aa1-first.json: was changed after it was written")
 
 
-def test_edited_verdict_with_its_seal_renewed(published):
+def test_edited_verdict_with_its_digest_renewed(published):
     edit_result(published, lambda result: result.update(verdict="refuted"))
     (problem,) = found(published)
     assert problem.startswith("book/runs/mine/aa1-first.json: verdict 'refuted', but its values now give 'supported'")
@@ -85,7 +86,7 @@ def test_unreadable_result(published, text, problem):
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b'{"cells": 3, "nbformat": 4}', b"\xff\xfe", b"[" * 100_000])
 def test_a_broken_notebook_is_one_line_and_the_others_follow(published, text):
     """A source notebook, its numbers, a published notebook: each is told, and what comes after it too."""
-    edit_result(published, lambda result: result.update(verdict="refuted"), seal=False)
+    edit_result(published, lambda result: result.update(verdict="refuted"), renewed=False)
     published.source("aa1-first").write_bytes(text)
     (published.runs / "mine" / "aa0.ipynb").write_bytes(text)
     lines = found(published)
@@ -112,7 +113,7 @@ def test_a_run_whose_name_is_markup_is_told(published):
     edited = published.runs / "<img src=x onerror=alert(1)>" / "aa1-first.json"
     result = json.loads(edited.read_text()) | {"run": edited.parent.name}
     result.pop("sha256")
-    edited.write_text(json.dumps({**result, "sha256": runs.sha256(result)}))
+    edited.write_text(json.dumps({**result, "sha256": digests.of_json(result)}))
     assert "is not a plain folder name" in found(published)[0]
 
 
@@ -151,7 +152,7 @@ def test_result_of_no_claim(published):
     result = json.loads(path.read_text())
     result.update(id="aa1-frist")
     result.pop("sha256")
-    path.write_text(json.dumps({**result, "sha256": runs.sha256(result)}))
+    path.write_text(json.dumps({**result, "sha256": digests.of_json(result)}))
     assert found(published) == ["book/runs/mine/aa1-frist.json: unknown claim 'aa1-frist'; did you mean 'aa1-first'?"]
 
 
@@ -218,7 +219,7 @@ def test_missing_and_unknown_notebooks(project):
 
 
 def old(project, revisions=None):
-    return list(check.outdated(runs.Project(project.root), revisions))
+    return list(check.outdated(Project(project.root), revisions))
 
 
 def edit_provenance(project, **changes):
@@ -303,7 +304,7 @@ def test_result_at_an_unknown_revision(published):
         assert old(published) == []
     shallow = published.root.parent / "shallow"
     git("clone", "-q", "--depth", "1", published.root.as_uri(), str(shallow))
-    assert check.history(runs.Project(shallow)) is None
+    assert check.history(Project(shallow)) is None
 
 
 def test_the_controls_are_not_published(published):
@@ -351,7 +352,7 @@ def test_a_reader_finds_no_notebook_beside_the_numbers_of_another(project):
     with ThreadPoolExecutor(1) as pool:
         writer, read = pool.submit(store), 0
         while not writer.done():
-            assert check._numbers(path, claim) == []
+            assert check._stored_numbers(path, claim) == []
             read += 1
     assert writer.result() is None and read > 3
 
@@ -378,4 +379,4 @@ def test_broken_contents_are_one_sentence(project, text):
 
 
 def test_this_project_agrees():
-    assert list(check.problems(runs.Project())) == []
+    assert list(check.problems(Project())) == []

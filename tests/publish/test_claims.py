@@ -9,8 +9,9 @@ import pytest
 
 from helpers.measures.stats import over_images
 from helpers.publish import Value, load_registry
+from helpers.publish.claims import MIME, Claim, Paper, Result
 from helpers.publish.criteria import Criterion, Test
-from helpers.publish.registry import MIME, Claim, Paper, Result, rejudge
+from helpers.publish.results import rejudge
 
 Estimate = namedtuple("Estimate", "value low high n")
 PAPER = Paper("beyond", "Beyond the papers", "us", None, None, None, {}, [])

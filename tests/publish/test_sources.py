@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.publish.registry import unlisted
+from helpers.publish.sources import unlisted
 
 LISTS = "result = claim.judge(values, sources=[*(c.source for c in captured.values()), {}])"
 SETS = "images, sets = load_images(a), []\nx, y = load_train_test(b, c)\ntold = [z.describe() for z in sets]\n"
