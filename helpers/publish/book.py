@@ -79,7 +79,8 @@ def assemble(root: Path) -> Path:
         folder = source / "book" / "runs" / run
         for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
-            _write_notebook(notebook, folder / path.name, _reading(path, data), pages.finding_note(registry[id], run))
+            texts = _reading(path, data), pages.finding_note(registry[id], run)
+            _write_notebook(_folded(notebook), folder / path.name, *texts)
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs))
@@ -157,6 +158,14 @@ def _reading(path: Path, data: dict) -> str:
     """The hand-written commentary that lies beside a published notebook, '' where there is none."""
     reading = path.with_suffix(".reading.md")
     return render_reading(reading.read_text(encoding="utf-8"), data, reading.name) if reading.is_file() else ""
+
+
+def _folded(notebook: NotebookNode) -> NotebookNode:
+    """The notebook with its code behind a click: its readers come for what was found; the calibration shows how."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
+    return notebook
 
 
 def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:

@@ -225,6 +225,21 @@ def test_reading_comes_after_the_first_cell_of_the_copy(library):
     assert path.read_bytes() == before
 
 
+def test_findings_fold_their_code_and_the_calibration_shows_it(library):
+    publish_run(library, "mine", "aa1-first", tags=["landing"])
+    path = library.runs / "mine" / "aa1-first.ipynb"
+    before = path.read_bytes()
+
+    def tags(*path):
+        cells = nbformat.read(source.joinpath(*path), 4).cells
+        return [cell.metadata.get("tags", []) for cell in cells if cell.cell_type == "code"]
+
+    source = assemble(library.root)
+    assert tags("book", "runs", "mine", "aa1-first.ipynb") == [["landing", "hide-input"], ["hide-input"]]
+    assert tags("notebooks", "beyond", "aa1-first.ipynb") == [[], []]
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
