@@ -60,7 +60,7 @@ def here(tmp_path_factory):
         yield SimpleNamespace(root=root, asked=asked)
 
 
-def told(here, arguments):
+def executed(here, arguments):
     """Run a command; returns its status and its stdout. Whatever fails says so, and a user's error in one sentence alone."""
     here.asked.clear()
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
@@ -135,7 +135,7 @@ def commands(draw):
 @examples(120)
 @given(commands() | st.lists(st.sampled_from(sorted(OPTIONS)) | TEXTS, max_size=4))
 def test_no_command_ends_in_a_traceback(here, arguments):
-    status, said = told(here, arguments)
+    status, said = executed(here, arguments)
     if status == 0 and not {"-h", "--help"} & set(arguments):
         assert arguments[0] in ("list", "check", "run") or any(option.startswith("--h") for option in arguments), said
 
@@ -143,7 +143,7 @@ def test_no_command_ends_in_a_traceback(here, arguments):
 @examples(120)
 @given(st.lists(PAIRS, min_size=1, max_size=2), st.sampled_from(IDS[:2]))
 def test_what_reaches_a_kernel_is_of_the_right_type(here, pairs, id):
-    status, _ = told(here, ["run", id, *(word for pair in pairs for word in ("-p", pair))])
+    status, _ = executed(here, ["run", id, *(word for pair in pairs for word in ("-p", pair))])
     assert status in (1, 2)
     for (_, reached, *_), _ in here.asked:
         defaults = Project(here.root).registry[id].parameters
@@ -154,7 +154,7 @@ def test_what_reaches_a_kernel_is_of_the_right_type(here, pairs, id):
 @examples(60)
 @given(st.lists(RECIPES, min_size=1, max_size=2), TEXTS, st.sampled_from(["--registers", "--seeds", "--workers", "--name"]))
 def test_what_is_trained_is_a_recipe(here, settings, text, option):
-    status, _ = told(here, ["train", "cpu", *(word for one in settings for word in ("--set", one)), option, text])
+    status, _ = executed(here, ["train", "cpu", *(word for one in settings for word in ("--set", one)), option, text])
     assert status == 2
     for (recipes, *_), options in here.asked:
         assert recipes and options["workers"] >= 0
@@ -251,10 +251,10 @@ def read(here, name, content):
             assert len(lines) == len(str(error).split("\n"))
             return
         assert all(claim._repr_markdown_() for claim in claims.values())
-        assert told(here, ["list"])[0] == 0
-        assert told(here, ["check"])[0] in (0, 1)
+        assert executed(here, ["list"])[0] == 0
+        assert executed(here, ["check"])[0] in (0, 1)
         for id, claim in claims.items():
-            assert told(here, ["run", id])[0] in (1, 2), claim.profiles
+            assert executed(here, ["run", id])[0] in (1, 2), claim.profiles
     finally:
         path.write_bytes(before)
 

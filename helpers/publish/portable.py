@@ -215,7 +215,7 @@ def survey(
     changed verdict and failure, and for each number beyond its tolerance where there is no noise).
     """
     stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
-    surveyed = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
+    findings = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         outcomes, done = pool.map(lambda one: list(_outcomes(project, *one)), planned), []
         if renew:
@@ -230,7 +230,7 @@ def survey(
                     wrong.append(f"{id}: {line['failed']}")
                 if "numbers" not in line:
                     continue
-                wrong += _verdicts(setting, line, surveyed["verdicts"].setdefault(id, {}))
+                wrong += _verdicts(setting, line, findings["verdicts"].setdefault(id, {}))
                 if setting.other_images:
                     continue
                 deviations = numbers.compare(stored[id], line["numbers"])
@@ -240,37 +240,37 @@ def survey(
                 # A setting without any difference has a line too: it was measured.
                 of_claim = deviations[0]._asdict() if deviations else {"path": "", "ratio": 0.0}
                 of_claim["ratio"] = min(of_claim["ratio"], MOST)
-                surveyed["deviations"].setdefault(id, {})[setting.name] = of_claim
+                findings["deviations"].setdefault(id, {})[setting.name] = of_claim
                 if worst is None or of_claim["ratio"] > worst[1]["ratio"]:
                     worst = id, of_claim
-            surveyed["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
-            surveyed["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
+            findings["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
+            findings["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
             report(_line(setting, lines, wrong, worst))
-    surveyed["spreads"] = _spreads(stored, planned, done)
-    return surveyed
+    findings["spreads"] = _spreads(stored, planned, done)
+    return findings
 
 
-def store_spreads(project: Project, surveyed: Mapping) -> None:
+def store_spreads(project: Project, findings: Mapping) -> None:
     """Write the spreads that were measured beside the numbers of each notebook, in place of those that were there."""
-    for id, spread in surveyed["spreads"].items():
+    for id, spread in findings["spreads"].items():
         path = numbers.beside(project.source(id))
         plain = {part: content for part, content in numbers.read(path).items() if part != "spread"}
         with written_whole(path) as new:
             new.write_text(numbers.text({**plain, "spread": spread} if spread else plain), encoding="utf-8")
 
 
-def table(surveyed: Mapping) -> str:
+def table(findings: Mapping) -> str:
     """What `survey` gives, for a terminal: by claim, the largest deviation of all settings."""
-    deviations = {id: of_claim for id, of_claim in surveyed["deviations"].items() if of_claim}
+    deviations = {id: of_claim for id, of_claim in findings["deviations"].items() if of_claim}
     rows = [(max(of_claim.items(), key=lambda one: one[1]["ratio"]), id) for id, of_claim in deviations.items()]
     width = max((len(id) for _, id in rows), default=0)
     return "\n".join(f"{id:{width}}  {_in_words(worst)}  ({name})" for (name, worst), id in rows)
 
 
-def largest(surveyed: Mapping) -> str:
+def largest(findings: Mapping) -> str:
     """The line on the largest deviation of all settings, and on the verdicts."""
-    every = [(worst, id, name) for id, of_claim in surveyed["deviations"].items() for name, worst in of_claim.items()]
-    verdicts = [one for of_claim in surveyed["verdicts"].values() for one in of_claim.values()]
+    every = [(worst, id, name) for id, of_claim in findings["deviations"].items() for name, worst in of_claim.items()]
+    verdicts = [one for of_claim in findings["verdicts"].values() for one in of_claim.values()]
     changed, runs = sum(len(one["changed"]) for one in verdicts), sum(one["runs"] for one in verdicts)
     worst, id, name = max(every, key=lambda one: one[0]["ratio"], default=({"ratio": 0.0, "path": ""}, "-", "-"))
     return (

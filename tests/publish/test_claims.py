@@ -26,8 +26,8 @@ def registry():
 def claim_with(**criterion) -> Claim:
     """A claim with the given criterion and nothing else of interest."""
     tests = {key: tuple(Test(*test) for test in criterion.pop(key, ())) for key in ("tests", "applies", "needs")}
-    made = Criterion(criterion.pop("quantifier", "all"), **tests)
-    return Claim("xx9-test", "beyond", "t", "s", "w", "m", "h", [], made, {}, {}, PAPER, "a test")
+    judged_by = Criterion(criterion.pop("quantifier", "all"), **tests)
+    return Claim("xx9-test", "beyond", "t", "s", "w", "m", "h", [], judged_by, {}, {}, PAPER, "a test")
 
 
 def value(name, model="a", at=None, low=None, high=None):
@@ -184,7 +184,7 @@ def test_reason_quotes_three_models_and_counts_the_rest():
         assert reason.startswith(f"{len(models)} refuted: x = 0") and reason.endswith(more)
 
 
-def test_a_criterion_is_told_in_words():
+def test_a_criterion_in_words():
     def words(**criterion):
         return str(claim_with(tests=[("x", ">=", 0.5), ("y", "<", 2, "b")], **criterion).criterion)
 

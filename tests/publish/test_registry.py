@@ -246,8 +246,8 @@ def test_errors_name_file_entry_and_field(tmp_path, source, change, field, wrong
     ],
 )  # fmt: skip
 def test_errors_of_papers_and_profiles(tmp_path, source, file, change, line):
-    (found,) = refused(tmp_path, source, **{file: change})
-    assert found.startswith(f"{CLAIMS if file == 'claims' else 'profiles.yml'}: {line}")
+    (error,) = refused(tmp_path, source, **{file: change})
+    assert error.startswith(f"{CLAIMS if file == 'claims' else 'profiles.yml'}: {line}")
 
 
 def test_two_papers_cannot_share_a_claim_or_a_place(tmp_path, source):
