@@ -20,7 +20,6 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nbformat import NotebookNode
 
-from helpers.models import trained as scratch
 from helpers.publish import pages
 from helpers.publish.claims import Claim
 from helpers.publish.criteria import Value
@@ -92,7 +91,7 @@ def assemble(root: Path) -> Path:
         "summary": pages.tally(rows, registry, runs),
         "claims": pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
-        "trained-models": pages.model_card(scratch.card(root / "helpers" / "weights")),
+        "trained-models": pages.model_card(_text(root / "helpers" / "weights" / "README.md")),
         "landing": _landing(registry, read, executed, source),
         **_benchmarks(root, source),
         **_portability(root),
@@ -157,7 +156,7 @@ def _executed(project: Project, claim: Claim) -> Executed:
 def _reading(path: Path, data: dict) -> str:
     """The hand-written commentary that lies beside a published notebook, '' where there is none."""
     reading = path.with_suffix(".reading.md")
-    return render_reading(reading.read_text(encoding="utf-8"), data, reading.name) if reading.is_file() else ""
+    return render_reading(_text(reading), data, reading.name)
 
 
 def _folded(notebook: NotebookNode) -> NotebookNode:
@@ -256,6 +255,11 @@ def _draw(
             ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
         figure.savefig(source / "book" / "_static" / f"{name}.png", dpi=150)
         plt.close(figure)
+
+
+def _text(path: Path) -> str:
+    """What a file holds, '' where there is none."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _write(path: Path, text: str) -> None:

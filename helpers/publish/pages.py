@@ -233,7 +233,7 @@ def errors(registry: Registry) -> str:
 
 
 def model_card(card: str) -> str:
-    """The card of the trained models (helpers/models/trained.py) without its heading: the page has one."""
+    """The card of the trained models (helpers/weights/README.md) without its heading: the page has one."""
     return card.partition("\n")[2].strip() or "No model has been trained here yet."
 
 

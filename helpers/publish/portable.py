@@ -145,7 +145,7 @@ def _work(root: str, setting: str, *ids: str) -> None:
     """Print one line of JSON for each notebook: what `evaluated` gives, or why it failed."""
     project, lines, setting, noise = Project(Path(root)), sys.stdout, Setting(**json.loads(setting)), nullcontext()
     if setting.noise is not None:
-        from helpers.models import load as models
+        from helpers import models
 
         noise = models.rounding_noise(setting.noise)
     os.chdir(root)  # where notebooks run
