@@ -1,6 +1,7 @@
-"""Files that are there as a whole or not at all, and folders into which one process at a time writes."""
+"""Files that are there as a whole or not at all, folders into which one process at a time writes, and digests of contents."""
 
 import errno
+import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,11 @@ except ImportError:  # Windows, WebAssembly
 DAY = 24 * 3600  # seconds; longer than anything takes to write one file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def digest_of(content: str | bytes) -> str:
+    """SHA-256, as 64 hexadecimal digits; of a text, that of its UTF-8."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
 
 
 @contextmanager
@@ -38,8 +44,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        told = f"the disk is full: {path.name} was not written; make room, and the same command goes on from there"
-        raise OSError(error.errno, told, str(path.parent)) from None
+        remedy = f"the disk is full: {path.name} was not written; make room, and the same command goes on from there"
+        raise OSError(error.errno, remedy, str(path.parent)) from None
     finally:
         new.unlink(missing_ok=True)
 

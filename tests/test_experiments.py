@@ -13,9 +13,9 @@ from timm.models.vision_transformer import LayerScale
 from helpers.capture import engine as capture
 from helpers.images import sets as images
 from helpers.models import load_backbone
+from helpers.publish.claims import Result
 from helpers.publish.criteria import VERDICTS
-from helpers.publish.registry import Result
-from helpers.publish.runs import Project
+from helpers.publish.project import Project
 
 PROJECT = Project()
 CLAIMS = [claim for claim in PROJECT.registry.claims.values() if claim.notebook and claim.paper != "beyond"]

@@ -22,7 +22,9 @@ from helpers.measures.norms import bimodality, norm_ratio, onset_block, outliers
 from helpers.measures.similarity import Comoments, linear_cka
 from helpers.measures.stats import auc, cliffs_delta, matched_auc
 from helpers.publish import load_registry, numbers
-from helpers.publish.registry import Result, Value, rejudge
+from helpers.publish.claims import Result
+from helpers.publish.criteria import Value
+from helpers.publish.results import rejudge
 
 IMAGES = 7  # of the examples of reducers
 close = {"rtol": 1e-4, "atol": 1e-5}

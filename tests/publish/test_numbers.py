@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from helpers.publish import load_registry, numbers
+from helpers.publish.claims import MIME
+from helpers.publish.criteria import Value
 from helpers.publish.numbers import FIGURE, compare, condensed
-from helpers.publish.registry import MIME, Value
-from helpers.publish.runs import Project
+from helpers.publish.project import Project
 
 PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))
 every_file = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name.removesuffix(numbers.SUFFIX))
