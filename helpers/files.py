@@ -1,6 +1,7 @@
-"""Files that are there as a whole or not at all, and folders into which one process at a time writes."""
+"""Files that are there as a whole or not at all, folders in which one process at a time writes, and digests of contents."""
 
 import errno
+import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,11 @@ except ImportError:  # Windows, WebAssembly
 DAY = 24 * 3600  # seconds; longer than anything takes to write one file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def digest_of(content: bytes | str, length: int = 64) -> str:
+    """The first `length` hex digits of the SHA-256 of bytes, or of a text in UTF-8."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:length]
 
 
 @contextmanager

@@ -119,6 +119,12 @@ def project(tmp_path):
     return make_project(tmp_path / "project")
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Where `datasets` puts the tables that it reads: a folder of the test's own."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
 def entering(backbone, x):
     """The tokens (image, token, width) that block 0 gets."""
     seen = []

@@ -128,7 +128,7 @@ def resolve(
     except ValueError as error:
         raise ValueError(f"claim {id!r}: {error}") from None
     # Here, since both take seconds to import and `list` and `check` need neither.
-    from helpers.images import sets as images
+    from helpers import images
     from helpers.models import load as models
 
     for model in parameters.get("models", ()):
@@ -140,7 +140,7 @@ def resolve(
 
 def _require_data(claim: Claim, parameters: Mapping, root: Path) -> None:
     """Raise an error of `images` where local data, or labels that the claim asks for, are not there: before a kernel starts."""
-    from helpers.images import sets as images  # here, since it takes seconds to import
+    from helpers import images  # here, since it takes seconds to import
 
     def located(name: str) -> str:  # relative paths are the notebook's, which runs in the root
         kind, colon, path = name.partition(":")
