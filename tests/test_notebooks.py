@@ -12,8 +12,8 @@ import nbformat
 import pytest
 from nbval_numbers import Numbers
 
+from helpers.condensed import FIGURE
 from helpers.publish import check, numbers
-from helpers.publish.numbers import FIGURE
 from helpers.publish.registry import Result, bundle, rejudge, unlisted
 from helpers.publish.runs import Project
 
