@@ -26,12 +26,12 @@ def condensed(values: ArrayLike, whole: bool = True) -> list | dict:
     if whole and x.size <= LONG:
         numbers = [rounded(number) for number in flat]
         return numbers if x.ndim == 1 else {"shape": shape, "numbers": numbers}
-    found = {"finite": finite.size, "mean": finite.mean(), "sd": finite.std()} if finite.size else {"finite": 0}
+    moments = {"finite": finite.size, "mean": finite.mean(), "sd": finite.std()} if finite.size else {"finite": 0}
     if whole and finite.size:
-        found |= {"min": finite.min(), "max": finite.max()}
-        found |= {f"q{q}": np.quantile(finite, q / 100) for q in range(10, 100, 10)}
-        found["order"] = np.nanmean(np.where(np.isfinite(flat), flat, np.nan) * np.arange(1, flat.size + 1) / flat.size)
-    return {"shape": shape, **{name: rounded(number) for name, number in found.items()}}
+        moments |= {"min": finite.min(), "max": finite.max()}
+        moments |= {f"q{q}": np.quantile(finite, q / 100) for q in range(10, 100, 10)}
+        moments["order"] = np.nanmean(np.where(np.isfinite(flat), flat, np.nan) * np.arange(1, flat.size + 1) / flat.size)
+    return {"shape": shape, **{name: rounded(number) for name, number in moments.items()}}
 
 
 def figure_text(axes: list[dict]) -> str:

@@ -29,7 +29,7 @@ def _data(ax: Axes) -> dict:
     sides = np.array([[*box.get_xy(), box.get_width(), box.get_height()] for box in boxes]).reshape(-1, 4)
     segments = [[path.vertices for path in drawn.get_paths()] for drawn in ax.collections if isinstance(drawn, LineCollection)]
     maps = [image.get_array() for image in ax.images]
-    found = {
+    parts = {
         "lines": _points([line.get_xydata() for line in ax.lines if line not in caps], 1),
         "segments": _points([np.concatenate(ends) for ends in segments if ends], 2),
         "points": _points([drawn.get_offsets() for drawn in ax.collections if isinstance(drawn, PathCollection)], 1),
@@ -44,7 +44,7 @@ def _data(ax: Axes) -> dict:
         "texts": [text.get_text() for text in ax.texts if re.search(r"[^\W\d]", text.get_text())],
     }
     axis = {"title": ax.get_title(), "x": ax.get_xlabel(), "y": ax.get_ylabel()}
-    return {"axis": axis, **{kind: data for kind, data in found.items() if data}}
+    return {"axis": axis, **{kind: data for kind, data in parts.items() if data}}
 
 
 def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:

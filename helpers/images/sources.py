@@ -80,11 +80,11 @@ def _from_folder(path: str) -> datasets.Dataset:
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {path!r}")
     suffixes = Image.registered_extensions()
-    found = sorted(file.relative_to(root) for file in root.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
-    found = [file for file in found if not any(part.startswith(".") for part in file.parts)]
-    if not found:
+    paths = sorted(file.relative_to(root) for file in root.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
+    paths = [file for file in paths if not any(part.startswith(".") for part in file.parts)]
+    if not paths:
         raise ValueError(f"there are no images in the folder {path!r}")
-    return _from_files(root, found)
+    return _from_files(root, paths)
 
 
 def _from_files(root: Path, relative: list[Path]) -> datasets.Dataset:
@@ -119,11 +119,11 @@ def _data_files(rest: str) -> list[Path]:
         there = sorted(entry.name for entry in Path(root).glob("*/"))
         hint = f"did you mean {closest(name, there)!r}?" if there else "it is empty or missing"
         raise FileNotFoundError(f"there is no data set {name!r} in REGISTERS_DATA = {root}; {hint}")
-    found = sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")])
-    if not found:
+    paths = sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")])
+    if not paths:
         splits = sorted({file.stem.split("-")[0] for file in folder.glob("*.parquet")})
         raise FileNotFoundError(f"data set {name!r} has no split {split!r}; it has {', '.join(splits) or 'no parquet files'}")
-    return found
+    return paths
 
 
 def _read_parquet(paths: list[Path], name: str) -> datasets.Dataset:
