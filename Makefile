@@ -63,7 +63,7 @@ lock:  ## resolve requirements.lock from pyproject.toml, keeping the versions th
 baselines: export OMP_NUM_THREADS = 1
 baselines: env  ## regenerate what the tests compare with: the notebooks' outputs and numbers, and the figures' images
 	@$(RUN) -m helpers baselines
-	@$(RUN) -m pytest tests/figures/test_figures.py --mpl-generate-path=tests/baseline
+	@$(RUN) -m pytest tests/figures/test_figures.py --mpl-generate-path=tests/figures/baseline
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) _build book/runs/controls .pytest_cache .ruff_cache *.egg-info

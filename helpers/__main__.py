@@ -84,8 +84,7 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
-    from helpers import files  # here, since only this command needs them
-    from helpers.images import sets as images
+    from helpers import files, images  # here, since only this command needs them
     from helpers.models import trained as scratch
     from helpers.training import loop as training
 

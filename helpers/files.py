@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, folders into which one process at a time writes, and digests of contents."""
+"""Files that are there as a whole or not at all, folders in which one process at a time writes, and digests of contents."""
 
 import errno
 import hashlib
@@ -20,9 +20,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def digest_of(content: str | bytes) -> str:
-    """SHA-256, as 64 hexadecimal digits; of a text, that of its UTF-8."""
-    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
+def digest_of(content: bytes | str, length: int = 64) -> str:
+    """The first `length` hex digits of the SHA-256 of bytes, or of a text in UTF-8."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:length]
 
 
 @contextmanager

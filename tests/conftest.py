@@ -121,3 +121,9 @@ def backbone(request):
     import zoo  # here, since it takes seconds to import
 
     return zoo.build(request.param)
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Where `datasets` puts the tables that it reads: a folder of the test's own."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")

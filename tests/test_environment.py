@@ -144,5 +144,5 @@ def test_shapes_in_signatures_are_checked_here():
 
     with pytest.raises(Exception, match="[Tt]ype-check error"):
         norms.outliers(torch.zeros(3), "fixed:1")
-    code = "import sys, helpers.publish.runs; sys.exit('beartype' in sys.modules)"
+    code = "import sys, helpers.measures.norms; sys.exit('beartype' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -3,6 +3,7 @@ the papers' own settings as a dry run with random weights, and input that leaves
 
 import functools
 import zlib
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -10,8 +11,9 @@ import pytest
 import torch
 from timm.models.vision_transformer import LayerScale
 
+from helpers import images
 from helpers.capture import engine as capture
-from helpers.images import sets as images
+from helpers.images import divide
 from helpers.models import load_backbone
 from helpers.publish.claims import Result
 from helpers.publish.criteria import VERDICTS
@@ -73,10 +75,11 @@ def sketches(monkeypatch):
 
     def load_images(name, n, seed=0):
         drawn = scenes("scenes", n, zlib.crc32(name.encode()))  # training and test set must share no image
-        return images.replace(drawn, name=name, seed=seed)
+        return replace(drawn, name=name, seed=seed)
 
     monkeypatch.setattr(capture, "load_backbone", sketch)
-    monkeypatch.setattr(images, "load_images", load_images)
+    for module in (images, divide):
+        monkeypatch.setattr(module, "load_images", load_images)
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.files import check_place, locked, write_together, written_whole
+from helpers.files import check_place, digest_of, locked, write_together, written_whole
 
 
 def full(*_, **__):
@@ -99,3 +99,10 @@ with locked(folder), locked(folder, wait=False):
     assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"a": "one", "b": "two"}
     sources = Path(__file__).parents[1].glob("helpers/**/*.py")
     assert [path.name for path in sources if "import fcntl" in path.read_text()] == ["files.py"]
+
+
+def test_a_digest_is_the_beginning_of_the_sha256_of_the_bytes():
+    """The example of FIPS 180-2, appendix B.1."""
+    whole = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert digest_of("abc") == digest_of(b"abc") == whole and digest_of("abc", 16) == whole[:16]
+    assert digest_of("ü") == digest_of("ü".encode())

@@ -12,9 +12,9 @@ import nbformat
 import pytest
 from nbval_numbers import Numbers
 
+from helpers.condensed import FIGURE
 from helpers.publish import check, numbers
 from helpers.publish.claims import Result
-from helpers.publish.numbers import FIGURE
 from helpers.publish.project import Project
 from helpers.publish.results import bundle, rejudge
 from helpers.publish.sources import unlisted

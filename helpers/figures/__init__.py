@@ -1,38 +1,20 @@
-"""figures."""
+"""One function per figure: (data, axes) -> axes. Nothing is measured here; the same functions serve notebooks and figure tests.
 
-from helpers.figures.plots import (
-    COLOURS,
-    DASHES,
-    FLAT,
-    GREY,
-    MARKERS,
-    NORM,
-    PLAIN,
-    STYLE,
-    TICKS,
-    VERDICTS,
-    block_maps,
-    block_norms,
-    compared,
-    drawn,
-    forest,
-    found_boxes,
-    lines,
-    marked_patches,
-    norm_histogram,
-    onset_histogram,
-    panels,
-    response,
-    rows,
-    share_maps,
-    similarity_densities,
-    size_prevalence,
-    sweep,
-    token_maps,
-    trainings,
-    twin_maps,
-    verdict_table,
-)
+    plt.rcParams.update(figures.STYLE)
+    figures.norm_histogram(norms, thresholds, figures.lines(len(norms)))
+
+Blocks are counted from 0. A figure grows in height where the names of its models need the room. A model keeps its colour where
+figures get the models in the same order.
+
+In a notebook, importing this package makes every figure carry its numbers beside its picture (see data.py).
+"""
+
+from helpers.figures.comparisons import compared, forest, size_prevalence, sweep, verdict_table
+from helpers.figures.curves import block_norms, response, trainings
+from helpers.figures.data import drawn
+from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
+from helpers.figures.maps import block_maps, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
+from helpers.figures.style import COLOURS, DASHES, FLAT, GREY, MARKERS, NORM, PLAIN, STYLE, TICKS, VERDICTS, lines, rows
 
 __all__ = [
     "COLOURS",
@@ -50,14 +32,14 @@ __all__ = [
     "compared",
     "drawn",
     "forest",
-    "lines",
-    "rows",
     "found_boxes",
+    "lines",
     "marked_patches",
     "norm_histogram",
     "onset_histogram",
     "panels",
     "response",
+    "rows",
     "share_maps",
     "similarity_densities",
     "size_prevalence",

@@ -1,7 +1,9 @@
-"""images."""
+"""What is shown to the models: data sets by name, procedural scenes, and what is done to pictures."""
 
+from helpers.images.divide import load_train_test
 from helpers.images.scenes import CLASS_NAMES, Scene, draw_scene, scene_label
-from helpers.images.sets import ON_THE_HUB, Images, check_name, load_images, load_train_test, require
+from helpers.images.sets import Images, load_images
+from helpers.images.sources import ON_THE_HUB, check_name, require
 
 __all__ = [
     "CLASS_NAMES",

@@ -80,14 +80,17 @@ class Histogram:
 
     @property
     def counts(self) -> Int64[np.ndarray, " bin"]:
+        """Values in each bin."""
         return self._counts[1:-1]
 
     @property
     def below(self) -> int:
+        """Values below the first edge."""
         return int(self._counts[0])
 
     @property
     def above(self) -> int:
+        """Values at the last edge and above it."""
         return int(self._counts[-1])
 
     def empty(self) -> "Histogram":

@@ -7,8 +7,11 @@ from helpers.measures._arrays import Array, to_numpy
 from helpers.measures.stats import Estimate, jackknife
 
 
-def gram_shares(parts: Float[Array, "image part width"], centred: bool = True) -> Float[np.ndarray, "part part"]:
-    """The share of each term A B' in the Gram matrix X X' of the sum of the parts (decoupling, eq. 5), in float64.
+def gram_shares_over_images(
+    parts: Float[Array, "image part width"], centred: bool = True, level: float = 0.95
+) -> list[list[Estimate]]:
+    """The share of each term A B' in the Gram matrix X X' of the sum of the parts (decoupling, eq. 5), in float64, with its
+    interval over images by `helpers.measures.stats.jackknife`.
 
     The paper names the terms and measures none. Here the share of a term is <A B', X X'> / |X X'|^2 (Frobenius): the terms sum to
     one, a negative share works against the whole, and that of A A' is CKA(A, X) |A A'| / |X X'|. The two terms of a mixed
@@ -17,15 +20,12 @@ def gram_shares(parts: Float[Array, "image part width"], centred: bool = True) -
     Args:
         parts: of each image; those that `helpers.capture.ClsParts` returns without the skip connection, for example.
         centred: subtract the mean of each part over the images, as CKA does. What is the same in all images then has no share.
+
+    Returns:
+        by part A, then by part B.
+
+    Raises ValueError for fewer than 2 images.
     """
-    _, _, moments = _with_total(parts, centred)
-    return _shares(_inner(moments))
-
-
-def gram_shares_over_images(
-    parts: Float[Array, "image part width"], centred: bool = True, level: float = 0.95
-) -> list[list[Estimate]]:
-    """`gram_shares`, term by term, with their intervals over images by `helpers.measures.stats.jackknife`."""
     parts, total, moments = _with_total(parts, centred)
     n, inner = len(parts), _inner(moments)
     loss = n / (n - 1) if centred else 1.0  # X_a'X loses this times x_a x' with an image

@@ -112,6 +112,9 @@ def bootstrap(
         per_image: one row an image. Images without any number (all nan) are dropped; n counts the others.
         statistic: takes resampled rows (image, ...) in float64 and returns a number; pass np.nanmedian and the like
             where rows may hold some nan.
+        resamples: how many sets of n images are drawn with replacement.
+        level: how often such an interval covers the truth, in (0, 1).
+        seed: of the draws; the same seed and number of images draw the same images.
     """
     values = to_numpy(per_image).astype(np.float64)
     values = values[~np.isnan(values.reshape(len(values), -1)).all(axis=1)] if values.size else values[:0]
@@ -217,7 +220,7 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
 
     Scores are equal where they are the same to 16 bits (`settled`).
     """
-    positive, negative = settled(_numbers(positive)), settled(_numbers(negative))
+    positive, negative = settled(_without_nan(positive)), settled(_without_nan(negative))
     p, q = len(positive), len(negative)
     if p == 0 or q == 0:
         return float("nan")
@@ -300,23 +303,12 @@ def share_at(mask: Bool[Array, "image patch"], positions: Sequence[int], level: 
     return jackknife(there.sum() / all_masked.sum(), without, (0, 1), level, int((all_masked > 0).sum()))
 
 
-def cohens_d(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
-    """Difference of the means over the pooled standard deviation (Cohen 1988); nan where one is empty or both are constant."""
-    positive, negative = _numbers(positive).astype(np.float64), _numbers(negative).astype(np.float64)
-    centre = np.concatenate([positive, negative]).mean() if len(positive) + len(negative) else 0.0
-    return _standardised_difference(_moments(positive - centre)[None], _moments(negative - centre)[None]).item()
-
-
 def cohens_d_over_images(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95) -> Estimate:
-    """`cohens_d` of the scores in `mask` against the others, pooled over patches, with its interval by `jackknife`."""
+    """Cohen's d of the scores in `mask` against the others, pooled over patches, with its interval over images by `jackknife`:
+    the difference of the means over the pooled standard deviation (Cohen 1988); nan where one is empty or both are constant."""
     scores, mask = _images_with_numbers(scores, mask)
     centred = scores.astype(np.float64) - (np.nanmean(scores, dtype=np.float64) if scores.size else 0.0)
     return _of_moments(centred, mask, _standardised_difference, level)
-
-
-def cliffs_delta(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
-    """P(positive > negative) - P(positive < negative), from -1 to 1 (Cliff 1993): 2 x `auc` - 1."""
-    return 2 * auc(positive, negative) - 1
 
 
 def mcnemar(a_correct: Bool[Array, " image"], b_correct: Bool[Array, " image"]) -> float:
@@ -376,22 +368,18 @@ def bootstrap_spread(
     return estimate._replace(low=least, high=most, n=sum(map(len, groups))), p_value
 
 
-def enrichment(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], quantile: float = 0.75) -> float:
-    """P(score above the pooled `quantile` | mask) / P(the same | not mask); nan where a group is empty or the ratio infinite.
-
-    The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier where information is redundant.
-    """
-    return enrichment_over_images(scores, mask, quantile).value
-
-
 def enrichment_over_images(
     scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], quantile: float = 0.75, level: float = 0.95
 ) -> Estimate:
-    """`enrichment` with its interval over images by `jackknife`. The pooled quantile is that of all images given, always."""
+    """P(score above the pooled `quantile` | mask) / P(the same | not mask), with its interval over images by `jackknife`; nan
+    where a group is empty or the ratio infinite. The pooled quantile is that of all images given, always.
+
+    The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier where information is redundant.
+    """
     scores, mask = _images_with_numbers(settled(scores), mask)
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
     above = np.where(np.isnan(scores), np.nan, scores > cut)
-    return _of_moments(above, mask, _ratio_of_means, level, (0, math.inf))
+    return _of_moments(above, mask, _ratio_of_groups, level, (0, math.inf))
 
 
 def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -400,7 +388,7 @@ def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.nda
     return scores[kept], mask[kept]
 
 
-def _numbers(values: Array) -> np.ndarray:
+def _without_nan(values: Array) -> np.ndarray:
     values = to_numpy(values)
     return values[~np.isnan(values)]
 
@@ -551,13 +539,14 @@ def _standardised_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         squares = sum(np.maximum(m[..., 2] - m[..., 1] ** 2 / m[..., 0], 0) for m in (a, b))
         pooled = np.sqrt(squares / (a[..., 0] + b[..., 0] - 2))
-        return _finite((a[..., 1] / a[..., 0] - b[..., 1] / b[..., 0]) / pooled)
+        return _finite_or_nan((a[..., 1] / a[..., 0] - b[..., 1] / b[..., 0]) / pooled)
 
 
-def _ratio_of_means(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _ratio_of_groups(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The mean of one group over that of the other, given by their moments (..., 3)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return _finite((a[..., 1] / a[..., 0]) / (b[..., 1] / b[..., 0]))
+        return _finite_or_nan((a[..., 1] / a[..., 0]) / (b[..., 1] / b[..., 0]))
 
 
-def _finite(x: np.ndarray) -> np.ndarray:
+def _finite_or_nan(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x), x, np.nan)

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from helpers.condensed import FIGURE, rounded
 from helpers.publish.claims import Claim, Result
 from helpers.publish.criteria import Value
 from helpers.publish.results import bundle, displayed
 
 SUFFIX = ".numbers.json"
-FIGURE = "application/vnd.registers.figure+json"
-LONG = 100  # numbers up to which an array is kept as it is
 RELATIVE = 1e-3  # what one number may differ by, of itself
 END = 0.04  # an end of an interval, of itself, however wide the interval
 FLOAT = 1e-7  # what float32 leaves of the difference of two numbers of order one
@@ -77,43 +75,6 @@ def of_notebook(notebook: Mapping, claim: Claim) -> dict:
         "values": values,
         "figures": list(map(json.loads, displayed(notebook, FIGURE))),
     }
-
-
-def condensed(values: ArrayLike, whole: bool = True) -> list | dict:
-    """An array as JSON data: its numbers, or its moments where they are many or it is not to be kept `whole`.
-
-    What is not finite becomes None, and what is below 1e-9 of the largest number 0.
-
-    Returns:
-        A list for a short vector; else a dict of shape and numbers, or of shape, finite (how many are), mean, sd, min, max,
-        the deciles q10 to q90 and order, the mean weighted with the place in the array, which another order changes.
-    """
-    x = np.ma.filled(np.ma.asarray(values, dtype=np.float64), np.nan)
-    shape, flat = "x".join(map(str, x.shape)), x.ravel()
-    finite = flat[np.isfinite(flat)]
-    flat = np.where(np.abs(flat) < 1e-9 * np.abs(finite).max(initial=0), 0.0, flat)
-    if whole and x.size <= LONG:
-        numbers = [rounded(number) for number in flat]
-        return numbers if x.ndim == 1 else {"shape": shape, "numbers": numbers}
-    found = {"finite": finite.size, "mean": finite.mean(), "sd": finite.std()} if finite.size else {"finite": 0}
-    if whole and finite.size:
-        found |= {"min": finite.min(), "max": finite.max()}
-        found |= {f"q{q}": np.quantile(finite, q / 100) for q in range(10, 100, 10)}
-        found["order"] = np.nanmean(np.where(np.isfinite(flat), flat, np.nan) * np.arange(1, flat.size + 1) / flat.size)
-    return {"shape": shape, **{name: rounded(number) for name, number in found.items()}}
-
-
-def told(axes: list[dict]) -> str:
-    """The numbers of a figure as a notebook holds them: one string, since nbformat gives each number of a list a line."""
-    return json.dumps(axes, sort_keys=True, ensure_ascii=False, allow_nan=False)
-
-
-def rounded(number: float | None) -> float | int | None:
-    """A number with six significant digits; None for what is not finite, which JSON cannot hold."""
-    if number is None or not math.isfinite(number):
-        return None
-    number = float(f"{number:.6g}")
-    return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
 def text(numbers: Mapping) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import nbformat
 
+from helpers.condensed import FIGURE, figure_text
 from helpers.files import written_whole
 from helpers.publish import numbers
 from helpers.publish.claims import MIME, Result
@@ -133,9 +134,7 @@ def evaluated(project: Project, id: str, parameters: Mapping) -> tuple[dict, dic
                 result = value
             if "parameters" in cell.metadata.get("tags", ()):
                 scope |= {name: value for name, value in parameters.items() if name in claim.parameters}
-            outputs += [
-                {"data": {numbers.FIGURE: numbers.told(figures.drawn(plt.figure(number)))}} for number in plt.get_fignums()
-            ]
+            outputs += [{"data": {FIGURE: figure_text(figures.drawn(plt.figure(number)))}} for number in plt.get_fignums()]
             plt.close("all")
     fresh = numbers.of_notebook({"cells": [{"outputs": outputs}]}, claim)
     return fresh, {model: (*two, distance(result, model, two[0])) for model, two in result.calibration().items()}

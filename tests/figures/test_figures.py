@@ -20,9 +20,7 @@ matplotlib.use("agg")
 
 LONG = ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "open_clip:ViT-B-32/laion2b_s34b_b79k", "control-clean"]
 RULES = ["percentile:98", "fixed:150", "median:3", "mad:10"]
-PICTURE = pytest.mark.mpl_image_compare(
-    baseline_dir="baseline", style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60}
-)
+PICTURE = pytest.mark.mpl_image_compare(style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60})
 
 
 @pytest.fixture(autouse=True)
@@ -596,6 +594,20 @@ def test_one_axis_shows_one_quantity():
     values = [measured("control-clean", 0.5, name="auc", unit=""), measured("control-clean", 2.0, name="norm_ratio", unit="")]
     with pytest.raises(ValueError, match="not auc, norm ratio; draw one figure for each"):
         figures.forest(values, 0.6, plt.subplots()[1])
+
+
+def test_rows_are_as_high_as_they_are_asked_to_be():
+    axes = figures.rows(3, 4, each=2.0, more=0.5)
+    assert axes.shape == (3, 4) and axes[0, 0].figure.get_size_inches().tolist() == [7, 6.5]
+    assert figures.rows(1).shape == (1, 1)
+    assert figures.rows(2, each=1.5)[0, 0].figure.get_size_inches().tolist() == [7, 3]
+
+
+def test_lines_grow_with_the_names():
+    for count, inches in ((1, 1.6), (5, 4.8)):
+        ax = figures.lines(count)
+        assert ax.figure.axes == [ax] and ax.figure.get_size_inches() == pytest.approx([7, inches])
+    assert figures.lines(4, each=0.5, more=1.0).figure.get_figheight() == 3
 
 
 def test_style_ends_with_its_block():

@@ -21,10 +21,7 @@ from helpers.measures.stats import (
     auc_over_images,
     bootstrap,
     bootstrap_spread,
-    cliffs_delta,
-    cohens_d,
     cohens_d_over_images,
-    enrichment,
     enrichment_over_images,
     jackknife,
     macro_auc,
@@ -42,9 +39,13 @@ OVER_PATCHES = [auc_over_images, matched_auc_over_images, cohens_d_over_images, 
 POINT = {
     auc_over_images: lambda s, m: auc(s[m], s[~m]),
     matched_auc_over_images: matched_auc,
-    cohens_d_over_images: lambda s, m: cohens_d(s[m], s[~m]),
-    enrichment_over_images: enrichment,
+    cohens_d_over_images: lambda s, m: (s[m].mean() - s[~m].mean()) / math.sqrt(pooled_variance(s[m], s[~m])),
+    enrichment_over_images: lambda s, m: s[m].mean() / s[~m].mean(),  # of what is above the threshold
 }
+
+
+def pooled_variance(a, b):
+    return (len(a) * a.var() + len(b) * b.var()) / (len(a) + len(b) - 2)
 
 
 def planted(images=60, patches=40, share=0.1, effect=1.0, image_spread=0.0, digits=None, seed=0):
@@ -287,9 +288,7 @@ def test_intervals_are_those_of_the_jackknife_by_hand(function, digits):
     estimate, statistic = function(scores, mask), POINT[function]
     limits = None if function is cohens_d_over_images else (0, math.inf if function is enrichment_over_images else 1)
     if function is enrichment_over_images:  # its threshold stays that of all images
-        high = scores > np.quantile(settled(scores), 0.75)
-        statistic = lambda s, m: s[m].mean() / s[~m].mean()  # noqa: E731
-        scores = high
+        scores = scores > np.quantile(settled(scores), 0.75)
     images = np.arange(len(scores))
     without = [statistic(scores[images != i], mask[images != i]) for i in images]
     value = statistic(scores, mask)
@@ -314,8 +313,9 @@ def test_empty_groups_give_nan_and_do_not_crash(function, kind, recwarn):
     mask = {"no positive": np.zeros_like(mask), "no negative": np.ones_like(mask), "no image": mask[:0]}.get(kind, mask)
     estimate = function(torch.from_numpy(scores), torch.from_numpy(mask))
     assert all(map(math.isnan, estimate[:3])) and estimate.n == 0
-    assert math.isnan(POINT[function](scores, mask))
     assert not list(recwarn)
+    if function is matched_auc_over_images:
+        assert math.isnan(matched_auc(scores, mask))
 
 
 def test_bootstrap_of_nothing_is_nan(recwarn):
@@ -360,26 +360,34 @@ def test_matched_auc_against_pairs_and_removes_position():
     assert math.isnan(matched_auc(scores, np.broadcast_to(position > 1, scores.shape)))
 
 
+def of_groups(positive, negative):
+    """Cohen's d of two groups, one of each a patch of one image."""
+    together = np.concatenate([positive, negative])[None]
+    return cohens_d_over_images(together, np.arange(together.size)[None] < len(positive)).value
+
+
 def test_effect_sizes_closed_forms():
     positive, negative = np.array([3.0, 4.0, 5.0]), np.array([1.0, 2.0, 3.0])
-    assert cohens_d(positive, negative) == pytest.approx(2) == -cohens_d(negative, positive)
-    assert cliffs_delta(positive, negative) == pytest.approx(8 / 9)
-    assert math.isnan(cohens_d(np.ones(3), np.ones(3))) and math.isnan(cliffs_delta(np.array([]), positive))
+    assert of_groups(positive, negative) == pytest.approx(2) == -of_groups(negative, positive)
+    assert auc(positive, negative) == pytest.approx(17 / 18)
+    assert math.isnan(of_groups(np.ones(3), np.ones(3))) and math.isnan(of_groups(np.array([]), positive))
     # Planted: one standard deviation; and far from zero, in float32.
     a, b = np.random.default_rng(0).normal(size=(2, 20_000)).astype(np.float32)
-    assert cohens_d(torch.from_numpy(a + 1), torch.from_numpy(b)) == pytest.approx(1, abs=0.03)
+    assert of_groups(a + 1, b) == pytest.approx(1, abs=0.03)
     t = scipy_stats.ttest_ind(a + 1, b).statistic
-    assert cohens_d(a + 1, b) == pytest.approx(t * np.sqrt(2 / 20_000), rel=1e-4)
+    assert of_groups(a + 1, b) == pytest.approx(t * np.sqrt(2 / 20_000), rel=1e-4)
     a, b = a.astype(np.float64), b.astype(np.float64)
-    assert cohens_d(a + 1e6, b + 1e6) == pytest.approx(cohens_d(a, b), rel=1e-6)
+    assert of_groups(a + 1e6, b + 1e6) == pytest.approx(of_groups(a, b), rel=1e-6)
+    scores, mask = planted()
+    assert cohens_d_over_images(torch.from_numpy(scores), torch.from_numpy(mask)) == cohens_d_over_images(scores, mask)
 
 
 def test_enrichment_planted_and_closed():
     scores = np.arange(100.0).reshape(10, 10)
     mask = scores >= 80
     # Above the 75th percentile: 25 tokens, all 20 masked ones and 5 of the 80 others.
-    assert enrichment(scores, mask) == pytest.approx(1 / (5 / 80))
-    assert math.isnan(enrichment(scores, scores >= 75))  # no other token is above: infinite
+    assert enrichment_over_images(scores, mask).value == pytest.approx(1 / (5 / 80))
+    assert math.isnan(enrichment_over_images(scores, scores >= 75).value)  # no other token is above: infinite
     rng = np.random.default_rng(0)
     high = rng.random((400, 100)) < 0.25
     mask = rng.random((400, 100)) < np.where(high, 0.05, 0.02)

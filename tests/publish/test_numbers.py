@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from helpers.condensed import FIGURE, condensed, figure_text
 from helpers.publish import load_registry, numbers
 from helpers.publish.claims import MIME
 from helpers.publish.criteria import Value
-from helpers.publish.numbers import FIGURE, compare, condensed
+from helpers.publish.numbers import compare
 from helpers.publish.project import Project
 
 PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))
@@ -299,7 +300,7 @@ def test_numbers_of_a_notebook():
         Value("other", "unjudged", value=2.0),
     ]
     axes = [{"axis": {"title": "t"}}]
-    outputs = [{"output_type": "stream", "text": "x"}, {"data": {FIGURE: numbers.told(axes), "image/png": "x"}}]
+    outputs = [{"output_type": "stream", "text": "x"}, {"data": {FIGURE: figure_text(axes), "image/png": "x"}}]
     result = {"data": {MIME: claim.judge(values).to_json()}}
     notebook = {"cells": [{"cell_type": "markdown"}, {"outputs": outputs}, {"outputs": [result]}]}
     found = numbers.of_notebook(notebook, claim)

@@ -1,0 +1,182 @@
+"""Models and settings beside each other, with their intervals; tables of numbers and of verdicts."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import ArrayLike
+
+from helpers.figures.style import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    REFERENCE,
+    VERDICTS,
+    add_legend,
+    axis_label,
+    cycled,
+    draw_interval,
+    log_axis,
+    make_room,
+    name_rows,
+    wrapped,
+)
+
+
+def size_prevalence(
+    rows: Sequence[tuple[float, object]], not_run: Mapping[str, str], ax: Axes, claimed: float | None = None
+) -> Axes:
+    """A value, such as the share of images with an outlier, against the size of the model on a logarithmic axis.
+
+    Args:
+        rows: (parameters, value) a model. A value has name, unit, model, value, low and high (None where undefined).
+        not_run: model -> reason; the legend counts these models, and names those whose value is undefined.
+        claimed: the size from which on outliers are claimed, drawn as a dotted line.
+    """
+    handles, absent = [], []
+    for (parameters, value), colour, marker in cycled(rows, COLOURS, MARKERS):
+        if value.value is None:
+            absent.append(f"undefined: {value.model}")
+            continue
+        draw_interval(ax, value, parameters, upright=True, color=colour, marker=marker, markerfacecolor="none")
+        handles.append(
+            Line2D([], [], linestyle="", color=colour, marker=marker, markerfacecolor="none", label=wrapped(value.model))
+        )
+    if claimed is not None:
+        line = ax.axvline(claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million")
+        handles.append(line)
+    if not_run:
+        absent.append(f"models not run: {len(not_run)}")
+    ax.set(xlabel="parameters (millions)", ylabel=axis_label([value for _, value in rows]))
+    log_axis(ax, "x", FuncFormatter(lambda count, _: f"{count / 1e6:g}"))
+    add_legend(ax, [*handles, *(Line2D([], [], linestyle="", label=wrapped(text)) for text in absent)])
+    return ax
+
+
+def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
+    """One quantity of several models with its intervals, and the margin of the criterion as a dashed line.
+
+    Args:
+        values: each has name, unit, model, value, low and high (None where undefined); one name for all.
+    """
+    centred = {"ha": "center", "va": "center", "color": GREY, "backgroundcolor": "white"}
+    for row, value in enumerate(values):
+        if value.value is None:
+            ax.annotate("undefined", (0.5, row), xycoords=("axes fraction", "data"), **centred)
+        else:
+            draw_interval(ax, value, row, upright=False, color=COLOURS[0], marker="o")
+    ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
+    name_rows(ax, [wrapped(value.model) for value in values], 1.5)
+    ax.set(xlabel=axis_label(values))
+    add_legend(ax, ax.get_legend_handles_labels()[0])
+    return ax
+
+
+def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "", reference: float | None = None) -> Axes:
+    """Several quantities side by side for each model with their intervals, one colour and marker a group.
+
+    Args:
+        groups: group -> one value a model, the same models in the same order in all groups. A value has model, value, low and
+            high; None as value.value is written as undefined, and None in place of a value leaves the place empty.
+        label: of the axis that shows the values.
+        reference: drawn as a vertical dashed line.
+
+    Raises ValueError where the groups differ in their models.
+    """
+    if len({len(values) for values in groups.values()}) > 1:
+        counts = ", ".join(f"{len(values)} for '{group}'" for group, values in groups.items())
+        raise ValueError(f"groups need one value (or None) for each model, not {counts}")
+    rows = [row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)]
+    for row in rows:
+        if len(models := {value.model for value in row if value is not None}) > 1:
+            raise ValueError(f"groups need the same models in the same order; one row holds {', '.join(sorted(models))}")
+    offsets = (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.64 / max(len(groups), 1)
+    handles = []
+    for i, (group, colour, marker) in enumerate(cycled(groups, COLOURS, MARKERS)):
+        for position, value in enumerate(row[i] for row in rows):
+            if value is None:
+                continue
+            if value.value is None:
+                written = {"ha": "center", "va": "center", "color": colour, "fontsize": 8}
+                ax.annotate("undefined", (0.5, position + offsets[i]), xycoords=("axes fraction", "data"), **written)
+            else:
+                draw_interval(ax, value, position + offsets[i], upright=False, color=colour, marker=marker)
+        handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, label=wrapped(group)))
+    if reference is not None:
+        handles.append(ax.axvline(reference, **REFERENCE, label=f"reference: {reference:g}"))
+    names = [wrapped(next(value.model for value in row if value is not None)) for row in rows]
+    name_rows(ax, names, max(1.5, 0.9 * len(groups)))
+    ax.set(xlabel=label)
+    add_legend(ax, handles)
+    return ax
+
+
+def sweep(
+    table: ArrayLike,
+    rows: Sequence,
+    columns: Sequence,
+    ax: Axes,
+    label: str = "",
+    xlabel: str = "",
+    ylabel: str = "",
+    largest: float | None = None,
+) -> Axes:
+    """A heat map with its numbers in the cells; nan is left blank.
+
+    Args:
+        table: (row, column).
+        rows, columns: their names.
+        label: of the colour bar.
+        largest: end of a colour scale from 0 that several tables share; the table's own smallest and largest unless given.
+    """
+    table, names = np.asarray(table), [wrapped(str(name)) for name in rows]
+    top = np.abs(table[np.isfinite(table)]).max(initial=0) if largest is None else largest
+    decimals = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 0  # three digits for the largest
+    sns.heatmap(
+        table,
+        annot=True,
+        fmt=f".{decimals}f",
+        annot_kws={"fontsize": 8},
+        cmap="viridis",
+        vmin=None if largest is None else 0,
+        vmax=largest or None,
+        cbar_kws={"label": label, "fraction": 0.046, "pad": 0.03},
+        xticklabels=columns,
+        yticklabels=names,
+        ax=ax,
+    )
+    longest = max(ax.texts, key=lambda text: len(text.get_text()), default=None)  # measuring each takes seconds
+    widest = 0 if longest is None else longest.get_window_extent().width
+    upright = widest > 0.9 * ax.get_window_extent().width / table.shape[1]
+    for text in ax.texts:
+        column, row = map(int, text.get_position())
+        # Black and white have equal contrast (4.6) with a luminance of 0.18; seaborn keeps white up to 0.4.
+        light = sns.utils.relative_luminance(ax.collections[0].to_rgba(table[row, column])) > 0.18
+        text.set(color="black" if light else "white", rotation=90 if upright else 0)
+    ax.tick_params(axis="y", rotation=0)
+    ax.tick_params(axis="x", labelsize="small")
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    return ax
+
+
+def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
+    """Verdicts by name on coloured cells, one row a claim and one column a way to judge it.
+
+    Args:
+        table: row -> column -> verdict, the same columns in every row.
+    """
+    columns = list(next(iter(table.values())))
+    ax.imshow([[VERDICTS[row[column]] for column in columns] for row in table.values()], aspect="auto")
+    for i, row in enumerate(table.values()):
+        for j, column in enumerate(columns):
+            ax.text(j, i, row[column], ha="center", va="center", fontsize=8)
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(table)), table)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    make_room(ax, 0.28 * len(table))
+    return ax

@@ -1,0 +1,72 @@
+"""How values are distributed: norms, similarities, blocks."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
+
+from helpers.figures.style import COLOURS, NORM, REFERENCE, add_legend, cycled, log_axis, wrapped
+
+
+def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, float], ax: Axes, rule: str = "") -> Axes:
+    """Share of patch tokens per norm, one outline a model, with its outlier threshold as a dashed line. Both axes logarithmic.
+
+    Args:
+        norms: model -> patch norms, any shape, positive.
+        thresholds: model -> outlier threshold; a model may lack one.
+        rule: how the thresholds were found, such as 'percentile:98', for the legend.
+    """
+    norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
+    low, high = min(values.min() for values in norms.values()), max(values.max() for values in norms.values())
+    edges = np.geomspace(low, max(high, 1.01 * low), 81)
+    for (model, values), colour in cycled(norms.items(), COLOURS):
+        ax.stairs(np.histogram(values, edges)[0] / values.size, edges, color=colour, linewidth=1.6, label=wrapped(model))
+        if model in thresholds:
+            ax.axvline(thresholds[model], color=colour, linestyle="--", linewidth=1)
+    ax.set(xlabel=NORM, ylabel="share of patch tokens per bin", yscale="log")
+    log_axis(ax, "x")
+    label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
+    threshold = [Line2D([], [], **REFERENCE, label=label)] if thresholds else []
+    add_legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])
+    return ax
+
+
+def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axes:
+    """Density of the cosine similarity to neighbouring patches, for normal and for outlier patches (Darcet et al., Fig. 5a).
+
+    Args:
+        normal, outlier: similarities, any shape; nan are left out and a group may be empty.
+    """
+    groups = {"normal patches": np.asarray(normal), "outlier patches": np.asarray(outlier)}
+    groups = {name: values[np.isfinite(values)] for name, values in groups.items()}
+    edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), 40)
+    for (name, values), colour in zip(groups.items(), COLOURS, strict=False):
+        heights = np.histogram(values, edges, density=True)[0] if values.size else np.zeros(len(edges) - 1)
+        ax.stairs(heights, edges, color=(*colour, 0.35), fill=True)
+        ax.stairs(heights, edges, color=colour, linewidth=1.6, label=f"{name}\n(n = {values.size:,})")
+    ax.set(xlabel="mean cosine similarity to the neighbouring patches,\nafter patch embedding", ylabel="density")
+    add_legend(ax, ax.get_legend_handles_labels()[0])
+    return ax
+
+
+def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes) -> Axes:
+    """Share of images per block in which outliers start, bars side by side for the models.
+
+    Args:
+        onset: model -> first block of each image (image,), -1 where there is none.
+        depth: number of blocks, of the deepest model.
+    """
+    positions = np.array([*range(depth), depth + 1])  # the last one is 'none', set apart
+    width = 0.8 / len(onset)
+    for i, ((model, blocks), colour) in enumerate(cycled(onset.items(), COLOURS)):
+        blocks = np.asarray(blocks)
+        shares = np.bincount(np.where(blocks < 0, depth, blocks), minlength=depth + 1) / max(blocks.size, 1)
+        ax.bar(positions + (i + 0.5) * width - 0.4, shares, width, color=colour, label=wrapped(model))
+    ticks = range(0, depth, math.ceil(depth / 12))
+    ax.set_xticks([*ticks, depth + 1], [*map(str, ticks), "none"])
+    ax.set(xlabel="block in which outlier patches start (0 = first)", ylabel="share of images")
+    add_legend(ax, ax.get_legend_handles_labels()[0])
+    return ax

@@ -1,0 +1,183 @@
+"""Pictures and maps over the patches, side by side."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+from numpy.typing import ArrayLike
+
+from helpers.figures.style import COLOURS, DASHES, FLAT, NORM, add_colourbar, bare, colour_scale, cycled, wrapped
+
+
+def token_maps(
+    images: Iterable, norm_maps: Iterable, attention_maps: Iterable, axes: np.ndarray, labels: Sequence[str] = ()
+) -> np.ndarray:
+    """Rows of three panels: image, patch norms, [CLS] attention.
+
+    Args:
+        images: one a row, PIL or (height, width, 3).
+        norm_maps, attention_maps: one (patch row, patch column) a row, each with its own colour scale.
+        axes: (row, 3).
+        labels: one a row, such as the model, written beside the image.
+    """
+    axes = np.asarray(axes).reshape(-1, 3)
+    for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
+        norms, attention = np.asarray(norms), np.asarray(attention)
+        row[0].imshow(np.asarray(image))
+        add_colourbar(row[1].imshow(norms, cmap="viridis", interpolation="nearest", norm=colour_scale(norms)), row[1])
+        add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="nearest", vmin=0), row[2])
+    _name(axes, ("image", wrapped(NORM), "[CLS] attention\nin the last block"), map(wrapped, labels))
+    return axes
+
+
+def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
+    """A strip of patch-norm maps, one a block, on one colour scale.
+
+    Args:
+        maps: (block, patch row, patch column).
+        axes: at least one a block, any shape; the rest are left empty.
+    """
+    maps, panels = np.asarray(maps), np.ravel(axes)
+    scale = colour_scale(maps)
+    for ax, (block, values) in zip(panels, enumerate(maps), strict=False):
+        drawn = ax.imshow(values, cmap="viridis", interpolation="nearest", norm=scale)
+        ax.set_title(f"block {block}")
+    bare(panels)
+    for ax in panels[len(maps) :]:
+        ax.set_axis_off()
+    add_colourbar(drawn, list(panels), label="patch L2 norm\nafter the block")
+    return axes
+
+
+def share_maps(shares: Mapping[str, ArrayLike], axes: np.ndarray) -> np.ndarray:
+    """One map a model: the share of images in which each grid position holds an outlier patch, on one scale from 0 to 1.
+
+    Args:
+        shares: model -> (patch row, patch column).
+        axes: one a model, any shape.
+    """
+    panels = np.ravel(axes)
+    for ax, (model, share) in zip(panels, shares.items(), strict=True):
+        drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="nearest", vmin=0, vmax=1)
+        ax.set_title(wrapped(model, 18))
+    bare(panels)
+    add_colourbar(drawn, list(panels), label="share of images with\nan outlier here")
+    return axes
+
+
+def marked_patches(image, planted: ArrayLike, found: ArrayLike, ax: Axes) -> Axes:
+    """An image with the planted outlier patches outlined and those that were found dotted.
+
+    Args:
+        planted, found: (patch row, patch column) bool.
+    """
+    pixels = np.asarray(image)
+    patch = np.array(pixels.shape[:2]) / np.shape(planted)
+    ax.imshow(pixels)
+    for row, column in np.argwhere(np.asarray(planted)):
+        corner = (column * patch[1] - 0.5, row * patch[0] - 0.5)
+        ax.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="white", linewidth=2.4))
+        ax.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="black", linewidth=1))
+    centres = (np.argwhere(np.asarray(found)) + 0.5) * patch - 0.5
+    ax.plot(centres[:, 1], centres[:, 0], "o", markersize=4, markerfacecolor=COLOURS[1], markeredgecolor="black", linestyle="")
+    bare(ax)
+    return ax
+
+
+def twin_maps(images: Iterable, maps: Sequence[Mapping[str, ArrayLike]], axes: np.ndarray, label: str, labels: Sequence = ()):
+    """Rows of an image and the same map of several models, such as twins, on one colour scale a row.
+
+    Args:
+        images: one a row, PIL or (height, width, 3).
+        maps: one mapping a row: title, such as a number of registers -> (patch row, patch column). Those of the first row are
+            written.
+        axes: (row, 1 + map).
+        label: of the colour bars.
+        labels: one a row, written beside the image.
+    """
+    axes = np.asarray(axes).reshape(len(maps), -1)
+    for row, image, grids in zip(axes, images, maps, strict=True):
+        row[0].imshow(np.asarray(image))
+        values = {title: np.asarray(grid) for title, grid in grids.items()}
+        scale = colour_scale(np.concatenate([grid.ravel() for grid in values.values()]))
+        for ax, grid in zip(row[1:], values.values(), strict=True):
+            drawn = ax.imshow(grid, cmap="viridis", interpolation="nearest", norm=scale)
+        add_colourbar(drawn, row[-1], label=label)
+    _name(axes, ("image", *(wrapped(title, 18) for title in maps[0])), (wrapped(text, 18) for text in labels), fontsize="small")
+    return axes
+
+
+def found_boxes(image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axes, legend: bool = True) -> Axes:
+    """An image with its true boxes in black and the found ones in colour.
+
+    Args:
+        image: PIL or (height, width, 3).
+        truth: (object, 4), may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
+        found: name, such as the method -> one box (4,).
+        legend: below the picture; one for several pictures is enough.
+    """
+    pixels = np.asarray(image)
+    ax.imshow(pixels)
+    # True boxes are drawn wider than found ones, and these differ in their dashes: boxes that coincide are all seen.
+    true = {"color": "black", "linewidth": 3, "path_effects": [withStroke(linewidth=4.4, foreground="white")]}
+    for box in (truth := np.asarray(truth, dtype=float).reshape(-1, 4)):
+        _box(ax, box, pixels.shape, **true)
+    handles = [Line2D([], [], label="true box", **true)] if len(truth) else []
+    edged = {"linewidth": 1.8, "path_effects": [withStroke(linewidth=2.8, foreground="black")]}
+    for (name, box), colour, dashes in cycled(found.items(), COLOURS, DASHES):
+        _box(ax, np.asarray(box), pixels.shape, color=colour, linestyle=dashes, **edged)
+        handles.append(Line2D([], [], color=colour, linestyle=dashes, label=wrapped(name), **edged))
+    if legend:
+        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=0.4, handlelength=2.4)
+    bare(ax)
+    return ax
+
+
+def panels(images: Sequence[Mapping], axes: np.ndarray, norms: Iterable[str] = (), labels: Sequence[str] = ()) -> np.ndarray:
+    """Rows of small pictures under the titles of their columns; each map has its own linear colour scale.
+
+    Args:
+        images: one mapping a row: title -> (row, column) for a map, or PIL or (height, width, 3) for a picture, whose floats are
+            clipped to [0, 1]. The titles of the first row are written.
+        axes: (row, column).
+        norms: titles of the maps with a colour bar.
+        labels: one a row, such as the model, written beside the first picture.
+    """
+    axes, norms = np.asarray(axes).reshape(len(images), -1), set(norms)
+    for row, pictures in zip(axes, images, strict=True):
+        for ax, (title, values) in zip(row, pictures.items(), strict=True):
+            values = np.asarray(values)
+            if values.ndim == 3:
+                ax.imshow(values if values.dtype == np.uint8 else values.clip(0, 1))
+                continue
+            drawn = ax.imshow(values, cmap="viridis", interpolation="nearest", norm=_at_least(values))
+            if title in norms:
+                add_colourbar(drawn, ax).ax.tick_params(labelsize="small")
+    _name(axes, images[0], (wrapped(text, 18) for text in labels), fontsize="small")
+    return axes
+
+
+def _name(axes: np.ndarray, titles: Iterable[str], labels: Iterable[str], **look) -> None:
+    """Titles above the first row of pictures, and a label beside each row."""
+    for ax, title in zip(axes[0], titles, strict=True):
+        ax.set_title(title)
+    for ax, label in zip(axes[:, 0], labels, strict=False):
+        ax.set_ylabel(label, **look)
+    bare(axes)
+
+
+def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectangle:
+    """The outline of a box in relative coordinates on a picture of this shape, seen whole at the picture's edge too."""
+    low, high = box.reshape(2, 2) * (shape[1], shape[0]) - 0.5
+    return ax.add_patch(Rectangle(low, *(high - low), fill=False, clip_on=False, **drawing))
+
+
+def _at_least(values: np.ndarray) -> Normalize:
+    """A linear colour scale that does not magnify rounding: a map that is flat has one colour."""
+    low, high = float(values.min()), float(values.max())
+    reach = FLAT * max(abs(low), abs(high)) if high - low < FLAT * max(abs(low), abs(high)) else 0
+    return Normalize(low - reach, high + reach)

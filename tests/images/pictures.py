@@ -1,0 +1,46 @@
+"""Small pictures that can be told apart, and files of them."""
+
+import io
+import os
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.images import load_images
+
+real_data = pytest.mark.skipif("REGISTERS_DATA" not in os.environ, reason="REGISTERS_DATA does not name a folder of data sets")
+
+
+def picture(value: int, size: tuple[int, int] = (12, 8)) -> Image.Image:
+    """A picture that its top left pixel tells apart."""
+    pixels = np.full((size[1], size[0], 3), 90, dtype=np.uint8)
+    pixels[0, 0] = value
+    return Image.fromarray(pixels)
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def table(rows: list[int], **columns) -> datasets.Dataset:
+    """A data set with one picture for each of `rows`, without file names."""
+    return datasets.Dataset.from_dict({"image": [{"bytes": png(picture(row)), "path": None} for row in rows]} | columns)
+
+
+def write(path, dataset: datasets.Dataset) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dataset.to_parquet(path)
+    return f"parquet:{path}"
+
+
+def values(images) -> list[int]:
+    return [image.getpixel((0, 0))[0] for image in images]
+
+
+def numbered(tmp_path, file: str, rows, **columns):
+    """Images whose top left pixel is their row, all of them, in the order of their digests."""
+    return load_images(write(tmp_path / file, table(rows, id=[f"image-{row}" for row in rows], **columns)))

@@ -1,0 +1,138 @@
+"""Names of data sets, and the table behind each: the right rows whatever the files look like."""
+
+import re
+
+import datasets
+import numpy as np
+import pytest
+from pictures import picture, png, real_data, table, values, write
+
+from helpers.images import check_name, load_images
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def test_photographs_come_with_scikit_image():
+    images = load_images("photographs")
+    assert len(images) == 19 and "astronaut.png" in images.ids and images.labels is None
+    assert {image.mode for image in images} == {"RGB"}
+    camera = np.asarray(images[images.ids.index("camera.png")])
+    assert (camera[..., :1] == camera).all(), "a grey photograph stays grey"
+
+
+def test_folder(tmp_path):
+    for row, path in enumerate(["cat/1.png", "cat/more/2.png", "dog/1.PNG", "dog/notes.txt", "dog/._1.png"]):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(png(picture(row)))
+    images = load_images(f"folder:{tmp_path}")
+    assert dict(zip(images.ids, images.labels.tolist(), strict=True)) == {"cat/1.png": 0, "cat/more/2.png": 0, "dog/1.PNG": 1}
+    assert images.class_names == ["cat", "dog"]
+    assert dict(zip(images.ids, values(images), strict=True)) == {"cat/1.png": 0, "cat/more/2.png": 1, "dog/1.PNG": 2}
+    assert load_images(f"folder:{tmp_path}/dog").labels is None
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no images in the folder"):
+        load_images(f"folder:{tmp_path}/empty")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        load_images(f"folder:{tmp_path}/nowhere")
+
+
+@pytest.mark.parametrize(
+    "name", ["scenes", "photographs", "hf:mnist", "hf:a/b/test", "data:a/train", "folder:x", "parquet:x/y.parquet"]
+)
+def test_known_names(name):
+    check_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("scens", "scenes"),
+        ("photos", "photographs"),
+        ("scenes:3", "scenes"),
+        ("folder:", "folder:PATH"),
+        ("dat:a/b", "data:NAME/SPLIT"),
+        ("data:a", "data:NAME/SPLIT"),
+        ("data:a/../b", "data:NAME/SPLIT"),
+        ("data:../b", "data:NAME/SPLIT"),
+        ("data:a/*", "data:NAME/SPLIT"),
+        ("data:a/v[a]l", "data:NAME/SPLIT"),
+        ("data:a/va?", "data:NAME/SPLIT"),
+        ("", ""),
+    ],
+)
+def test_unknown_names_get_the_nearest(name, nearest):
+    for check in (check_name, load_images):
+        with pytest.raises(ValueError, match=re.escape(f"unknown data set {name!r}; did you mean '{nearest}")):
+            check(name)
+
+
+def test_data_is_found_below_the_folder_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.delenv("REGISTERS_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match="set the environment variable REGISTERS_DATA .* 'hf:uoft-cs/cifar10/test'"):
+        load_images("data:cifar10-jpeg/test")
+    monkeypatch.setenv("REGISTERS_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no data set 'pictures'"):
+        load_images("data:pictures/test")
+    write(tmp_path / "pictures" / "val-00000-of-00002.parquet", table([0, 1]))
+    write(tmp_path / "pictures" / "val-00001-of-00002.parquet", table([2]))
+    write(tmp_path / "pictures" / "valuable.parquet", table([3]))
+    assert sorted(values(load_images("data:pictures/val"))) == [0, 1, 2]
+    with pytest.raises(FileNotFoundError, match="did you mean 'pictures'"):
+        load_images("data:picture/val")
+    with pytest.raises(FileNotFoundError, match="no split 'test'; it has val, valuable"):
+        load_images("data:pictures/test")
+
+
+def test_parquet_that_is_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no parquet file"):
+        load_images(f"parquet:{tmp_path}/a.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"not parquet")
+    with pytest.raises(ValueError, match="is not a readable parquet file"):
+        load_images(f"parquet:{tmp_path}/a.parquet")
+    with pytest.raises(ValueError, match="no image column; its columns are number"):
+        load_images(write(tmp_path / "b.parquet", datasets.Dataset.from_dict({"number": [1]})))
+
+
+def test_hub_names_are_taken_apart(monkeypatch):
+    asked = []
+
+    def load_dataset(repository, split):
+        asked.append((repository, split))
+        return table([0, 1]).rename_column("image", "img").cast_column("img", datasets.Image())
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda repository: ["train", "test"])
+    assert sorted(values(load_images("hf:owner/name/extra"))) == [0, 1]
+    load_images("hf:owner/name")
+    assert asked == [("owner/name", "extra"), ("owner/name", "test")]
+
+
+def test_a_hub_out_of_reach_is_one_sentence(monkeypatch):
+    def load_dataset(repository, split):
+        raise ConnectionError("no network\nRetrying in 1s")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(FileNotFoundError, match="^the hub data set 'hf:owner/name/test' cannot be had here: no network$"):
+        load_images("hf:owner/name/test")
+
+
+@real_data
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("imagenet-1per-class/validation", 1000),
+        ("imagenette-224/validation", 10),
+        ("cifar10-jpeg/test", 10),
+        ("fundus-dme/train", None),
+        ("photos-with-boxes/validation", None),
+    ],
+)
+def test_local_data_sets(name, classes):
+    images = load_images(f"data:{name}", 20)
+    assert len(images) == 20 and not images.skipped and {image.mode for image in images} == {"RGB"}
+    assert classes is None or len(images.class_names) == classes
+    if "name" in images.columns:
+        assert [images.class_names[label] for label in images.labels] == images.columns["name"]
+    if images.boxes is not None:
+        for image, boxes in zip(images, images.boxes, strict=True):
+            assert (boxes >= 0).all() and (boxes[:, 2:] <= image.size).all()
