@@ -1,4 +1,4 @@
-"""cluster: one capture on every GPU or CPU that Ray can reach, and calls that are sent to the same cluster.
+"""One capture on every GPU or CPU that Ray can reach, and calls that are sent to the same cluster.
 
 A capture is cut into pieces of whole batches. Each piece goes through `capture` on some worker, an actor of Ray Data with a copy
 of the model, and what it keeps comes back in the order of the images. A batch therefore holds the same images as on one machine,

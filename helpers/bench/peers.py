@@ -1,4 +1,4 @@
-"""peers: what `capture` gives for norms, [CLS] attention and final tokens, by way of other libraries, for `helpers.bench`.
+"""What `capture` gives for norms, [CLS] attention and final tokens, by way of other libraries, for `helpers.bench`.
 
 A method takes pixels (image, 3, height, width) on the backbone's device and gives in one forward pass, as float32 CPU tensors,
 what `capture` gives for the reducers PatchNorms(), ClsAttention("all") and FinalTokens(): the keys in `OUTPUTS`. Each peer is

@@ -1,4 +1,4 @@
-"""capture: what is measured while images pass through a model; one pass for many reducers, many conditions for one loading."""
+"""What is measured while images pass through a model; one pass for many reducers, many conditions for one loading."""
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
 from helpers.capture.engine import MOST_WORKERS, capture

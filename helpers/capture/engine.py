@@ -1,4 +1,4 @@
-"""capture: one pass over the images, any set of reducers, memory independent of the number of images.
+"""One pass over the images, any set of reducers, memory independent of the number of images.
 
 The model runs as it always does, with fused attention; hooks look at what passes by, reduce it at once on the device, and
 one copy a batch brings the result to the CPU. No matrix of all queries by all keys outlives the hook that needed it.

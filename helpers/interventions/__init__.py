@@ -1,4 +1,4 @@
-"""interventions: what changes a forward pass for as long as it lasts, and what is made of it for good."""
+"""What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
 from helpers.interventions.export import model_with_test_time_registers
 from helpers.interventions.neurons import (

@@ -1,4 +1,4 @@
-"""interventions: context managers that change a forward pass for as long as they last, and then undo themselves.
+"""Context managers that change a forward pass for as long as they last, and then undo themselves.
 
 Each hooks the tokens that enter block 0, or the patches before they get their position, and sets the backbone's layout to what
 the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first. All are

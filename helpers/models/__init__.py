@@ -1,4 +1,4 @@
-"""models: what a Vision Transformer is, where to look inside it, and every way to get one."""
+"""What a Vision Transformer is, where to look inside it, and every way to get one."""
 
 from helpers.models import trained
 from helpers.models.attention import Attention, TimmAttention, Update

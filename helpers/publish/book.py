@@ -10,9 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import yaml
@@ -20,9 +22,10 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nbformat import NotebookNode
 
-from helpers.publish import pages
+from helpers.publish import house, pages
 from helpers.publish.claims import Claim
 from helpers.publish.criteria import Value
+from helpers.publish.digests import HELPERS
 from helpers.publish.markdown import inert
 from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
@@ -96,6 +99,7 @@ def assemble(root: Path) -> Path:
         **_benchmarks(root, source),
         **_portability(root),
         "coverage": _coverage(root, source),
+        **_architecture(source),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
@@ -240,19 +244,37 @@ def _coverage(root: Path, source: Path) -> str:
     return pages.coverage_figure(rows)
 
 
+def _architecture(source: Path) -> dict[str, str]:
+    """The map of the package, and what each of its files is for."""
+    rooms = house.rooms(HELPERS)
+    with _figure(source, "house") as ax:
+        house.draw(rooms, ax)
+    alt = "The rooms of the package on their floors, with an arrow from each to those that it imports"
+    return {"house": f"```{{image}} _static/house.png\n:alt: {alt}\n```\n", "rooms": house.overview(rooms)}
+
+
 def _draw(
     source: Path, name: str, cells: Mapping, label: str, reference: float | None, band: tuple[float, float] | None = None
 ) -> None:
     """Write the figure `name`: `figures.compared` of these cells, over a grey band where there is one."""
-    from matplotlib import pyplot as plt  # here, since it takes seconds to import
+    from helpers import figures  # here, since it takes seconds to import
+
+    with _figure(source, name) as ax:
+        figures.compared(cells, ax, label=label, reference=reference)
+        if band:
+            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
+
+
+@contextmanager
+def _figure(source: Path, name: str) -> Iterator[Any]:
+    """An axis whose figure becomes the picture `name` of the book."""
+    from matplotlib import pyplot as plt  # here, since both take seconds to import
 
     from helpers import figures
 
     with plt.rc_context(figures.STYLE):
         figure, ax = plt.subplots()
-        figures.compared(cells, ax, label=label, reference=reference)
-        if band:
-            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
+        yield ax
         figure.savefig(source / "book" / "_static" / f"{name}.png", dpi=150)
         plt.close(figure)
 

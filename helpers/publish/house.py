@@ -1,118 +1,94 @@
 """The map of the package: which room imports which, read from the code, so that no page about it can go stale.
 
-A room is a folder of `helpers` with its face, or a module that stands beside them. A room stands one floor above the highest one
-that it imports.
+A room is a folder of `helpers` with its face, or a module that stands beside the folders. It stands one floor above the highest
+room that it imports.
 """
 
 import ast
 from collections.abc import Mapping
-from functools import cache
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from matplotlib.axes import Axes
-
-from helpers.publish.registry import inert
+from helpers.publish.markdown import table
 
 
-class Room(NamedTuple):
-    """A room: the first sentence of its face, the first sentence of each of its modules, and the rooms that it imports."""
+@dataclass
+class Room:
+    """A room: the first paragraph of its face, that of each of its modules by path, and the rooms that it imports."""
 
-    purpose: str
-    modules: dict[str, str]
-    imports: frozenset[str]
-
-
-def imported(root: Path) -> dict[str, set[str]]:
-    """module -> the modules of `helpers` that it imports, in functions too, for the checkout at `root`."""
-    files = {_module(root, path): path for path in sorted((root / "helpers").rglob("*.py"))}
-    graph = {}
-    for module, path in files.items():
-        names = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                # `from a import b` means the module a.b where there is one, else a name in a.
-                both = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
-                names |= {whole if whole in files else part for whole, part in both}
-        graph[module] = names & files.keys() - {module}
-    return graph
+    purpose: str = ""
+    modules: dict[str, str] = field(default_factory=dict)
+    imports: set[str] = field(default_factory=set)
 
 
-def rooms(root: Path) -> dict[str, Room]:
-    """Name -> Room, lowest floor first."""
-    graph, found = imported(root), {}
-    for module, targets in graph.items():
-        text = (root / Path(*module.split("."))).with_suffix(".py")
-        path = text if text.is_file() else text.with_suffix("") / "__init__.py"
-        sentence = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].replace("\n", " ")
-        found.setdefault(room_of(module), {})[module] = sentence, {room_of(target) for target in targets}
-    found.pop("", None)
-    built = {}
-    for name, modules in found.items():
-        face = f"helpers.{name}"
-        imports = frozenset(set().union(*(targets for _, targets in modules.values())) - {name, ""})
-        parts = {module.removeprefix(f"{face}."): sentence for module, (sentence, _) in modules.items() if module != face}
-        built[name] = Room(modules[face][0], parts, imports)
-    level = floors(built)
-    return {name: built[name] for name in sorted(built, key=lambda name: (level[name], name))}
+def rooms(package: Path) -> dict[str, Room]:
+    """Name -> Room of the package in the folder `package`, each after those that it imports.
+
+    Raises graphlib.CycleError where rooms import one another in a circle.
+    """
+    found: dict[str, Room] = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        if parts == ("__init__",):
+            continue
+        room, tree = found.setdefault(parts[0], Room()), ast.parse(path.read_text(encoding="utf-8"))
+        purpose = " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split())
+        if len(parts) == 1 or parts[1] == "__init__":
+            room.purpose = purpose
+        else:
+            room.modules[f"{'/'.join(parts)}.py"] = purpose
+        room.imports |= {name for name in _imported(tree, package.name) if name != parts[0]}
+    order = TopologicalSorter({name: sorted(room.imports & found.keys()) for name, room in found.items()}).static_order()
+    return {name: found[name] for name in order}
 
 
-def room_of(module: str) -> str:
-    """The room in which a module stands; '' for `helpers` itself."""
-    return (module.split(".") + [""])[1]
+def _imported(tree: ast.AST, package: str) -> set[str]:
+    """The rooms that a module imports, in functions too."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
 
 
-def floors(rooms: Mapping[str, Room]) -> dict[str, int]:
-    """Room -> its floor, from 0. Raises ValueError where rooms import one another in a circle."""
-
-    @cache
-    def floor(name: str, above: tuple[str, ...] = ()) -> int:
-        if name in above:
-            raise ValueError(f"these rooms import one another in a circle: {' -> '.join([*above, name])}")
-        return max((floor(other, (*above, name)) + 1 for other in rooms[name].imports), default=0)
-
-    return {name: floor(name) for name in rooms}
-
-
-def needed(rooms: Mapping[str, Room]) -> list[tuple[str, str]]:
-    """The pairs (upper, lower) of rooms in which the upper imports the lower and reaches it by no other room."""
-
-    def below(name: str) -> set[str]:
-        return set(rooms[name].imports).union(*(below(other) for other in rooms[name].imports))
-
-    return [(a, b) for a, room in rooms.items() for b in room.imports if not any(b in below(c) for c in room.imports - {b})]
-
-
-def table(rooms: Mapping[str, Room]) -> str:
-    """Each room with its purpose and its files, highest first, as Markdown."""
+def overview(rooms: Mapping[str, Room]) -> str:
+    """Each room with its purpose and its files, the highest first, as Markdown."""
     parts = []
     for name, room in reversed(rooms.items()):
-        path = f"helpers/{name}/" if room.modules else f"helpers/{name}.py"
-        files = [f"| `{module.replace('.', '/')}.py` | {inert(purpose)} |" for module, purpose in room.modules.items()]
-        head = ["| file | what |", "|---|---|"] if files else []
-        parts.append("\n".join([f"### `{path}`", "", inert(room.purpose), "", *head, *files]))
+        parts += [f"### `{name}{'/' if room.modules else '.py'}`", room.purpose]
+        parts += (
+            [table(("file", "what"), [(f"`{path}`", text) for path, text in room.modules.items()], str)] if room.modules else []
+        )
     return "\n\n".join(parts) + "\n"
 
 
-def draw(rooms: Mapping[str, Room], ax: Axes) -> Axes:
-    """The rooms on their floors, with an arrow to each room that is `needed`."""
-    level, place = floors(rooms), dict[str, tuple[float, int]]()
-    for floor in range(max(level.values()) + 1):
-        names = [name for name in rooms if level[name] == floor]
-        for i, name in enumerate(names):
-            place[name] = (i + 0.5) / len(names), floor
-    for name, (x, y) in place.items():
-        ax.text(x, y, name, ha="center", va="center", bbox={"boxstyle": "round,pad=0.5", "fc": "white", "ec": "0.3"}, zorder=3)
-    for upper, lower in needed(rooms):
-        arrow = {"arrowstyle": "-|>", "color": "0.5", "shrinkA": 12, "shrinkB": 14, "linewidth": 1}
-        ax.annotate("", place[lower], place[upper], arrowprops=arrow)
-    ax.set(xlim=(0, 1), ylim=(-0.6, max(level.values()) + 0.6))
+def floors(rooms: Mapping[str, Room]) -> dict[str, int]:
+    """Room -> its floor, from 0, for rooms that come after those that they import."""
+    floor: dict[str, int] = {}
+    for name, room in rooms.items():
+        floor[name] = max((floor[other] + 1 for other in room.imports), default=0)
+    return floor
+
+
+def draw(rooms: Mapping[str, Room], ax: Any) -> Any:
+    """The rooms on their floors, with an arrow to each room that is imported and that no other arrow leads to."""
+    floor, below, place = floors(rooms), dict[str, set[str]](), {}
+    for name, room in rooms.items():
+        below[name] = room.imports.union(*(below[other] for other in room.imports))
+    for level in range(max(floor.values()) + 1):
+        names = sorted(name for name in rooms if floor[name] == level)
+        place |= {name: ((i + 0.5) / len(names), level) for i, name in enumerate(names)}
+    box = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": "0.3"}
+    arrow = {"arrowstyle": "-|>", "color": "0.5", "shrinkA": 12, "shrinkB": 14}
+    for name, room in rooms.items():
+        ax.text(*place[name], name, ha="center", va="center", bbox=box, zorder=3)
+        for other in room.imports:
+            if not any(other in below[third] for third in room.imports):
+                ax.annotate("", place[other], place[name], arrowprops=arrow)
+    ax.set(xlim=(0, 1), ylim=(-0.5, max(floor.values()) + 0.5))
     ax.axis("off")
     return ax
-
-
-def _module(root: Path, path: Path) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
