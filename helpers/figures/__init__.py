@@ -1,5 +1,6 @@
 """figures."""
 
+from helpers.figures.model_maps import model_maps
 from helpers.figures.plots import (
     COLOURS,
     DASHES,
@@ -54,6 +55,7 @@ __all__ = [
     "rows",
     "found_boxes",
     "marked_patches",
+    "model_maps",
     "norm_histogram",
     "onset_histogram",
     "panels",
