@@ -34,6 +34,7 @@ from helpers.capture.engine import (
     TokenNorms,
     capture,
 )
+from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, Condition, capture_conditions, capture_each
 from helpers.capture.register_neurons import SEARCH_MODES, find_register_neurons, register_neurons_of
@@ -58,6 +59,7 @@ __all__ = [
     "NeuronActivation",
     "OnPatches",
     "OnQKV",
+    "OutlierUnit",
     "Output",
     "PARTS",
     "PairedTokens",
@@ -80,6 +82,7 @@ __all__ = [
     "capture_each",
     "capture_shards",
     "find_register_neurons",
+    "outlier_units",
     "paired_tokens",
     "register_neurons_of",
     "SEARCH_MODES",
