@@ -1,8 +1,6 @@
-from contextlib import nullcontext
-
 import torch
 
-from helpers.capture import Captured, ClsAttention, PatchNorms, TokenNorms, capture_conditions, capture_each, classifiers_of
+from helpers.capture import Captured, ClsAttention, PatchNorms, TokenNorms, capture_conditions, classifiers_of
 from helpers.images import load_images
 from helpers.interventions import appended_registers
 
@@ -20,12 +18,3 @@ def test_patches_of_what_was_kept_of_all_tokens():
 
 def test_no_model_needs_no_classifier():
     assert not classifiers_of("probe", [], load_images("scenes", 2)).probes
-
-
-def test_conditions_with_images_of_their_own():
-    images = load_images("scenes", 3)
-    shown = {"as they are": images, "flipped": images.changed("flipped")}
-    passes, _ = capture_conditions(["control-content"], shown, [PatchNorms(-1)], dict.fromkeys(shown, nullcontext))
-    for condition, own in shown.items():
-        alone, _ = capture_each(["control-content"], own, [PatchNorms(-1)])
-        assert torch.equal(passes[condition]["control-content"]["patch_norms"], alone["control-content"]["patch_norms"])
