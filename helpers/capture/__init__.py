@@ -2,6 +2,8 @@
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
 from helpers.capture.engine import MOST_WORKERS, capture
+from helpers.capture.outlier_units import OutlierUnit, outlier_units
+from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, capture_conditions, capture_each
 from helpers.capture.reducers import (
     PARTS,
@@ -44,8 +46,10 @@ __all__ = [
     "NeuronActivation",
     "OnPatches",
     "OnQKV",
+    "OutlierUnit",
     "Output",
     "PARTS",
+    "PairedTokens",
     "PatchContributions",
     "PatchNorms",
     "Pooled",
@@ -62,5 +66,7 @@ __all__ = [
     "capture_shards",
     "classifiers_of",
     "find_register_neurons",
+    "outlier_units",
+    "paired_tokens",
     "register_neurons_of",
 ]

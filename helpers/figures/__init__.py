@@ -14,6 +14,7 @@ from helpers.figures.curves import block_norms, response, trainings
 from helpers.figures.data import drawn
 from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
 from helpers.figures.maps import block_maps, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
+from helpers.figures.model_maps import model_maps
 from helpers.figures.style import COLOURS, DASHES, FLAT, GREY, MARKERS, NORM, PLAIN, STYLE, TICKS, VERDICTS, lines, rows
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "found_boxes",
     "lines",
     "marked_patches",
+    "model_maps",
     "norm_histogram",
     "onset_histogram",
     "panels",

@@ -9,6 +9,7 @@ from helpers.interventions.neurons import (
     random_neurons,
     test_time_registers,
 )
+from helpers.interventions.positions import carriers, moved_sources, position_conditions
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,
@@ -25,11 +26,14 @@ __all__ = [
     "RegisterNeuron",
     "ablated_neurons",
     "appended_registers",
+    "carriers",
     "dropped_patches",
     "intervention",
     "model_with_test_time_registers",
     "moved_positions",
+    "moved_sources",
     "neuron_conditions",
+    "position_conditions",
     "random_neurons",
     "test_time_registers",
 ]
