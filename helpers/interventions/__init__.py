@@ -1,6 +1,7 @@
 """interventions."""
 
 from helpers.interventions.export import model_with_test_time_registers
+from helpers.interventions.nested import nested
 from helpers.interventions.neurons import (
     Neurons,
     RegisterNeuron,
@@ -29,6 +30,7 @@ __all__ = [
     "model_with_test_time_registers",
     "intervention",
     "moved_positions",
+    "nested",
     "neuron_conditions",
     "random_neurons",
     "test_time_registers",
