@@ -33,6 +33,8 @@ from helpers.figures.plots import (
     twin_maps,
     verdict_table,
 )
+from helpers.figures.responses import curve, responses
+from helpers.figures.sweeps import sweeps
 
 __all__ = [
     "COLOURS",
@@ -48,6 +50,7 @@ __all__ = [
     "block_maps",
     "block_norms",
     "compared",
+    "curve",
     "drawn",
     "forest",
     "lines",
@@ -58,10 +61,12 @@ __all__ = [
     "onset_histogram",
     "panels",
     "response",
+    "responses",
     "share_maps",
     "similarity_densities",
     "size_prevalence",
     "sweep",
+    "sweeps",
     "token_maps",
     "trainings",
     "twin_maps",
