@@ -34,6 +34,7 @@ from helpers.capture.engine import (
     TokenNorms,
     capture,
 )
+from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, Condition, capture_conditions, capture_each
 from helpers.capture.register_neurons import SEARCH_MODES, find_register_neurons, register_neurons_of
 from helpers.capture.shards import Shards, capture_shards
@@ -59,6 +60,7 @@ __all__ = [
     "OnQKV",
     "Output",
     "PARTS",
+    "PairedTokens",
     "PatchContributions",
     "PatchNorms",
     "Pooled",
@@ -78,6 +80,7 @@ __all__ = [
     "capture_each",
     "capture_shards",
     "find_register_neurons",
+    "paired_tokens",
     "register_neurons_of",
     "SEARCH_MODES",
     "Condition",
