@@ -27,9 +27,7 @@ def tail_ratio(
     return bootstrap(pairs, lambda rows: norm_ratio(rows[:, 1]) / norm_ratio(rows[:, 0]), resamples=resamples, seed=seed)
 
 
-def steadiness(
-    without: Float[Tensor, " image"], with_register: Float[Tensor, " image"], decimals: int
-) -> Float[Tensor, " image"]:
+def steadiness(without: Float[Tensor, " image"], with_one: Float[Tensor, " image"], decimals: int) -> Float[Tensor, " image"]:
     """By how much less an image's quantity moves with a register than without: |change without| - |change with|.
 
     Args:

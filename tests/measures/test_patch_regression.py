@@ -21,7 +21,7 @@ def patches(images, count, seed):
 
 def test_coordinates_are_numpys():
     positions = torch.arange(15).reshape(3, 5)
-    np.testing.assert_array_equal(coordinates(positions, GRID), np.stack(np.unravel_index(positions, GRID), axis=-1))
+    np.testing.assert_array_equal(coordinates(positions, GRID), np.stack(np.unravel_index(positions.numpy(), GRID), axis=-1))
 
 
 def test_mean_colour_of_channels_that_stand_one_after_the_other():
@@ -51,7 +51,7 @@ def test_the_probes_are_scikit_learns_least_squares():
     for name, (target, true) in (("position", places), ("rgb", colours)):
         reference = LinearRegression().fit(learn.tokens.reshape(-1, 9), target)
         squares = ((reference.predict(tested.tokens.reshape(-1, 9)) - true) ** 2).sum(-1).reshape(20, 3)
-        squares = np.where(tested.positions >= 0, squares, np.nan)
+        squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
         assert errors[name][2].isnan().all()
         expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
-        np.testing.assert_allclose(np.delete(errors[name][:, 0], 2), expected, rtol=1e-2)
+        np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-2)

@@ -62,10 +62,12 @@ def test_the_probe_is_scikit_learns_least_squares():
     kept, sides = [0, 1, 3, 4], np.array([1.0, 1, 1, -1, -1, -1])
     reference = LinearRegression().fit(x[:, kept].reshape(-1, 6), np.tile(sides[kept], 30))
     right = (reference.predict(y.reshape(-1, 6)).reshape(20, 6) > 0) == (sides > 0)
-    expected = np.where(there >= 0, 100.0 * right, np.nan)
+    expected = np.where(there.numpy() >= 0, 100.0 * right, np.nan)
     found = object_accuracy(x, at, y, there)
     assert found[7].isnan() and 50 < found.nanmean() < 100
-    np.testing.assert_allclose(np.delete(found, 7), [np.nanmean(row) for row in np.delete(expected, 7, axis=0)], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.delete(found.numpy(), 7), [np.nanmean(row) for row in np.delete(expected, 7, axis=0)], rtol=1e-6
+    )
 
 
 def answers(share_right, images=50):
