@@ -15,7 +15,9 @@ from helpers.figures.data import drawn
 from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
 from helpers.figures.maps import block_maps, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
 from helpers.figures.model_maps import model_maps
+from helpers.figures.responses import curve, responses
 from helpers.figures.style import COLOURS, DASHES, FLAT, GREY, MARKERS, NORM, PLAIN, STYLE, TICKS, VERDICTS, lines, rows
+from helpers.figures.sweeps import sweeps
 
 __all__ = [
     "COLOURS",
@@ -31,6 +33,7 @@ __all__ = [
     "block_maps",
     "block_norms",
     "compared",
+    "curve",
     "drawn",
     "forest",
     "found_boxes",
@@ -41,11 +44,13 @@ __all__ = [
     "onset_histogram",
     "panels",
     "response",
+    "responses",
     "rows",
     "share_maps",
     "similarity_densities",
     "size_prevalence",
     "sweep",
+    "sweeps",
     "token_maps",
     "trainings",
     "twin_maps",

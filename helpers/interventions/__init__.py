@@ -1,6 +1,7 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
 from helpers.interventions.export import model_with_test_time_registers
+from helpers.interventions.nested import nested
 from helpers.interventions.neurons import (
     Neurons,
     RegisterNeuron,
@@ -32,6 +33,7 @@ __all__ = [
     "model_with_test_time_registers",
     "moved_positions",
     "moved_sources",
+    "nested",
     "neuron_conditions",
     "position_conditions",
     "random_neurons",
