@@ -28,6 +28,10 @@ class Captured:
     def __getitem__(self, key: str) -> Tensor:
         return self.tensors[key]
 
+    def patches(self, key: str) -> Tensor:
+        """The patches of what was kept of all tokens, its last dimension."""
+        return self.layout.patch_tokens(self[key], dim=-1)
+
     @property
     def resolution(self) -> str:
         """For figures, such as '224 x 224 px'."""
