@@ -1,5 +1,6 @@
 """figures."""
 
+from helpers.figures.blocks import block_curves, block_strips
 from helpers.figures.plots import (
     COLOURS,
     DASHES,
@@ -45,8 +46,10 @@ __all__ = [
     "STYLE",
     "TICKS",
     "VERDICTS",
+    "block_curves",
     "block_maps",
     "block_norms",
+    "block_strips",
     "compared",
     "drawn",
     "forest",
