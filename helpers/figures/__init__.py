@@ -1,6 +1,6 @@
 """figures."""
 
-from helpers.figures.blocks import block_curves, block_strips
+from helpers.figures.by_block import block_curves, block_strips
 from helpers.figures.plots import (
     COLOURS,
     DASHES,

@@ -57,18 +57,29 @@ def attention_on(attention: Float[Tensor, "image head patch"], outlier: Bool[Ten
 
 
 def medians(
-    patches: Float[Array, "image patch"], register: Float[Array, " image"], resamples: int = 1000, seed: int = 0
-) -> tuple[Estimate, Estimate, Estimate]:
-    """The median over images and patches, the median over images of a register, and how often the first goes into the second.
+    name: str,
+    patches: Float[Array, "image patch"],
+    register: Float[Array, " image"],
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """A quantity at the patches and at a register: patch_NAME, register_NAME, and NAME_ratio.
+
+    The first is the median over images and patches, the second that over images, the third the second over the first.
 
     Args:
-        patches: more than one a image, or one, such as the largest attention.
+        name: of the quantity, such as "norm".
+        patches: several an image, or one, such as the largest attention.
         resamples: for the first and the third; the second, which is cheap, has 1000.
     """
     patches, register = to_numpy(patches), to_numpy(register)
     both = np.concatenate([patches, register[:, None]], axis=1)
-    return (
-        bootstrap(patches, np.median, resamples, seed=seed),
-        bootstrap(register, np.median, seed=seed),
-        bootstrap(both, lambda rows: np.median(rows[:, -1]) / np.median(rows[:, :-1]), resamples, seed=seed),
-    )
+
+    def ratio(rows: Float[np.ndarray, "image more"]) -> float:
+        return float(np.median(rows[:, -1]) / np.median(rows[:, :-1]))
+
+    return {
+        f"patch_{name}": bootstrap(patches, np.median, resamples, seed=seed),
+        f"register_{name}": bootstrap(register, np.median, seed=seed),
+        f"{name}_ratio": bootstrap(both, ratio, resamples, seed=seed),
+    }

@@ -78,7 +78,9 @@ def test_medians_of_patches_of_a_register_and_their_ratio(convert):
     rng = np.random.default_rng(1)
     patches, register = rng.lognormal(2, 0.2, (30, 16)).astype(np.float32), rng.lognormal(4, 0.1, 30).astype(np.float32)
     patches[:, 0] = 1000  # a median does not see one outlier in sixteen
-    of_patches, of_register, ratio = medians(convert(patches), convert(register), 100, seed=2)
+    found = medians("norm", convert(patches), convert(register), 100, seed=2)
+    assert list(found) == ["patch_norm", "register_norm", "norm_ratio"]
+    of_patches, of_register, ratio = found.values()
     middle = np.sort(patches, axis=None)
     assert of_patches.value == pytest.approx((middle[239] + middle[240]) / 2)
     middle = np.sort(register)
@@ -90,5 +92,5 @@ def test_medians_of_patches_of_a_register_and_their_ratio(convert):
 
 def test_the_ratio_pairs_patches_and_register_of_an_image():
     scale = np.linspace(1, 3, 25)
-    ratio = medians(scale[:, None], 6 * scale)[2]
-    assert ratio[:3] == pytest.approx((6, 6, 6))
+    found = medians("attention", scale[:, None], 6 * scale)
+    assert found["attention_ratio"][:3] == pytest.approx((6, 6, 6))
