@@ -9,6 +9,7 @@ figures get the models in the same order.
 In a notebook, importing this package makes every figure carry its numbers beside its picture (see data.py).
 """
 
+from helpers.figures.by_block import block_curves, block_strips
 from helpers.figures.comparisons import compared, forest, size_prevalence, sweep, verdict_table
 from helpers.figures.curves import block_norms, response, trainings
 from helpers.figures.data import drawn
@@ -30,8 +31,10 @@ __all__ = [
     "STYLE",
     "TICKS",
     "VERDICTS",
+    "block_curves",
     "block_maps",
     "block_norms",
+    "block_strips",
     "compared",
     "curve",
     "drawn",
