@@ -37,6 +37,7 @@ from helpers.capture.engine import (
 from helpers.capture.passes import Captured, Condition, capture_conditions, capture_each
 from helpers.capture.register_neurons import SEARCH_MODES, find_register_neurons, register_neurons_of
 from helpers.capture.shards import Shards, capture_shards
+from helpers.capture.test_time import TestTimeStudy, test_time_study
 
 __all__ = [
     "Accumulator",
@@ -70,6 +71,7 @@ __all__ = [
     "SelectedPixels",
     "SelectedTokens",
     "Shards",
+    "TestTimeStudy",
     "TokenNorms",
     "Classifiers",
     "classifiers_of",
@@ -79,6 +81,7 @@ __all__ = [
     "capture_shards",
     "find_register_neurons",
     "register_neurons_of",
+    "test_time_study",
     "SEARCH_MODES",
     "Condition",
 ]
