@@ -1,5 +1,6 @@
 """figures."""
 
+from helpers.figures.decoupling import block_cosines, part_shares, sorted_images
 from helpers.figures.plots import (
     COLOURS,
     DASHES,
@@ -45,6 +46,7 @@ __all__ = [
     "STYLE",
     "TICKS",
     "VERDICTS",
+    "block_cosines",
     "block_maps",
     "block_norms",
     "compared",
@@ -57,10 +59,12 @@ __all__ = [
     "norm_histogram",
     "onset_histogram",
     "panels",
+    "part_shares",
     "response",
     "share_maps",
     "similarity_densities",
     "size_prevalence",
+    "sorted_images",
     "sweep",
     "token_maps",
     "trainings",
