@@ -30,6 +30,7 @@ from helpers.capture.reducers import (
 )
 from helpers.capture.register_neurons import SEARCH_MODES, find_register_neurons, register_neurons_of
 from helpers.capture.shards import Shards, capture_shards
+from helpers.capture.test_time import TestTimeStudy, test_time_study
 
 __all__ = [
     "AttentionEntropy",
@@ -59,6 +60,7 @@ __all__ = [
     "SelectedPixels",
     "SelectedTokens",
     "Shards",
+    "TestTimeStudy",
     "TokenNorms",
     "capture",
     "capture_conditions",
@@ -69,4 +71,5 @@ __all__ = [
     "outlier_units",
     "paired_tokens",
     "register_neurons_of",
+    "test_time_study",
 ]

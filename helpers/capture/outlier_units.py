@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.engine import NeuronActivation, SelectedTokens, capture
+from helpers.capture.engine import capture
 from helpers.capture.passes import backbones
+from helpers.capture.reducers import NeuronActivation, SelectedTokens
 from helpers.capture.register_neurons import find_register_neurons
 from helpers.interventions import RegisterNeuron
 from helpers.measures.norms import paired_positions

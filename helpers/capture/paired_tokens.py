@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.engine import PatchNorms, Reducer, SelectedPixels, SelectedTokens, capture
+from helpers.capture.engine import capture
 from helpers.capture.passes import Captured, backbones
+from helpers.capture.reducers import PatchNorms, Reducer, SelectedPixels, SelectedTokens
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import PatchTokens
 from helpers.models import ModelUnavailable

@@ -13,6 +13,7 @@ from helpers.figures.by_block import block_curves, block_strips
 from helpers.figures.comparisons import compared, forest, size_prevalence, sweep, verdict_table
 from helpers.figures.curves import block_norms, response, trainings
 from helpers.figures.data import drawn
+from helpers.figures.decoupling import block_cosines, part_shares, sorted_images
 from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
 from helpers.figures.maps import block_maps, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
 from helpers.figures.model_maps import model_maps
@@ -31,6 +32,7 @@ __all__ = [
     "STYLE",
     "TICKS",
     "VERDICTS",
+    "block_cosines",
     "block_curves",
     "block_maps",
     "block_norms",
@@ -46,12 +48,14 @@ __all__ = [
     "norm_histogram",
     "onset_histogram",
     "panels",
+    "part_shares",
     "response",
     "responses",
     "rows",
     "share_maps",
     "similarity_densities",
     "size_prevalence",
+    "sorted_images",
     "sweep",
     "sweeps",
     "token_maps",

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from helpers.figures.plots import block_maps, response
+from helpers.figures.curves import response
+from helpers.figures.maps import block_maps
 
 
 def block_curves(curves: Mapping[str, Sequence], ax: Axes, ylabel: str = "", title: str = "") -> Axes:

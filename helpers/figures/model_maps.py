@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from helpers.figures.plots import token_maps
+from helpers.figures.maps import token_maps
 
 
 def model_maps(images: Iterable, maps: Mapping[str, tuple[ArrayLike, ArrayLike]], axes: np.ndarray) -> np.ndarray:

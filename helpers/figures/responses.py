@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from helpers.figures.plots import response
+from helpers.figures.curves import response
 
 
 def curve(estimates: Iterable, x: Sequence[float] | None = None) -> tuple:

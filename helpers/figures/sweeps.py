@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from helpers.figures.plots import sweep
+from helpers.figures.comparisons import sweep
 
 
 def sweeps(
