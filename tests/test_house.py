@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (  # the lowest first; rooms on one floor know nothing of one another
-    ("files", "project"),
+    ("files", "condensed", "project"),
     ("models", "images", "measures", "figures"),
     ("interventions",),
     ("capture",),
@@ -82,7 +82,8 @@ def test_nothing_goes_in_a_circle():
 
 
 def test_rooms_are_entered_by_their_faces():
-    assert not written(arrow for arrow in ENTERING if not is_face(*arrow[1:]))
+    """Save by commands, which import what they need and no more: a face may take seconds."""
+    assert not written(arrow for arrow in ENTERING if arrow[0] != "helpers.__main__" and not is_face(*arrow[1:]))
 
 
 def test_nothing_private_is_imported():
