@@ -80,9 +80,8 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
-    from helpers import files, images  # here, since only this command needs them
+    from helpers import files, images, training  # here, since only this command needs them
     from helpers.models import trained as scratch
-    from helpers.training import loop as training
 
     if options.preset not in training.PRESETS:
         raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
@@ -125,8 +124,7 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 
 
 def _bench(project: Project, options: argparse.Namespace) -> int:
-    from helpers import files  # here, since only this command needs them
-    from helpers.bench import speed as bench
+    from helpers import bench, files  # here, since only this command needs them
 
     try:
         hardware = runs.hardware(options.device)
@@ -310,7 +308,7 @@ def _parser() -> argparse.ArgumentParser:
         "train small models that differ in their registers alone; what was stopped goes on, what is finished is kept",
         "train cpu --registers 0,4 --seeds 0 --set steps=100 --name trial",
     )
-    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training/loop.py: cpu, gap, deep, long, ..., gpu")
+    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training/recipes.py: cpu, gap, deep, long, ..., gpu")
     train.add_argument("--registers", type=_numbers, default=[0, 1, 2, 4], metavar="R,R", help="default: 0,1,2,4")
     train.add_argument("--seeds", type=_numbers, default=[0, 1, 2], metavar="S,S", help="default: 0,1,2")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in the recipe")

@@ -18,10 +18,9 @@ from conftest import CLAIM, PARAMETERS, edit_registry, examples, make_project
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import bench, training
 from helpers.__main__ import main
-from helpers.bench import speed as bench
 from helpers.publish import book, load_registry, parameters, portable, runs
-from helpers.training import loop as training
 
 # One parameter of each kind that notebooks have.
 MORE = {
