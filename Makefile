@@ -46,7 +46,7 @@ intervals: export OMP_NUM_THREADS = 1
 intervals: env  ## simulate how often the intervals cover the truth, for the book
 	@$(RUN) tests/intervals.py book/intervals.json
 
-# Some modules alone: make mutants MUTANTS='norms tokens'. cosmic-ray is no part of the lock, since nothing else needs it.
+# Some modules alone: make mutants MUTANTS='measures.norms models.tokens'. cosmic-ray is no part of the lock, since nothing else needs it.
 mutants: export OMP_NUM_THREADS = 1
 mutants: env  ## change the code of the measures detail by detail, and list what no test notices (an hour)
 	@$(PIP) --constraint requirements.lock --no-build-isolation --editable '.[mutants]'

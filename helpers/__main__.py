@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -15,11 +15,15 @@ from tqdm import tqdm
 
 from helpers.publish import check, runs
 from helpers.publish.parameters import checked, parse
-from helpers.publish.runs import CONTROLS, Outcome, Project
+from helpers.publish.project import CONTROLS, Project
+from helpers.publish.provenance import hardware, processor, provenance
+from helpers.publish.results import read_result
+from helpers.publish.runs import Outcome
 
 # What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and no result can hold it.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 DIGITS = 9  # of a number: more are a slip, and thousands of them Python refuses to read
+Command = Callable[[Project, argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = Project.root) -> int:
@@ -43,7 +47,7 @@ def _list(project: Project, options: argparse.Namespace) -> int:
     verdicts: dict[str, list[str]] = {}
     for path in project.results():
         try:
-            verdict = runs.read_result(path)["verdict"]
+            verdict = read_result(path)["verdict"]
         except (ValueError, OSError, KeyError):
             verdict = "unreadable, see `check`"
         verdicts.setdefault(path.stem, []).append(f"{path.parent.name}: {verdict}")
@@ -100,12 +104,9 @@ def _train(project: Project, options: argparse.Namespace) -> int:
         for seed in options.seeds
         for registers in options.registers
     }
-    try:
-        hardware = runs.hardware(options.device)
-    except ValueError:
-        raise ValueError(f"there is no device {options.device!r} here; use --device cpu") from None
+    machine = _machine(options.device)
     command = shlex.join(["python", "-m", "helpers", *sys.argv[1:]])
-    about = {"command": command, **runs.provenance(project.root), **hardware}
+    about = {"command": command, **provenance(project.root), **machine}
     options.out.mkdir(parents=True, exist_ok=True)
     with _Lines(len(recipes), "model") as lines:
         trained = training.train_all(
@@ -126,10 +127,7 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 def _bench(project: Project, options: argparse.Namespace) -> int:
     from helpers import bench, files  # here, since only this command needs them
 
-    try:
-        hardware = runs.hardware(options.device)
-    except ValueError:
-        raise ValueError(f"there is no device {options.device!r} here; use --device cpu") from None
+    machine = _machine(options.device)
     files.check_place(options.json)
     batch = min(16, options.images // 4) if options.device == "cpu" else min(32, options.images // 8)
     settings = {
@@ -138,12 +136,12 @@ def _bench(project: Project, options: argparse.Namespace) -> int:
         "device": options.device,
         "dtype": options.dtype,
     }
-    found = bench.bench(options.model, options.images, peers=options.peers, **settings)
-    origin = runs.provenance(project.root)
-    found |= {"energy_kw": hardware["energy_kw"], **{key: origin[key] for key in ("git_revision", "git_dirty")}}
+    result = bench.bench(options.model, options.images, peers=options.peers, **settings)
+    origin = provenance(project.root)
+    result |= {"energy_kw": machine["energy_kw"], **{key: origin[key] for key in ("git_revision", "git_dirty")}}
     with files.written_whole(options.json) as new:
-        new.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(bench.table(found))
+        new.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(bench.table(result))
     return 0
 
 
@@ -154,7 +152,7 @@ def _book(project: Project, options: argparse.Namespace) -> int:
     if _status(outcomes):
         print("error: the book was not built, since the lines above tell of failures", file=sys.stderr)
         return 1
-    _agree(project)  # told, but no obstacle: a reader's own run may name a folder of his machine
+    _agree(project)  # printed, but no obstacle: a reader's own run may name a folder of his machine
     if old := list(check.outdated(project, check.history(project))):
         print(f"{len(old)} of {len(check.published(project))} published results are not of today's code; `check` names them")
     from helpers.publish.book import build  # here, since only this command needs it
@@ -181,9 +179,9 @@ def _check(project: Project, options: argparse.Namespace) -> int:
 
 def _agree(project: Project) -> bool:
     """Print where the project disagrees, or that it does not."""
-    found = list(check.problems(project))
-    print(*found or ["registry, notebooks, table of contents and results agree"], sep="\n")
-    return not found
+    problems = list(check.problems(project))
+    print(*problems or ["registry, notebooks, table of contents and results agree"], sep="\n")
+    return not problems
 
 
 def _baselines(project: Project, options: argparse.Namespace) -> int:
@@ -199,19 +197,26 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
     if options.json:
         files.check_place(options.json)
     planned = portable.plan(project, options.quick, options.ids)
-    found = portable.measure(project, planned, lambda line: print(line, flush=True), options.jobs, options.spread)
+    survey = portable.survey(project, planned, lambda line: print(line, flush=True), options.jobs, options.spread)
     if options.spread:
-        portable.store_spreads(project, found)
+        portable.store_spreads(project, survey)
     if options.json:
-        origin = runs.provenance(project.root)
-        about = {"processor": runs.processor(), **{key: origin[key] for key in ("git_revision", "git_dirty")}}
+        origin = provenance(project.root)
+        about = {"processor": processor(), **{key: origin[key] for key in ("git_revision", "git_dirty")}}
         with files.written_whole(options.json) as new:
-            counts = {
-                id: len(spread) for id, spread in found["spreads"].items()
-            }  # the numbers themselves stand beside the notebooks
-            new.write_text(json.dumps(about | found | {"spreads": counts}, indent=1) + "\n", encoding="utf-8")
-    print(portable.table(found), portable.largest(found), sep="\n")
-    return int(bool(found["wrong"]))
+            # How many; the numbers themselves stand beside the notebooks.
+            counts = {id: len(spread) for id, spread in survey["spreads"].items()}
+            new.write_text(json.dumps(about | survey | {"spreads": counts}, indent=1) + "\n", encoding="utf-8")
+    print(portable.table(survey), portable.largest(survey), sep="\n")
+    return int(bool(survey["wrong"]))
+
+
+def _machine(device: str) -> dict:
+    """`provenance.hardware`, with this command line's remedy."""
+    try:
+        return hardware(device)
+    except ValueError:
+        raise ValueError(f"there is no device {device!r} here; use --device cpu") from None
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
@@ -259,7 +264,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _numbers(text: str) -> list[int]:
+def _whole_numbers(text: str) -> list[int]:
     try:
         numbers = [int(item) for item in text.split(",")]
     except ValueError:
@@ -273,17 +278,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m helpers", description="Rerun, judge and publish claims about outlier tokens and registers.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(command, help: str, example: str) -> argparse.ArgumentParser:
+    def add(command: Command, help: str, example: str, jobs: str = "") -> argparse.ArgumentParser:
         name = command.__name__.removeprefix("_")
         sub = commands.add_parser(name, help=help, description=help, epilog=f"example: python -m helpers {example}")
         sub.set_defaults(command=command)
+        if jobs:
+            sub.add_argument("--jobs", type=_positive, metavar="N", help=f"{jobs} at a time (default: one per core)")
         return sub
 
     add(_list, "show every claim: identifier, title, notebook, and its verdict in each run", "list")
+    _add_run(add)
+    _add_laboratory(add)
+    _add_project(add)
+    return parser
+
+
+def _add_run(add: Callable[..., argparse.ArgumentParser]) -> None:
     run = add(
         _run,
         "execute the notebooks of claims into book/runs/NAME/; what is finished with the same inputs is kept",
         "run nr3-redundancy --run mine -p models=vit_small_patch14_dinov2.lvd142m -p dataset=photographs -p n=20",
+        jobs="notebooks",
     )
     run.add_argument("ids", nargs="*", metavar="ID", help="a claim, as `list` shows it")
     run.add_argument(
@@ -303,14 +318,19 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--force", action="store_true", help="run again what is finished")
     run.add_argument("--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster")
     run.add_argument("--address", help="of the cluster, as `ray start` prints it (default: RAY_ADDRESS, or what runs here)")
+
+
+def _add_laboratory(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands that train models and measure speed: no claim is judged."""
     train = add(
         _train,
         "train small models that differ in their registers alone; what was stopped goes on, what is finished is kept",
         "train cpu --registers 0,4 --seeds 0 --set steps=100 --name trial",
+        jobs="trainings",
     )
     train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training/recipes.py: cpu, gap, deep, long, ..., gpu")
-    train.add_argument("--registers", type=_numbers, default=[0, 1, 2, 4], metavar="R,R", help="default: 0,1,2,4")
-    train.add_argument("--seeds", type=_numbers, default=[0, 1, 2], metavar="S,S", help="default: 0,1,2")
+    train.add_argument("--registers", type=_whole_numbers, default=[0, 1, 2, 4], metavar="R,R", help="default: 0,1,2,4")
+    train.add_argument("--seeds", type=_whole_numbers, default=[0, 1, 2], metavar="S,S", help="default: 0,1,2")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in the recipe")
     train.add_argument("--name", metavar="NAME", help="scratch-NAME-reg0 and so on (default: the preset; cpu has none)")
     train.add_argument("--out", type=Path, default=Path("_build/weights"), metavar="FOLDER", help="default: _build/weights")
@@ -331,7 +351,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--batch-size", type=_positive, metavar="N", help="default: 16, on a GPU 32, less for few images")
     bench.add_argument("--device", default="cpu", help="cpu, or cuda")
     bench.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="default: float32")
-    book = add(_book, "run every notebook on the offline controls, then build _build/html and print its path", "book")
+
+
+def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands about all that is there."""
+    add(_book, "run every notebook on the offline controls, then build _build/html and print its path", "book", "notebooks")
     checks = add(
         _check, "report where registry, notebooks, table of contents and results disagree, and which results are old", "check"
     )
@@ -342,12 +366,14 @@ def _parser() -> argparse.ArgumentParser:
         _baselines,
         "execute source notebooks in place and store their outputs and numbers, which the tests compare with",
         "baselines",
+        "notebooks",
     )
     baselines.add_argument("ids", nargs="*", metavar="ID", help="a claim; all where none is given")
     portable = add(
         _portable,
         "compare the numbers of the controls with those under other processors, threads, batches, rounding and images",
         "portable nr4-local --json portable.json",
+        "settings",
     )
     portable.add_argument("ids", nargs="*", metavar="ID", help="a claim; all, and the numeric tests, where none is given")
     portable.add_argument("--quick", action="store_true", help="only the claims that fit something, and no other images")
@@ -355,15 +381,6 @@ def _parser() -> argparse.ArgumentParser:
     portable.add_argument(
         "--spread", action="store_true", help="store beside the numbers how far they move here, and let them differ so"
     )
-    for sub, what in (
-        (run, "notebooks"),
-        (train, "trainings"),
-        (book, "notebooks"),
-        (baselines, "notebooks"),
-        (portable, "settings"),
-    ):
-        sub.add_argument("--jobs", type=_positive, metavar="N", help=f"{what} at a time (default: one per core)")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""cluster: one capture on every GPU or CPU that Ray can reach, and calls that are sent to the same cluster.
+"""One capture on every GPU or CPU that Ray can reach, and calls that are sent to the same cluster.
 
 A capture is cut into pieces of whole batches. Each piece goes through `capture` on some worker, an actor of Ray Data with a copy
 of the model, and what it keeps comes back in the order of the images. A batch therefore holds the same images as on one machine,
@@ -131,23 +131,14 @@ def capture_ray(
     at random image after image, a reducer that changes), for a cluster without a worker, and what `capture` raises, on a worker
     too; RuntimeError where a worker died again and again, or what came back is not every batch once.
     """
-    for key, summaries in into.items():
-        for summary in summaries:
-            if not isinstance(summary, Mergeable):
-                name = type(summary).__name__
-                raise ValueError(f"{name}, which sums up '{key}', has no empty() and merge(); add them, or leave out `engine`")
-    kind, threads = torch.device(backbone.device if device is None else device).type, torch.get_num_threads()
+    _check_mergeable(into)
+    kind = torch.device(backbone.device if device is None else device).type
     empty = {key: [summary.empty() for summary in summaries] for key, summaries in into.items()}
     pixels = isinstance(images, Tensor)
     job = _packed((backbone, None if pixels else images, reducers, empty))
 
     ray = connect()
-    if kind == "cpu":
-        needs = {"CPU": threads + (workers or 0)}
-    else:
-        threads = min([int(has.get("CPU", 0) // has["GPU"]) for has in _machines() if has.get("GPU")], default=1)
-        needs = {"GPU": 1, "CPU": max(1, threads)}
-        workers = min(MOST_WORKERS, threads) if workers is None else workers
+    needs, threads, workers = _needs(kind, workers)
     actors, total = min(places(needs), _limit()), len(images)
     batches = -(-total // batch_size)
     length = batch_size * max(1, min(BATCHES, batches // actors))
@@ -172,23 +163,53 @@ def capture_ray(
     dataset.context.execution_options.preserve_order = True
     dataset.context.enable_progress_bars = False
 
+    with (
+        tqdm(total=batches, disable=None if progress is None else not progress, unit="batch") as bar,
+        closing(iter(dataset.iter_rows())) as rows,
+    ):
+        return _gathered(_received(ray, rows), into, total, bar.update)
+
+
+def _check_mergeable(into: Mapping[str, Sequence[Any]]) -> None:
+    """Raise ValueError for a summary whose parts cannot be put together."""
+    for key, summaries in into.items():
+        for summary in summaries:
+            if not isinstance(summary, Mergeable):
+                name = type(summary).__name__
+                raise ValueError(f"{name}, which sums up '{key}', has no empty() and merge(); add them, or leave out `engine`")
+
+
+def _needs(kind: str, workers: int | None) -> tuple[dict[str, int], int, int | None]:
+    """What a worker needs of a machine, its threads, and the processes that load its images."""
+    threads = torch.get_num_threads()
+    if kind == "cpu":
+        return {"CPU": threads + (workers or 0)}, threads, workers
+    threads = min([int(has.get("CPU", 0) // has["GPU"]) for has in _machines() if has.get("GPU")], default=1)
+    return {"GPU": 1, "CPU": max(1, threads)}, threads, min(MOST_WORKERS, threads) if workers is None else workers
+
+
+def _gathered(
+    received: Iterator[tuple[int, int, dict, dict]], into: Mapping[str, Sequence[Any]], total: int, step: Callable[[], object]
+) -> dict[str, Tensor]:
+    """The results of all batches, and their summaries in `into`; `step` is called after each batch.
+
+    Raises RuntimeError where a batch is missing or came twice.
+    """
     results: dict[str, Tensor] = {}
     done = 0
-    with tqdm(total=batches, disable=None if progress is None else not progress, unit="batch") as bar:
-        with closing(iter(dataset.iter_rows())) as rows:
-            for start, stop, kept, parts in _received(ray, rows):
-                if start != done:
-                    raise RuntimeError(f"images from {start} on came back where those from {done} on were due; run it again")
-                for key, values in kept.items():
-                    if key not in results:
-                        results[key] = torch.empty(total, *values.shape[1:])
-                    results[key][start:stop] = torch.from_numpy(values)
-                for key, summaries in parts.items():
-                    for summary, its_parts in zip(into[key], summaries, strict=True):
-                        for part in its_parts:
-                            summary.merge(part)
-                done = stop
-                bar.update()
+    for start, stop, kept, parts in received:
+        if start != done:
+            raise RuntimeError(f"images from {start} on came back where those from {done} on were due; run it again")
+        for key, values in kept.items():
+            if key not in results:
+                results[key] = torch.empty(total, *values.shape[1:])
+            results[key][start:stop] = torch.from_numpy(values)
+        for key, summaries in parts.items():
+            for summary, its_parts in zip(into[key], summaries, strict=True):
+                for part in its_parts:
+                    summary.merge(part)
+        done = stop
+        step()
     if done != total:
         raise RuntimeError(f"{total - done} of {total} images did not come back from the workers; run it again")
     return results

@@ -44,8 +44,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        told = f"the disk is full: {path.name} was not written; make room, and the same command goes on from there"
-        raise OSError(error.errno, told, str(path.parent)) from None
+        remedy = f"the disk is full: {path.name} was not written; make room, and the same command goes on from there"
+        raise OSError(error.errno, remedy, str(path.parent)) from None
     finally:
         new.unlink(missing_ok=True)
 

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import torch
 import yaml
 from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from helpers.interventions import neurons as registers
-from helpers.interventions import tokens as interventions
-from helpers.publish.runs import Project
+from helpers.publish.project import Project
 
 # Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many tries 20 times as many, others
 # each time; what it finds comes with a line that reproduces it.
@@ -33,7 +30,6 @@ PARAMETERS = {
     "seed": 0,
 }
 CLAIM = {
-    "paper": "beyond",
     "title": "Two is more than one",
     "statement": "The score exceeds one.",
     "where": "this test",
@@ -42,10 +38,9 @@ CLAIM = {
     "reported": [],
     "criterion": {"quantifier": "all", "tests": [{"value": "score", "op": ">", "margin": 1}]},
     "expected": {f"control-{name}": "supported" for name in ("content", "position", "registers", "clean")},
-    "parameters": PARAMETERS,
-    "profiles": {"large": {"n": 5}},
 }
-PAPER = {"title": "t", "authors": "a", "year": None, "venue": None, "bib": None, "folder": "beyond", "models": {}, "errors": []}
+PROFILES = {"large": {"n": 5}}
+PAPER = {"order": 1, "title": "t", "authors": "a", "year": None, "venue": None, "bib": None, "models": {}, "errors": []}
 WORK = """import os, sys, time
 from pathlib import Path
 Path(f"{mode}.pid").write_text(str(os.getpid()))
@@ -57,7 +52,7 @@ Path("python").write_text(sys.executable)
 print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
 JUDGE = """from helpers.publish import Value, load_registry
 values = [Value.of("score", float(n), model=model, dataset=dataset) for model in models]
-load_registry("notebooks/claims.yml")["{id}"].judge(values, sources=[{{"name": dataset}}])"""
+load_registry("notebooks")["{id}"].judge(values, sources=[{{"name": dataset}}])"""
 
 
 def write_notebook(path: Path, id: str) -> None:
@@ -75,37 +70,38 @@ def write_notebook(path: Path, id: str) -> None:
 
 
 def edit_registry(root: Path, change) -> None:
-    """Apply `change` to the registry's data and write it back."""
-    path = root / "notebooks" / "claims.yml"
+    """Apply `change` to the data of the claims' file and write it back."""
+    edit_yaml(root / "notebooks" / "claims" / "beyond.yml", change)
+
+
+def edit_profiles(root: Path, change) -> None:
+    """Apply `change` to the profiles, by claim, and write them back."""
+    edit_yaml(root / "notebooks" / "profiles.yml", lambda data: change(data["profiles"]))
+
+
+def edit_yaml(path: Path, change) -> None:
     data = yaml.safe_load(path.read_text())
     change(data)
-    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    write_yaml(path, data)
+
+
+def write_yaml(path: Path, data: object) -> None:
+    """Write the data without anchors, which YAML would put where two entries share a part: they are copied through JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False))
 
 
 def make_project(root: Path) -> Project:
     """The small project; its claims are aa1-first, aa2-second (with notebooks) and aa3-later (without)."""
-    claims = {}
-    for id in ("aa1-first", "aa2-second"):
-        claims[id] = {**CLAIM, "notebook": f"notebooks/beyond/{id}.ipynb"}
-        write_notebook(root / claims[id]["notebook"], id)
-    claims["aa3-later"] = {**CLAIM, "notebook": None, "waiting": "needs probes"}
-    registry = {"papers": {"beyond": PAPER}, "claims": claims}
-    # Copied through JSON, since YAML would write what two claims share as one anchored node.
-    (root / "notebooks" / "claims.yml").write_text(yaml.safe_dump(json.loads(json.dumps(registry)), sort_keys=False))
-    chapters = [{"file": f"notebooks/beyond/{id}"} for id in ("aa1-first", "aa2-second")]
+    ids = ("aa1-first", "aa2-second")
+    for id in ids:
+        write_notebook(root / "notebooks" / "beyond" / f"{id}.ipynb", id)
+    claims = dict.fromkeys(ids, CLAIM) | {"aa3-later": CLAIM | {"waiting": "needs probes"}}
+    write_yaml(root / "notebooks" / "claims" / "beyond.yml", {"paper": PAPER, "claims": claims})
+    write_yaml(root / "notebooks" / "profiles.yml", {"profiles": dict.fromkeys([*ids, "aa3-later"], PROFILES)})
+    chapters = [{"file": f"notebooks/beyond/{id}"} for id in ids]
     (root / "_toc.yml").write_text(yaml.safe_dump({"root": "book/index", "parts": [{"chapters": chapters}]}))
     return Project(root)
-
-
-# An example of every intervention, at 16 patches; tests/capture/test_capture.py fails where one is missing.
-NEURONS = [(0, 1), (0, 5), (1, 2)]
-INTERVENTIONS = {
-    interventions.appended_registers: [{"count": 2, "init": init} for init in interventions.INITS],
-    interventions.dropped_patches: [{"rate": 0.5, "mode": mode} for mode in interventions.MODES],
-    interventions.moved_positions: [{"sources": list(range(15, -1, -1))}],
-    registers.test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in interventions.INITS],
-    registers.ablated_neurons: [{"neurons": NEURONS}],
-}
 
 
 def examples(count: int) -> settings:
@@ -119,15 +115,15 @@ def project(tmp_path):
     return make_project(tmp_path / "project")
 
 
+@pytest.fixture(scope="module")  # so that the tests of one backbone follow one another
+def backbone(request):
+    """A model of tests/zoo.py by its kind; a test asks for it with `zoo.models(...)` and changes nothing of it."""
+    import zoo  # here, since it takes seconds to import
+
+    return zoo.build(request.param)
+
+
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     """Where `datasets` puts the tables that it reads: a folder of the test's own."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-def entering(backbone, x):
-    """The tokens (image, token, width) that block 0 gets."""
-    seen = []
-    with backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
-        backbone(x)
-    return seen[0].clone()

@@ -1,6 +1,6 @@
 """Mutation tests: change one detail of a module at a time, and see whether its tests notice.
 
-    python tests/mutants.py [MODULE ...]    all of tests/mutants.yml unless named, as in `norms`
+    python tests/mutants.py [MODULE ...]    all of tests/mutants.yml unless named, as in `measures.norms`
 
 cosmic-ray makes the mutants and keeps what became of them under _build/mutants, so that an interrupted run goes on; a module
 is run anew once it or its tests change. Only a temporary copy of the tracked files is mutated. The tests of each mutant run in a
@@ -127,13 +127,16 @@ def warmed(options):
     return time.monotonic() - start
 
 
-def run(path, tests, database):
-    """How many mutants there are, and of each survivor (line number, operator, line, what it becomes)."""
+def run(name, path, stages, database):
+    """How many mutants there are, and of each survivor (line number, operator, line, what it becomes).
+
+    Each of the `stages` is a list of arguments of pytest; a later one runs on what survives the one before.
+    """
     with use_db(database) as db:
         if not db.num_work_items:
             init([path], db, {})
         pending = db.pending_work_items
-        limit = 10 + 4 * warmed(tests) if pending else 0
+        limits = [10 + 4 * warmed(options) for options in stages] if pending else []
         for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
             cached.unlink()
         for done, item in enumerate(pending):
@@ -141,10 +144,11 @@ def run(path, tests, database):
             operator = plugins.get_operator(mutation.operator_name)()
             with use_mutation(path, operator, mutation.occurrence) as (before, after):
                 changed = next(pair for pair in zip(before.splitlines(), after.splitlines(), strict=False) if len({*pair}) > 1)
-                outcome = TestOutcome.SURVIVED if passes(tests, limit) else TestOutcome.KILLED
+                survived = all(passes(*stage) for stage in zip(stages, limits, strict=True))
+                outcome = TestOutcome.SURVIVED if survived else TestOutcome.KILLED
             result = WorkResult(WorkerOutcome.NORMAL, test_outcome=outcome, diff="\n".join(changed))
             db.set_result(item.job_id, result)
-            print(f"\r{path.stem}: {done + 1} of {len(pending)}", end="", file=sys.stderr)
+            print(f"\r{name}: {done + 1} of {len(pending)}", end="", file=sys.stderr)
         survivors = [(item.mutations[0], result.diff) for item, result in db.completed_work_items if not result.is_killed]
         rows = [(m.start_pos[0], m.operator_name.split("/")[1], *diff.split("\n")) for m, diff in survivors]
         return db.num_work_items, sorted(rows)
@@ -157,7 +161,7 @@ def verdict(name, mutants, survivors, excused):
     needless = plain.keys() - {(squeezed(row[2]), squeezed(row[3])) for row in survivors}
     counted = mutants - (len(survivors) - len(open_))
     score = 1 - len(open_) / counted
-    lines = [f"{name:14} {mutants:7} {mutants - len(survivors):6} {mutants - counted:7} {len(open_):8} {score:8.1%}"]
+    lines = [f"{name:24} {mutants:7} {mutants - len(survivors):6} {mutants - counted:7} {len(open_):8} {score:8.1%}"]
     for number, operator, before, after in open_:
         lines += [f"  {name}:{number} {operator}", f"    - {before.strip()}", f"    + {after.strip()}"]
     lines += [f"  excused, but no survivor: {plain[key]['line']}  ->  {key[1]}" for key in needless]
@@ -170,7 +174,7 @@ def squeezed(text):
 
 def main(names):
     table = {
-        Path(path).stem: (Path(path), entry)
+        ".".join(Path(path).with_suffix("").parts[1:]): (Path(path), entry)
         for path, entry in yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text()).items()
     }
     if unknown := set(names) - table.keys():
@@ -180,7 +184,7 @@ def main(names):
     plugins.OPERATOR_PROVIDERS = {"core": {name: core[name] for name in CORE}, "own": own}
     KEPT.mkdir(parents=True, exist_ok=True)
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    lines, well = [f"{'module':14} mutants killed excused survived    score"], True
+    lines, well = [f"{'module':24} mutants killed excused survived    score"], True
     with tempfile.TemporaryDirectory() as copy:
         for file in filter(None, tracked.split("\0")):
             (Path(copy) / file).parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +195,9 @@ def main(names):
             path, entry = table[name]
             sources = [Path(__file__), path, *map(Path, entry["tests"])]
             digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
-            mutants, survivors = run(path, [*entry["tests"], *entry.get("options", [])], KEPT / f"{name}-{digest}.sqlite")
+            stages = [[*entry["tests"], *entry.get("options", [])]]
+            stages += [[*entry["tests"], *entry["then"]]] if "then" in entry else []
+            mutants, survivors = run(name, path, stages, KEPT / f"{name}-{digest}.sqlite")
             more, good = verdict(name, mutants, survivors, entry.get("excused", []))
             lines, well = [*lines, *more], well and good
         os.chdir(ROOT)

@@ -26,7 +26,7 @@ class Numbers(pytest.Item):
     def runtest(self):
         # Here, since this plugin is loaded before jaxtyping can check the package.
         from helpers.publish import numbers
-        from helpers.publish.runs import Project
+        from helpers.publish.project import Project
 
         for cell in self.cells:
             if cell.test_outputs is None or any(output.output_type == "error" for output in cell.test_outputs):

@@ -102,8 +102,8 @@ def test_user_errors_are_one_sentence(project, capsys, monkeypatch, arguments, m
 def test_invalid_registry(project, capsys):
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"].pop("title"))
     assert main(["list"], project.root) == 2
-    assert "aa1-first" in capsys.readouterr().err
-    (project.root / "notebooks" / "claims.yml").unlink()
+    assert "error: claims/beyond.yml: aa1-first: 'title' is a required property" in capsys.readouterr().err
+    (project.root / "notebooks" / "profiles.yml").unlink()
     assert main(["check"], project.root) == 2
     assert capsys.readouterr().err.startswith("error: no registry at ")
 
@@ -113,7 +113,8 @@ def test_check_ends_with_1_where_something_disagrees(project, capsys):
     shutil.rmtree(project.root / "notebooks" / "beyond")
     assert main(["check"], project.root) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"notebooks/beyond/{id}.ipynb: missing, although notebooks/claims.yml names it" for id in ("aa1-first", "aa2-second")
+        f"notebooks/beyond/{id}.ipynb: missing, although notebooks/claims/beyond.yml has its claim"
+        for id in ("aa1-first", "aa2-second")
     ]
 
 

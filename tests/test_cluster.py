@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from helpers import cluster
+from helpers import cluster, interventions
 from helpers.__main__ import main
 from helpers.bench import randomise
 from helpers.capture import (
     ClsAttention,
     FinalTokens,
-    MlpNeuronMax,
+    NeuronActivation,
     OnPatches,
     PatchNorms,
     SelectedTokens,
@@ -29,8 +29,8 @@ from helpers.capture import (
     capture_shards,
     find_register_neurons,
 )
+from helpers.cluster import capture_ray
 from helpers.images import load_images
-from helpers.interventions import tokens as interventions
 from helpers.measures.accumulators import Histogram, Moments, Quantiles, TopK
 from helpers.models import load_backbone
 from helpers.publish import runs
@@ -143,29 +143,29 @@ def actor(ray, backbone, images, reducers, **changed):
 
 
 def unchecked(name, monkeypatch):
-    """A module of helpers as users have it: the check of types, which exists in tests alone, makes its hooks unfit to travel."""
-    spec = importlib.util.spec_from_file_location(f"unchecked_{name}", Path(cluster.__file__).with_name(f"{name}.py"))
+    """A module of interventions as users have it: the check of types, which only tests make, leaves its hooks unfit to travel."""
+    spec = importlib.util.spec_from_file_location(f"unchecked_{name}", Path(interventions.__file__).with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
-    if name == "registers":
-        monkeypatch.setattr(module, "appended_registers", unchecked("interventions", monkeypatch).appended_registers)
+    if name == "neurons":
+        monkeypatch.setattr(module, "appended_registers", unchecked("tokens", monkeypatch).appended_registers)
     return module
 
 
 @pytest.mark.parametrize(
     ("module", "intervention", "arguments"),
     [
-        ("interventions", "appended_registers", (2, "mean")),
-        ("interventions", "moved_positions", (range(195, -1, -1),)),
-        ("registers", "test_time_registers", ([(0, 1), (2, 2)], 2)),
+        ("tokens", "appended_registers", (2, "mean")),
+        ("tokens", "moved_positions", (range(195, -1, -1),)),
+        ("neurons", "test_time_registers", ([(0, 1), (2, 2)], 2)),
     ],
 )
 def test_random_weights_and_interventions_survive(ray, images, module, intervention, arguments, monkeypatch):
     backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
     randomise(backbone.model)
     # These look where the interventions act. The numbers of hooks begin anew in a worker, and must not be given twice.
-    reducers = [OnPatches("embedding", torch.clone), MlpNeuronMax(), FinalTokens()]
+    reducers = [OnPatches("embedding", torch.clone), NeuronActivation("neuron", 3, 0), FinalTokens()]
     plain = capture(backbone, images.select([0, 1]), reducers)["final_tokens"]
     monkeypatch.setattr(RemovableHandle, "next_id", 0)
     with getattr(unchecked(module, monkeypatch), intervention)(backbone, *arguments):
@@ -223,8 +223,10 @@ class TestRefused:
             list(one.rows(2, 5))
 
     def test_other_code_on_the_worker(self, ray, backbone, images):
-        told = cluster.made_with() | {"torch": "2.0", "helpers.tokens": "another", "helpers.no_such_module": "another"}
-        with pytest.raises(ValueError, match="another state of helpers.tokens, torch than the machine that calls it; bring"):
+        told = cluster.made_with() | {"torch": "2.0", "helpers.models.tokens": "another", "helpers.no_such_module": "another"}
+        with pytest.raises(
+            ValueError, match="another state of helpers.models.tokens, torch than the machine that calls it; bring"
+        ):
             list(actor(ray, backbone, images, [PatchNorms()], made_with=told).rows(0, 2))
 
     @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 import yaml
-from conftest import CLAIM, PARAMETERS, edit_registry, examples, make_project
+from conftest import CLAIM, PAPER, PARAMETERS, PROFILES, examples, make_project
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import bench, training
 from helpers.__main__ import main
 from helpers.publish import book, load_registry, parameters, portable, runs
+from helpers.publish.project import Project
 
 # One parameter of each kind that notebooks have.
 MORE = {
@@ -38,7 +39,6 @@ def here(tmp_path_factory):
     notebook = nbformat.read(path, 4)
     notebook.cells[1].source += "".join(f"\n{name} = {value!r}" for name, value in MORE.items())
     nbformat.write(notebook, path)
-    edit_registry(root, lambda data: data["claims"]["aa1-first"].update(parameters=PARAMETERS | MORE))
 
     def refuse(error):
         def stub(*arguments, **options):
@@ -53,13 +53,13 @@ def here(tmp_path_factory):
         patch.setattr(runs, "execute", refuse(RuntimeError))
         patch.setattr(training, "train_all", refuse(ValueError))
         patch.setattr(bench, "bench", refuse(ValueError))
-        patch.setattr(portable, "measure", refuse(ValueError))
+        patch.setattr(portable, "survey", refuse(ValueError))
         patch.setattr(book, "build", refuse(RuntimeError))
         patch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection was asked for"))
         yield SimpleNamespace(root=root, asked=asked)
 
 
-def told(here, arguments):
+def executed(here, arguments):
     """Run a command; returns its status and its stdout. Whatever fails says so, and a user's error in one sentence alone."""
     here.asked.clear()
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
@@ -134,7 +134,7 @@ def commands(draw):
 @examples(120)
 @given(commands() | st.lists(st.sampled_from(sorted(OPTIONS)) | TEXTS, max_size=4))
 def test_no_command_ends_in_a_traceback(here, arguments):
-    status, said = told(here, arguments)
+    status, said = executed(here, arguments)
     if status == 0 and not {"-h", "--help"} & set(arguments):
         assert arguments[0] in ("list", "check", "run") or any(option.startswith("--h") for option in arguments), said
 
@@ -142,10 +142,10 @@ def test_no_command_ends_in_a_traceback(here, arguments):
 @examples(120)
 @given(st.lists(PAIRS, min_size=1, max_size=2), st.sampled_from(IDS[:2]))
 def test_what_reaches_a_kernel_is_of_the_right_type(here, pairs, id):
-    status, _ = told(here, ["run", id, *(word for pair in pairs for word in ("-p", pair))])
+    status, _ = executed(here, ["run", id, *(word for pair in pairs for word in ("-p", pair))])
     assert status in (1, 2)
     for (_, reached, *_), _ in here.asked:
-        defaults = runs.Project(here.root).registry[id].parameters
+        defaults = Project(here.root).registry[id].parameters
         parameters.check_values(parameters.checked(defaults, reached), defaults)
         json.dumps(reached, allow_nan=False)
 
@@ -153,7 +153,7 @@ def test_what_reaches_a_kernel_is_of_the_right_type(here, pairs, id):
 @examples(60)
 @given(st.lists(RECIPES, min_size=1, max_size=2), TEXTS, st.sampled_from(["--registers", "--seeds", "--workers", "--name"]))
 def test_what_is_trained_is_a_recipe(here, settings, text, option):
-    status, _ = told(here, ["train", "cpu", *(word for one in settings for word in ("--set", one)), option, text])
+    status, _ = executed(here, ["train", "cpu", *(word for one in settings for word in ("--set", one)), option, text])
     assert status == 2
     for (recipes, *_), options in here.asked:
         assert recipes and options["workers"] >= 0
@@ -180,19 +180,20 @@ TOKENS = st.sampled_from([*PIECES, *TAGS, *BREAKS])
 
 
 def registry():
-    """One claim with a notebook and one without, with something in every field."""
+    """The files of the registry: one claim with a notebook and one without, with something in every field."""
     reported = [{"where": "Table 1", "model": "M", "name": "score", "value": 1.5, "unit": "%", "note": "a note"}]
     reported += [{"where": "Table 2", "model": "M", "name": "score", "range": [1, 2], "unit": ""}]
     test = {"value": "score", "op": ">", "margin": 1}
     criterion = {"quantifier": "all", "tests": [test], "applies": [test | {"model": "control-clean"}], "needs": [test]}
     claim = CLAIM | {"reported": reported, "criterion": criterion | {"why": "so"}}
-    paper = {"title": "t", "authors": "a", "year": 2026, "venue": "v", "bib": None, "folder": "beyond", "models": {"M": "vit"}}
-    claims = {
-        "aa1-first": claim | {"notebook": "notebooks/beyond/aa1-first.ipynb", "labels": ["dataset"]},
-        "aa3-later": claim | {"notebook": None, "waiting": "needs probes"},
-    }
-    errors = [{"where": "Table 1", "says": "one", "but": "two"}]
-    return json.loads(json.dumps({"papers": {"beyond": paper | {"errors": errors}}, "claims": claims}))
+    paper = PAPER | {"year": 2026, "venue": "v", "models": {"M": "vit"}}
+    paper["errors"] = [{"where": "Table 1", "says": "one", "but": "two"}]
+    claims = {"aa1-first": claim | {"labels": ["dataset"]}, "aa3-later": claim | {"waiting": "needs probes"}}
+    profiles = {"models": {"tiny": ["vit"]}, "profiles": {"aa1-first": PROFILES}}
+    return json.loads(json.dumps({"claims/beyond.yml": {"paper": paper, "claims": claims}, "profiles.yml": profiles}))
+
+
+FILES = st.sampled_from(sorted(registry()))
 
 
 def places(node):
@@ -204,8 +205,9 @@ def places(node):
 
 @st.composite
 def changed(draw):
-    """The registry with one to three parts changed, removed, renamed or added."""
-    data = registry()
+    """A file of the registry with one to three parts changed, removed, renamed or added: its name, its content."""
+    name = draw(FILES)
+    data = registry()[name]
     for _ in range(draw(st.integers(1, 3))):
         node, key = draw(st.sampled_from(list(places(data))))
         change = draw(st.sampled_from(["replace", "remove", "rename", "add"]))
@@ -219,55 +221,56 @@ def changed(draw):
             node[draw(KEYS)] = node.pop(key) if change == "rename" else draw(TREES)
         if not data:
             break
-    return yaml.safe_dump(data, allow_unicode=draw(st.booleans())).encode()
+    return name, yaml.safe_dump(data, allow_unicode=draw(st.booleans())).encode()
 
 
 @st.composite
 def spoilt(draw):
-    """The text of the registry with pieces put in, taken out and doubled."""
-    text = yaml.safe_dump(registry(), sort_keys=False)
+    """The text of a file of the registry with pieces put in, taken out and doubled."""
+    name = draw(FILES)
+    text = yaml.safe_dump(registry()[name], sort_keys=False)
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
         stop = draw(st.integers(start, min(len(text), start + 30)))
         text = text[:start] + draw(st.sampled_from([text[start:stop] * 2, ""]) | TOKENS) + text[stop:]
-    return text.encode("utf-8", "surrogatepass")
+    return name, text.encode("utf-8", "surrogatepass")
 
 
-def read(here, content):
+def read(here, name, content):
     """What becomes of a registry: a line for each error and status 2, or claims that can be shown, listed and checked."""
-    path = here.root / "notebooks" / "claims.yml"
+    path = here.root / "notebooks" / name
     before = path.read_bytes()
     try:
         path.write_bytes(content)
         try:
-            claims = load_registry(path).claims
+            claims = load_registry(here.root / "notebooks").claims
         except ValueError as error:
             lines = str(error).splitlines()
-            assert all(line.startswith("claims.yml: ") for line in lines) and lines, lines
+            assert all(line.startswith(("claims/beyond.yml: ", "profiles.yml: ")) for line in lines) and lines, lines
             assert len(lines) == len(str(error).split("\n"))
             return
         assert all(claim._repr_markdown_() for claim in claims.values())
-        assert told(here, ["list"])[0] == 0
-        assert told(here, ["check"])[0] in (0, 1)
+        assert executed(here, ["list"])[0] == 0
+        assert executed(here, ["check"])[0] in (0, 1)
         for id, claim in claims.items():
-            assert told(here, ["run", id])[0] in (1, 2), claim.parameters
+            assert executed(here, ["run", id])[0] in (1, 2), claim.profiles
     finally:
         path.write_bytes(before)
 
 
 @examples(120)
 @given(changed())
-def test_a_changed_registry_is_read_or_refused(here, content):
-    read(here, content)
+def test_a_changed_registry_is_read_or_refused(here, file):
+    read(here, *file)
 
 
 @examples(120)
 @given(spoilt())
-def test_a_spoilt_registry_is_read_or_refused(here, content):
-    read(here, content)
+def test_a_spoilt_registry_is_read_or_refused(here, file):
+    read(here, *file)
 
 
 @examples(60)
-@given(TREES.map(yaml.safe_dump).map(str.encode) | st.lists(TOKENS).map("".join).map(str.encode) | st.binary(max_size=40))
-def test_any_file_in_the_place_of_the_registry_is_refused(here, content):
-    read(here, content)
+@given(FILES, TREES.map(yaml.safe_dump).map(str.encode) | st.lists(TOKENS).map("".join).map(str.encode) | st.binary(max_size=40))
+def test_any_file_in_the_place_of_the_registry_is_refused(here, name, content):
+    read(here, name, content)

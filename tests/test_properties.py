@@ -14,7 +14,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_auc_score
-from test_capture import CHANGES, KWARGS, NAMES, REDUCERS, build, pixels
+from zoo import CHANGES, KINDS, REDUCERS, models, pixels
 
 from helpers.capture import Output, TokenNorms, capture
 from helpers.measures._arrays import settled
@@ -22,18 +22,15 @@ from helpers.measures.norms import bimodality, norm_ratio, onset_block, outliers
 from helpers.measures.similarity import Comoments, linear_cka
 from helpers.measures.stats import auc, matched_auc
 from helpers.publish import load_registry, numbers
-from helpers.publish.registry import Result, Value, rejudge
+from helpers.publish.claims import Result
+from helpers.publish.criteria import Value
+from helpers.publish.results import rejudge
 
 IMAGES = 7  # of the examples of reducers
 close = {"rtol": 1e-4, "atol": 1e-5}
 
 
 # ---- What is kept of an image depends on that image alone ---------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def backbone(request):
-    return build(request.param)
 
 
 @lru_cache(maxsize=1)
@@ -51,7 +48,7 @@ def rows(reducer, order):
     return replace(reducer, **{name: value[order] for name, value in own.items() if isinstance(value, torch.Tensor)})
 
 
-@pytest.mark.parametrize("backbone", [*NAMES, *KWARGS, "open_clip"], indirect=True)
+@models(*KINDS)
 @examples(1)
 @given(order=st.lists(st.integers(0, IMAGES - 1), min_size=1, max_size=IMAGES), batch=st.integers(3, IMAGES))
 @example(order=list(range(IMAGES))[::-1], batch=1)
@@ -64,7 +61,7 @@ def test_every_reducer_keeps_the_same_of_an_image_in_any_order_and_batch(backbon
         torch.testing.assert_close(got[key], value[order], **close, msg=lambda told, key=key: f"{key}: {told}")
 
 
-@pytest.mark.parametrize("backbone", ["vit", "qk-norm", "open_clip"], indirect=True)
+@models("vit", "qk-norm", "open_clip")
 @pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
 @examples(1)
 @given(batch=st.integers(3, IMAGES - 1))

@@ -1,15 +1,13 @@
-"""capture."""
+"""What is measured while images pass through a model; one pass for many reducers, many conditions for one loading."""
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
-from helpers.capture.engine import (
-    DTYPES,
-    MOST_WORKERS,
+from helpers.capture.engine import MOST_WORKERS, capture
+from helpers.capture.outlier_units import OutlierUnit, outlier_units
+from helpers.capture.paired_tokens import PairedTokens, paired_tokens
+from helpers.capture.passes import Captured, capture_conditions, capture_each
+from helpers.capture.reducers import (
     PARTS,
-    QKV,
-    ROWS,
-    Accumulator,
     AttentionEntropy,
-    Blocks,
     ClsAttention,
     ClsParts,
     ClsRenormalised,
@@ -17,8 +15,6 @@ from helpers.capture.engine import (
     Feature,
     FinalTokens,
     HighestToken,
-    LastBlock,
-    MlpNeuronMax,
     NeuronActivation,
     OnPatches,
     OnQKV,
@@ -28,57 +24,52 @@ from helpers.capture.engine import (
     Pooled,
     QKVNorms,
     Reducer,
-    Selected,
     SelectedPixels,
     SelectedTokens,
     TokenNorms,
-    capture,
 )
-from helpers.capture.passes import Captured, Condition, capture_conditions, capture_each
 from helpers.capture.register_neurons import SEARCH_MODES, find_register_neurons, register_neurons_of
 from helpers.capture.shards import Shards, capture_shards
+from helpers.capture.test_time import TestTimeStudy, test_time_study
 
 __all__ = [
-    "Accumulator",
     "AttentionEntropy",
-    "Blocks",
     "Captured",
+    "Classifiers",
     "ClsAttention",
     "ClsParts",
     "ClsRenormalised",
     "ClsTokens",
-    "DTYPES",
     "Feature",
     "FinalTokens",
     "HighestToken",
-    "LastBlock",
     "MOST_WORKERS",
-    "MlpNeuronMax",
     "NeuronActivation",
     "OnPatches",
     "OnQKV",
+    "OutlierUnit",
     "Output",
     "PARTS",
+    "PairedTokens",
     "PatchContributions",
     "PatchNorms",
     "Pooled",
-    "QKV",
     "QKVNorms",
-    "ROWS",
     "Reducer",
-    "Selected",
+    "SEARCH_MODES",
     "SelectedPixels",
     "SelectedTokens",
     "Shards",
+    "TestTimeStudy",
     "TokenNorms",
-    "Classifiers",
-    "classifiers_of",
     "capture",
     "capture_conditions",
     "capture_each",
     "capture_shards",
+    "classifiers_of",
     "find_register_neurons",
+    "outlier_units",
+    "paired_tokens",
     "register_neurons_of",
-    "SEARCH_MODES",
-    "Condition",
+    "test_time_study",
 ]

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from helpers.capture.engine import Feature
 from helpers.capture.passes import Captured, capture_each
+from helpers.capture.reducers import Feature
 from helpers.measures.probes import Probe, Schedule, fit_classifier
 
 
@@ -39,8 +39,9 @@ def classifiers_of(
 
     Args:
         kind: "probe", fitted to the feature of the labelled images `train`; "published", the checkpoint's own head.
+        models: none have no probes.
         schedule, seed: as in `fit_classifier`.
-        options: as in `capture`; the probes are fitted on its device, too.
+        options: as in `capture_each`, such as an intervention; the probes are fitted on its device, too.
 
     Raises ValueError for another kind, and what `capture_each` and `fit_classifier` raise.
     """
@@ -48,6 +49,6 @@ def classifiers_of(
         raise ValueError(f"classifier is '{kind}'; choose 'probe' or 'published'")
     if kind == "published":
         return Classifiers(None)
-    captured, _ = capture_each(models, train, [Feature()], **options)
+    captured = capture_each(models, train, [Feature()], **options)[0] if models else {}
     how = {"schedule": schedule, "seed": seed, "device": options.get("device")}
     return Classifiers({model: fit_classifier(c["feature"], train.labels, **how) for model, c in captured.items()})

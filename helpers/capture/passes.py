@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.capture.engine import Reducer, capture
+from helpers.capture.engine import capture
+from helpers.capture.reducers import Reducer
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
@@ -27,6 +28,10 @@ class Captured:
 
     def __getitem__(self, key: str) -> Tensor:
         return self.tensors[key]
+
+    def patches(self, key: str) -> Tensor:
+        """The patches of what was kept of all tokens, its last dimension."""
+        return self.layout.patch_tokens(self[key], dim=-1)
 
     @property
     def resolution(self) -> str:
@@ -64,6 +69,7 @@ def capture_conditions(
     """`capture` for one model after another, each loaded once, under one condition after another.
 
     Args:
+        images: as in `capture`, or condition -> images where these differ.
         reducers: what to keep, or a function of the model's name that says it.
         conditions: name -> what changes the forward pass for as long as it lasts, such as an intervention; `nullcontext` for the
             model as it is. One that returns None leaves its model out. The layout of what was kept is the one inside it.
@@ -85,7 +91,7 @@ def capture_conditions(
                 continue
             with intervention:
                 passes[condition][backbone.name] = Captured(
-                    capture(backbone, images, kept, **options),
+                    capture(backbone, images[condition] if isinstance(images, Mapping) else images, kept, **options),
                     backbone.layout,
                     backbone.image_size,
                     backbone.parameters,

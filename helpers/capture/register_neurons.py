@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from helpers.capture.engine import PatchNorms, Reducer, TokenNorms, capture
+from helpers.capture.engine import capture
 from helpers.capture.passes import backbones
+from helpers.capture.reducers import PatchNorms, Reducer, TokenNorms
 from helpers.interventions import RegisterNeuron
 from helpers.measures.norms import outliers, threshold
 from helpers.models import Backbone, TokenLayout
@@ -65,8 +66,8 @@ def find_register_neurons(
         raise ValueError(
             f"top_k is {top_k}, but blocks {list(hidden)} have {sum(hidden.values())} neurons; choose from 1 to that"
         )
-    outlier = _outliers(backbone, images, mode, rule, layer, options)
-    means = [_NeuronMeans(block, outlier, mode, sparsity) for block in hidden]
+    outlier = outlier_tokens(backbone, images, mode, rule, layer, options)
+    means = [NeuronMeans(block, outlier, mode, sparsity) for block in hidden]
     sums = {reducer.keys[0]: [_Sum()] for reducer in means}
     capture(backbone, images, means, into=sums, **options)
 
@@ -121,7 +122,7 @@ class _Sum:
 
 
 @dataclass(frozen=True, eq=False)
-class _NeuronMeans(Reducer):
+class NeuronMeans(Reducer):
     """'neuron_means_BLOCK' (image, 5, hidden): means over the tokens of an image of what the neurons do in one block: activation
     at outliers and elsewhere, absolute activation at outliers and elsewhere, score. Zeros for an image without an outlier."""
 
@@ -150,7 +151,7 @@ class _NeuronMeans(Reducer):
         return (torch.cat([means, magnitudes, score[:, None]], dim=1),)
 
 
-def _outliers(
+def outlier_tokens(
     backbone: Backbone, images: Any, mode: str, rule: str, layer: int, options: dict[str, Any]
 ) -> Bool[Tensor, "image token"]:
     """Which patches, or in mode "jiang_code" which tokens, are outliers."""

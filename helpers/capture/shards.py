@@ -22,7 +22,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from helpers.capture.engine import Reducer, capture
+from helpers.capture.engine import capture
+from helpers.capture.reducers import Reducer
 from helpers.files import locked, written_whole
 from helpers.models import Backbone
 

@@ -9,12 +9,17 @@ figures get the models in the same order.
 In a notebook, importing this package makes every figure carry its numbers beside its picture (see data.py).
 """
 
+from helpers.figures.by_block import block_curves, block_strips
 from helpers.figures.comparisons import compared, forest, size_prevalence, sweep, verdict_table
 from helpers.figures.curves import block_norms, response, trainings
 from helpers.figures.data import drawn
+from helpers.figures.decoupling import block_cosines, part_shares, sorted_images
 from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
 from helpers.figures.maps import block_maps, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
+from helpers.figures.model_maps import model_maps
+from helpers.figures.responses import curve, responses
 from helpers.figures.style import COLOURS, DASHES, FLAT, GREY, MARKERS, NORM, PLAIN, STYLE, TICKS, VERDICTS, lines, rows
+from helpers.figures.sweeps import sweeps
 
 __all__ = [
     "COLOURS",
@@ -27,23 +32,32 @@ __all__ = [
     "STYLE",
     "TICKS",
     "VERDICTS",
+    "block_cosines",
+    "block_curves",
     "block_maps",
     "block_norms",
+    "block_strips",
     "compared",
+    "curve",
     "drawn",
     "forest",
     "found_boxes",
     "lines",
     "marked_patches",
+    "model_maps",
     "norm_histogram",
     "onset_histogram",
     "panels",
+    "part_shares",
     "response",
+    "responses",
     "rows",
     "share_maps",
     "similarity_densities",
     "size_prevalence",
+    "sorted_images",
     "sweep",
+    "sweeps",
     "token_maps",
     "trainings",
     "twin_maps",

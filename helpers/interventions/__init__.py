@@ -1,6 +1,7 @@
-"""interventions."""
+"""What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
 from helpers.interventions.export import model_with_test_time_registers
+from helpers.interventions.nested import nested
 from helpers.interventions.neurons import (
     Neurons,
     RegisterNeuron,
@@ -9,6 +10,7 @@ from helpers.interventions.neurons import (
     random_neurons,
     test_time_registers,
 )
+from helpers.interventions.positions import carriers, moved_sources, position_conditions
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,
@@ -25,11 +27,15 @@ __all__ = [
     "RegisterNeuron",
     "ablated_neurons",
     "appended_registers",
+    "carriers",
     "dropped_patches",
-    "model_with_test_time_registers",
     "intervention",
+    "model_with_test_time_registers",
     "moved_positions",
+    "moved_sources",
+    "nested",
     "neuron_conditions",
+    "position_conditions",
     "random_neurons",
     "test_time_registers",
 ]

@@ -7,6 +7,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from helpers.interventions.neurons import Neurons, shifts_of
+from helpers.interventions.tokens import with_tokens, without_last
 from helpers.models import Backbone, TokenLayout
 
 
@@ -37,11 +38,11 @@ def model_with_test_time_registers(
 
 def _append(count: int, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     x, *rest = inputs
-    return (torch.cat([x, x.new_zeros(len(x), count, x.shape[-1])], dim=1), *rest)
+    return (with_tokens(x, x.new_zeros(1), count), *rest)
 
 
 def _take_away(count: int, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return output.narrow(1, 0, output.shape[1] - count)
+    return without_last(output, count)
 
 
 def _shift_input(layout: TokenLayout, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:

@@ -1,4 +1,4 @@
-"""interventions: context managers that change a forward pass for as long as they last, and then undo themselves.
+"""Context managers that change a forward pass for as long as they last, and then undo themselves.
 
 Each hooks the tokens that enter block 0, or the patches before they get their position, and sets the backbone's layout to what
 the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first. All are
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from helpers.models import Backbone
 
-INITS, MODES = ("zeros", "mean", "normal"), ("remove", "zero")
+INITS, DROP_MODES = ("zeros", "mean", "normal"), ("remove", "zero")
 MOST_REGISTERS = 1_000  # five times the patches of a usual model; attention takes memory with the square
 REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
 
 
 def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., AbstractContextManager[Backbone]]:
-    """What makes a context manager of `change(backbone, ...)`, and tells in `backbone.interventions` that it is active."""
+    """A context manager of `change(backbone, ...)` that stands in `backbone.interventions` for as long as it is active."""
     managed, signature = contextmanager(change), inspect.signature(change)
 
     @wraps(change)
@@ -42,6 +42,16 @@ def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., Abs
                 backbone.interventions = before
 
     return manager
+
+
+def with_tokens(x: Float[Tensor, "image token width"], token: Tensor, count: int) -> Float[Tensor, "image more width"]:
+    """`x` with `count` tokens more at its end; `token` broadcasts to (image, count, width)."""
+    return torch.cat([x, token.expand(len(x), count, x.shape[-1])], dim=1)
+
+
+def without_last(x: Float[Tensor, "image more width"], count: int) -> Float[Tensor, "image token width"]:
+    """`x` without the last `count` tokens: patches before them may have been removed meanwhile."""
+    return x.narrow(1, 0, x.shape[1] - count)
 
 
 @intervention
@@ -75,12 +85,9 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
             token = layout.patch_tokens(x).mean(dim=1, keepdim=True)
         else:
             token = x.new_zeros(1)
-        return torch.cat([x, token.expand(len(x), count, backbone.width)], dim=1)
+        return with_tokens(x, token, count)
 
-    def take_away(x: Float[Tensor, "image more width"]) -> Float[Tensor, "image token width"]:
-        return x.narrow(1, 0, x.shape[1] - count)  # an inner intervention may have removed patches: count from the end
-
-    with backbone.change_input(append), backbone.change_output(take_away):
+    with backbone.change_input(append), backbone.change_output(lambda x: without_last(x, count)):
         backbone.layout = layout.with_appended(count)
         try:
             yield backbone
@@ -106,8 +113,8 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
     """
     if not 0 <= rate < 1:
         raise ValueError(f"rate {rate} is not in [0, 1); give the share of the patches to drop")
-    if mode not in MODES:
-        raise ValueError(f"mode is '{mode}'; choose one of {', '.join(MODES)}")
+    if mode not in DROP_MODES:
+        raise ValueError(f"mode is '{mode}'; choose one of {', '.join(DROP_MODES)}")
     layout, rng, drawn = backbone.layout, np.random.default_rng(seed), 0
     kept = max(1, round((1 - rate) * layout.patches))
     backbone.next_image = 0

@@ -87,11 +87,10 @@ def over_images(
     slack = 1e-6 * (highest - lowest)  # what float32 leaves of a limit
     if values.min() < lowest - slack or values.max() > highest + slack:
         raise ValueError(f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits {lowest} to {highest}")
-    unit = max(highest, -lowest)
-    answers = (values / unit).round(6)
-    step = None if continuous else _step(answers, unit)
+    answers = (values / highest).round(6)
+    step = None if continuous else _step(answers, highest)
     if not continuous and (step is not None or not answers.any()):
-        low, high = (unit * end for end in _answers_interval(answers, lowest < 0, level))
+        low, high = (highest * end for end in _answers_interval(answers, lowest < 0, level))
     else:
         low, high = _mean_interval(values, level)
     return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, step)
@@ -250,7 +249,7 @@ def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image pa
     scores, mask = to_numpy(scores), to_numpy(mask)
     positive, negative = mask & ~np.isnan(scores), ~mask & ~np.isnan(scores)
     pairs = positive.sum(axis=0) * negative.sum(axis=0)
-    if pairs.sum() == 0:
+    if not pairs.any():
         return float("nan")
     wins = sum(count * auc(s[m], s[~m]) for s, m, count in zip(scores.T, mask.T, pairs, strict=True) if count)
     return float(wins / pairs.sum())
@@ -356,7 +355,7 @@ def bootstrap_spread(
         return NONE, float("nan")
     means = np.array([group.mean() for group in groups])
     draws = np.stack([_weights(len(g), resamples, seed + i) @ g / len(g) for i, g in enumerate(groups)], axis=1)
-    low, high = means.argmin(), means.argmax()
+    low, *_, high = means.argsort(kind="stable")  # two groups, also where all have one mean
     n = min(map(len, groups))
     estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n, level)
     if n < FEWEST:
@@ -428,9 +427,10 @@ def _step(answers: np.ndarray, unit: float) -> float | None:
 
 def _mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
     """Of the mean of (image,) values: Student's t quantiles through the inverse of Hall's monotone cubic."""
-    n, mean, spread = len(values), values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
+    n, mean = len(values), values.mean()
     if n < FEWEST:
         return float("nan"), float("nan")
+    spread = values.std(ddof=1)
     if spread <= 1e-12 * np.abs(values).max():
         return float(mean), float(mean)
     skewness = ((values - mean) ** 3).mean() / spread**3
@@ -466,7 +466,7 @@ def _answers_interval(answers: np.ndarray, signed: bool, level: float) -> tuple[
         return _share_interval(int(answers.sum()), n, level)
     added = 1.0 if signed else z**2 / 2  # at each limit
     mean = (answers.sum() + (0 if signed else added)) / (n + 2 * added)
-    squares = ((answers**2).sum() + (2 * added if signed else added)) / (n + 2 * added)
+    squares = ((answers**2).sum() + (2 if signed else added)) / (n + 2 * added)
     reach = z * np.sqrt((squares - mean**2) / (n + 2 * added))
     return float(mean - reach), float(mean + reach)
 
@@ -526,8 +526,6 @@ def _of_moments(
     scores: np.ndarray, mask: np.ndarray, statistic: Callable, level: float, limits: tuple[float, float] | None = None
 ) -> Estimate:
     """Estimate of a `statistic` of the moments (..., 3) of both groups."""
-    if scores.size == 0:
-        return NONE
     groups = [_moments(np.where(group, scores, np.nan)) for group in (mask, ~mask)]
     value = statistic(*(moments.sum(axis=0, keepdims=True) for moments in groups)).item()
     if np.isnan(value):

@@ -1,54 +1,34 @@
-"""models."""
+"""What a Vision Transformer is, where to look inside it, and every way to get one."""
 
-from helpers.models.backbone import (
-    Attention,
-    Backbone,
-    OpenClipBackbone,
-    Sublayer,
-    TimmAttention,
-    TimmBackbone,
-    TorchAttention,
-    Update,
-)
-from helpers.models.controls import (
-    CHANNELS,
-    CONTROLS,
-    LATTICE,
-    NORM_RATIO,
-    PLANTED_BLOCK,
-    REGISTER_NEURON,
-    build_control,
-    planted,
-)
-from helpers.models.load import CONTROL_DATA, WHOLE, ModelUnavailable, check_name, known, load_backbone, rounding_noise, wrap_timm
+from helpers.models import trained
+from helpers.models.attention import Attention, TimmAttention, Update
+from helpers.models.backbone import Backbone
+from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, planted
+from helpers.models.hub import ModelUnavailable
+from helpers.models.load import check_name, known, load_backbone, rounding_noise
+from helpers.models.open_clip_family import OpenClipBackbone
+from helpers.models.timm_family import wrap_timm
 from helpers.models.tokens import TokenLayout
 from helpers.models.trained import Recipe
 
 __all__ = [
     "Attention",
     "Backbone",
-    "CHANNELS",
     "CONTROLS",
     "CONTROL_DATA",
-    "LATTICE",
     "ModelUnavailable",
-    "NORM_RATIO",
     "OpenClipBackbone",
     "PLANTED_BLOCK",
     "REGISTER_NEURON",
     "Recipe",
-    "Sublayer",
     "TimmAttention",
-    "TimmBackbone",
     "TokenLayout",
-    "TorchAttention",
     "Update",
-    "WHOLE",
-    "build_control",
     "check_name",
     "known",
     "load_backbone",
     "planted",
     "rounding_noise",
+    "trained",
     "wrap_timm",
 ]

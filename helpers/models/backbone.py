@@ -1,27 +1,28 @@
-"""Backbone: one face over the Vision Transformers of timm and open_clip, and where to look inside them.
+"""Backbone: one face over the Vision Transformers of several libraries, and where to look inside them.
 
-Everything that differs between the two libraries stands here, so that no other module asks where a model comes from.
-`helpers.models` makes Backbones from names.
+What differs between the libraries is what a family supplies (helpers/models/*_family.py), so that no other module asks where a
+model comes from. `load_backbone` makes Backbones from names.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
+from helpers.models.attention import Attention, Sublayer, Update
 from helpers.models.tokens import TokenLayout
 
 
 @dataclass(eq=False)
-class Backbone:
+class Backbone(ABC):
     """A Vision Transformer in eval mode without gradients, and where to look inside it.
 
     Attributes:
@@ -45,12 +46,68 @@ class Backbone:
     interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
 
     family: ClassVar[str]
-    embed: ClassVar[nn.Module]  # its output: the patch embedding before the position embedding
-    blocks: ClassVar[list[nn.Module]]  # their output: the residual stream (image, token, width)
-    final_norm: ClassVar[nn.Module]
-    heads: ClassVar[int]
-    width: ClassVar[int]
-    position_embedding: ClassVar[Tensor | None]  # (token, width), of the patches and perhaps of what stands before them
+
+    # ---- What a family supplies ---------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def embed(self) -> nn.Module:
+        """The layer whose output is the patch embedding, before the position embedding."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> list[nn.Module]:
+        """The blocks, in order; each returns the residual stream (image, token, width)."""
+
+    @property
+    @abstractmethod
+    def final_norm(self) -> nn.Module:
+        """The last LayerNorm."""
+
+    @property
+    @abstractmethod
+    def heads(self) -> int:
+        """Number of attention heads in a block."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Channels of the residual stream."""
+
+    @property
+    @abstractmethod
+    def position_embedding(self) -> Float[Tensor, "token width"] | None:
+        """What is added to the patches, row-major, and perhaps to tokens before them; None where nothing is."""
+
+    @abstractmethod
+    def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
+        """The output of `embed` as a grid of patches."""
+
+    @abstractmethod
+    def neurons(self, block: int) -> nn.Linear:
+        """The second MLP layer of `block`, whose input are its neurons. Raises ValueError where the block has no such layer."""
+
+    @abstractmethod
+    def sublayer(self, block: int) -> Sublayer:
+        """The layers around the attention of `block`. Raises ValueError where these make no sum over the tokens."""
+
+    @abstractmethod
+    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+        """The 'attention' of `watch`."""
+
+    @abstractmethod
+    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+        """The 'feature' of `watch`."""
+
+    @abstractmethod
+    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        """Replace the patches (image, row, column, width) to which the position embedding is then added."""
+
+    @abstractmethod
+    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        """Replace the tokens (image, token, width) that leave the last block, before final norm and pooling."""
+
+    # ---- What follows from it -----------------------------------------------------------------------------------------
 
     def __call__(self, pixels: Float[Tensor, "image 3 height width"]) -> Any:
         """What the model returns: class logits where the checkpoint has a head, else its feature."""
@@ -103,18 +160,18 @@ class Backbone:
         Remove the handle afterwards. Raises ValueError for another point, and for 'update' and 'normed' of unusual blocks.
         """
         if point == "pixels":
-            return self.embed.register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
+            return self.embed.register_forward_pre_hook(lambda _, inputs: only(see(inputs[0])))
         if point == "embedding":
-            return self.embed.register_forward_hook(lambda _, __, output: _only(see(self.patch_grid(output))))
+            return self.embed.register_forward_hook(lambda _, __, output: only(see(self.patch_grid(output))))
         if point == "residual":
-            return self.blocks[block].register_forward_hook(lambda _, __, output: _only(see(output)))
+            return self.blocks[block].register_forward_hook(lambda _, __, output: only(see(output)))
         if point == "final":
             return self.blocks[block].register_forward_hook(
                 # .forward goes around the hooks of an intervention, which belong to the model's own pass.
-                lambda _, __, output: _only(see(self.final_norm.forward(output.float())))
+                lambda _, __, output: only(see(self.final_norm.forward(output.float())))
             )
         if point == "neurons":
-            return self.neurons(block).register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
+            return self.neurons(block).register_forward_pre_hook(lambda _, inputs: only(see(inputs[0])))
         if point == "attention":
             return self.watch_attention(block, see)
         if point == "update":
@@ -123,23 +180,23 @@ class Backbone:
             last = block % self.depth == self.depth - 1
             norm = self.final_norm if last else self.sublayer(block % self.depth + 1).norm1
             return self.blocks[block].register_forward_hook(
-                lambda _, __, output: _only(see((output.float(), norm.forward(output.float()))))
+                lambda _, __, output: only(see((output.float(), norm.forward(output.float()))))
             )
         if point == "feature":
             return self.watch_feature(see)
         if point == "output":
-            return self.model.register_forward_hook(lambda _, __, output: _only(see(output)))
+            return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
         points = "pixels, embedding, residual, final, normed, neurons, attention, update, feature or output"
         raise ValueError(f"unknown point '{point}'; choose {points}")
 
-    def watch_update(self, block: int, see: Callable[["Update"], object]) -> "Handles":
+    def watch_update(self, block: int, see: Callable[[Update], object]) -> "Handles":
         """The 'update' of `watch`."""
         layers, seen = self.sublayer(block), {}
         hooks = (
             self.blocks[block].register_forward_pre_hook(lambda _, inputs: seen.update(before=inputs[0])),
             self.watch_attention(block, lambda attention: seen.update(attention=attention)),
             layers.norm2.register_forward_pre_hook(
-                lambda _, inputs: _only(see(Update(seen.pop("before"), seen.pop("attention"), inputs[0], layers)))
+                lambda _, inputs: only(see(Update(seen.pop("before"), seen.pop("attention"), inputs[0], layers)))
             ),
         )
         return Handles(hooks)
@@ -163,8 +220,8 @@ class Backbone:
         """
         return self.neurons(block).register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
 
-    def _mlp_layer(self, block: int, name: str) -> nn.Linear:
-        """The second MLP layer of a block, called `name`. Raises ValueError where there is none."""
+    def mlp_layer(self, block: int, name: str) -> nn.Linear:
+        """The second MLP layer of `block`, which its library calls `name`. Raises ValueError where there is none."""
         if not -self.depth <= block < self.depth:
             raise ValueError(f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}")
         mlp = getattr(self.blocks[block], "mlp", None)
@@ -185,238 +242,5 @@ class Handles(tuple):
             handle.remove()
 
 
-class Sublayer(NamedTuple):
-    """The layers around the attention of a block: y = x + scale(projection(attention(norm1(x)))), then the MLP of norm2(y)."""
-
-    norm1: nn.Module
-    projection: nn.Linear
-    scale: nn.Module
-    norm2: nn.Module
-
-
-class Attention:
-    """The attention of one block as a forward pass computed it, in float32; nothing is projected twice unless noted.
-
-    q, k, v: (image, head, token, head_dim), after q_norm and k_norm where the model has them. scale: 1/sqrt(head_dim).
-    value_bias: (head, head_dim), what the bias of the value projection puts into every v; zeros where there is none.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    scale: float
-    value_bias: Tensor
-
-    def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        """Softmax over all tokens of what [CLS] attends to."""
-        return self.cls_logits(layout).softmax(dim=-1)
-
-    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        """[CLS] query times every key, scaled: what goes into the softmax."""
-        raise NotImplementedError
-
-    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
-        """The sum of the values, each times its weight."""
-        return weights @ self.v
-
-
-class TimmAttention(Attention):
-    """From the output of timm's `qkv` layer: (image, token, 3 x head x head_dim)."""
-
-    def __init__(self, attn: nn.Module, output: Tensor):
-        self.attn, self.scale, self.output = attn, attn.scale, output
-
-    def _part(self, index: int) -> Float[Tensor, "image token width"]:
-        """Queries, keys or values, heads concatenated; as the model has them, so not in float32 where it is not."""
-        part = self.output.chunk(3, dim=-1)[index]
-        norm = (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[index]
-        return part if isinstance(norm, nn.Identity) else norm(part.float().unflatten(-1, (self.attn.num_heads, -1))).flatten(2)
-
-    def _heads(self, index: int) -> Float[Tensor, "image head token dim"]:
-        return self._part(index).float().unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
-
-    @cached_property
-    def q(self) -> Tensor:
-        return self._heads(0)
-
-    @cached_property
-    def k(self) -> Tensor:
-        return self._heads(1)
-
-    @cached_property
-    def v(self) -> Tensor:
-        return self._heads(2)
-
-    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        # The query of each head stands alone in a row of zeros as wide as all heads, so that one product takes the keys as they
-        # lie in memory; head by head, they would be copied first.
-        query, keys = layout.cls_token(self._part(0)), self._part(1)
-        alone = _alone(self.attn.num_heads, query.shape[-1], query.dtype, query.device)
-        return _product(query[:, None] * alone, keys.mT).mul_(self.scale)  # in float32, which bfloat16 would round
-
-    @property
-    def value_bias(self) -> Tensor:
-        bias = self.attn.qkv.bias
-        bias = self.output.new_zeros(self.attn.qkv.out_features) if bias is None else bias
-        return bias.float().unflatten(0, (3, self.attn.num_heads, -1))[2]
-
-
-class TorchAttention(Attention):
-    """From the input of `nn.MultiheadAttention`, which shows nothing of what is inside it (hooks on its out_proj never fire).
-
-    The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the softmax), and `weighted`
-    projects sums of tokens, so neither costs a second projection of all tokens; q, k and v themselves do.
-    """
-
-    def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
-        self.x, self.heads, self.scale = x.float(), attn.num_heads, attn.head_dim**-0.5
-        self.weights, self.biases = attn.in_proj_weight.float().chunk(3), attn.in_proj_bias.float().chunk(3)
-
-    def _project(self, x: Tensor, part: int) -> Tensor:
-        return F.linear(x, self.weights[part], self.biases[part]).unflatten(-1, (self.heads, -1))
-
-    @cached_property
-    def q(self) -> Tensor:
-        return self._project(self.x, 0).transpose(1, 2)
-
-    @cached_property
-    def k(self) -> Tensor:
-        return self._project(self.x, 1).transpose(1, 2)
-
-    @cached_property
-    def v(self) -> Tensor:
-        return self._project(self.x, 2).transpose(1, 2)
-
-    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        query = self._project(layout.cls_token(self.x), 0) * self.scale
-        folded = torch.einsum("bhd,hdw->bhw", query, self.weights[1].unflatten(0, (self.heads, -1)))
-        return folded @ self.x.transpose(1, 2)
-
-    @property
-    def value_bias(self) -> Tensor:
-        return self.biases[2].unflatten(0, (self.heads, -1))
-
-    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
-        tokens = torch.einsum("bhrt,btw->bhrw", weights, self.x)
-        values = torch.einsum("bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1)))
-        return values + weights.sum(dim=-1, keepdim=True) * self.value_bias[:, None]
-
-
-class Update:
-    """What the attention of one block adds to the residual stream: after = before + bias + contribution of the values.
-
-    before, after: (image, token, width), the stream as the model has it, in float32. attention: the Attention.
-    bias: (width,), that of the output projection, after LayerScale; zeros where there is none.
-    """
-
-    def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
-        self.before, self.attention, self.after = before.float(), attention, after.float()
-        self.weight, bias = layers.projection.weight.float(), layers.projection.bias
-        self.gamma = getattr(layers.scale, "gamma", self.weight.new_ones(len(self.weight))).float()
-        self.bias = torch.zeros_like(self.gamma) if bias is None else self.gamma * bias.float()
-
-    def contribution(self, values: Float[Tensor, "image head row dim"]) -> Float[Tensor, "image row width"]:
-        """What weighted values add to the stream: after output projection and LayerScale, without the bias."""
-        return F.linear(values.transpose(1, 2).flatten(-2), self.weight) * self.gamma
-
-
-class TimmBackbone(Backbone):
-    """timm's VisionTransformer (ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP towers), and the controls."""
-
-    family = "timm"
-    embed = property(lambda self: self.model.patch_embed)
-    blocks = property(lambda self: list(self.model.blocks))
-    heads = property(lambda self: self.model.blocks[0].attn.num_heads)
-    width = property(lambda self: self.model.embed_dim)
-    position_embedding = property(lambda self: None if self.model.pos_embed is None else self.model.pos_embed[0])
-
-    @property
-    def final_norm(self) -> nn.Module:
-        """The last LayerNorm; models that pool first have it as fc_norm."""
-        return self.model.fc_norm if isinstance(self.model.norm, nn.Identity) else self.model.norm
-
-    def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
-        return output.reshape(len(output), *self.layout.grid, -1)
-
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        """Replace the patches (image, row, column, width) to which the position embedding is then added."""
-        return self.embed.register_forward_hook(lambda _, __, x: change(self.patch_grid(x)).reshape(x.shape))
-
-    def neurons(self, block: int) -> nn.Linear:
-        return self._mlp_layer(block, "fc2")
-
-    def sublayer(self, block: int) -> Sublayer:
-        layers = self.blocks[block]
-        if not hasattr(layers, "ls1") or not isinstance(getattr(layers.attn, "norm", nn.Identity()), nn.Identity):
-            raise ValueError(
-                f"block {block} of '{self.name}' normalises what its attention returns, so this is no sum over the tokens; "
-                "choose another model"
-            )
-        return Sublayer(layers.norm1, layers.attn.proj, layers.ls1, layers.norm2)
-
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
-        attn = self.blocks[block].attn
-        return attn.qkv.register_forward_hook(lambda _, __, output: _only(see(TimmAttention(attn, output))))
-
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
-        return self.model.head.register_forward_pre_hook(lambda _, inputs: _only(see(inputs[0])))
-
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        """Replace the tokens (image, token, width) that leave the last block, before final norm and pooling."""
-        return self.model.norm.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
-
-
-class OpenClipBackbone(Backbone):
-    """The vision tower of an open_clip model."""
-
-    family = "open_clip"
-    embed = property(lambda self: self.model.conv1)
-    blocks = property(lambda self: list(self.model.transformer.resblocks))
-    final_norm = property(lambda self: self.model.ln_post)
-    heads = property(lambda self: self.model.transformer.resblocks[0].attn.num_heads)
-    width = property(lambda self: self.model.transformer.width)
-    position_embedding = property(lambda self: self.model.positional_embedding)
-
-    def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
-        return output.permute(0, 2, 3, 1)
-
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        """Replace the patches (image, row, column, width) to which the position embedding is then added."""
-        return self.embed.register_forward_hook(lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2))
-
-    def neurons(self, block: int) -> nn.Linear:
-        return self._mlp_layer(block, "c_proj")
-
-    def sublayer(self, block: int) -> Sublayer:
-        layers = self.blocks[block]
-        return Sublayer(layers.ln_1, layers.attn.out_proj, layers.ls_1, layers.ln_2)
-
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
-        return self.blocks[block].attn.register_forward_pre_hook(lambda attn, x: _only(see(TorchAttention(attn, x[0]))))
-
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
-        return self.model.register_forward_hook(lambda _, __, output: _only(see(output)))
-
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
-
-
-_IDENTITY = nn.Identity()
-
-
-@lru_cache(maxsize=8)
-def _alone(heads: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "head width"]:
-    """One in the columns of each head, else zero. Made once for all blocks: to make it costs as much as to use it."""
-    with torch.inference_mode(False):
-        return torch.eye(heads, dtype=dtype, device=device).repeat_interleave(width // heads, dim=1)
-
-
-def _product(a: Float[Tensor, "image row dim"], b: Float[Tensor, "image dim column"]) -> Float[Tensor, "image row column"]:
-    """a @ b, summed and returned in float32."""
-    if a.device.type == "cuda" and a.dtype in (torch.bfloat16, torch.float16):
-        return torch.bmm(a, b, out_dtype=torch.float32)  # without a float32 copy of all keys
-    return a.float() @ b.float()
-
-
-def _only(_: object) -> None:
-    """A hook that returns anything but None replaces what it saw."""
+def only(_: object) -> None:
+    """Ends a hook that only looks: one that returns anything but None replaces what it saw."""

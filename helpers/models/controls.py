@@ -37,7 +37,14 @@ from jaxtyping import Bool, Float
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from helpers.models.backbone import Backbone
+from helpers.models.family import Family, Size
+from helpers.models.timm_family import wrap_own
+
+PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+# What they expect; 1.0 shows them the whole image.
+CONTROL_DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
 PLANTED_BLOCK = {"control-content": 3, "control-position": 1, "control-registers": 3}
 """Block (from 0) whose output first shows the high norm."""
 REGISTER_NEURON = 0
@@ -235,3 +242,10 @@ def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
         for local in erased:
             yield mark + shrunk / _FAR * _UNITS[local], -1, -_FAR * _UNITS[local]
         yield mark, -1, _FAR * _UNITS[erased].sum(0)
+
+
+def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+    return wrap_own(name, build_control(name), CONTROL_DATA, size, whole, fit)
+
+
+FAMILY = Family((PREFIX,), (f"'{PREFIX}...'",), lambda name, _: name in CONTROLS, lambda: list(CONTROLS), _load)

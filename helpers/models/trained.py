@@ -21,6 +21,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from helpers.files import written_whole
+from helpers.models.backbone import Backbone
+from helpers.models.family import Family, Size
+from helpers.models.timm_family import wrap_own
 
 SHIPPED, FILE = "scratch-", "scratch:"
 PREFIXES = (SHIPPED, FILE)
@@ -214,6 +217,19 @@ def load(name: str) -> tuple[VisionTransformer, Recipe]:
         reason = " ".join(str(error).split()).partition(": ")[2][:160]
         raise ValueError(f"the weights of {path.name} do not fit the recipe in it ({reason}); train it again") from None
     return model, recipe
+
+
+def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+    return wrap_own(name, load(name)[0], DATA, size, whole, fit)
+
+
+def _absent(name: str) -> str:
+    return (
+        f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models" if name.startswith(FILE) else ""
+    )
+
+
+FAMILY = Family(PREFIXES, (f"'{SHIPPED}...'", f"'{FILE}PATH'"), lambda name, _: path_of(name).is_file(), names, _load, _absent)
 
 
 def record(name: str) -> dict[str, Any]:

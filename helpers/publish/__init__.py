@@ -1,7 +1,7 @@
-"""publish."""
+"""The publishing house: claims and their verdicts, notebooks run and published, the book. Nothing here measures."""
 
+from helpers.publish.claims import Values
 from helpers.publish.criteria import Value
 from helpers.publish.registry import load_registry
-from helpers.publish.values import Values
 
 __all__ = ["Value", "Values", "load_registry"]

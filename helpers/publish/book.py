@@ -10,9 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import yaml
@@ -20,11 +22,15 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nbformat import NotebookNode
 
-from helpers.models import trained as scratch
-from helpers.publish import pages
+from helpers.publish import house, pages
+from helpers.publish.claims import Claim
+from helpers.publish.criteria import Value
+from helpers.publish.digests import HELPERS
+from helpers.publish.markdown import inert
 from helpers.publish.parameters import read_notebook
-from helpers.publish.registry import Claim, Registry, Value, bundle, inert
-from helpers.publish.runs import CONTROLS, Project, read_published
+from helpers.publish.project import CONTROLS, Project
+from helpers.publish.registry import Registry
+from helpers.publish.results import bundle, read_published
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
 Executed = tuple[dict, NotebookNode]
@@ -75,7 +81,8 @@ def assemble(root: Path) -> Path:
         folder = source / "book" / "runs" / run
         for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
-            _write_notebook(notebook, folder / path.name, _reading(path, data), pages.finding_note(registry[id], run))
+            texts = _reading(path, data), pages.finding_note(registry[id], run)
+            _write_notebook(_folded(notebook), folder / path.name, *texts)
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs))
@@ -84,14 +91,15 @@ def assemble(root: Path) -> Path:
     fragments = {
         "scoreboard": pages.scoreboard(rows),
         "calibration": pages.calibration_table(registry, calibration),
-        "summary": pages.summary(rows, registry, runs),
+        "summary": pages.tally(rows, registry, runs),
         "claims": pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
-        "trained-models": pages.model_card(scratch.card(root / "helpers" / "weights")),
+        "trained-models": pages.model_card(_text(root / "helpers" / "weights" / "README.md")),
         "landing": _landing(registry, read, executed, source),
         **_benchmarks(root, source),
         **_portability(root),
         "coverage": _coverage(root, source),
+        **_architecture(source),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
@@ -152,7 +160,15 @@ def _executed(project: Project, claim: Claim) -> Executed:
 def _reading(path: Path, data: dict) -> str:
     """The hand-written commentary that lies beside a published notebook, '' where there is none."""
     reading = path.with_suffix(".reading.md")
-    return render_reading(reading.read_text(encoding="utf-8"), data, reading.name) if reading.is_file() else ""
+    return render_reading(_text(reading), data, reading.name)
+
+
+def _folded(notebook: NotebookNode) -> NotebookNode:
+    """The notebook with its code behind a click: its readers come for what was found; the calibration shows how."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
+    return notebook
 
 
 def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
@@ -185,8 +201,8 @@ def _landing(registry: Registry, runs: Mapping[str, dict[str, Executed]], execut
     """The figure of the landing page, from the first published notebook that draws it, or else from the calibration."""
     if LANDING not in executed:
         return ""
-    found = [(results[LANDING], f"runs/{run}/{LANDING}.ipynb") for run, results in runs.items() if LANDING in results]
-    for (_, notebook), page in [*found, (executed[LANDING], f"../{registry[LANDING].notebook}")]:
+    findings = [(results[LANDING], f"runs/{run}/{LANDING}.ipynb") for run, results in runs.items() if LANDING in results]
+    for (_, notebook), page in [*findings, (executed[LANDING], f"../{registry[LANDING].notebook}")]:
         for cell in notebook.cells:
             images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
             if images and "landing" in cell.metadata.get("tags", ()):
@@ -199,12 +215,12 @@ def _landing(registry: Registry, runs: Mapping[str, dict[str, Executed]], execut
 
 def _benchmarks(root: Path, source: Path) -> dict[str, str]:
     """The tables of the page on speed, whose figures are drawn here, from what `python -m helpers bench` wrote to book/bench."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((root / "book" / "bench").glob("*.json"))]
-    found.sort(key=lambda one: (one["device"], one["parameters"], one["tokens"]))
-    fragments = {"benchmarks": pages.speed(found), "bounds": pages.bounds(found), "costs": pages.costs(found)}
-    if not found:
+    benchmarks = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((root / "book" / "bench").glob("*.json"))]
+    benchmarks.sort(key=lambda one: (one["device"], one["parameters"], one["tokens"]))
+    fragments = {"benchmarks": pages.speed(benchmarks), "bounds": pages.bounds(benchmarks), "costs": pages.costs(benchmarks)}
+    if not benchmarks:
         return fragments | {"speed": "", "memory": ""}
-    for name, (label, reference, cells) in {"speed": pages.ratios(found), "memory": pages.memory(found)}.items():
+    for name, (label, reference, cells) in {"speed": pages.ratios(benchmarks), "memory": pages.memory(benchmarks)}.items():
         _draw(source, f"bench-{name}", cells, label, reference)
         fragments[name] = pages.benchmark_figure(name)
     return fragments
@@ -214,8 +230,8 @@ def _portability(root: Path) -> dict[str, str]:
     """The tables of the page on other machines, from what `python -m helpers portable` wrote to book/portability.json."""
     path = root / "book" / "portability.json"
     empty = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}}
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
-    return {"deviations": pages.deviations(found), "verdict-distances": pages.verdict_distances(found)}
+    survey = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
+    return {"deviations": pages.deviations(survey), "verdict-distances": pages.verdict_distances(survey)}
 
 
 def _coverage(root: Path, source: Path) -> str:
@@ -228,21 +244,44 @@ def _coverage(root: Path, source: Path) -> str:
     return pages.coverage_figure(rows)
 
 
+def _architecture(source: Path) -> dict[str, str]:
+    """The map of the package, and what each of its files is for."""
+    rooms = house.rooms(HELPERS)
+    with _figure(source, "house") as ax:
+        house.draw(rooms, ax)
+    alt = "The rooms of the package on their floors, with an arrow from each to those that it imports"
+    return {"house": f"```{{image}} _static/house.png\n:alt: {alt}\n```\n", "rooms": house.overview(rooms)}
+
+
 def _draw(
     source: Path, name: str, cells: Mapping, label: str, reference: float | None, band: tuple[float, float] | None = None
 ) -> None:
     """Write the figure `name`: `figures.compared` of these cells, over a grey band where there is one."""
-    from matplotlib import pyplot as plt  # here, since it takes seconds to import
+    from helpers import figures  # here, since it takes seconds to import
+
+    with _figure(source, name) as ax:
+        figures.compared(cells, ax, label=label, reference=reference)
+        if band:
+            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
+
+
+@contextmanager
+def _figure(source: Path, name: str) -> Iterator[Any]:
+    """An axis whose figure becomes the picture `name` of the book."""
+    from matplotlib import pyplot as plt  # here, since both take seconds to import
 
     from helpers import figures
 
     with plt.rc_context(figures.STYLE):
         figure, ax = plt.subplots()
-        figures.compared(cells, ax, label=label, reference=reference)
-        if band:
-            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
+        yield ax
         figure.savefig(source / "book" / "_static" / f"{name}.png", dpi=150)
         plt.close(figure)
+
+
+def _text(path: Path) -> str:
+    """What a file holds, '' where there is none."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _write(path: Path, text: str) -> None:

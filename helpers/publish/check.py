@@ -10,9 +10,11 @@ import yaml
 
 from helpers.files import locked
 from helpers.publish import numbers
-from helpers.publish.parameters import checked, notebook_parameters, read_notebook
-from helpers.publish.registry import MIME, Claim, displayed, rejudge
-from helpers.publish.runs import CONTROLS, Project, git, inputs, read_result
+from helpers.publish.claims import MIME, Claim
+from helpers.publish.parameters import checked, read_notebook
+from helpers.publish.project import CONTROLS, Project
+from helpers.publish.provenance import git, inputs_digest
+from helpers.publish.results import displayed, read_result, rejudge
 
 # A folder in a folder below the root; not after a word or a slash, where it is part of a name or of a web address, nor where a
 # Markdown link starts at the root of the book.
@@ -28,7 +30,7 @@ def problems(project: Project) -> Iterator[str]:
     listed = {claim.notebook for claim in project.registry.claims.values()}
     for path in sorted(project.root.glob("notebooks/*/*.ipynb")):
         if (name := path.relative_to(project.root).as_posix()) not in listed:
-            yield f"{name}: no claim of notebooks/claims.yml names this notebook"
+            yield f"{name}: no claim of notebooks/claims has this notebook"
     for path in sorted(project.root.glob(f"notebooks/*/*{numbers.SUFFIX}")):
         if not path.with_name(path.name.removesuffix(numbers.SUFFIX) + ".ipynb").is_file():
             yield f"{path.relative_to(project.root).as_posix()}: there is no notebook beside it"
@@ -79,15 +81,15 @@ def outdated(project: Project, revisions: set[str] | None) -> Iterator[str]:
 
 
 def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> Iterator[str]:
-    claim, made, parameters = project.registry[result["id"]], result["provenance"], result.get("parameters", {})
+    claim, origin, parameters = project.registry[result["id"]], result["provenance"], result.get("parameters", {})
     if (profile := claim.profiles.get(result["run"])) is not None:
         # What a run is called it has to be; only on which device it was made is free.
         parameters = {**claim.parameters, **profile, **{k: v for k, v in parameters.items() if k == "device"}}
-    if made.get("inputs") != inputs(project, claim.id, parameters):
+    if origin.get("inputs") != inputs_digest(project, claim.id, parameters):
         yield "stale, made by other code, parameters or criterion"
-    if made.get("git_dirty"):
+    if origin.get("git_dirty"):
         yield "made with local changes"
-    if revisions is not None and (revision := made.get("git_revision")) not in revisions:
+    if revisions is not None and (revision := origin.get("git_revision")) not in revisions:
         yield f"made at revision {revision[:12]}, which the history does not have" if revision else "made at no known revision"
 
 
@@ -124,23 +126,22 @@ def _source(project: Project, claim: Claim, contents: list[str]) -> Iterator[str
     if claim.notebook.removesuffix(".ipynb") not in contents:
         yield f"_toc.yml: no line for {claim.notebook}"
     if not (project.root / claim.notebook).is_file():
-        yield f"{claim.notebook}: missing, although notebooks/claims.yml names it"
+        yield f"{claim.notebook}: missing, although notebooks/claims/{claim.paper}.yml has its claim"
         return
     try:
-        defaults = notebook_parameters(project.source(claim.id))
+        defaults = claim.parameters
     except ValueError as error:
         yield f"{claim.notebook}: {error}"
         return
-    for name in sorted(defaults.keys() | claim.parameters.keys()):
-        here, there = defaults.get(name, "nothing"), claim.parameters.get(name, "nothing")
-        if here != there:
-            yield f"{claim.notebook}: parameter {name} is {here!r}, and {there!r} in notebooks/claims.yml"
     for name, profile in claim.profiles.items():
         try:
-            checked(claim.parameters, profile)
+            checked(defaults, profile)
         except ValueError as error:
-            yield f"notebooks/claims.yml: {claim.id}: profile {name!r}: {error}"
-    yield from _numbers(project.source(claim.id), claim)
+            yield f"notebooks/profiles.yml: {claim.id}: {name}: {error}"
+    for name in claim.labels:
+        if name not in defaults:
+            yield f"notebooks/claims/{claim.paper}.yml: {claim.id}: labels: unknown parameter {name!r}"
+    yield from _stored_numbers(project.source(claim.id), claim)
 
 
 def _is_alone(notebook: Path) -> bool:
@@ -152,15 +153,15 @@ def _is_alone(notebook: Path) -> bool:
         return not result.is_file()
 
 
-def _numbers(path: Path, claim: Claim) -> list[str]:
+def _stored_numbers(path: Path, claim: Claim) -> list[str]:
     """What is wrong with the numbers beside an executed source notebook. Where they are being stored now, that is waited for."""
-    if found := list(_other_numbers(path, claim)):
+    if problems := list(_differing_numbers(path, claim)):
         with locked(path.parent):  # between the two renames of `store_outputs` they differ
-            found = list(_other_numbers(path, claim))
-    return found
+            problems = list(_differing_numbers(path, claim))
+    return problems
 
 
-def _other_numbers(path: Path, claim: Claim) -> Iterator[str]:
+def _differing_numbers(path: Path, claim: Claim) -> Iterator[str]:
     notebook, beside = read_notebook(path), numbers.beside(path)
     if not beside.is_file() and not displayed(notebook, MIME):
         return  # never executed

@@ -44,8 +44,8 @@ class Value:
             n = estimate.n if n is None else n
         else:
             numbers = (estimate, None, None)
-        step = _finite(getattr(estimate, "step", None))
-        return cls(name, model, dataset, *map(_finite, numbers), None if n is None else int(n), unit, step)
+        step = _or_none(getattr(estimate, "step", None))
+        return cls(name, model, dataset, *map(_or_none, numbers), None if n is None else int(n), unit, step)
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -188,7 +188,7 @@ class Criterion:
         return "; ".join(parts)
 
 
-def _finite(number) -> float | None:
+def _or_none(number) -> float | None:
     """A float, or None for None, NaN and infinity, which JSON cannot hold."""
     return None if number is None or not math.isfinite(number) else float(number)
 

@@ -5,15 +5,17 @@ A digest is of the syntax tree, so comments, docstrings and layout do not change
 """
 
 import ast
-import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers.files import digest_of
+
 HELPERS = Path(__file__).resolve().parents[1]
 # Reached by notebooks, and yet no number hangs on them: the registry and its Markdown (a criterion is an input of its own, and
-# `criterion.py`, by which it judges, is always reached), the drawing, and where a capture runs, which gives the same to the bit.
+# `criteria.py`, by which it judges, is always reached), the drawing, and where a capture runs, which gives the same to the bit.
 NO_NUMBER = ("helpers.publish", "helpers.figures", "helpers.cluster")
 JUDGE = "helpers.publish.criteria"
 
@@ -39,7 +41,7 @@ def code(text: str) -> Code:
         elif isinstance(node, ast.ImportFrom):
             # `from a import b` may mean the module a.b, or a name in the module a: what is no module is passed over later.
             imports |= {(node.level, ".".join(filter(None, [node.module, alias.name]))) for alias in node.names}
-    return Code(hashlib.sha256(_form(tree).encode()).hexdigest(), frozenset(imports))
+    return Code(digest_of(_form(tree)), frozenset(imports))
 
 
 def reached(texts: Iterable[str]) -> dict[str, str]:
@@ -47,17 +49,22 @@ def reached(texts: Iterable[str]) -> dict[str, str]:
 
     Followed are imports by name, those in functions too. Raises ValueError where one of them is no Python.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     wanted = [JUDGE, *(name for text in texts for _, name in code(text).imports)]
     while wanted:
         for module, path in _modules(wanted.pop()):
-            if module not in found and (module == JUDGE or not module.startswith(NO_NUMBER)):
+            if module not in digests and (module == JUDGE or not module.startswith(NO_NUMBER)):
                 read = code(path.read_text(encoding="utf-8"))
-                found[module] = read.digest
+                digests[module] = read.digest
                 package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
                 for level, name in read.imports:
                     wanted.append(".".join([*package[: len(package) + 1 - level], name]) if level else name)
-    return found
+    return digests
+
+
+def of_json(data: object) -> str:
+    """The digest of data as canonical JSON: sorted keys, no spaces, no NaN."""
+    return digest_of(json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
 
 def _modules(name: str) -> Iterator[tuple[str, Path]]:

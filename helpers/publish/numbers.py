@@ -15,7 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers.condensed import FIGURE, rounded
-from helpers.publish.registry import Claim, Result, Value, bundle, displayed
+from helpers.publish.claims import Claim, Result
+from helpers.publish.criteria import Value
+from helpers.publish.results import bundle, displayed
 
 SUFFIX = ".numbers.json"
 RELATIVE = 1e-3  # what one number may differ by, of itself
@@ -122,7 +124,7 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
         ("figures", compared.array),
     ):
         _walk(part, stored.get(part, _MISSING), fresh[part], leaf)
-    return sorted(compared.found, key=lambda deviation: -deviation.ratio)
+    return sorted(compared.deviations, key=lambda deviation: -deviation.ratio)
 
 
 def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
@@ -142,17 +144,17 @@ def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
 
 
 class _Comparison:
-    """Collects what was `found` to differ, and the values that `moved` for a reason of their own, as (stored, fresh)."""
+    """Collects the `deviations`, and the values that `moved` for a reason of their own, as (stored, fresh)."""
 
     def __init__(self, spread: Mapping[str, float]):
         self.spread = spread
-        self.found: list[Deviation] = []
+        self.deviations: list[Deviation] = []
         self.moved: list[tuple[float, float]] = []
 
     def same(self, path: str, stored: object, fresh: object) -> None:
         """What must be equal."""
         if stored != fresh:
-            self.found.append(Deviation(path, stored, fresh, 0.0, math.inf))
+            self.deviations.append(Deviation(path, stored, fresh, 0.0, math.inf))
 
     def near(self, path: str, stored: object, fresh: object, plain: float, wider: float = 0.0) -> None:
         """Two numbers that may differ by `plain`, or by `wider` for a reason of their own; anything else must be equal."""
@@ -160,7 +162,7 @@ class _Comparison:
             return self.same(path, stored, fresh)
         tolerance = max(plain, wider, SPREADS * self.spread.get(path, 0.0))
         if difference := abs(fresh - stored):
-            self.found.append(Deviation(path, stored, fresh, tolerance, difference / tolerance))
+            self.deviations.append(Deviation(path, stored, fresh, tolerance, difference / tolerance))
             if plain < difference <= tolerance:
                 self.moved.append((stored, fresh))
 
@@ -182,7 +184,7 @@ class _Comparison:
         elif _P_VALUE.search(path.rpartition("/")[2]):
             tolerance = max(LOG_P, SPREADS * self.spread.get(f"{path}/value", 0.0))
             if decades := abs(math.log10(max(new, 1e-12)) - math.log10(max(old, 1e-12))):
-                self.found.append(Deviation(f"{path}/value", old, new, tolerance, decades / tolerance))
+                self.deviations.append(Deviation(f"{path}/value", old, new, tolerance, decades / tolerance))
         else:
             stepped = step > 0 and followed and abs(abs(new - old) - step) <= RELATIVE * step
             plain = max(RELATIVE * max(abs(old), abs(new)), least)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from helpers.publish.criteria import VERDICTS
-from helpers.publish.registry import Claim, Paper, Registry, Result, Value, inert
-from helpers.publish.runs import CONTROLS
+from helpers.publish.claims import Claim, Paper, Result
+from helpers.publish.criteria import VERDICTS, Value
+from helpers.publish.markdown import inert, table_of
+from helpers.publish.project import CONTROLS
+from helpers.publish.registry import Registry
 
 Runs = Mapping[str, Mapping[str, dict]]
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
@@ -90,15 +92,15 @@ def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> st
     """The verdict that each measurement found on each control, and the one expected where they differ."""
     lines = []
     for id, data in calibration.items():
-        found = Result.from_json(registry[id], data).calibration()
+        verdicts = Result.from_json(registry[id], data).calibration()
         line = {"claim": f"[{id}](../{registry[id].notebook})"}
-        for control, (got, want) in found.items():
+        for control, (got, want) in verdicts.items():
             line[control] = badge(got) + ("" if got == want else f" but {want} was expected")
-        lines.append(line | {"in order": "yes" if all(got == want for got, want in found.values()) else "**no**"})
-    return _table(lines, str) if lines else "No claim has a notebook yet."
+        lines.append(line | {"in order": "yes" if all(got == want for got, want in verdicts.values()) else "**no**"})
+    return table_of(lines, str) if lines else "No claim has a notebook yet."
 
 
-def summary(rows: Sequence[Row], registry: Registry, runs: Runs) -> str:
+def tally(rows: Sequence[Row], registry: Registry, runs: Runs) -> str:
     """How many claims stand where, for the landing page."""
     counts = Counter(row.data["verdict"] for row in rows)
     measured = len({row.claim.id for row in rows if row.run})
@@ -122,7 +124,7 @@ def claims_index(registry: Registry, runs: Runs) -> str:
             "with a notebook": sum(claim.notebook is not None for claim in own),
             "measured in a published run": len(measured),
         })  # fmt: skip
-    return _table(lines, str)
+    return table_of(lines, str)
 
 
 def paper_page(paper: Paper, registry: Registry, runs: Runs) -> str:
@@ -168,16 +170,16 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
         f"# Run {run}",
         f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{inert(name)}`' for name in datasets)}.",
         scoreboard([Row(registry[id], run, data) for id, data in results.items()], up="../../"),
-        f"## Models\n\n{_table(models)}",
+        f"## Models\n\n{table_of(models)}",
     ]
     if images:
-        parts.append(f"## Images\n\n{_table(images)}")
+        parts.append(f"## Images\n\n{table_of(images)}")
     if not_run:
         lines = [{"model": f"`{model}`", "reason": reason} for model, reason in not_run.items()]
-        parts.append(f"## Not run\n\n{_table(lines)}")
+        parts.append(f"## Not run\n\n{table_of(lines)}")
     lines = [{"what": name, "value": "; ".join(map(str, _distinct(values)))} for name, values in facts.items()]
     parts += [
-        f"## Provenance\n\n{_table(lines)}",
+        f"## Provenance\n\n{table_of(lines)}",
         f"The file of each result, `book/runs/{run}/<claim>.json`, holds all of this for its own claim.",
     ]
     return "\n\n".join(parts)
@@ -226,21 +228,21 @@ def finding_note(claim: Claim, run: str) -> str:
 
 def errors(registry: Registry) -> str:
     """What the registry records as known errors, a table for each paper."""
-    tables = [f"### {paper.title}\n\n{_table(paper.errors, str)}" for paper in registry.papers.values() if paper.errors]
+    tables = [f"### {paper.title}\n\n{table_of(paper.errors, str)}" for paper in registry.papers.values() if paper.errors]
     return "\n\n".join(tables) or "None is recorded yet."
 
 
 def model_card(card: str) -> str:
-    """The card of the trained models (helpers/models/trained.py) without its heading: the page has one."""
+    """The card of the trained models (helpers/weights/README.md) without its heading: the page has one."""
     return card.partition("\n")[2].strip() or "No model has been trained here yet."
 
 
 def speed(benchmarks: Sequence[Mapping]) -> str:
     """The benchmarks as one table: how fast each method is beside the plain forward pass of the same model."""
     lines = []
-    for found in benchmarks:
-        for row in found["rows"]:
-            line = {"model": _setting(found), "method": row["method"]}
+    for benchmark in benchmarks:
+        for row in benchmark["rows"]:
+            line = {"model": _setting(benchmark), "method": row["method"]}
             if row["ratio"] is None:
                 lines.append(line | {"speed relative to plain": f"not run: {row['reason']}"})
                 continue
@@ -249,60 +251,60 @@ def speed(benchmarks: Sequence[Mapping]) -> str:
                 "speed relative to plain": f"{row['ratio']:.3f}" + (f" [{low:.2f}, {high:.2f}]" if low else ""),
                 "images/s": row["images_per_s"],
                 "more memory (MB)": "not measured" if row["extra_mb"] is None else f"{row['extra_mb']:.0f}",
-                "share of plain's memory": _share(row["extra_mb"], found["plain_mb"]),
+                "share of plain's memory": _share(row["extra_mb"], benchmark["plain_mb"]),
                 "largest deviation": f"{max(row['deviation'].values()):.0e}" if row.get("deviation") else "",
                 "version": row.get("version", ""),
             })  # fmt: skip
-    return _table(lines) if lines else "Nothing has been measured here yet."
+    return table_of(lines) if lines else "Nothing has been measured here yet."
 
 
 def bounds(benchmarks: Sequence[Mapping]) -> str:
     """What bounds each benchmark, and where it was measured, as a table."""
     lines = [{
-        "model": _setting(found),
-        "GFLOP an image": found["gflop_per_image"],
-        "share of a large matrix product": f"{found['share_of_ceiling']:.0%}",
-        "plain memory (MB)": "not measured" if found["plain_mb"] is None else f"{found['plain_mb']:.0f}",
-        "more memory with all images (MB)": found["extra_mb_of_all_images"],
-        "images": found["images"],
-        "photographs a core prepares in a second": found["loading"]["images_per_s"],
-        "cores that keep up": found["loading"]["cores"],
-        "device": f"{found['device']}, {found['threads']} threads, torch {found['versions']['torch']}",
-    } for found in benchmarks]  # fmt: skip
-    return _table(lines) if lines else "Nothing has been measured here yet."
+        "model": _setting(benchmark),
+        "GFLOP an image": benchmark["gflop_per_image"],
+        "share of a large matrix product": f"{benchmark['share_of_ceiling']:.0%}",
+        "plain memory (MB)": "not measured" if benchmark["plain_mb"] is None else f"{benchmark['plain_mb']:.0f}",
+        "more memory with all images (MB)": benchmark["extra_mb_of_all_images"],
+        "images": benchmark["images"],
+        "photographs a core prepares in a second": benchmark["loading"]["images_per_s"],
+        "cores that keep up": benchmark["loading"]["cores"],
+        "device": f"{benchmark['device']}, {benchmark['threads']} threads, torch {benchmark['versions']['torch']}",
+    } for benchmark in benchmarks]  # fmt: skip
+    return table_of(lines) if lines else "Nothing has been measured here yet."
 
 
 def costs(benchmarks: Sequence[Mapping], images: Sequence[int] = (5_000, 50_000, 1_281_167)) -> str:
     """What a capture of so many images costs at the measured speed, as a table."""
     lines = []
-    for found in benchmarks:
-        rate = next(row["images_per_s"] for row in found["rows"] if row["method"] == "helpers")
+    for benchmark in benchmarks:
+        rate = next(row["images_per_s"] for row in benchmark["rows"] if row["method"] == "helpers")
         for number in images:
             hours = number / rate / 3600
-            kwh = hours * found["energy_kw"]
+            kwh = hours * benchmark["energy_kw"]
             lines.append({
-                "model": _setting(found),
+                "model": _setting(benchmark),
                 "images": f"{number:,}",
                 "images/s": rate,
                 "hours": _two_digits(hours),
                 "kWh": _two_digits(kwh),
                 "kg CO2": _two_digits(kwh * PUE * CARBON),
-                "device": found["device"],
+                "device": benchmark["device"],
             })  # fmt: skip
-    return _table(lines) if lines else "Nothing has been measured here yet."
+    return table_of(lines) if lines else "Nothing has been measured here yet."
 
 
 def ratios(benchmarks: Sequence[Mapping]) -> tuple[str, float, dict[str, list]]:
     """For `figures.compared`: the label, the reference and, method by method, the speed in each benchmark."""
     label = "speed relative to the plain forward pass"
-    return label, 1.0, _by_method(benchmarks, lambda found, row: (row["ratio"], *row["quartiles"]))
+    return label, 1.0, _by_method(benchmarks, lambda benchmark, row: (row["ratio"], *row["quartiles"]))
 
 
 def memory(benchmarks: Sequence[Mapping]) -> tuple[str, float, dict[str, list]]:
     """The same for the memory beyond that of the plain pass, as a share of it."""
-    known = [found for found in benchmarks if found["plain_mb"] is not None]
+    known = [benchmark for benchmark in benchmarks if benchmark["plain_mb"] is not None]
     label = "memory beyond that of the plain pass (share)"
-    return label, 0.1, _by_method(known, lambda found, row: (row["extra_mb"] / found["plain_mb"], None, None))
+    return label, 0.1, _by_method(known, lambda benchmark, row: (row["extra_mb"] / benchmark["plain_mb"], None, None))
 
 
 def benchmark_figure(name: str) -> str:
@@ -344,24 +346,24 @@ def coverage_figure(rows: Sequence[Mapping]) -> str:
 
 def _by_method(benchmarks: Sequence[Mapping], values: Callable[[Mapping, Mapping], tuple]) -> dict[str, list]:
     """method -> a Value for each benchmark, None where it was not run there."""
-    names = [row["method"] for found in benchmarks for row in found["rows"] if row["method"] != "plain"]
+    names = [row["method"] for benchmark in benchmarks for row in benchmark["rows"] if row["method"] != "plain"]
     cells: dict[str, list] = {name: [] for name in dict.fromkeys(names)}
-    for found in benchmarks:
-        rows = {row["method"]: row for row in found["rows"] if row["ratio"] is not None}
+    for benchmark in benchmarks:
+        rows = {row["method"]: row for row in benchmark["rows"] if row["ratio"] is not None}
         for name, own in cells.items():
             if name not in rows:
                 own.append(None)
                 continue
-            value, low, high = values(found, rows[name])
-            own.append(Value(name="share", value=value, low=low, high=high, model=_setting(found)))
+            value, low, high = values(benchmark, rows[name])
+            own.append(Value(name="share", value=value, low=low, high=high, model=_setting(benchmark)))
     return cells
 
 
-def _setting(found: Mapping) -> str:
+def _setting(benchmark: Mapping) -> str:
     """A benchmark's model and image size, precision and device where they are not float32 and a CPU."""
-    precision = "" if found["dtype"] == "float32" else f", {found['dtype']}"
-    device = "" if found["device"].startswith("cpu") else f", {found['device']}"
-    return f"{found['model']}, {' x '.join(map(str, found['image_size']))} px{precision}{device}"
+    precision = "" if benchmark["dtype"] == "float32" else f", {benchmark['dtype']}"
+    device = "" if benchmark["device"].startswith("cpu") else f", {benchmark['device']}"
+    return f"{benchmark['model']}, {' x '.join(map(str, benchmark['image_size']))} px{precision}{device}"
 
 
 def _two_digits(value: float) -> str:
@@ -378,27 +380,27 @@ def badge(verdict: str, reason: str = "") -> str:
     return f"<span class='verdict {_html(verdict).replace(' ', '-')}'{title}>{_html(verdict)}</span>"
 
 
-def deviations(found: Mapping) -> str:
-    """What `portable.measure` found, as a table: by claim and setting, the largest deviation in units of its tolerance."""
-    names = [s["name"] for s in found["settings"] if any(s["name"] in of_claim for of_claim in found["deviations"].values())]
+def deviations(survey: Mapping) -> str:
+    """What `portable.survey` gives, as a table: by claim and setting, the largest deviation in units of its tolerance."""
+    names = [s["name"] for s in survey["settings"] if any(s["name"] in of_claim for of_claim in survey["deviations"].values())]
     lines = []
-    for id, of_claim in found["deviations"].items():
+    for id, of_claim in survey["deviations"].items():
         name, worst = max(of_claim.items(), key=lambda one: one[1]["ratio"])
         moved = f"`{worst['path']}`: {worst['stored']}, {worst['fresh']} ({name})" if worst["path"] else ""
         lines.append({
             "claim": f"`{id}`",
             "largest": f"{worst['ratio']:.2g}",
             "which number, stored and there": moved,
-            "numbers with a spread": found["spreads"].get(id, ""),
+            "numbers with a spread": survey["spreads"].get(id, ""),
             **{name: f"{of_claim[name]['ratio']:.2g}" if name in of_claim else "" for name in names},
         })  # fmt: skip
-    text = _table(lines) if lines else "Nothing has been measured here yet."
-    left = [f"*{inert(s['name'])}* was not run: {inert(s['missing'])}." for s in found["settings"] if s["missing"]]
+    text = table_of(lines) if lines else "Nothing has been measured here yet."
+    left = [f"*{inert(s['name'])}* was not run: {inert(s['missing'])}." for s in survey["settings"] if s["missing"]]
     return "\n\n".join([text, *left])
 
 
-def verdict_distances(found: Mapping) -> str:
-    """What `portable.measure` found of the verdicts on controls, as a table."""
+def verdict_distances(survey: Mapping) -> str:
+    """The verdicts on controls, as a table."""
     lines = [
         {
             "claim": f"`{id}`",
@@ -410,10 +412,10 @@ def verdict_distances(found: Mapping) -> str:
             if one["nearest"] is None
             else f"{one['nearest']:.2f} ({one['setting']})",
         }
-        for id, of_claim in found["verdicts"].items()
+        for id, of_claim in survey["verdicts"].items()
         for control, one in of_claim.items()
     ]
-    return _table(lines) if lines else "Nothing has been measured here yet."
+    return table_of(lines) if lines else "Nothing has been measured here yet."
 
 
 def _html(text: object) -> str:
@@ -421,18 +423,10 @@ def _html(text: object) -> str:
     return escape(" ".join(str(text).split()))
 
 
-def _table(lines: Sequence[Mapping], shown: Callable[[object], str] = inert) -> str:
-    """A Markdown table with a column for every key; `shown` is `str` where the registry alone wrote the cells, in Markdown."""
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    cells = [names, ["---"] * len(names), *([line.get(name, "") for name in names] for line in lines)]
-    rows = ([" ".join(shown(cell).split()).replace("|", "\\|") for cell in line] for line in cells)
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def _distinct(items: Iterable) -> list:
     """The items without repetitions, in order; they need not be hashable."""
-    found: list = []
+    distinct: list = []
     for item in items:
-        if item not in found:
-            found.append(item)
-    return found
+        if item not in distinct:
+            distinct.append(item)
+    return distinct

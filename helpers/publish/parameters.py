@@ -94,17 +94,17 @@ def data_sets(parameters: Mapping) -> list[str]:
 
     Several are a list of [train, test, by], where `by` is a column or ''. Raises ValueError where they are given otherwise.
     """
-    found = []
+    sets = []
     for name in SETS:
         value = parameters.get(name, "")
         if isinstance(value, str):
-            found.append(value)
+            sets.append(value)
             continue
         for item in value if isinstance(value, list) else [value]:
             if not (isinstance(item, list) and len(item) == 3 and all(isinstance(part, str) for part in item) and all(item[:2])):
                 raise ValueError(f"parameter {name}: {item!r} is no data set; give each as [train, test, by], where by may be ''")
-            found += item[:2]
-    return [name for name in found if name]
+            sets += item[:2]
+    return [name for name in sets if name]
 
 
 def _listed(value: object) -> list:

@@ -24,13 +24,14 @@ import nbformat
 from helpers.condensed import FIGURE, figure_text
 from helpers.files import written_whole
 from helpers.publish import numbers
-from helpers.publish.registry import MIME, Result
-from helpers.publish.runs import ARITHMETIC, Project
+from helpers.publish.claims import MIME, Result
+from helpers.publish.project import Project
+from helpers.publish.provenance import ARITHMETIC
 
 MOST = 1000.0  # the ratio of what must be equal and is not, since JSON has no infinity
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
 NUMERIC = ("tests/measures", "tests/interventions/test_registers.py")
-FITTING = ("helpers.measures.probes", "sklearn")  # a notebook that names one of these fits something
+FITTING = ("helpers.measures.probes", "sklearn", "classifiers_of")  # a notebook that names one of these fits something
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _work(root: str, setting: str, *ids: str) -> None:
     """Print one line of JSON for each notebook: what `evaluated` gives, or why it failed."""
     project, lines, setting, noise = Project(Path(root)), sys.stdout, Setting(**json.loads(setting)), nullcontext()
     if setting.noise is not None:
-        from helpers.models import load as models
+        from helpers import models
 
         noise = models.rounding_noise(setting.noise)
     os.chdir(root)  # where notebooks run
@@ -195,7 +196,7 @@ def distance(result: Result, model: str, verdict: str) -> float | None:
 # ---- In the process that compares ---------------------------------------------------------------------------------------
 
 
-def measure(
+def survey(
     project: Project,
     planned: Sequence[tuple[Setting, Sequence[str]]],
     report: Callable[[str], None] = print,
@@ -213,7 +214,7 @@ def measure(
     changed verdict and failure, and for each number beyond its tolerance where there is no noise).
     """
     stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
-    found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
+    findings = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         outcomes, done = pool.map(lambda one: list(_outcomes(project, *one)), planned), []
         if renew:
@@ -228,7 +229,7 @@ def measure(
                     wrong.append(f"{id}: {line['failed']}")
                 if "numbers" not in line:
                     continue
-                wrong += _verdicts(setting, line, found["verdicts"].setdefault(id, {}))
+                wrong += _verdicts(setting, line, findings["verdicts"].setdefault(id, {}))
                 if setting.other_images:
                     continue
                 deviations = numbers.compare(stored[id], line["numbers"])
@@ -238,41 +239,42 @@ def measure(
                 # A setting without any difference has a line too: it was measured.
                 of_claim = deviations[0]._asdict() if deviations else {"path": "", "ratio": 0.0}
                 of_claim["ratio"] = min(of_claim["ratio"], MOST)
-                found["deviations"].setdefault(id, {})[setting.name] = of_claim
+                findings["deviations"].setdefault(id, {})[setting.name] = of_claim
                 if worst is None or of_claim["ratio"] > worst[1]["ratio"]:
                     worst = id, of_claim
-            found["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
-            found["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
+            findings["settings"].append({"name": setting.name, "claims": len(set(ids) - {TESTS}), "missing": missing(setting)})
+            findings["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
             report(_line(setting, lines, wrong, worst))
-    found["spreads"] = _spreads(stored, planned, done)
-    return found
+    findings["spreads"] = _spreads(stored, planned, done)
+    return findings
 
 
-def store_spreads(project: Project, found: Mapping) -> None:
+def store_spreads(project: Project, findings: Mapping) -> None:
     """Write the spreads that were measured beside the numbers of each notebook, in place of those that were there."""
-    for id, spread in found["spreads"].items():
+    for id, spread in findings["spreads"].items():
         path = numbers.beside(project.source(id))
         plain = {part: content for part, content in numbers.read(path).items() if part != "spread"}
         with written_whole(path) as new:
             new.write_text(numbers.text({**plain, "spread": spread} if spread else plain), encoding="utf-8")
 
 
-def table(found: Mapping) -> str:
-    """What `measure` found, for a terminal: by claim, the largest deviation of all settings."""
-    rows = [
-        (max(of_claim.items(), key=lambda one: one[1]["ratio"]), id) for id, of_claim in found["deviations"].items() if of_claim
-    ]
+def table(findings: Mapping) -> str:
+    """What `survey` gives, for a terminal: by claim, the largest deviation of all settings."""
+    deviations = {id: of_claim for id, of_claim in findings["deviations"].items() if of_claim}
+    rows = [(max(of_claim.items(), key=lambda one: one[1]["ratio"]), id) for id, of_claim in deviations.items()]
     width = max((len(id) for _, id in rows), default=0)
-    return "\n".join(f"{id:{width}}  {_told(worst)}  ({name})" for (name, worst), id in rows)
+    return "\n".join(f"{id:{width}}  {_in_words(worst)}  ({name})" for (name, worst), id in rows)
 
 
-def largest(found: Mapping) -> str:
+def largest(findings: Mapping) -> str:
     """The line on the largest deviation of all settings, and on the verdicts."""
-    every = [(worst, id, name) for id, of_claim in found["deviations"].items() for name, worst in of_claim.items()]
-    verdicts = [one for of_claim in found["verdicts"].values() for one in of_claim.values()]
+    every = [(worst, id, name) for id, of_claim in findings["deviations"].items() for name, worst in of_claim.items()]
+    verdicts = [one for of_claim in findings["verdicts"].values() for one in of_claim.values()]
     changed, runs = sum(len(one["changed"]) for one in verdicts), sum(one["runs"] for one in verdicts)
     worst, id, name = max(every, key=lambda one: one[0]["ratio"], default=({"ratio": 0.0, "path": ""}, "-", "-"))
-    return f"{changed} of {runs} verdicts on controls are not the expected ones; largest deviation: {id}, {name}, {_told(worst)}"
+    return (
+        f"{changed} of {runs} verdicts on controls are not the expected ones; largest deviation: {id}, {name}, {_in_words(worst)}"
+    )
 
 
 def _outcomes(project: Project, setting: Setting, ids: Sequence[str]) -> Iterator[dict]:
@@ -330,12 +332,12 @@ def _line(setting: Setting, lines: Sequence[Mapping], wrong: Sequence[str], wors
         return f"{setting.name}: not run ({why})"
     counted = sum("numbers" in line for line in lines)
     head = f"{setting.name}: {counted} notebooks, " + (
-        f"largest deviation {worst[0]}, {_told(worst[1])}" if worst else "verdicts only"
+        f"largest deviation {worst[0]}, {_in_words(worst[1])}" if worst else "verdicts only"
     )
     return "\n".join([head, *(f"  wrong: {sentence}" for sentence in wrong)])
 
 
-def _told(deviation: Mapping) -> str:
+def _in_words(deviation: Mapping) -> str:
     """`0.31 of its tolerance (values/control-content/auc/low: 0.7031, here 0.7032)`."""
     numbers = f" ({deviation['path']}: {deviation['stored']}, here {deviation['fresh']})" if deviation["path"] else ""
     return f"{deviation['ratio']:.2g} of its tolerance{numbers}"

@@ -12,7 +12,7 @@ from types import FunctionType
 
 import pytest
 import torch
-from conftest import INTERVENTIONS
+from zoo import INTERVENTIONS
 
 from helpers.capture import ClsAttention, FinalTokens, OnPatches, Output, PatchNorms, SelectedTokens, Shards, capture_shards
 from helpers.capture import capture as plain
@@ -194,8 +194,8 @@ def test_what_a_function_reads_from_its_module_counts(tmp_path, backbone, monkey
 
 def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
     code = (
-        "import torch; from functools import partial; from helpers.capture import OnQKV; from helpers.measures.discovery import "
-        "lost_boxes; from helpers.shards import _describe; print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
+        "from functools import partial; from helpers.capture import OnQKV; from helpers.capture.shards import _describe; "
+        "from helpers.measures.discovery import lost_boxes; print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
     )
     told = []
     for seed in "12":

@@ -1,18 +1,13 @@
-"""Interventions against forward passes by hand: each image's own tokens, one image at a time, in float64, without a hook."""
+"""Interventions against the forward pass of tests/zoo.py: the tokens that enter block 0, in float64, without a hook."""
 
 import copy
 from contextlib import ExitStack
 
 import numpy as np
-import open_clip
 import pytest
-import timm
 import torch
-from conftest import entering
-from timm.models.vision_transformer import VisionTransformer
-from torch.nn import functional as F
+from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
 
-from helpers.bench import randomise
 from helpers.capture import (
     AttentionEntropy,
     ClsAttention,
@@ -26,58 +21,12 @@ from helpers.capture import (
 )
 from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches, moved_positions
-from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, planted, wrap_timm
-from helpers.models.load import OpenClipBackbone
+from helpers.models import load_backbone, planted
 
-# kind -> tokens before the first patch
-PREFIX = {"vit": 1, "distilled": 2, "dinov2-reg4": 5, "pooled": 1, "open_clip": 1, "control-content": 1, "control-registers": 5}
-TIMM = {
-    "vit": ("vit_tiny_patch16_224", 64),
-    "distilled": ("deit_tiny_distilled_patch16_224", 64),
-    "dinov2-reg4": ("vit_small_patch14_reg4_dinov2", (56, 42)),
-}
-PATCHES = {"dinov2-reg4": 12}  # 16 in all others
-
-
-def build(kind):
-    if kind.startswith("control"):
-        return load_backbone(kind, image_size=64)
-    if kind == "open_clip":
-        visual = open_clip.transformer.VisionTransformer(32, 8, width=48, layers=2, heads=4, mlp_ratio=4.0, output_dim=16)
-        return OpenClipBackbone(kind, randomise(visual), TokenLayout((4, 4)), (32, 32), (8, 8), torch.zeros_like, False)
-    if kind == "pooled":
-        model = VisionTransformer(
-            32, 8, embed_dim=48, depth=2, num_heads=3, num_classes=5, class_token=False, global_pool="avg", reg_tokens=1
-        )
-    else:
-        name, size = TIMM[kind]
-        model = timm.create_model(name, img_size=size, depth=2)
-    return wrap_timm(kind, randomise(model), CONTROL_DATA, pretrained=False)
-
-
-BACKBONES = {}
-
-
-@pytest.fixture
-def backbone(request):
-    if request.param not in BACKBONES:
-        BACKBONES[request.param] = build(request.param)
-    return BACKBONES[request.param]
-
-
-every = pytest.mark.parametrize("backbone", PREFIX, indirect=True)
-vit = pytest.mark.parametrize("backbone", ["vit"], indirect=True)
-one_each = pytest.mark.parametrize("backbone", ["dinov2-reg4", "pooled", "open_clip"], indirect=True)
-
-
-def pixels(backbone, n=3):
-    return torch.randn(n, 3, *backbone.image_size, generator=torch.Generator().manual_seed(1))
-
-
-def bounds(backbone):
-    """First patch, and first token after the patches, while none is dropped."""
-    start = PREFIX[backbone.name]
-    return start, start + PATCHES.get(backbone.name, 16)
+KINDS = ("vit", "distilled", "dinov2-reg4", "pooled", "open_clip", "control-content", "control-registers")
+every = models(*KINDS)
+vit = models("vit")
+one_each = models("dinov2-reg4", "pooled", "open_clip")
 
 
 def kept(plain, entered):
@@ -87,37 +36,21 @@ def kept(plain, entered):
     return same.int().argmax(1)
 
 
-def attention(block, x):
-    """(head, query, key), float64."""
-    norm, a = (block.norm1, block.attn) if hasattr(block, "norm1") else (block.ln_1, block.attn)
-    weight, bias = (a.qkv.weight, a.qkv.bias) if hasattr(a, "qkv") else (a.in_proj_weight, a.in_proj_bias)
-    q, k, _ = F.linear(norm(x), weight, bias).unflatten(-1, (3, a.num_heads, -1)).permute(1, 2, 0, 3)
-    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
-
-
-def by_hand(backbone, entered, start, patches, appended):
-    """What reducers must return if `entered`, a list of one image's tokens (token, width) each, goes into block 0."""
-    m, images = copy.deepcopy(backbone.model).double(), []
-    timms = isinstance(m, VisionTransformer)
-    for x in entered:
-        x, norms, rows, entropy = x.double(), [], [], []
-        for block in m.blocks if timms else m.transformer.resblocks:
-            a = attention(block, x)
-            x = block(x[None])[0]
-            norms.append(x.norm(dim=-1))
-            rows.append(a[:, 0].mean(0))
-            entropy.append(-(a * a.log().clamp_min(-1e9))[:, start : start + patches].sum(-1).mean())
-        final = (m.fc_norm if backbone.name == "pooled" else m.norm if timms else m.ln_post)(x)
-        left = x[: len(x) - appended][None]
-        output = m.forward_head(m.norm(left)) if timms else m._pool(left)[0] @ m.proj
-        image = {"token_norms": torch.stack(norms), "attention_entropy": torch.stack(entropy), "final_tokens": final}
-        image |= {"patch_norms": image["token_norms"][:, start : start + patches], "output": output[0]}
-        if backbone.name != "pooled":
-            image |= {"cls_attention": torch.stack(rows), "cls": final[0], "patch_mean": final[start : start + patches].mean(0)}
-            registers = 4 if start == 5 else 0
-            image["registers"] = torch.cat([final[start - registers : start], final[len(final) - appended :]])
-        images.append(image)
-    return {key: torch.stack([image[key] for image in images]) for key in images[0]}
+def by_hand(backbone, tokens, start, patches, appended):
+    """What reducers must return if `tokens` (image, token, width) go into block 0."""
+    blocks = forward(backbone, tokens)
+    norms, attention = stack(blocks, "residual").norm(dim=-1), stack(blocks, "attention")
+    final, _, output = finished(backbone, blocks[-1]["residual"], appended)
+    entropy = torch.special.entr(attention.narrow(-2, start, patches)).sum(-1).mean(dim=(2, 3))
+    expected = {"token_norms": norms, "patch_norms": norms.narrow(2, start, patches), "attention_entropy": entropy}
+    expected |= {"final_tokens": final, "output": output}
+    if backbone.name != "pooled":
+        rows = attention.select(-2, 0).mean(2)
+        expected |= {"cls_attention": rows, "cls": final.select(1, 0), "patch_mean": final.narrow(1, start, patches).mean(1)}
+        registers = 4 if start == 5 else 0
+        trained, more = final.narrow(1, start - registers, registers), final.narrow(1, start + patches, appended)
+        expected["registers"] = torch.cat([trained, more], dim=1)
+    return expected
 
 
 def seen(backbone, x, **options):
@@ -125,19 +58,11 @@ def seen(backbone, x, **options):
     return capture(backbone, x, reducers + ([] if backbone.name == "pooled" else [Pooled(), ClsAttention("all")]), **options)
 
 
-def assert_near(backbone, got, expected):
-    """Within 1e-5 of the largest value where that is above one. In a control a zero token, which lacks the control's constant,
-    leaves LayerNorm little but rounding to enlarge."""
+def assert_alike(backbone, got, expected):
+    """In a control a zero token, which lacks the control's constant, leaves LayerNorm little but rounding to enlarge."""
     assert got.keys() == expected.keys()
-    bound = 1e-3 if backbone.name.startswith("control") else 1e-5
     for key, value in got.items():
-        assert value.shape == expected[key].shape, key
-        if value.numel():
-            assert (value - expected[key]).abs().max() < bound * max(1.0, expected[key].abs().max()), key
-
-
-def hooks(model):
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+        assert_near(value, expected[key], 1e-3 if backbone.name.startswith("control") else 1e-5)
 
 
 @every
@@ -155,7 +80,7 @@ def test_appended_registers(backbone, init):
     else:
         expected = torch.zeros(3, 1, backbone.width) if init == "zeros" else plain[:, start:end].mean(1, keepdim=True)
         torch.testing.assert_close(registers, expected.expand(3, 2, -1))
-    assert_near(backbone, got, by_hand(backbone, list(entered), start, end - start, 2))
+    assert_alike(backbone, got, by_hand(backbone, entered, start, end - start, 2))
 
 
 @one_each
@@ -201,7 +126,7 @@ def test_removed_patches(backbone, rate):
     assert all((row.diff() > 0).all() for row in indices)  # in their order
     assert not all(torch.equal(row, indices[0]) for row in indices)
     subset = [torch.cat([plain[i, :start], plain[i, start:end][row]]) for i, row in enumerate(indices)]
-    assert_near(backbone, got, by_hand(backbone, subset, start, count, 0))
+    assert_alike(backbone, got, by_hand(backbone, torch.stack(subset), start, count, 0))
 
 
 @every
@@ -221,7 +146,7 @@ def test_zeroed_patches(backbone):
         left = kept(plain[i, start:end], removed[i, start:])
         zeroed[i, [p for p in range(start, end) if p - start not in left]] = 0
     assert torch.equal(entered, zeroed) and (entered == 0).all(-1).sum().item() == 3 * (end - start) // 2
-    assert_near(backbone, got, by_hand(backbone, list(zeroed), start, end - start, 0))
+    assert_alike(backbone, got, by_hand(backbone, zeroed, start, end - start, 0))
 
 
 @pytest.mark.parametrize("name", ["control-content", "control-position"])
@@ -257,7 +182,7 @@ def test_nesting(backbone, mode):
                 found.append(look(backbone, x))
     entered, got, other_entered, other_got = found
     assert torch.equal(entered, other_entered) and all(torch.equal(got[key], other_got[key]) for key in got)
-    assert_near(backbone, got, by_hand(backbone, list(entered), start, count, 2))
+    assert_alike(backbone, got, by_hand(backbone, entered, start, count, 2))
     assert backbone.layout is layout and hooks(backbone.model) == 0
     with append(), drop(), appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5):
         half = round(0.5 * count)
@@ -267,7 +192,7 @@ def test_nesting(backbone, mode):
     torch.testing.assert_close(twice[:, -1], entered[:, start : start + count].mean(1))
     with append(), drop(), appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5):
         got = seen(backbone, x)
-    assert_near(backbone, got, by_hand(backbone, list(twice), start, half, 3))
+    assert_alike(backbone, got, by_hand(backbone, twice, start, half, 3))
 
 
 @every
@@ -357,8 +282,8 @@ def test_a_batch_equals_its_images_one_by_one(backbone, mode):
     for batch_size in (5, 2, 1):
         with appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5, mode, seed=3):
             found.append(seen(backbone, x, batch_size=batch_size))
-    assert_near(backbone, found[1], found[0])
-    assert_near(backbone, found[2], found[0])
+    assert_alike(backbone, found[1], found[0])
+    assert_alike(backbone, found[2], found[0])
 
 
 @vit
@@ -380,7 +305,7 @@ def test_which_patches_are_dropped(backbone):
     assert dropped(0.01).sum().item() == 0  # round(0.99 x 16) = 16
 
 
-@pytest.mark.parametrize("backbone", ["open_clip"], indirect=True)
+@models("open_clip")
 def test_every_patch_is_as_likely_to_be_dropped(backbone):
     with dropped_patches(backbone, 0.25, "zero"):
         tokens = entering(backbone, torch.zeros(2000, 3, 32, 32))

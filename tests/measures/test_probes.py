@@ -93,9 +93,11 @@ def test_minimum_to_the_stated_tolerance():
 
 
 def test_a_fit_that_does_not_arrive_says_so(monkeypatch):
+    x, labels = gaussians(300, 16, 4, 2.0)
+    x[:, 3] = 0  # along which there is nothing to gain
     monkeypatch.setattr("helpers.measures.probes.ITERATIONS", 3)
-    with pytest.raises(RuntimeError, match="minimum was not reached"):
-        fit_classifier(*gaussians(300, 16, 4, 2.0))
+    with pytest.raises(RuntimeError, match=r"minimum was not reached \(gradient \d\.\de-0[1-5]\)"):
+        fit_classifier(x, labels)
 
 
 def test_one_answer_whatever_the_order_and_the_last_bit():
@@ -200,6 +202,9 @@ def test_nan_is_an_error():
         fit_classifier(x / 0, labels)
     with pytest.raises(ValueError, match="NaN or infinity"):
         fit_regression(x[None] * float("nan"), x[None])
+    x[2, 1] = float("nan")  # one number among many
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        fit_classifier(x, labels)
 
 
 def test_position_is_found_where_it_is_planted():
@@ -252,6 +257,21 @@ def test_position_refuses_a_single_position():
         fit_position(x, positions, GRID)
 
 
+def test_two_positions_are_enough():
+    x, positions = planted_positions(40, noise=0.5)
+    positions = torch.where(positions < 7, 0, 7)
+    probe = fit_position(x, positions, GRID)
+    assert (probe.bias > -torch.inf).nonzero().flatten().tolist() == [0, 7]
+
+
+def test_the_papers_schedules_are_as_they_state_them():
+    """Reproduction of Darcet et al., section 3.3 (rate and batch are not stated); the medical paper's appendix."""
+    need, medical = SCHEDULES["need-registers"], SCHEDULES["test-time-registers"]
+    assert (need.optimiser, need.rate, need.last_rate, need.epochs, need.batch, need.patience) == ("Adam", 0.001, 0, 30, 256, 3)
+    assert (medical.optimiser, medical.rate, medical.last_rate, medical.epochs) == ("AdamW", 0.001, 0.0001, 50)
+    assert (medical.batch, medical.decay, medical.clip) == (32, 0.05, 1) and medical.patience > medical.epochs
+
+
 SHORT = Schedule("AdamW", 1e-2, 1e-3, epochs=8, batch=16, decay=0.05, clip=1.0)
 
 
@@ -293,6 +313,10 @@ def test_a_schedule_depends_on_its_seed_and_on_nothing_else():
     assert same(fit_classifier(x, torch.from_numpy(labels), schedule=SHORT, seed=3), first)
     other = fit_classifier(x, labels, schedule=SHORT, seed=4)
     assert not torch.equal(other.weight, first.weight) and not torch.equal(other.mean, first.mean)  # another tenth too
+    assert same(fit_classifier(x, labels, schedule=SHORT), fit_classifier(x, labels, schedule=SHORT, seed=0))
+    tokens, positions = planted_positions(40, noise=0.5)
+    plain = fit_position(tokens, positions, GRID, schedule=SHORT)
+    assert same(plain, fit_position(tokens, positions, GRID, schedule=SHORT, seed=0))
     assert torch.equal(torch.get_rng_state(), state[0]) and (np.random.get_state()[1] == state[1]).all()
 
 
@@ -304,6 +328,62 @@ def test_a_schedule_keeps_the_epoch_that_is_best_on_held_out_images():
     kept = fit_classifier(x, labels, schedule=long)
     assert (kept(x).argmax(-1).numpy() == labels).mean() < 0.97  # a descent to the end names all of them
     assert same(fit_classifier(x, labels, schedule=replace(long, patience=5)), kept)
+
+
+@pytest.fixture
+def descents(monkeypatch):
+    """(steps planned, steps taken) of each descent, by its cosine."""
+    taken = []
+
+    class Counted(torch.optim.lr_scheduler.CosineAnnealingLR):
+        def __init__(self, optimiser, steps, *arguments):
+            taken.append([steps, -1])  # torch takes a first step itself
+            super().__init__(optimiser, steps, *arguments)
+
+        def step(self, *arguments):
+            taken[-1][1] += 1
+            super().step(*arguments)
+
+    monkeypatch.setattr(torch.optim.lr_scheduler, "CosineAnnealingLR", Counted)
+    return taken
+
+
+def test_the_cosine_ends_with_the_last_step(descents):
+    x, labels = gaussians(50, 4, 2, 3.0)
+    fit_classifier(x, labels, schedule=replace(SHORT, epochs=4, batch=7))  # 45 images to train on
+    assert descents == [[4 * 7, 4 * 7]]
+
+
+def test_patience_counts_epochs_since_the_best(descents):
+    rng = np.random.default_rng(0)
+    x, labels = torch.from_numpy(rng.normal(size=(100, 100)).astype(np.float32)), np.arange(100) % 2
+    steady = Schedule("SGD", 0.2, 0.2, epochs=30, batch=1000)  # one step an epoch
+    kept = fit_classifier(x, labels, schedule=steady)
+    best = next(e for e in range(1, 31) if same(fit_classifier(x, labels, schedule=replace(steady, epochs=e)), kept))
+    assert best < 20 and descents[0] == [30, 30]
+    for patience in (1, 3):
+        assert same(fit_classifier(x, labels, schedule=replace(steady, patience=patience)), kept)
+        assert descents[-1] == [30, best + patience]
+
+
+def test_a_tenth_of_the_images_is_held_out():
+    x, labels = torch.eye(90), np.arange(90) % 3
+    assert int((fit_classifier(x, labels, schedule=replace(SHORT, epochs=1)).mean == 0).sum()) == 9
+
+
+def test_the_position_loss_is_the_cross_entropy_and_half_the_squared_distance():
+    """One step from zero, against the gradient of the loss as the reproduction states it."""
+    x, positions = planted_positions(20, noise=1.0, tokens=3)
+    probe = fit_position(x, positions, GRID, schedule=Schedule("SGD", 0.7, 0.7, epochs=1, batch=1000))
+    scaled = (x.double() - probe.mean) / probe.scale
+    pairs = ([i for i in range(20) if i not in pair] for pair in combinations(range(20), 2))
+    (training,) = (kept for kept in pairs if torch.allclose(x[kept].double().mean((0, 1)), probe.mean, rtol=1e-9))
+    weight = torch.zeros(15, 24, dtype=torch.float64, requires_grad=True)
+    scores, true = (scaled[training] @ weight.T).flatten(0, 1), positions[training].flatten()
+    grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(5.0)).double()
+    off = scores.softmax(-1) @ grid - grid[true]
+    (F.cross_entropy(scores, true) + 0.5 * off.square().sum(-1).mean()).backward()
+    torch.testing.assert_close(probe.weight, -0.7 * weight.grad)
 
 
 def test_a_schedule_holds_out_images_not_tokens():
@@ -352,16 +432,31 @@ def test_regression_is_scikit_learns_ridge(ridge, masked):
     np.testing.assert_allclose(probe.scale, scale, rtol=1e-3)  # the smallest carries the rounding of the largest
 
 
+def test_the_ridge_is_in_units_of_the_mean_variance():
+    """Of ten features three are constant, so that the mean of the diagonal is neither one nor its median."""
+    rng = np.random.default_rng(0)
+    x, y = torch.from_numpy(rng.normal(size=(40, 5, 10))), torch.from_numpy(rng.normal(size=(40, 5, 2)))
+    x[..., :3] = 0
+    for ridge, probe in ((1e-4, fit_regression(x, y)), (0.5, fit_regression(x, y, ridge=0.5))):
+        scaled = ((x - probe.mean) / probe.scale).flatten(0, 1)
+        covariance = scaled.T @ scaled / 200
+        assert covariance.diagonal().mean() == pytest.approx(0.7, abs=0.01)
+        penalised = covariance + ridge * covariance.diagonal().mean() * torch.eye(10)
+        expected = torch.linalg.solve(penalised, scaled.T @ y.flatten(0, 1) / 200).T
+        torch.testing.assert_close(probe.weight, expected, rtol=1e-6, atol=1e-9)
+
+
 def test_regression_streams(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = (torch.from_numpy(rng.normal(size=(30, 7, n)).astype(np.float32)) for n in (5, 2))
     mask = torch.from_numpy(rng.random((30, 7)) < 0.5)
     mask[6:9] = False  # a chunk without any token
     whole = fit_regression(x, y, mask=mask)
-    monkeypatch.setattr("helpers.measures.probes.CHUNK", 21)
-    chunked = fit_regression(x, y, mask=mask)
-    for name in ("mean", "scale", "weight", "bias"):
-        torch.testing.assert_close(getattr(chunked, name), getattr(whole, name))
+    for chunk in (21, 3):  # three images, and less than one
+        monkeypatch.setattr("helpers.measures.probes.CHUNK", chunk)
+        chunked = fit_regression(x, y, mask=mask)
+        for name in ("mean", "scale", "weight", "bias"):
+            torch.testing.assert_close(getattr(chunked, name), getattr(whole, name))
 
 
 def test_regression_finds_a_linear_map_far_from_the_origin():
@@ -374,6 +469,8 @@ def test_regression_finds_a_linear_map_far_from_the_origin():
 def test_regression_refuses_an_empty_mask():
     with pytest.raises(ValueError, match="no token to fit"):
         fit_regression(torch.ones(2, 3, 4), torch.ones(2, 3, 1), mask=torch.zeros(2, 3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="no token to fit"):
+        fit_regression(torch.ones(2, 0, 4), torch.ones(2, 0, 1))
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
@@ -387,8 +484,9 @@ def test_position_scores_closed_forms(convert):
 
 
 def test_position_distance_refuses_another_grid():
-    with pytest.raises(ValueError, match="15 positions do not fit a grid of 4 x 4"):
-        position_distance(torch.zeros(2, 15), torch.zeros(2, dtype=torch.long), (4, 4))
+    for shape in ((2,), (2, 3)):
+        with pytest.raises(ValueError, match="15 positions do not fit a grid of 4 x 4"):
+            position_distance(torch.zeros(*shape, 15), torch.zeros(shape, dtype=torch.long), (4, 4))
 
 
 def test_squared_error_is_the_sum_over_outputs():

@@ -1,6 +1,8 @@
-"""Every statement that `helpers.controls` makes about its models, with scikit-learn's linear probes as independent judge."""
+"""Every statement of `helpers.models.controls` about its models, with scikit-learn's linear probes as independent judge."""
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +18,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.images import load_images
-from helpers.models import CONTROLS, LATTICE, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, build_control, planted
+from helpers.models import CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, planted
+from helpers.models.controls import LATTICE, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
 SETS = [(64, 0), (64, 1)]
@@ -114,6 +117,18 @@ def test_two_builds_are_equal_and_ordinary(name):
     assert model.num_reg_tokens == (4 if name == "control-registers" else 0)
     for key, value in model.state_dict().items():
         assert value.isfinite().all() and torch.equal(value, again.state_dict()[key])
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_weights_are_those_of_every_stored_number(name):
+    """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a control changes all that was
+    measured on it, and says so here."""
+    stored = json.loads((Path(__file__).parent / "control_weights.json").read_text(encoding="utf-8"))[name]
+    weights = {key: value.double().flatten() for key, value in build_control(name).state_dict().items()}
+    assert weights.keys() == stored.keys()
+    for key, value in weights.items():
+        product = value @ torch.cos(torch.arange(1, len(value) + 1, dtype=torch.float64))
+        assert [value.norm().item(), product.item()] == pytest.approx(stored[key], rel=1e-5, abs=1e-4), key
 
 
 @pytest.mark.parametrize("function", [build_control, lambda name: planted(name, torch.zeros(1, 3, 224, 224))])

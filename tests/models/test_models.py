@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import sys
 from dataclasses import asdict
 
 import huggingface_hub
@@ -21,15 +22,18 @@ from helpers.models import (
     CONTROLS,
     ModelUnavailable,
     TokenLayout,
-    build_control,
     check_name,
     known,
     load_backbone,
     rounding_noise,
+    timm_family,
     wrap_timm,
 )
-from helpers.models import load as models
+from helpers.models import hub as weights_hub
+from helpers.models import load as registry
 from helpers.models import trained as scratch
+from helpers.models.controls import build_control
+from helpers.models.family import Family
 
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 REAL = {TINY: ("8452bc0b7259d575", 587.8), "deit_tiny_patch16_224.fb_in1k": ("c0e0d0ae17843a15", None)}
@@ -241,6 +245,36 @@ def test_gated_attention_is_refused():
         wrap_timm("gated", model, CONTROL_DATA, pretrained=False)
 
 
+def test_without_open_clip_the_rest_is_there(monkeypatch):
+    """Names are read and looked up without it; one of its own asks for it."""
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    assert known("control-clean") and known(TINY) and load_backbone("scratch-reg0").width == 64
+    with pytest.raises(ValueError, match=f"unknown model 'vit_tiny_patch16_224.augreg_in21k_ft_in2k'; did you mean '{TINY}'"):
+        check_name("vit_tiny_patch16_224.augreg_in21k_ft_in2k")
+    with pytest.raises(ImportError, match="open_clip"):
+        load_backbone("open_clip:ViT-B-32/openai")
+
+
+def test_a_family_is_one_entry(monkeypatch):
+    """What has its prefix is read by it, and its names are suggested."""
+    wrapped = []
+
+    def load(name, size, pretrained, whole, fit):
+        wrapped.append((name, size, pretrained, whole, fit))
+        return timm_family.wrap_own(name, build_control("control-clean"), CONTROL_DATA, size, whole, fit)
+
+    names = ["mine:one", "mine:two"]
+    family = Family(("mine:",), ("'mine:...'",), lambda name, _: name in names, lambda: names, load)
+    monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, family))
+    assert known("mine:two") and not known("mine:three")
+    assert load_backbone("mine:two", image_size=64).layout.grid == (4, 4)
+    assert wrapped == [("mine:two", (64, 64), True, False, False)]
+    with pytest.raises(ValueError, match="unknown model 'mine:tw'; did you mean 'mine:two'?"):
+        load_backbone("mine:tw")
+    with pytest.raises(ValueError, match="'scratch:PATH' or 'mine:...'$"):
+        check_name("%%")
+
+
 # Weights ---------------------------------------------------------------------------------------------------------------
 
 
@@ -379,7 +413,7 @@ def test_image_size_must_be_divisible(hub, name, size, message):
 
 @pytest.mark.parametrize("device", ["cuda:99", "cuda:-1", "gpu"])
 def test_a_device_that_is_not_there(monkeypatch, device):
-    monkeypatch.setattr("helpers.models._load_control", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("helpers.models.controls.build_control", lambda *_: pytest.fail("loaded"))
     with pytest.raises(ValueError, match=f"^there is no device '{device}' here; use device='cpu'$"):
         load_backbone("control-clean", device=device)
 
@@ -466,7 +500,7 @@ def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch
     constants = huggingface_hub.constants
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(models, "_silent", False)
+    monkeypatch.setattr(weights_hub, "_silent", False)
     asked, answers = [], []
 
     def timed_out(*args, **kwargs):
@@ -474,7 +508,7 @@ def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch
         raise huggingface_hub.errors.LocalEntryNotFoundError("time-out")
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", timed_out)
-    monkeypatch.setattr(models, "_hub_answers", lambda: answers.pop(0))
+    monkeypatch.setattr(weights_hub, "_hub_answers", lambda: answers.pop(0))
     for there, offline in ((None, False), (False, True), (True, False), (True, False), (False, True)):
         asked.clear()
         answers[:] = [there]
@@ -487,7 +521,7 @@ def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch
 def test_a_model_that_cannot_be_had_leaves_the_user_offline(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(models, "_hub_answers", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(weights_hub, "_hub_answers", lambda: pytest.fail("asked"))
     for _ in range(2):
         with pytest.raises(ModelUnavailable, match="no network"):
             load_backbone(TINY)

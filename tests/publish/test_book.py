@@ -13,8 +13,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from helpers.images import load_images
 from helpers.publish import pages
 from helpers.publish.book import assemble, build, published, render_reading
-from helpers.publish.registry import Result, Value, bundle
-from helpers.publish.runs import Project, publish
+from helpers.publish.claims import Result
+from helpers.publish.criteria import Value
+from helpers.publish.project import Project
+from helpers.publish.results import bundle, publish
 
 ROOT = Path(__file__).parents[2]
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"not really a picture"
@@ -208,7 +210,7 @@ def test_paper_page_lists_every_claim(library):
 def test_known_errors_are_listed(library):
     error = {"where": "Table 1", "says": "a | b", "but": "c"}
     assert read(assemble(library.root), "book", "_generated", "errors.md") == "None is recorded yet.\n"
-    edit_registry(library.root, lambda data: data["papers"]["beyond"].update(errors=[error]))
+    edit_registry(library.root, lambda data: data["paper"].update(errors=[error]))
     assert "| Table 1 | a \\| b | c |" in read(assemble(library.root), "book", "_generated", "errors.md")
 
 
@@ -220,6 +222,21 @@ def test_reading_comes_after_the_first_cell_of_the_copy(library):
     cells = texts(assemble(library.root), "book", "runs", "mine", "aa1-first.ipynb")
     assert cells[:2] == ["# Two is more than one", "The score is 2 [1.9, 2.1]."]
     assert "calibration" in cells[2] and len(cells) == 5
+    assert path.read_bytes() == before
+
+
+def test_findings_fold_their_code_and_the_calibration_shows_it(library):
+    publish_run(library, "mine", "aa1-first", tags=["landing"])
+    path = library.runs / "mine" / "aa1-first.ipynb"
+    before = path.read_bytes()
+
+    def tags(*path):
+        cells = nbformat.read(source.joinpath(*path), 4).cells
+        return [cell.metadata.get("tags", []) for cell in cells if cell.cell_type == "code"]
+
+    source = assemble(library.root)
+    assert tags("book", "runs", "mine", "aa1-first.ipynb") == [["landing", "hide-input"], ["hide-input"]]
+    assert tags("notebooks", "beyond", "aa1-first.ipynb") == [[], []]
     assert path.read_bytes() == before
 
 
@@ -283,7 +300,7 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
     stored = {"aa1-first": result | {"provenance": origin | {"sources": result["sources"]}}}
     page = pages.run_page("mine", stored, library.registry)
     assert inert(page) and page.count("onerror") > 10
-    assert inert(pages.summary([pages.Row(claim, "mine", result)], library.registry, {"mine": stored}))
+    assert inert(pages.tally([pages.Row(claim, "mine", result)], library.registry, {"mine": stored}))
 
     row = {"method": HOSTILE, "ratio": 1.0, "quartiles": [1, 1], "images_per_s": HOSTILE, "extra_mb": 1.0, "version": HOSTILE}
     row["deviation"] = {HOSTILE: 0.0}
@@ -337,7 +354,7 @@ def test_a_notebook_without_a_result_is_named(library):
 
 
 def test_landing_figure_comes_from_findings_and_else_from_calibration(library, monkeypatch):
-    monkeypatch.setattr("helpers.book.LANDING", "aa1-first")
+    monkeypatch.setattr("helpers.publish.book.LANDING", "aa1-first")
     assert read(assemble(library.root), "book", "_generated", "landing.md") == "\n"
     notebook, _ = executed(library.registry["aa1-first"], CONTROLS, tags=["landing"])
     nbformat.write(notebook, library.root / "notebooks" / "beyond" / "aa1-first.ipynb")

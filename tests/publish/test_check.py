@@ -6,11 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import edit_registry, make_project, write_notebook
+from conftest import edit_profiles, edit_registry, make_project, write_notebook
 
 from helpers.files import locked, write_together
-from helpers.publish import check, numbers, runs
-from helpers.publish.registry import MIME
+from helpers.publish import check, digests, numbers, runs
+from helpers.publish.claims import MIME
+from helpers.publish.project import Project
 
 
 @pytest.fixture(scope="module")
@@ -24,47 +25,47 @@ def original(tmp_path_factory):
 @pytest.fixture
 def published(original, tmp_path):
     """A copy of it to spoil."""
-    return runs.Project(Path(shutil.copytree(original.root, tmp_path / "copy")))
+    return Project(Path(shutil.copytree(original.root, tmp_path / "copy")))
 
 
-def found(project):
-    return list(check.problems(runs.Project(project.root)))
+def problems(project):
+    return list(check.problems(Project(project.root)))
 
 
-def edit_result(project, change, seal=True):
-    """Edit a published result as a hand would; `seal` computes its sha256 again."""
+def edit_result(project, change, renewed=True):
+    """Edit a published result as a hand would; `renewed`: with its digest computed again."""
     path = project.runs / "mine" / "aa1-first.json"
     result = json.loads(path.read_text())
     change(result)
-    if seal:
+    if renewed:
         result.pop("sha256")
-        result["sha256"] = runs.sha256(result)
+        result["sha256"] = digests.of_json(result)
     path.write_text(json.dumps(result))
 
 
 def test_agreement(published):
-    assert found(published) == []
+    assert problems(published) == []
 
 
 def test_edited_result(published):
-    edit_result(published, lambda result: result["values"][0].update(value=7.0), seal=False)
-    (problem,) = found(published)
+    edit_result(published, lambda result: result["values"][0].update(value=7.0), renewed=False)
+    (problem,) = problems(published)
     assert problem.startswith("book/runs/mine/aa1-first.json: was changed after it was written")
 
 
-def test_edited_verdict_with_its_seal_renewed(published):
+def test_edited_verdict_with_its_digest_renewed(published):
     edit_result(published, lambda result: result.update(verdict="refuted"))
-    (problem,) = found(published)
+    (problem,) = problems(published)
     assert problem.startswith("book/runs/mine/aa1-first.json: verdict 'refuted', but its values now give 'supported'")
     edit_result(published, lambda result: (result.update(verdict="supported"), result["verdicts"][0].update(verdict="refuted")))
-    assert found(published) == [
+    assert problems(published) == [
         "book/runs/mine/aa1-first.json: verdict 'refuted' on control-clean, but its values now give 'supported'"
     ]
 
 
 def test_verdict_after_the_criterion_changed(published):
     edit_registry(published.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
-    assert "but its values now give 'refuted'" in found(published)[0]
+    assert "but its values now give 'refuted'" in problems(published)[0]
 
 
 @pytest.mark.parametrize(
@@ -78,17 +79,17 @@ def test_verdict_after_the_criterion_changed(published):
 )
 def test_unreadable_result(published, text, problem):
     (published.runs / "mine" / "aa1-first.json").write_text(text)
-    (line,) = found(published)
+    (line,) = problems(published)
     assert line.startswith(f"book/runs/mine/aa1-first.json: {problem}")
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b'{"cells": 3, "nbformat": 4}', b"\xff\xfe", b"[" * 100_000])
 def test_a_broken_notebook_is_one_line_and_the_others_follow(published, text):
-    """A source notebook, its numbers, a published notebook: each is told, and what comes after it too."""
-    edit_result(published, lambda result: result.update(verdict="refuted"), seal=False)
+    """A source notebook, its numbers, a published notebook: each has its line, and what comes after it too."""
+    edit_result(published, lambda result: result.update(verdict="refuted"), renewed=False)
     published.source("aa1-first").write_bytes(text)
     (published.runs / "mine" / "aa0.ipynb").write_bytes(text)
-    lines = found(published)
+    lines = problems(published)
     assert [line.partition("(")[0] for line in lines if "not a readable notebook" in line] == [
         "notebooks/beyond/aa1-first.ipynb: not a readable notebook ",
         "book/runs/mine/aa0.ipynb: not a readable notebook ",
@@ -97,48 +98,48 @@ def test_a_broken_notebook_is_one_line_and_the_others_follow(published, text):
     assert list(check.outdated(published, None)) == []
 
 
-def test_folders_named_like_files_are_told(published):
+def test_folders_named_like_files_are_named(published):
     for path in (published.runs / "mine" / "aa2-second.json", published.runs / "mine" / "aa0.ipynb"):
         path.mkdir()
     (published.root / "notebooks" / "beyond" / "aa9-ninth.ipynb").mkdir()
-    problems = [line.partition(":")[::2] for line in found(published)]
-    assert [name for name, _ in problems] == [
+    names = [line.partition(":")[0] for line in problems(published)]
+    assert names == [
         "notebooks/beyond/aa9-ninth.ipynb", "book/runs/mine/aa2-second.json", *["book/runs/mine/aa0.ipynb"] * 2
     ]  # fmt: skip
 
 
-def test_a_run_whose_name_is_markup_is_told(published):
+def test_a_run_whose_name_is_markup_is_named(published):
     (published.runs / "mine").rename(published.runs / "<img src=x onerror=alert(1)>")
     edited = published.runs / "<img src=x onerror=alert(1)>" / "aa1-first.json"
     result = json.loads(edited.read_text()) | {"run": edited.parent.name}
     result.pop("sha256")
-    edited.write_text(json.dumps({**result, "sha256": runs.sha256(result)}))
-    assert "is not a plain folder name" in found(published)[0]
+    edited.write_text(json.dumps({**result, "sha256": digests.of_json(result)}))
+    assert "is not a plain folder name" in problems(published)[0]
 
 
 def test_value_that_json_cannot_hold(published):
     path = published.runs / "mine" / "aa1-first.json"
     path.write_text(path.read_text().replace('"value": 2.0', '"value": NaN'))
-    assert "not a readable result" in found(published)[0]
+    assert "not a readable result" in problems(published)[0]
 
 
 def test_result_without_a_field(published):
     edit_result(published, lambda result: result["values"][0].pop("value"))
-    (line,) = found(published)
+    (line,) = problems(published)
     assert "not a readable result (KeyError: 'value')" in line
 
 
 def test_result_in_another_place(published):
     (published.runs / "mine").rename(published.runs / "yours")
-    assert found(published) == ["book/runs/yours/aa1-first.json: is the result of mine/aa1-first; move it back to its place"]
+    assert problems(published) == ["book/runs/yours/aa1-first.json: is the result of mine/aa1-first; move it back to its place"]
 
 
 def test_notebook_and_result_belong_together(published):
     notebook = published.runs / "mine" / "aa1-first.ipynb"
     notebook.write_text(notebook.read_text() + "\n")
-    assert "aa1-first.ipynb beside it is not the one it was written with" in found(published)[0]
+    assert "aa1-first.ipynb beside it is not the one it was written with" in problems(published)[0]
     notebook.rename(notebook.with_name("aa2-second.ipynb"))
-    assert [line.split(";")[0] for line in found(published)] == [
+    assert [line.split(";")[0] for line in problems(published)] == [
         "book/runs/mine/aa1-first.json: aa1-first.ipynb is missing beside it",
         "book/runs/mine/aa2-second.ipynb: its result aa2-second.json is missing beside it",
     ]
@@ -151,8 +152,8 @@ def test_result_of_no_claim(published):
     result = json.loads(path.read_text())
     result.update(id="aa1-frist")
     result.pop("sha256")
-    path.write_text(json.dumps({**result, "sha256": runs.sha256(result)}))
-    assert found(published) == ["book/runs/mine/aa1-frist.json: unknown claim 'aa1-frist'; did you mean 'aa1-first'?"]
+    path.write_text(json.dumps({**result, "sha256": digests.of_json(result)}))
+    assert problems(published) == ["book/runs/mine/aa1-frist.json: unknown claim 'aa1-frist'; did you mean 'aa1-first'?"]
 
 
 @pytest.mark.parametrize(
@@ -175,28 +176,31 @@ def test_absolute_path(published, text, absolute):
             notebook.cells[2].outputs[0].text = text
         nbformat.write(notebook, path)
         line = "book/runs/mine/aa1-first.ipynb: contains an absolute path of the machine it ran on"
-        assert (line in found(published)) is absolute
+        assert (line in problems(published)) is absolute
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda claim: claim["parameters"].update(n=3), "parameter n is 2, and 3 in notebooks/claims.yml"),
-        (lambda claim: claim["parameters"].update(k=1), "parameter k is 'nothing', and 1 in notebooks/claims.yml"),
-        (lambda claim: claim["parameters"].pop("seed"), "parameter seed is 0, and 'nothing' in notebooks/claims.yml"),
-        (lambda claim: claim["profiles"]["large"].update(n="five"), "profile 'large': parameter n='five': expected int"),
+        ({"n": "five"}, "parameter n='five': expected int"),
+        ({"modles": []}, "unknown parameter 'modles'; did you mean 'models'?"),
     ],
 )
-def test_registry_and_parameters_cell(project, change, problem):
-    edit_registry(project.root, lambda data: change(data["claims"]["aa1-first"]))
-    (line,) = found(project)
-    assert problem in line and "aa1-first" in line
+def test_profile_and_parameters_cell(project, change, problem):
+    edit_profiles(project.root, lambda profiles: profiles["aa1-first"]["large"].update(change))
+    (line,) = problems(project)
+    assert line.startswith("notebooks/profiles.yml: aa1-first: large: ") and problem in line
+
+
+def test_labels_and_parameters_cell(project):
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(labels=["datasets"]))
+    assert problems(project) == ["notebooks/claims/beyond.yml: aa1-first: labels: unknown parameter 'datasets'"]
 
 
 def test_table_of_contents(project):
     path = project.root / "_toc.yml"
     path.write_text(path.read_text().replace("aa2-second", "aa9-none"))
-    assert found(project) == [
+    assert problems(project) == [
         "_toc.yml: no line for notebooks/beyond/aa2-second.ipynb",
         "_toc.yml: notebooks/beyond/aa9-none is not the notebook of any claim",
     ]
@@ -205,9 +209,9 @@ def test_table_of_contents(project):
 def test_missing_and_unknown_notebooks(project):
     project.source("aa1-first").rename(project.root / "elsewhere")
     write_notebook(project.root / "notebooks" / "beyond" / "aa4-extra.ipynb", "aa4-extra")
-    assert found(project) == [
-        "notebooks/beyond/aa1-first.ipynb: missing, although notebooks/claims.yml names it",
-        "notebooks/beyond/aa4-extra.ipynb: no claim of notebooks/claims.yml names this notebook",
+    assert problems(project) == [
+        "notebooks/beyond/aa1-first.ipynb: missing, although notebooks/claims/beyond.yml has its claim",
+        "notebooks/beyond/aa4-extra.ipynb: no claim of notebooks/claims has this notebook",
     ]
 
 
@@ -215,15 +219,15 @@ def test_missing_and_unknown_notebooks(project):
 
 
 def old(project, revisions=None):
-    return list(check.outdated(runs.Project(project.root), revisions))
+    return list(check.outdated(Project(project.root), revisions))
 
 
 def edit_provenance(project, **changes):
     """Keys that are None are taken away."""
 
     def change(result):
-        made = {**result["provenance"], **changes}
-        result["provenance"] = {key: value for key, value in made.items() if value is not None}
+        origin = {**result["provenance"], **changes}
+        result["provenance"] = {key: value for key, value in origin.items() if value is not None}
 
     edit_result(project, change)
 
@@ -241,24 +245,25 @@ def test_todays_result_is_not_old(published):
         lambda claim: claim["criterion"]["tests"][0].update(margin=0.5),
         lambda claim: claim["criterion"].update(quantifier="any"),
         lambda claim: claim["criterion"].update(needs=[{"value": "score", "op": ">", "margin": 0}]),
-        lambda claim: claim["profiles"].update(mine={"n": 3}),
     ],
 )
-def test_result_of_another_criterion_or_profile(published, change):
+def test_result_of_another_criterion(published, change):
     edit_registry(published.root, lambda data: change(data["claims"]["aa1-first"]))
     assert old(published) == [STALE]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda claim: claim["criterion"].update(why="since two is enough"),
-        lambda claim: claim.update(title="Another", statement="Other words.", headline="three"),
-        lambda claim: claim["profiles"].update(mine={}, small={"n": 1}),
-    ],
-)
-def test_prose_and_other_profiles_make_nothing_stale(published, change):
-    edit_registry(published.root, lambda data: change(data["claims"]["aa1-first"]))
+def test_result_of_another_profile(published):
+    edit_profiles(published.root, lambda profiles: profiles["aa1-first"].update(mine={"n": 3}))
+    assert old(published) == [STALE]
+
+
+def test_prose_and_other_profiles_make_nothing_stale(published):
+    def words(data):
+        data["claims"]["aa1-first"].update(title="Another", statement="Other words.", headline="three")
+        data["claims"]["aa1-first"]["criterion"].update(why="since two is enough")
+
+    edit_registry(published.root, words)
+    edit_profiles(published.root, lambda profiles: profiles["aa1-first"].update(mine={}, small={"n": 1}))
     assert old(published) == []
 
 
@@ -299,7 +304,7 @@ def test_result_at_an_unknown_revision(published):
         assert old(published) == []
     shallow = published.root.parent / "shallow"
     git("clone", "-q", "--depth", "1", published.root.as_uri(), str(shallow))
-    assert check.history(runs.Project(shallow)) is None
+    assert check.history(Project(shallow)) is None
 
 
 def test_the_controls_are_not_published(published):
@@ -310,19 +315,19 @@ def test_the_controls_are_not_published(published):
 
 def test_numbers_beside_a_notebook(project):
     runs.store_outputs(project, ["aa1-first"], report=lambda outcome: None)
-    assert found(project) == []
+    assert problems(project) == []
     beside = numbers.beside(project.source("aa1-first"))
     stored = numbers.read(beside)
     beside.write_text(numbers.text({**stored, "spread": {"values/control-clean/score/value": 0.1}}))
-    assert found(project) == []
+    assert problems(project) == []
     stored["values"]["control-clean"]["score"]["value"] = 3
     beside.write_text(numbers.text(stored))
-    assert found(project) == [
+    assert problems(project) == [
         "notebooks/beyond/aa1-first.ipynb: aa1-first.numbers.json holds other numbers; "
         "run `python -m helpers baselines aa1-first`"
     ]
     beside.rename(beside.with_name("aa9-none.numbers.json"))
-    assert found(project) == [
+    assert problems(project) == [
         "notebooks/beyond/aa1-first.ipynb: aa1-first.numbers.json is missing beside the notebook; "
         "store them with `python -m helpers baselines aa1-first`",
         "notebooks/beyond/aa9-none.numbers.json: there is no notebook beside it",
@@ -347,7 +352,7 @@ def test_a_reader_finds_no_notebook_beside_the_numbers_of_another(project):
     with ThreadPoolExecutor(1) as pool:
         writer, read = pool.submit(store), 0
         while not writer.done():
-            assert check._numbers(path, claim) == []
+            assert check._stored_numbers(path, claim) == []
             read += 1
     assert writer.result() is None and read > 3
 
@@ -359,7 +364,7 @@ def test_a_notebook_that_is_being_published_is_waited_for(published):
     result.unlink()
     with ThreadPoolExecutor(1) as pool:
         with locked(result.parent):
-            reader = pool.submit(found, published)
+            reader = pool.submit(problems, published)
             with pytest.raises(TimeoutError):
                 reader.result(timeout=1)
             result.write_text(text)
@@ -370,8 +375,8 @@ def test_a_notebook_that_is_being_published_is_waited_for(published):
 def test_broken_contents_are_one_sentence(project, text):
     (project.root / "_toc.yml").write_bytes(text)
     with pytest.raises(ValueError, match="^_toc.yml: not readable as YAML .*; restore it$"):
-        found(project)
+        problems(project)
 
 
 def test_this_project_agrees():
-    assert list(check.problems(runs.Project())) == []
+    assert list(check.problems(Project())) == []

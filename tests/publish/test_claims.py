@@ -1,32 +1,21 @@
-"""The registry says what the papers say, and a criterion judges as written."""
+"""A criterion judges as written, and a result says what it rests on."""
 
 import json
-import time
 from collections import namedtuple
 from dataclasses import asdict
 
 import numpy as np
 import pytest
-import yaml
 
-from helpers.images import check_name as check_data_name
 from helpers.measures.stats import over_images
-from helpers.models import trained as scratch
 from helpers.publish import Value, load_registry
-from helpers.publish.criteria import VERDICTS, Criterion, Test
-from helpers.publish.registry import MIME, REGISTRY, Claim, Paper, Result, rejudge, unlisted
+from helpers.publish.claims import MIME, Claim, Paper, Result
+from helpers.publish.criteria import Criterion, Test
+from helpers.publish.results import rejudge
 
 Estimate = namedtuple("Estimate", "value low high n")
-PAPER = Paper("beyond", "Beyond the papers", "us", None, None, None, "beyond", {}, [])
+PAPER = Paper("beyond", "Beyond the papers", "us", None, None, None, {}, [])
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
-IDS = """
-nr1-artifacts nr2-model-size nr3-redundancy nr4-local nr4-global nr5-registers nr6-qkv-maps nr7-block-maps
-so1-norm-distribution so2-layer-norms so3-neighbour-similarity so4-linear-probes so5-register-ablation so6-multi-register
-so7-patch-drop so8-attention-entropy
-tt1-register-neurons tt2-removal-accuracy tt3-attention-patterns tt4-domains
-de1-attention-mass de2-image-dependence de3-cka de4-one-shot de5-attribution de6-skip de7-cls-convergence
-xx1-controls xx2-corner-outliers xx3-from-scratch xx4-threshold-sensitivity
-""".split()
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +26,8 @@ def registry():
 def claim_with(**criterion) -> Claim:
     """A claim with the given criterion and nothing else of interest."""
     tests = {key: tuple(Test(*test) for test in criterion.pop(key, ())) for key in ("tests", "applies", "needs")}
-    made = Criterion(criterion.pop("quantifier", "all"), **tests)
-    return Claim("xx9-test", "beyond", "t", "s", "w", "m", "h", [], made, {}, {}, {}, None, PAPER, "a test")
+    judged_by = Criterion(criterion.pop("quantifier", "all"), **tests)
+    return Claim("xx9-test", "beyond", "t", "s", "w", "m", "h", [], judged_by, {}, {}, PAPER, "a test")
 
 
 def value(name, model="a", at=None, low=None, high=None):
@@ -195,7 +184,7 @@ def test_reason_quotes_three_models_and_counts_the_rest():
         assert reason.startswith(f"{len(models)} refuted: x = 0") and reason.endswith(more)
 
 
-def test_a_criterion_is_told_in_words():
+def test_a_criterion_in_words():
     def words(**criterion):
         return str(claim_with(tests=[("x", ">=", 0.5), ("y", "<", 2, "b")], **criterion).criterion)
 
@@ -304,7 +293,7 @@ def tables(markdown: str) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("id", load_registry().claims)
 def test_cards_and_results_are_whole_markdown_tables(registry, id):
     claim = registry[id]
     card = claim._repr_markdown_()
@@ -326,275 +315,3 @@ def test_paper_stands_above_ours_for_the_same_model(registry):
     assert "80 [79, 81]" in lines[first]
     assert any("paper, Table 3 | DINOv2-G" in line and "81.56 %" in line for line in lines[2:first])
     assert not any("DeiT3-M" in line for line in lines[:first])
-
-
-# --- the registry ----------------------------------------------------------------------------------------------------
-
-
-def test_every_claim_is_there(registry):
-    assert sorted(registry.claims) == sorted(IDS)
-    assert set(registry.papers) == {"need-registers", "sorts", "test-time-registers", "decoupling", "beyond"}
-    for claim in registry.claims.values():
-        assert claim.reported or claim.paper == "beyond", claim.id
-        assert set(claim.expected) == set(CONTROLS) and set(claim.expected.values()) <= set(VERDICTS)
-    with pytest.raises(ValueError, match="unknown claim 'nr3-redundency'; did you mean 'nr3-redundancy'?"):
-        registry["nr3-redundency"]
-
-
-# Typed by hand from the papers.
-PRINTED = [
-    ("nr4-local", "Table 1", "OpenCLIP-B", "top1_outlier", 8.19),
-    ("nr4-local", "Table 1", "DINOv2-G", "distance_normal", 0.67),
-    ("nr4-local", "Table 2", "DeiT3-M", "error_outlier", 1505.68),
-    ("nr4-global", "Table 3", "OpenCLIP-B", "accuracy_outlier", 69.48),
-    ("nr5-registers", "Table 4", "DINOv2-G", "top1", 86.90),
-    ("nr5-registers", "Table 5", "DINOv2-B reg", "top1_mean_registers", 83.44),
-    ("so1-norm-distribution", "Table 2", "OpenCLIP", "norm_range_corrupted", [11.3, 12.8]),
-    ("so2-layer-norms", "Table 3", "DeiT-III", "late", [72, 90]),
-    ("so2-layer-norms", "Section 7.2.3", "DeiT-III", "late", 92),
-    ("so3-neighbour-similarity", "Table 4", "OpenCLIP", "similarity_middle", [0.49, 0.53]),
-    ("so4-linear-probes", "Table 5", "DeiT-III", "rgb_outlier", 0.0122),
-    ("so5-register-ablation", "Section 7.5", "DINOv2", "highest", [60, 70]),
-    ("so7-patch-drop", "Figure 23, drop 0.10", "DeiT-III", "entropy_change_register", 20.0575),
-    ("so7-patch-drop", "Figure 26, drop 0.30", "DINOv2", "norm_change", -1.893),
-    ("so7-patch-drop", "Figure 29, drop 0.10", "OpenCLIP", "accuracy", 0.0547),
-    ("tt2-removal-accuracy", "Table 1, Pacemaker", "DINOv2", "accuracy_change", -1.33),
-    ("tt2-removal-accuracy", "Section 4.2.1, Pacemaker", "DINOv2", "accuracy_change", -0.5),
-    ("tt2-removal-accuracy", "Table 2, APTOS", "CLIP", "accuracy_moved", 0.8197),
-    ("tt3-attention-patterns", "Figure 5", "DINOv2", "register_norm", 712.13),
-    ("de2-image-dependence", "Section 3.2", "DINOv2-G reg", "cosine_before", 0.9989),
-    ("de5-attribution", "Section 3.4, Figure 4", "DINOv2-G reg", "patch_cosine", -0.0092),
-]
-
-
-@pytest.mark.parametrize(("id", "where", "model", "name", "printed"), PRINTED)
-def test_reported_as_printed(registry, id, where, model, name, printed):
-    rows = [r for r in registry[id].reported if (r["where"], r["model"], r["name"]) == (where, model, name)]
-    assert [r.get("value", r.get("range")) for r in rows] == [printed]
-
-
-@pytest.mark.parametrize(
-    ("id", "where", "numbers"),
-    [
-        ("nr4-local", "Table 1", 16), ("nr4-local", "Table 2", 8), ("nr4-global", "Table 3", 12), ("nr5-registers", "Table 4", 8),
-        ("nr5-registers", "Table 5", 12), ("so1-norm-distribution", "Table 2", 7), ("so4-linear-probes", "Table 5", 10),
-        ("so7-patch-drop", "Figure 23", 18), ("so7-patch-drop", "Figure 26", 6), ("so7-patch-drop", "Figure 29", 6),
-        ("tt2-removal-accuracy", "Table 1", 9), ("tt2-removal-accuracy", "Table 2", 9),
-    ],
-)  # fmt: skip
-def test_tables_are_complete(registry, id, where, numbers):
-    assert sum(r["where"].startswith(where) and "text" not in r for r in registry[id].reported) == numbers
-
-
-def test_model_names_exist(registry):
-    import open_clip
-    import timm
-
-    known = {*CONTROLS, *scratch.names(), *timm.list_pretrained()}
-    known |= {f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()}
-    names = {model for paper in registry.papers.values() for model in paper.models.values()}
-    for claim in registry.claims.values():
-        names |= {model for parameters in (claim.parameters, *claim.profiles.values()) for model in parameters.get("models", ())}
-        criterion = claim.criterion
-        names |= {test.model for test in (*criterion.applies, *criterion.tests, *criterion.needs) if test.model}
-    assert not names - known
-
-
-def test_profiles_of_notebooks(registry):
-    for claim in registry.claims.values():
-        if claim.notebook and claim.paper != "beyond":
-            assert {"vit-tiny", "paper"} <= set(claim.profiles) and claim.profiles["paper"]["seed"] == 42, claim.id
-        for changed in ({}, *claim.profiles.values()):
-            check_data_name((claim.parameters | changed)["dataset"])
-
-
-def test_papers_stand_in_the_bibliography(registry):
-    bibliography = (REGISTRY.parents[1] / "book" / "references.bib").read_text(encoding="utf-8")
-    for paper in registry.papers.values():
-        assert paper.bib is None or f"{{{paper.bib}," in bibliography, paper.id
-
-
-# --- broken registries -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def source():
-    """The registry as data, one claim in it."""
-    data = yaml.safe_load(REGISTRY.read_text(encoding="utf-8"))
-    return data | {"claims": {"nr3-redundancy": data["claims"]["nr3-redundancy"]}}
-
-
-def put(*path_and_value):
-    """A change of one place in the entry; None removes it."""
-    *path, last, new = path_and_value
-
-    def change(claim):
-        for key in path:
-            claim = claim[key]
-        if new is None:
-            del claim[last]
-        else:
-            claim[last] = new
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "field", "wrong"),
-    [
-        (put("titel", "x"), "", "'titel' was unexpected"),
-        (put("statement", None), "", "'statement' is a required property"),
-        (put("measure", ""), "measure", "non-empty"),
-        (put("paper", "darcet"), "paper", "unknown paper 'darcet'"),
-        (put("criterion", "tests", 0, "op", "~"), "criterion.tests.0.op", "'~' is not one of"),
-        (put("criterion", "tests", 0, "margin", "3e8"), "criterion.tests.0.margin", "'3e8' is not of type 'number'"),
-        (put("criterion", "tests", []), "criterion.tests", "non-empty"),
-        (put("criterion", "quantifier", "most"), "criterion.quantifier", "'most' is not one of"),
-        (put("criterion", "applies", 0, "threshold", 1), "criterion.applies.0", "'threshold' was unexpected"),
-        (put("expected", "control-clean", None), "expected", "'control-clean' is a required property"),
-        (put("expected", "control-clean", "yes"), "expected.control-clean", "'yes' is not one of"),
-        (put("reported", 0, "value", None), "reported.0", "exactly one of value, range and text"),
-        (put("reported", 0, "text", "both"), "reported.0", "exactly one of value, range and text"),
-        (put("reported", 0, "unit", None), "reported.0", "'unit' is a required property"),
-        (put("profiles", "vit-tiny", "modles", []), "profiles.vit-tiny", "unknown parameter 'modles'"),
-        (put("notebook", "notebooks/nr3.ipynb"), "notebook", "should be 'notebooks/need_registers/nr3-redundancy.ipynb'"),
-        (put("waiting", "for rain"), "waiting", "only then"),
-        (put("notebook", 3), "notebook", "3 is not of type"),
-        (put("labels", ["datasets"]), "labels", "unknown parameter 'datasets'"),
-        (put("expected", "control-claen", "supported"), "expected", "'control-claen' was unexpected"),
-        (put("criterion", "tests", 0, "model", "control-claen"), "criterion.tests.0.model", "did you mean 'control-clean'?"),
-        (put("criterion", "applies", 0, "margin", float("nan")), "criterion.applies.0.margin", "is nan; give a finite number"),
-        (put("criterion", "tests", 0, "margin", float("inf")), "criterion.tests.0.margin", "is inf; give a finite number"),
-        (put("reported", 0, "value", float("nan")), "reported.0.value", "is nan; give a finite number"),
-        (put("parameters", "n", float("nan")), "parameters.n", "is nan; give a finite number"),
-        (
-            put("criterion", "tests", [{"value": "x", "op": ">", "margin": 1}, {"value": "x", "op": "<=", "margin": 1}]),
-            "criterion.tests",
-            "x > 1 and x <= 1 cannot both hold",
-        ),
-        (
-            put(
-                "criterion",
-                "tests",
-                [{"value": "x", "op": ">=", "margin": 2}, {"value": "x", "op": "<", "margin": 1, "model": "a"}],
-            ),
-            "criterion.tests",
-            "x >= 2 and x < 1 on a cannot both hold",
-        ),
-    ],
-)
-def test_errors_name_entry_and_field(tmp_path, source, change, field, wrong):
-    data = json.loads(json.dumps(source))
-    change(data["claims"]["nr3-redundancy"])
-    path = tmp_path / "claims.yml"
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
-    with pytest.raises(ValueError) as error:
-        load_registry(path)
-    (line,) = str(error.value).splitlines()
-    assert line.startswith(f"claims.yml: nr3-redundancy: {field}") and wrong in line
-
-
-def test_tests_that_can_hold_together_are_no_contradiction(tmp_path, source):
-    data = json.loads(json.dumps(source))
-    ops = [(">=", 1, None), ("<=", 1, None), ("<", 0, "a"), (">", 3, "b")]
-    tests = [{"value": "x", "op": op, "margin": margin} | ({"model": model} if model else {}) for op, margin, model in ops]
-    path = tmp_path / "claims.yml"
-    for some in (tests[:2], tests[2:]):
-        data["claims"]["nr3-redundancy"]["criterion"]["tests"] = some
-        path.write_text(yaml.safe_dump(data), encoding="utf-8")
-        assert load_registry(path)
-
-
-def test_every_error_gets_a_line(tmp_path, source):
-    data = json.loads(json.dumps(source))
-    data["claims"]["nr3-redundancy"] |= {"titel": "x", "measure": ""}
-    data["claims"]["NR"] = json.loads(json.dumps(data["claims"]["nr3-redundancy"]))  # YAML would write an alias
-    path = tmp_path / "claims.yml"
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
-    with pytest.raises(ValueError) as error:
-        load_registry(path)
-    assert len(str(error.value).splitlines()) == 5 and "'NR' does not match" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("claims:\n  nr1-a: {title: x}\n  nr1-a: {title: y}\n", "claims.yml: nr1-a: given twice"),
-        ("claims:\n  nr1-a: {title: x, title: y}\n", "claims.yml: nr1-a: title: given twice"),
-        ("claims: [", "claims.yml: not readable as YAML"),
-        ("", "claims.yml: None is not of type 'object'"),
-        ("claims: &a [*a]", "claims.yml: line 1: *a stands inside what it stands for; write it out"),
-        ("claims:\n  nr1-a: &a {title: *a}\n", "claims.yml: line 2: *a stands inside what it stands for"),
-        ("claims: " + "[" * 3000 + "]" * 3000, "claims.yml: line 1: more than 20 levels inside each other; write fewer"),
-        ("claims: " + "[" * 3000, "claims.yml: line 1: more than 20 levels"),
-        (
-            "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]\n" for i in range(8)),
-            "claims.yml: line 6: more than 100,000 entries, with what aliases stand for; write fewer",
-        ),
-        (
-            "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in range(30)),
-            "claims.yml: line 18: more than 20 levels inside each other",
-        ),
-        ("claims:\n  ? [a, b]\n  : 1\n", "claims.yml: not readable as YAML: while constructing a mapping"),
-        ("claims: !!float\n", "claims.yml: not readable as YAML: string index out of range"),
-        ("claims: !!bool maybe\n", "claims.yml: not readable as YAML: 'maybe'"),
-        ("claims: !!timestamp soon\n", "claims.yml: not readable as YAML: 'NoneType' object has no attribute"),
-        ("claims: 2026-99-99\n", "claims.yml: not readable as YAML: month must be in 1..12"),
-        (f"claims: {'9' * 5000}\n", "claims.yml: not readable as YAML: Exceeds the limit"),
-        ("claims:\n  12: {}\n", "claims.yml: claims: has a key of type int; put it in quotes, since keys are texts"),
-        ("claims: {2026-01-01: {}}\n", "claims.yml: claims: has a key of type date; put it in quotes"),
-        ("claims: {a: 2026-01-01}\n", "claims.yml: a: is of type date; put it in quotes if it is a text"),
-        ("claims: !!set {a}\n", "claims.yml: claims: is of type set; put it in quotes"),
-        (f"claims: {{a: 1{'0' * 400}}}\n", "claims.yml: a: is too large; give a finite number"),
-        (f"claims:\n  ? 0x{'f' * 5000}\n  : 1\n", "claims.yml: claims: has a key of type int; put it in quotes"),
-        (f"claims: {{a: 0x{'f' * 5000}}}\n", "claims.yml: a: is too large; give a finite number"),
-        ('claims: {"a\\nb": {c: .nan}}\n', "claims.yml: a b: c: is nan; give a finite number"),
-        (b"claims: \xff\xfe", "claims.yml: not UTF-8 (byte 8); save it as UTF-8"),
-    ],
-)
-def test_repeated_keys_and_unreadable_files(tmp_path, text, wrong):
-    path = tmp_path / "claims.yml"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    started = time.monotonic()
-    with pytest.raises(ValueError) as error:
-        load_registry(path)
-    assert wrong in "\n".join(line for line in str(error.value).splitlines() if "papers" not in line)
-    assert time.monotonic() - started < 2
-
-
-def test_an_identifier_ends_where_it_ends(tmp_path, source):
-    data = {"papers": source["papers"], "claims": {"nr3-redundancy\n": source["claims"]["nr3-redundancy"]}}
-    path = tmp_path / "claims.yml"
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"'nr3-redundancy\\n' does not match"):
-        load_registry(path)
-
-
-def test_no_registry(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no registry at"):
-        load_registry(tmp_path / "claims.yml")
-
-
-LISTS = "result = claim.judge(values, sources=[*(c.source for c in captured.values()), {}])"
-SETS = "images, sets = load_images(a), []\nx, y = load_train_test(b, c)\ntold = [z.describe() for z in sets]\n"
-
-
-@pytest.mark.parametrize(
-    "code, missing",
-    [
-        ("images = load_images(dataset, n, seed)", []),
-        ("images = load_images(dataset, n, seed)\nlearn = load_images(other, n, seed + 1)", ["load_images(other, n, seed + 1)"]),
-        ("images = load_images(dataset, n, seed)\nlearn = load_images(dataset, n, 5)", ["load_images(dataset, n, 5)"]),
-        ("train, images = load_train_test(a, b, n, n)", ["load_train_test(a, b, n, n)"]),
-        ("train, images = load_train_test(a, b, n, n)\ntold = train.describe()", []),
-        ("images = load_images(a)\nif more:\n    images = images + load_images(more)", []),
-        ("images, shown = load_images(a), load_images(examples, 1)", []),
-        ("images = load_images(a)\nlarge = capture(model, load_images(a, 5))", []),
-        ("images = load_images(a)\nlarge = capture(model, load_images(b, 5))", ["load_images(b, 5)"]),
-        (SETS + "sets += [x, y]", []),
-        (SETS + "sets += [y]", ["load_train_test(b, c)"]),
-        ("chosen = load_images(a)\nimages = chosen.select(range(5))", []),
-    ],
-)
-def test_images_that_the_sources_do_not_tell_of(code, missing):
-    assert unlisted(code + "\n" + LISTS.format("images.describe()")) == missing

@@ -2,7 +2,8 @@ import nbformat
 import pytest
 
 from helpers.publish import digests
-from helpers.publish.runs import Project, inputs
+from helpers.publish.project import Project
+from helpers.publish.provenance import inputs_digest
 
 SAMPLE = """
 @decorated
@@ -132,6 +133,6 @@ def test_what_this_project_reaches():
             f"helpers.{name}" for name in ("capture.engine", "models.backbone", "publish.criteria", "models.load", "images.sets")
         }
         everything |= reached.keys()
-        assert len(inputs(project, id, {})) == 64
+        assert len(inputs_digest(project, id, {})) == 64
     house = ("helpers.publish", "helpers.figures", "helpers.bench", "helpers.training", "helpers.cluster", "helpers.__main__")
     assert not [name for name in everything - {digests.JUDGE} if name.startswith(house)]

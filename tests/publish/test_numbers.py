@@ -9,9 +9,10 @@ import pytest
 
 from helpers.condensed import FIGURE, condensed, figure_text
 from helpers.publish import load_registry, numbers
+from helpers.publish.claims import MIME
+from helpers.publish.criteria import Value
 from helpers.publish.numbers import compare
-from helpers.publish.registry import MIME, Value
-from helpers.publish.runs import Project
+from helpers.publish.project import Project
 
 PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))
 every_file = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name.removesuffix(numbers.SUFFIX))

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from helpers.__main__ import main
-from helpers.publish import Value, load_registry, numbers, pages, portable, runs
+from helpers.publish import Value, load_registry, numbers, pages, portable, provenance, runs
 from helpers.publish.portable import TESTS, Setting
-from helpers.publish.runs import Project
+from helpers.publish.project import Project
 
 HERE = portable.MACHINES[0]
 
@@ -27,11 +27,13 @@ def edit(project, id, change):
 def test_the_same_numbers_have_no_deviation(stored):
     lines = []
     ids = stored.with_notebook()
-    found = portable.measure(stored, [(HERE, ids), (Setting("three", parameters={"n": 3}, other_images=True), ids)], lines.append)
-    assert found["wrong"] == []
-    assert {id: of["this machine"]["ratio"] for id, of in found["deviations"].items()} == dict.fromkeys(ids, 0)
+    findings = portable.survey(
+        stored, [(HERE, ids), (Setting("three", parameters={"n": 3}, other_images=True), ids)], lines.append
+    )
+    assert findings["wrong"] == []
+    assert {id: of["this machine"]["ratio"] for id, of in findings["deviations"].items()} == dict.fromkeys(ids, 0)
     assert [line.partition(":")[0] for line in lines] == ["this machine", "three"]
-    control = found["verdicts"]["aa1-first"]["control-clean"]
+    control = findings["verdicts"]["aa1-first"]["control-clean"]
     # The score is n, the margin 1: a value without an interval counts in units of the larger of the two.
     assert control == {"expected": "supported", "runs": 2, "changed": [], "nearest": 0.5, "setting": "this machine"}
 
@@ -41,37 +43,37 @@ def test_a_moved_number_and_a_changed_verdict_are_wrong(stored):
         data["values"]["control-clean"]["score"]["value"] = 2.02
 
     edit(stored, "aa2-second", change)
-    found = portable.measure(stored, [(HERE, stored.with_notebook())], lambda _: None)
-    assert len(found["wrong"]) == 1 and "aa2-second" in found["wrong"][0] and "score" in found["wrong"][0]
-    assert found["deviations"]["aa2-second"]["this machine"]["ratio"] == pytest.approx(0.02 / 0.00202, rel=0.01)
+    findings = portable.survey(stored, [(HERE, stored.with_notebook())], lambda _: None)
+    assert len(findings["wrong"]) == 1 and "aa2-second" in findings["wrong"][0] and "score" in findings["wrong"][0]
+    assert findings["deviations"]["aa2-second"]["this machine"]["ratio"] == pytest.approx(0.02 / 0.00202, rel=0.01)
     low = Setting("one", parameters={"n": 1}, other_images=True)
-    found = portable.measure(stored, [(low, ["aa1-first"])], lambda _: None)
-    assert found["wrong"] == ["one: aa1-first: control-clean is refuted, expected supported"]
-    assert found["verdicts"]["aa1-first"]["control-clean"]["changed"] == ["one"]
-    assert "1 of 1 verdicts" in portable.largest(found)
+    findings = portable.survey(stored, [(low, ["aa1-first"])], lambda _: None)
+    assert findings["wrong"] == ["one: aa1-first: control-clean is refuted, expected supported"]
+    assert findings["verdicts"]["aa1-first"]["control-clean"]["changed"] == ["one"]
+    assert "1 of 1 verdicts" in portable.largest(findings)
 
 
 def test_renewed_spreads_count_at_once(stored):
     edit(stored, "aa2-second", lambda data: data["values"]["control-clean"]["score"].update(value=2.02))
-    found = portable.measure(stored, [(HERE, stored.with_notebook())], lambda _: None, renew=True)
+    findings = portable.survey(stored, [(HERE, stored.with_notebook())], lambda _: None, renew=True)
     path = "values/control-clean/score/value"
-    assert found["wrong"] == [] and found["spreads"] == {"aa1-first": {}, "aa2-second": {path: pytest.approx(0.02)}}
-    assert found["deviations"]["aa2-second"]["this machine"]["ratio"] == pytest.approx(1 / numbers.SPREADS)
+    assert findings["wrong"] == [] and findings["spreads"] == {"aa1-first": {}, "aa2-second": {path: pytest.approx(0.02)}}
+    assert findings["deviations"]["aa2-second"]["this machine"]["ratio"] == pytest.approx(1 / numbers.SPREADS)
 
 
 def test_a_notebook_that_fails_does_not_stop_the_others(stored):
     path = stored.source("aa1-first")
     path.write_text(path.read_text().replace("mode = 'measure'", "mode = 'fail'"))
-    found = portable.measure(stored, [(HERE, stored.with_notebook())], lambda _: None)
-    assert len(found["wrong"]) == 1 and "aa1-first: ValueError: the score of nothing is not defined" in found["wrong"][0]
-    assert list(found["deviations"]) == ["aa2-second"]
+    findings = portable.survey(stored, [(HERE, stored.with_notebook())], lambda _: None)
+    assert len(findings["wrong"]) == 1 and "aa1-first: ValueError: the score of nothing is not defined" in findings["wrong"][0]
+    assert list(findings["deviations"]) == ["aa2-second"]
 
 
 def test_what_the_machine_has_not_is_not_run(stored):
     lines = []
-    found = portable.measure(stored, [(Setting("odd", needs="no_such_flag"), ["aa1-first"])], lines.append)
+    findings = portable.survey(stored, [(Setting("odd", needs="no_such_flag"), ["aa1-first"])], lines.append)
     assert lines == ["odd: not run (this processor has no no_such_flag)"]
-    assert found["settings"] == [{"name": "odd", "claims": 1, "missing": "this processor has no no_such_flag"}]
+    assert findings["settings"] == [{"name": "odd", "claims": 1, "missing": "this processor has no no_such_flag"}]
     assert "core" in portable.missing(Setting("many", threads=10_000))
 
 
@@ -79,12 +81,12 @@ def test_the_command(stored, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(portable, "MACHINES", portable.MACHINES[-2:])
     monkeypatch.setattr(portable, "NOISE", portable.NOISE[:1])
     assert main(["portable", "aa1-first", "--quick", "--json", str(tmp_path / "found.json")], stored.root) == 0
-    told = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     settings = [*portable.MACHINES, *portable.NOISE]  # those of this test, of which none is left out
-    assert [line.partition(":")[0] for line in told[: len(settings)]] == [setting.name for setting in settings]
-    assert told[-1].startswith("0 of ") and "largest deviation" in told[-1]
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["wrong"] == [] and found["processor"]["torch"] and "git_revision" in found
+    assert [line.partition(":")[0] for line in printed[: len(settings)]] == [setting.name for setting in settings]
+    assert printed[-1].startswith("0 of ") and "largest deviation" in printed[-1]
+    findings = json.loads((tmp_path / "found.json").read_text())
+    assert findings["wrong"] == [] and findings["processor"]["torch"] and "git_revision" in findings
     assert main(["portable", "aa1-first", "--json", str(tmp_path / "nowhere" / "x.json")], stored.root) == 2
 
 
@@ -99,7 +101,7 @@ def test_the_plan_covers_what_is_asked():
     every = set(project.with_notebook())
     assert all(every <= set(ids) for setting, ids in whole if setting.noise is not None or setting.other_images)
     assert all(set(fitting) <= set(ids) for _, ids in (*quick, *whole))
-    values = {name: {s.environment.get(name) for s, _ in whole} - {None} for name in runs.ARITHMETIC}
+    values = {name: {s.environment.get(name) for s, _ in whole} - {None} for name in provenance.ARITHMETIC}
     assert values["ATEN_CPU_CAPABILITY"] == {"default", "avx2", "avx512"}
     assert values["ONEDNN_MAX_CPU_ISA"] == {"SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_AMX"}
     assert {"COMPATIBLE", "AVX2"} <= values["MKL_CBWR"] and values["OPENBLAS_CORETYPE"] == {"Nehalem", "Haswell", "SkylakeX"}
@@ -143,11 +145,11 @@ def test_spreads_are_measured_and_widen_the_tolerance(stored):
         return fresh
 
     noisy = [moved(2.0 + x) for x in (0.03, -0.03, 0.03, 0.0, 0.0)]
-    found = numbers.spreads(before, noisy)
-    assert found == {"values/control-clean/score/value": pytest.approx(0.03 * (3 / 5) ** 0.5, rel=0.02)}
-    portable.store_spreads(stored, {"spreads": {"aa1-first": found}})
+    spreads = numbers.spreads(before, noisy)
+    assert spreads == {"values/control-clean/score/value": pytest.approx(0.03 * (3 / 5) ** 0.5, rel=0.02)}
+    portable.store_spreads(stored, {"spreads": {"aa1-first": spreads}})
     after = numbers.read(path)
-    assert after == before | {"spread": found}
+    assert after == before | {"spread": spreads}
     assert numbers.compare(before, moved(2.03))[0].ratio > 1 > numbers.compare(after, moved(2.03))[0].ratio
     assert numbers.compare(after, moved(2.5))[0].ratio > 1
     portable.store_spreads(stored, {"spreads": {"aa1-first": {}}})
@@ -155,8 +157,10 @@ def test_spreads_are_measured_and_widen_the_tolerance(stored):
 
 
 def test_the_book_shows_what_was_found(stored):
-    found = portable.measure(stored, [(HERE, stored.with_notebook()), (Setting("odd", needs="no_such_flag"), [])], lambda _: None)
-    rows = pages.deviations(found).splitlines()
+    findings = portable.survey(
+        stored, [(HERE, stored.with_notebook()), (Setting("odd", needs="no_such_flag"), [])], lambda _: None
+    )
+    rows = pages.deviations(findings).splitlines()
     assert rows[2].startswith("| `aa1-first` | 0 |") and "*odd* was not run: this processor has no no_such_flag." in rows
-    assert "| `aa1-first` | control-clean | supported | 1 | 0 | 0.50 (this machine) |" in pages.verdict_distances(found)
+    assert "| `aa1-first` | control-clean | supported | 1 | 0 | 0.50 (this machine) |" in pages.verdict_distances(findings)
     assert pages.deviations({"settings": [], "deviations": {}, "spreads": {}}) == "Nothing has been measured here yet."

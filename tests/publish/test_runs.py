@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
-from conftest import PARAMETERS, edit_registry
+from conftest import PARAMETERS, edit_profiles, edit_registry
 
-from helpers.publish import digests, numbers, parameters, runs
-from helpers.publish.registry import bundle
+from helpers.publish import digests, numbers, parameters, provenance, results, runs
+from helpers.publish.project import Project
+from helpers.publish.provenance import ARITHMETIC, processor
+from helpers.publish.results import bundle, read_result
 
 
 def silent(outcome):
@@ -54,7 +56,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
     assert written(project) == [
         f"book/runs/controls/{id}{end}" for id in ("aa1-first", "aa2-second") for end in (".ipynb", ".json")
     ]
-    result = runs.read_result(project.runs / "controls" / "aa1-first.json")
+    result = read_result(project.runs / "controls" / "aa1-first.json")
     assert set(result) == {"id", "run", "verdict", "reason", "verdicts", "values", "not_run", "parameters", "provenance"}
     assert (result["id"], result["run"], result["verdict"]) == ("aa1-first", "controls", "supported")
     assert result["parameters"] == PARAMETERS
@@ -71,11 +73,11 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
             "step": None,
         }
     ]
-    provenance = result["provenance"]
-    assert provenance["sources"] == [{"name": "scenes"}] and provenance["seed"] == 0
-    assert provenance["energy_wh"] == pytest.approx(provenance["wall_s"] / 3.6 * provenance["energy_kw"], abs=0.002)
-    assert {"git_revision", "git_dirty", "packages", "python", "device", "threads", "started", "inputs"} <= provenance.keys()
-    assert provenance["processor"] == runs.processor()
+    origin = result["provenance"]
+    assert origin["sources"] == [{"name": "scenes"}] and origin["seed"] == 0
+    assert origin["energy_wh"] == pytest.approx(origin["wall_s"] / 3.6 * origin["energy_kw"], abs=0.002)
+    assert {"git_revision", "git_dirty", "packages", "python", "device", "threads", "started", "inputs"} <= origin.keys()
+    assert origin["processor"] == processor()
 
     text = (project.runs / "controls" / "aa1-first.ipynb").read_text()
     notebook = nbformat.reads(text, 4)
@@ -84,12 +86,12 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
     assert notebook.metadata.kernelspec == {"display_name": "Python 3", "language": "python", "name": "python3"}
     threads, here = notebook.cells[2].outputs[0].text.split()
     assert here == "here" and (project.root / "python").read_text() == sys.executable
-    assert int(threads) == provenance["threads"] == max(1, os.cpu_count() // 2)
+    assert int(threads) == origin["threads"] == max(1, os.cpu_count() // 2)
 
 
 def test_profile_and_command_line(project):
     run(project, name="large", overrides={"rate": "2", "mode": "measure"})
-    result = runs.read_result(project.runs / "large" / "aa1-first.json")
+    result = read_result(project.runs / "large" / "aa1-first.json")
     assert result["parameters"] == {**PARAMETERS, "n": 5, "rate": 2.0}
     assert result["values"][0]["value"] == 5
     notebook = nbformat.read(project.runs / "large" / "aa1-first.ipynb", 4)
@@ -101,7 +103,8 @@ def test_profile_and_command_line(project):
 
 def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path):
     monkeypatch.setattr(digests, "HELPERS", tmp_path)
-    judge, page = tmp_path / "criterion.py", tmp_path / "pages.py"
+    judge, page = tmp_path / "publish" / "criteria.py", tmp_path / "publish" / "pages.py"
+    judge.parent.mkdir()
     judge.write_text("one = 1\n")
     page.write_text("")
     monkeypatch.setattr(runs, "execute", execute := Counted(runs.execute))
@@ -117,12 +120,12 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
     # What decides no number: prose, titles, why, other profiles, comments, and modules that the notebook does not reach.
     edit_source(project, "aa1-first", "# A claim", "# The same claim in other words")
     edit_source(project, "aa1-first", "time.sleep(600)", "time.sleep( 600 )  # for a test")
-    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["profiles"].update(small={"n": 1}))
+    edit_profiles(project.root, lambda profiles: profiles["aa1-first"].update(small={"n": 1}))
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"].update(why="Two is enough."))
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(title="More than one"))
     judge.write_text('"""Judges."""\n\none = 1  # and only\n')
     page.write_text("two = 2")
-    project = runs.Project(project.root)
+    project = Project(project.root)
     assert status() == ("kept", 0)
 
     judge.write_text("one = 2\n")
@@ -130,7 +133,7 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
     edit_source(project, "aa1-first", "time.sleep( 600 )", "time.sleep(601)")
     assert status() == ("supported", 1)
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
-    project = runs.Project(project.root)
+    project = Project(project.root)
     assert status() == ("refuted", 1)
     path.write_text(path.read_text().replace('"refuted"', '"supported"'))
     assert status() == ("refuted", 1)
@@ -142,8 +145,8 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch, tmp_path)
 
 def test_whole_run(project):
     """A profile's claims, with its parameters, and those that have a result in the run, with the parameters of that."""
-    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(profiles={}))
-    project = runs.Project(project.root)
+    edit_profiles(project.root, lambda profiles: profiles.pop("aa2-second"))
+    project = Project(project.root)
     assert runs.whole(project, "large") == ["aa1-first"] and runs.whole(project, "controls") == ["aa1-first", "aa2-second"]
     run(project, ["aa2-second"], "large", overrides={"n": "3"})
     ids = runs.whole(project, "large")
@@ -155,16 +158,14 @@ def test_whole_run(project):
     assert again() == {"aa1-first": "supported", "aa2-second": "kept"}
     edit_source(project, "aa2-second", "time.sleep(600)", "time.sleep(601)")
     assert again() == {"aa1-first": "kept", "aa2-second": "supported"}
-    results = {id: runs.read_result(project.runs / "large" / f"{id}.json") for id in ids}
+    results = {id: read_result(project.runs / "large" / f"{id}.json") for id in ids}
     assert {id: result["parameters"]["n"] for id, result in results.items()} == {"aa1-first": 5, "aa2-second": 3}
     assert runs.resolve(project, "aa2-second", "large") == PARAMETERS  # a claim by its name begins with the defaults
     edit_source(project, "aa2-second", "rate", "rates")
-    others = {"rates" if name == "rate" else name: value for name, value in PARAMETERS.items()}
-    edit_registry(project.root, lambda data: data["claims"]["aa2-second"].update(parameters=others))
     with pytest.raises(
         ValueError, match=r"its result in run 'large' gives no parameters \(unknown parameter 'rate'; .* by its ID"
     ):
-        run(runs.Project(project.root), ids, "large", again=True)
+        run(Project(project.root), ids, "large", again=True)
 
 
 class Counted:
@@ -260,14 +261,14 @@ def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
         for i in range(times):
             notebook = f"{name} {i}" + " " * 100_000
             digest = hashlib.sha256(notebook.encode()).hexdigest()
-            runs.publish(folder, "aa1-first", notebook, {"id": "aa1-first", "run": "mine", "provenance": {"notebook": digest}})
+            results.publish(folder, "aa1-first", notebook, {"id": "aa1-first", "run": "mine", "provenance": {"notebook": digest}})
 
     publish("first")
     with ThreadPoolExecutor(2) as pool:
         writers = [pool.submit(publish, name) for name in ("one", "other")]
         read = 0
         while not all(writer.done() for writer in writers):
-            runs.read_result(folder / "aa1-first.json")
+            read_result(folder / "aa1-first.json")
             read += 1
     assert [writer.result() for writer in writers] == [None, None] and read > 10
     assert sorted(path.name for path in folder.iterdir()) == ["aa1-first.ipynb", "aa1-first.json"]
@@ -324,7 +325,7 @@ def test_a_bad_rule_is_refused(name, many, rule):
 
 
 def test_the_parameters_of_this_project_are_not_refused():
-    for claim in runs.Project().registry.claims.values():
+    for claim in Project().registry.claims.values():
         for profile in ({}, *claim.profiles.values()):
             parameters.check_values(claim.parameters | profile, claim.parameters)
 
@@ -353,8 +354,7 @@ def add_parameters(project, **parameters):
     notebook = nbformat.read(path, 4)
     notebook.cells[1].source += "".join(f"\n{name} = {value!r}" for name, value in parameters.items())
     nbformat.write(notebook, path)
-    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["parameters"].update(parameters))
-    return runs.Project(project.root)
+    return Project(project.root)
 
 
 @pytest.mark.parametrize(
@@ -400,9 +400,9 @@ def test_a_folder_is_looked_for_where_the_notebook_looks(project):
     assert outcome.status == "supported"
 
 
-def test_parameters_that_differ_from_the_registry_are_refused(project):
-    edit_source(project, "aa1-first", "n = 2", "n = 3")
-    with pytest.raises(ValueError, match="the parameters in the registry and in notebooks/beyond/aa1-first.ipynb differ"):
+def test_labels_of_no_parameter_are_refused(project):
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(labels=["datasets"]))
+    with pytest.raises(ValueError, match="claim 'aa1-first': its labels name the unknown parameter 'datasets'; correct them"):
         run(project)
 
 
@@ -485,20 +485,20 @@ def test_a_machine_with_another_state_does_not_compute(project):
 
 
 def test_hardware_is_that_of_the_device():
-    assert runs.hardware("cpu")["device"].startswith("cpu (") and runs.hardware("cpu")["energy_kw"] == 0.105
+    assert provenance.hardware("cpu")["device"].startswith("cpu (") and provenance.hardware("cpu")["energy_kw"] == 0.105
     for device in ("cuda:99", "abacus"):
         with pytest.raises(ValueError, match=f"there is no device '{device}' here; use -p device=cpu"):
-            runs.hardware(device)
+            provenance.hardware(device)
 
 
 def test_processor_tells_what_was_chosen():
     """In a process of its own, since the libraries choose once."""
-    code = "from helpers import runs; import json; print(json.dumps([runs.processor(), runs.hardware('cpu')['processor']]))"
+    code = "from helpers.publish.provenance import *; import json; print(json.dumps([processor(), hardware('cpu')['processor']]))"
     variables = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
-    others = {name: value for name, value in os.environ.items() if name not in runs.ARITHMETIC}
+    others = {name: value for name, value in os.environ.items() if name not in ARITHMETIC}
     done = subprocess.run([sys.executable, "-c", code], env=others | variables, capture_output=True, text=True, check=True)
-    told, again = json.loads(done.stdout)
-    assert told == again and told["environment"] == variables and told["torch"] == "DEFAULT"
-    assert told["blas"]
+    chosen, again = json.loads(done.stdout)
+    assert chosen == again and chosen["environment"] == variables and chosen["torch"] == "DEFAULT"
+    assert chosen["blas"]
     if platform.machine() == "x86_64":
-        assert all(one.endswith("Nehalem") for one in told["blas"] if one.startswith("openblas"))
+        assert all(one.endswith("Nehalem") for one in chosen["blas"] if one.startswith("openblas"))

@@ -1,0 +1,447 @@
+"""What to keep of a forward pass.
+
+A reducer is a small class: the `point` of a block it watches (see Backbone.watch), the `keys` it returns, and `reduce`,
+which turns what it sees in one block into one tensor a key. `blocks` is "all", a sequence of block indices (negative ones
+count from the end), or one index, which leaves the block dimension away. A reducer that treats every image in its own way
+says by `of` what it is for one batch. It keeps nothing between batches: a batch that does not fit into memory passes again in
+parts, after hooks have seen it. What adds up is a summary, which gets each image once (`into` of `capture`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from helpers.capture.fused import fused_attention
+from helpers.models import Attention, TokenLayout, Update
+
+Blocks = str | int | Sequence[int]
+PARTS = ("patches", "registers", "cls", "bias", "skip")  # of [CLS] after an attention layer; the first three are attended to
+
+
+class Reducer:
+    """What to keep of a forward pass."""
+
+    point: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]]
+    needs_cls: ClassVar[bool] = False
+    blocks: Blocks
+
+    def reduce(self, x: Any, layout: TokenLayout) -> tuple[Tensor, ...]:
+        """One tensor (image, ...) for each key, from what passes `point` in one block, and from nothing else: the same images may
+        pass more than once."""
+        raise NotImplementedError
+
+    def check(self, images: int, layout: TokenLayout) -> None:
+        """Raise ValueError where this cannot be had of so many images with this layout."""
+        if self.needs_cls:
+            layout.require_cls()
+
+    def of(self, start: int, stop: int) -> "Reducer":
+        """The reducer for the images from `start` to before `stop`; itself where it treats all images alike."""
+        return self
+
+
+class LastBlock(Reducer):
+    """Looks at the last block's output (image, token, width), `norm=True` after the final LayerNorm (fc_norm in a timm model that
+    pools before it normalises)."""
+
+    norm: bool
+    blocks = -1
+
+    @property
+    def point(self) -> str:
+        return "final" if self.norm else "residual"
+
+
+@dataclass(frozen=True)
+class PatchNorms(Reducer):
+    """'patch_norms' (image, block, patch): L2 norm of the residual stream after each block, before the final LayerNorm."""
+
+    blocks: Blocks = "all"
+    point = "residual"
+    keys = ("patch_norms",)
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (_norm(layout.patch_tokens(x)),)
+
+
+@dataclass(frozen=True)
+class TokenNorms(Reducer):
+    """'token_norms' (image, block, token): the same for every token, in the order of the layout."""
+
+    blocks: Blocks = "all"
+    point = "residual"
+    keys = ("token_norms",)
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (_norm(x),)
+
+
+@dataclass(frozen=True)
+class ClsAttention(Reducer):
+    """'cls_attention' (image, block[, head], token): softmax over all tokens of the [CLS] row, each head or their mean.
+
+    The rows sum to one over all tokens; `layout.patch_tokens(a, dim=-1)` keeps the patches, not renormalised.
+    """
+
+    blocks: Blocks = (-1,)
+    heads: str = "mean"
+    point = "attention"
+    keys = ("cls_attention",)
+    needs_cls = True
+
+    def __post_init__(self) -> None:
+        if self.heads not in ("mean", "all"):
+            raise ValueError(f"heads is '{self.heads}'; choose 'mean' or 'all'")
+
+    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+        row = x.cls_row(layout)
+        return (row.mean(dim=1) if self.heads == "mean" else row,)
+
+
+@dataclass(frozen=True)
+class AttentionEntropy(Reducer):
+    """'attention_entropy' (image, block): entropy of the attention of patch queries to all tokens, in nats, mean over heads
+    and patches. At most ln(tokens).
+
+    With logits s and weights p = softmax(s), it is logsumexp(s) - sum p s, and sum p s is the query times the mean of the keys
+    under p. Fused attention gives both when the keys take the place of the values, and holds no row of attention.
+    """
+
+    blocks: Blocks = "all"
+    point = "attention"
+    keys = ("attention_entropy",)
+
+    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+        queries = layout.patch_tokens(x.q)
+        mean, total = fused_attention(queries, x.k, x.scale)
+        entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
+        return (entropy.clamp(min=0).mean(dim=(1, 2)),)  # rounding may take a row that attends to one token below zero
+
+
+@dataclass(frozen=True)
+class FinalTokens(LastBlock):
+    """'final_tokens' (image, token, width): the last block's output, `norm=True` after the final LayerNorm."""
+
+    norm: bool = False
+    keys = ("final_tokens",)
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (x,)
+
+
+@dataclass(frozen=True)
+class Pooled(LastBlock):
+    """'cls' (image, width), 'patch_mean' (image, width) and 'registers' (image, register, width), trained registers before
+    appended ones (none: length 0), of the last block, `norm=True` after the final LayerNorm."""
+
+    norm: bool = True
+    keys = ("cls", "patch_mean", "registers")
+    needs_cls = True
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        registers = torch.cat([layout.register_tokens(x), layout.appended_tokens(x)], dim=1)
+        return layout.cls_token(x), layout.patch_tokens(x).mean(dim=1, dtype=torch.float32), registers
+
+
+@dataclass(frozen=True)
+class ClsTokens(Reducer):
+    """'cls_tokens' (image, block, width): [CLS] after each block, before the final LayerNorm (decoupling, Fig. 5b)."""
+
+    blocks: Blocks = "all"
+    point = "residual"
+    keys = ("cls_tokens",)
+    needs_cls = True
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (layout.cls_token(x),)
+
+
+@dataclass(frozen=True)
+class HighestToken(Reducer):
+    """The token of highest norm among all tokens after a block (decoupling, section 3.2): 'highest_token' (image, width);
+    'highest_token_normed' (image, width), the same after the next LayerNorm; 'highest_index' (image), where it stands in the
+    sequence (see TokenLayout).
+
+    The paper's text takes the penultimate block, whose output the last attention reads through that block's LayerNorm; this is
+    what is returned unless given. Its figure says the last block: -1, with the final LayerNorm.
+    """
+
+    blocks: Blocks = -2
+    point = "normed"
+    keys = ("highest_token", "highest_token_normed", "highest_index")
+
+    def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> tuple[Tensor, ...]:
+        norms = _norm(x[0])
+        # The first of those that are equal but for rounding, as registers that carry the same load are.
+        index = (norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True)).int().argmax(dim=1, keepdim=True)
+        return *(tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x), index.squeeze(1)
+
+
+@dataclass(frozen=True)
+class ClsParts(Reducer):
+    """What the attention layer of a block makes [CLS] of (decoupling, eqs. 3 and 6), exactly, before the block's MLP.
+
+    'cls_parts' (image, part, width), in the order of PARTS: what the values of the patches, of the registers and of [CLS] itself
+    contribute, after output projection and LayerScale; the bias of the output projection; and the skip connection, which is
+    [CLS] as it enters the block. Their sum is 'cls_total' (image, width): [CLS] after the attention layer, as the model had it.
+    'cls_mass' (image, 3): the attention of [CLS] to patches, registers and itself, mean over heads; it sums to one.
+
+    A part is what is left where the attention to all other tokens is set to zero after the softmax ('set to zero', section 3.3);
+    `ClsRenormalised` is the other reading. Registers are all tokens but patches and [CLS]: trained ones, appended ones, and the
+    distillation token of distilled DeiT. With `split_bias` the bias of the value projection is in "bias": the
+    weights sum to one, so it is the same for all images. Without, as in the paper, it is in the values, and each of the three has
+    its share by mass. `blocks` that are several, or "all", give (image, block, ...).
+
+    Raises ValueError for a block whose attention output is normalised, which is no sum of parts.
+    """
+
+    blocks: Blocks = -1
+    split_bias: bool = False
+    point = "update"
+    keys = ("cls_parts", "cls_mass", "cls_total")
+    needs_cls = True
+
+    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+        weights = x.attention.cls_row(layout)[:, :, None]
+        weights = weights * _attended(layout, weights.device)  # image, head, kind, token
+        masses, bias = weights.sum(dim=-1, keepdim=True), x.bias
+        values = x.attention.weighted(weights)
+        if self.split_bias:
+            common = x.attention.value_bias[:, None]
+            values = values - masses * common
+            bias = bias + x.contribution(common[None]).flatten()
+        rest = torch.stack([bias.expand(len(values), -1), layout.cls_token(x.before)], dim=1)
+        parts = torch.cat([x.contribution(values), rest], dim=1)
+        return parts, masses.squeeze(-1).mean(dim=1), layout.cls_token(x.after)
+
+
+@dataclass(frozen=True)
+class ClsRenormalised(Reducer):
+    """'cls_renormalised' (image, 3, width): what [CLS] would receive from a block's attention if it attended to patches only, to
+    registers only, or to itself only, with weights that sum to one again in each head (decoupling, section 3.3, 'constrain the
+    final self-attention layer'). After output projection and LayerScale, without bias and skip connection; registers as in
+    `ClsParts`, zeros where there are none."""
+
+    blocks: Blocks = -1
+    point = "update"
+    keys = ("cls_renormalised",)
+    needs_cls = True
+
+    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+        logits = x.attention.cls_logits(layout)[:, :, None]
+        # Not by dividing the weights: a head may give a kind less than float32 can hold.
+        weights = logits.masked_fill(~_attended(layout, logits.device), -torch.inf).softmax(dim=-1)
+        return (x.contribution(x.attention.weighted(weights.nan_to_num(0.0))),)
+
+
+@dataclass(frozen=True)
+class PatchContributions(Reducer):
+    """What each patch contributes to [CLS] in a block's attention (decoupling, section 3.4): 'contribution_norms' (image, patch),
+    the L2 norm of its weighted value after output projection and LayerScale; 'contribution_cosines' (image, patch), its cosine
+    with what all tokens contribute together, 0 where it contributes nothing.
+
+    The contributions of the patches add up to the part "patches" of `ClsParts`, and those of all tokens to its first three. The
+    bias is left out, as in eq. 3: it can be longer than all of them, and says nothing about the image.
+    """
+
+    blocks: Blocks = -1
+    point = "update"
+    keys = ("contribution_norms", "contribution_cosines")
+    needs_cls = True
+
+    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+        row = x.attention.cls_row(layout)
+        total = x.contribution(x.attention.weighted(row[:, :, None])).mT
+        patches = x.contribution(layout.patch_tokens(row, dim=-1)[..., None] * layout.patch_tokens(x.attention.v))
+        # A contribution may be tiny (LayerScale starts at 1e-5), so the bound on a norm that counts as zero is lower than usual.
+        cosines = F.normalize(patches, dim=-1, eps=1e-30) @ F.normalize(total, dim=1, eps=1e-30)
+        return _norm(patches), cosines.squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Feature(Reducer):
+    """'feature' (image, width): the pooled feature before the classification head. DeiT's distilled models: that of [CLS], which
+    has one of their two heads. open_clip's towers have no such head: what they return."""
+
+    point = "feature"
+    keys = ("feature",)
+    blocks = 0
+
+    def reduce(self, x: Float[Tensor, "image width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (x,)
+
+
+@dataclass(frozen=True)
+class Output(Reducer):
+    """'output' (image, ...): what the model returns, class logits where it has a head."""
+
+    point = "output"
+    keys = ("output",)
+    blocks = 0
+
+    def reduce(self, x: Tensor, layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (x,)
+
+
+@dataclass(frozen=True, eq=False)
+class Selected(Reducer):
+    """Looks at chosen patches of each image: `positions` are row-major indices of the patch grid, -1 is none."""
+
+    positions: Int[Tensor, "image k"] = field(repr=False)
+
+    def check(self, images: int, layout: TokenLayout) -> None:
+        rows, columns = layout.grid
+        shape, dtype = tuple(self.positions.shape), self.positions.dtype
+        if dtype not in (torch.int32, torch.int64) or len(shape) != 2:
+            raise ValueError(f"positions are {dtype} {shape}; give patch indices, integers of shape (image, k), not a mask")
+        if shape[0] != images:
+            raise ValueError(f"positions for {shape[0]} images, but {images} images are captured; give one row an image")
+        outside = self.positions[(self.positions < -1) | (self.positions >= rows * columns)]
+        if len(outside):
+            raise ValueError(
+                f"position {int(outside[0])} is not in the grid of {rows} x {columns} patches; "
+                f"choose from 0 to {rows * columns - 1}, or -1 for none"
+            )
+
+    def of(self, start: int, stop: int) -> Reducer:
+        return replace(self, positions=self.positions[start:stop])
+
+    def chosen(self, patches: Float[Tensor, "image patch width"]) -> Float[Tensor, "image k width"]:
+        """The rows of `patches` at the positions, zeros where there is none."""
+        positions = self.positions.to(patches.device, torch.int64)[..., None]
+        found = patches.gather(1, positions.clamp(min=0).expand(-1, -1, patches.shape[-1]))
+        return found.masked_fill(positions < 0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedTokens(Selected, LastBlock):
+    """'tokens' (image, k, width): the patches at `positions` (image, k) (-1: none, zeros) after the last block, `norm=True` after
+    the final LayerNorm. Refused while an intervention has removed patches, since the indices then mean others."""
+
+    norm: bool = True
+    keys = ("tokens",)
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (self.chosen(layout.to_grid(layout.patch_tokens(x), dim=1).flatten(1, 2)),)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedPixels(Selected):
+    """'pixels' (image, k, 3 x patch height x patch width): the normalised pixels of the patches at `positions` (image, k)
+    (-1: none, zeros), channel-major: (3, height, width) flattened."""
+
+    point = "pixels"
+    keys = ("pixels",)
+    blocks = 0
+
+    def reduce(self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        patch = tuple(side // count for side, count in zip(x.shape[-2:], layout.grid, strict=True))
+        return (self.chosen(F.unfold(x, patch, stride=patch).mT),)
+
+
+@dataclass(frozen=True)
+class QKVNorms(Reducer):
+    """'q_norms', 'k_norms', 'v_norms' (image, block, patch): L2 norms over the whole width, heads concatenated."""
+
+    blocks: Blocks = (-1,)
+    point = "attention"
+    keys = ("q_norms", "k_norms", "v_norms")
+
+    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+        return tuple(_norm(_concatenated(part, layout)) for part in (x.q, x.k, x.v))
+
+
+@dataclass(frozen=True)
+class OnQKV(Reducer):
+    """`name` (image, block, ...): `function` of the queries "q", keys "k" or values "v" of the patches, heads concatenated, as a
+    grid (image, row, column, width)."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    part: str = "k"
+    blocks: Blocks = -1
+    point = "attention"
+
+    def __post_init__(self) -> None:
+        if self.part not in ("q", "k", "v"):
+            raise ValueError(f"part is '{self.part}'; choose 'q', 'k' or 'v'")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (self.function(layout.to_grid(_concatenated(getattr(x, self.part), layout), dim=1)),)
+
+
+@dataclass(frozen=True)
+class NeuronActivation(Reducer):
+    """`name` (image, patch): what the MLP neuron `unit` of block `at` does at each patch.
+
+    Raises ValueError for a unit that is not there.
+    """
+
+    name: str
+    at: int
+    unit: int
+    point = "neurons"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.at
+
+    def reduce(self, x: Float[Tensor, "image token hidden"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        if not 0 <= self.unit < x.shape[-1]:
+            raise ValueError(f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}")
+        return (layout.patch_tokens(x)[..., self.unit],)
+
+
+@dataclass(frozen=True)
+class OnPatches(Reducer):
+    """`name` (image, ...): `function` of the patches as a grid (image, row, column, width), at the patch "embedding" (before the
+    position embedding) or after the block with the index `at`; (image, block, ...) where `at` is "all" or several indices."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    at: Blocks = "embedding"
+
+    @property
+    def point(self) -> str:
+        return "embedding" if self.at == "embedding" else "residual"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def blocks(self) -> Blocks:
+        return 0 if self.at == "embedding" else self.at
+
+    def reduce(self, x: Tensor, layout: TokenLayout) -> tuple[Tensor, ...]:
+        return (self.function(x if self.at == "embedding" else layout.to_grid(layout.patch_tokens(x), dim=1)),)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
+
+
+def _concatenated(x: Float[Tensor, "image head token dim"], layout: TokenLayout) -> Float[Tensor, "image patch width"]:
+    return layout.patch_tokens(x).transpose(1, 2).flatten(-2)
+
+
+def _attended(layout: TokenLayout, device: torch.device) -> Bool[Tensor, "3 token"]:
+    """Which tokens are patches, which are registers of any kind, and which is [CLS]."""
+    patches, cls = torch.zeros(2, layout.tokens, dtype=torch.bool, device=device)
+    layout.patch_tokens(patches, dim=0).fill_(True)
+    layout.cls_token(cls, dim=0).fill_(True)
+    return torch.stack([patches, ~(patches | cls), cls])

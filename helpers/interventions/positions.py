@@ -1,0 +1,60 @@
+"""Position embeddings moved about: where outliers that stand at fixed positions go, if position is what makes them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from helpers.interventions.tokens import moved_positions
+from helpers.models import Backbone, TokenLayout
+
+MOVES = ("swapped", "permuted", "zeroed")
+
+
+def moved_sources(layout: TokenLayout, positions: Sequence[int], move: str, seed: int = 0) -> Int64[Tensor, " patch"]:
+    """What `moved_positions` takes, to move the embeddings of a few patches.
+
+    Args:
+        positions: row-major patch indices, as many as the grid has patches around its centre (four).
+        move: "swapped", they and the central patches have each other's; "permuted", all patches have each other's at random;
+            "zeroed", they have none.
+        seed: of the permutation.
+
+    Raises ValueError for another move.
+    """
+    if move not in MOVES:
+        raise ValueError(f"move is '{move}'; choose one of {', '.join(MOVES)}")
+    own, positions = torch.arange(layout.patches), list(positions)
+    if move == "permuted":
+        return torch.from_numpy(np.random.default_rng(seed).permutation(len(own)))
+    sources = own.clone()
+    if move == "zeroed":
+        sources[positions] = -1
+    else:
+        sources[positions + layout.centre] = own[layout.centre + positions]
+    return sources
+
+
+def carriers(sources: Int64[Tensor, " patch"], positions: Sequence[int]) -> list[int]:
+    """The patches that carry the embeddings of `positions`, in the order of the grid; none where these were zeroed."""
+    return np.flatnonzero(np.isin(sources, list(positions))).tolist()
+
+
+def position_conditions(
+    positions: Mapping[str, Sequence[int]], seed: int = 0
+) -> dict[str, Callable[[Backbone], AbstractContextManager | None]]:
+    """The moves of `moved_sources` by name, for `helpers.capture.capture_conditions`. Models without positions are left out.
+
+    Args:
+        positions: model -> the patches whose embeddings are moved.
+    """
+
+    def moved(move: str) -> Callable[[Backbone], AbstractContextManager | None]:
+        return lambda b: (
+            moved_positions(b, moved_sources(b.layout, positions[b.name], move, seed)) if b.name in positions else None
+        )
+
+    return {move: moved(move) for move in MOVES}

@@ -1,0 +1,140 @@
+"""Answers, right or wrong on each image: those of a probe, and how they change from one condition to another."""
+
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.stats import binomtest, fisher_exact
+from sklearn.metrics import f1_score
+from torch import Tensor
+
+from helpers.measures._arrays import Array, to_numpy
+from helpers.measures.probes import Schedule, fit_classifier
+from helpers.measures.stats import Estimate, macro_auc, mcnemar, over_images
+
+WHOLE = 0.02  # images by which an accuracy of four digits may miss a whole number of a few hundred
+
+
+class Recount(NamedTuple):
+    """Two accuracies on the same images, in images.
+
+    Attributes:
+        before, after: right answers.
+        net: their difference.
+        unpaired_p: Fisher's exact test, as if the images were not the same.
+        best_p: McNemar's exact test if no answer changed in the other direction.
+        most_changed: the largest number of changed answers with which the net change is significant; None if it never is.
+    """
+
+    before: int
+    after: int
+    net: int
+    unpaired_p: float
+    best_p: float
+    most_changed: int | None
+
+
+def probe_answers(
+    train: Float[Tensor, "training_image width"],
+    train_labels: Int[Array, " training_image"],
+    tokens: Float[Tensor, "image width"],
+    labels: Int[Array, " image"],
+    *,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    device: Any = None,
+) -> Bool[Tensor, " image"]:
+    """Whether a probe fitted to the training tokens is right on each image.
+
+    Args:
+        schedule, seed, device: as in `fit_classifier`, which raises ValueError for other labels.
+    """
+    probe = fit_classifier(train, train_labels, schedule=schedule, seed=seed, device=device)
+    return probe(tokens).argmax(-1) == torch.as_tensor(labels)
+
+
+def points(after: Bool[Array, " image"], before: Bool[Array, " image"]) -> Estimate:
+    """The share of right answers after minus that before, paired over images, in percentage points."""
+    change = to_numpy(after).astype(np.float64) - to_numpy(before)
+    return over_images(100 * change, (-100, 100))
+
+
+def paired_accuracy(
+    after: Bool[Array, " image"], before: Bool[Array, " image"], unit: float = 1
+) -> dict[str, Estimate | int | float]:
+    """The accuracies before and after a change of the model, and what becomes of the same images' answers.
+
+    Args:
+        unit: of the two accuracies: 1 for shares, 100 for per cent. Their change is in points always.
+
+    Returns:
+        accuracy_baseline (before), accuracy_moved (after), accuracy_change (`points`); lost and gained, the images whose answer
+        becomes wrong or right; mcnemar_p, the exact p-value on these.
+
+    Raises ValueError for anything but true and false, and for answers on different numbers of images.
+    """
+    p_value, (a, b) = mcnemar(after, before), map(to_numpy, (after, before))
+    return {
+        "accuracy_baseline": over_images(unit * b.astype(np.float64), (0, unit)),
+        "accuracy_moved": over_images(unit * a.astype(np.float64), (0, unit)),
+        "accuracy_change": points(a, b),
+        "lost": int((b & ~a).sum()),
+        "gained": int((a & ~b).sum()),
+        "mcnemar_p": p_value,
+    }
+
+
+def class_scores(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> dict[str, float]:
+    """What else than accuracy tells how well the classes are told apart.
+
+    Args:
+        scores: logits, an output for each class.
+
+    Returns:
+        top3: share of images whose class is among the three highest scores, the lower class first of equal ones; macro_f1: mean
+        over the classes that images have or were given; macro_auc: as in `stats.macro_auc`, of the softmax of the scores.
+    """
+    scores, labels = torch.as_tensor(scores).double(), to_numpy(labels)
+    best = to_numpy(scores.argsort(dim=1, descending=True, stable=True))
+    return {
+        "top3": float((best[:, :3] == labels[:, None]).any(axis=1).mean()),
+        "macro_f1": float(f1_score(labels, best[:, 0], average="macro")),
+        "macro_auc": macro_auc(scores.softmax(-1), labels),
+    }
+
+
+def recounted(before: float, after: float, n: int, level: float = 0.05) -> Recount:
+    """What two published accuracies on the same `n` images can say of a change, where the answers themselves are not published.
+
+    Args:
+        before, after: accuracies from 0 to 1, with as many digits as tell the number of images.
+        level: below which a p-value is significant.
+
+    Raises ValueError where an accuracy is not a whole number of n images.
+    """
+    for accuracy in (before, after):
+        if not 0 <= accuracy <= 1 or abs(accuracy * n - round(accuracy * n)) >= WHOLE:
+            raise ValueError(f"an accuracy of {accuracy} is not a whole number of {n} images; give their right number")
+    right = round(before * n), round(after * n)
+    net = right[1] - right[0]
+    most_back = min(*right, n - right[0], n - right[1])  # changed answers against the net change
+    back = list(takewhile(lambda other: _sign_p(other, abs(net)) < level, range(most_back + 1)))
+    return Recount(
+        *right,
+        net,
+        float(fisher_exact([[k, n - k] for k in right]).pvalue),
+        _sign_p(0, abs(net)),
+        abs(net) + 2 * back[-1] if back else None,
+    )
+
+
+def least_significant(level: float = 0.05) -> int:
+    """The smallest number of images by which a paired change can be significant, whatever the number of all images."""
+    return next(net for net in range(1, 1000) if _sign_p(0, net) < level)
+
+
+def _sign_p(other: int, net: int) -> float:
+    """McNemar's p-value of `other` answers changed in one direction, and `other + net` in the other."""
+    return float(binomtest(other, 2 * other + net).pvalue) if other + net else 1.0

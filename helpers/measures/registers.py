@@ -1,0 +1,47 @@
+"""What register tokens take over, and what one of them changes."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from helpers.measures.norms import norm_ratio
+from helpers.measures.stats import Estimate, bootstrap
+
+
+def register_ratio(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> Float[Tensor, " image"]:
+    """The largest register norm of an image over its median patch norm; nan where there is no register.
+
+    Args:
+        registers, patches: norms of one image's tokens, taken at the same place.
+    """
+    if registers.shape[1] == 0:
+        return torch.full((len(patches),), torch.nan)
+    return registers.amax(1) / patches.median(1).values
+
+
+def tail_ratio(
+    without: Float[Tensor, "image patch"], with_register: Float[Tensor, "image patch"], resamples: int = 400, seed: int = 0
+) -> Estimate:
+    """How far the largest patch norms stand out (`norm_ratio`) with a register over without, paired image by image."""
+    pairs = torch.stack([without, with_register], dim=1)
+    return bootstrap(pairs, lambda rows: norm_ratio(rows[:, 1]) / norm_ratio(rows[:, 0]), resamples=resamples, seed=seed)
+
+
+def steadiness(without: Float[Tensor, " image"], with_one: Float[Tensor, " image"], decimals: int) -> Float[Tensor, " image"]:
+    """By how much less an image's quantity moves with a register than without: |change without| - |change with|.
+
+    Args:
+        without, with_one: change of the quantity, such as by dropping patches, signed.
+        decimals: to which the difference is rounded, where what differs by less is rounding.
+    """
+    return (without.abs() - with_one.abs()).round(decimals=decimals)
+
+
+def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image register"]:
+    """The registers in the order of their mean attention, the most attended one first."""
+    return attention[:, attention.mean(0).argsort(descending=True)]
+
+
+def register_first(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> Bool[Tensor, " image"]:
+    """Whether a register gets more attention than any patch, image by image."""
+    return registers.amax(1) > patches.amax(1)

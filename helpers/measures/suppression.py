@@ -1,0 +1,85 @@
+"""What becomes of high norms and of attention when outliers are suppressed, image by image with the same images before."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from helpers.measures._arrays import Array, to_numpy
+from helpers.measures.attention import mass
+from helpers.measures.blocks import at_peak
+from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
+
+
+class Largest(NamedTuple):
+    """What is largest on the patches of each image after each block.
+
+    Attributes:
+        norm: of a patch.
+        attention, attention_heads: on a patch, in the mean over heads and in any head.
+    """
+
+    norm: Float[Tensor, "image block"]
+    attention: Float[Tensor, "image block"]
+    attention_heads: Float[Tensor, "image block"]
+
+
+def largest(norms: Float[Tensor, "image block patch"], attention: Float[Tensor, "image block head patch"]) -> Largest:
+    """The maxima over patches, and of the third over heads."""
+    return Largest(norms.amax(-1), attention.mean(2).amax(-1), attention.amax((2, 3)))
+
+
+def reduction(
+    after: Float[Array, "image block"], before: Float[Array, "image block"], decimals: int = 2, seed: int = 0
+) -> Estimate:
+    """How much is gone in the block where it is largest before, in %: 1 minus the mean after over the mean before.
+
+    Args:
+        after, before: something positive of the same images, such as their largest norm.
+        decimals: to which values and resamples are rounded; what differs by less is rounding of the forward pass.
+        seed: of the bootstrap, which draws both sides of an image together.
+    """
+    pairs = np.stack([to_numpy(at_peak(x, before)) for x in (after, before)], axis=1)
+    return bootstrap(pairs, lambda rows: round(100 * (1 - ratio_of_means(rows)), decimals) + 0.0, seed=seed)  # no -0.0
+
+
+def reductions(after: Largest, before: Largest, decimals: int = 2, seed: int = 0) -> dict[str, Estimate]:
+    """norm_reduction, attention_reduction and attention_reduction_heads: `reduction` of each."""
+    names = ("norm_reduction", "attention_reduction", "attention_reduction_heads")
+    return {name: reduction(x, y, decimals, seed) for name, x, y in zip(names, after, before, strict=True)}
+
+
+def attention_on(attention: Float[Tensor, "image head patch"], outlier: Bool[Tensor, "image patch"]) -> Float[Tensor, " image"]:
+    """The attention that lands on the outliers of an image, summed, mean over heads; nan for an image without an outlier."""
+    return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
+
+
+def medians(
+    name: str,
+    patches: Float[Array, "image patch"],
+    register: Float[Array, " image"],
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """A quantity at the patches and at a register: patch_NAME, register_NAME, and NAME_ratio.
+
+    The first is the median over images and patches, the second that over images, the third the second over the first.
+
+    Args:
+        name: of the quantity, such as "norm".
+        patches: several an image, or one, such as the largest attention.
+        resamples: for the first and the third; the second, which is cheap, has 1000.
+    """
+    patches, register = to_numpy(patches), to_numpy(register)
+    both = np.concatenate([patches, register[:, None]], axis=1)
+
+    def ratio(rows: Float[np.ndarray, "image more"]) -> float:
+        return float(np.median(rows[:, -1]) / np.median(rows[:, :-1]))
+
+    return {
+        f"patch_{name}": bootstrap(patches, np.median, resamples, seed=seed),
+        f"register_{name}": bootstrap(register, np.median, seed=seed),
+        f"{name}_ratio": bootstrap(both, ratio, resamples, seed=seed),
+    }

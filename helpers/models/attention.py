@@ -1,0 +1,163 @@
+"""Attention: what the attention of one block computed, and what it adds to the residual stream, whatever library made it."""
+
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from helpers.models.tokens import TokenLayout
+
+
+class Sublayer(NamedTuple):
+    """The layers around the attention of a block: y = x + scale(projection(attention(norm1(x)))), then the MLP of norm2(y)."""
+
+    norm1: nn.Module
+    projection: nn.Linear
+    scale: nn.Module
+    norm2: nn.Module
+
+
+class Attention:
+    """The attention of one block as a forward pass computed it, in float32; nothing is projected twice unless noted.
+
+    q, k, v: (image, head, token, head_dim), after q_norm and k_norm where the model has them. scale: 1/sqrt(head_dim).
+    value_bias: (head, head_dim), what the bias of the value projection puts into every v; zeros where there is none.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    value_bias: Tensor
+
+    def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        """Softmax over all tokens of what [CLS] attends to."""
+        return self.cls_logits(layout).softmax(dim=-1)
+
+    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        """[CLS] query times every key, scaled: what goes into the softmax."""
+        raise NotImplementedError
+
+    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
+        """The sum of the values, each times its weight."""
+        return weights @ self.v
+
+
+class TimmAttention(Attention):
+    """From the output of timm's `qkv` layer: (image, token, 3 x head x head_dim)."""
+
+    def __init__(self, attn: nn.Module, output: Tensor):
+        self.attn, self.scale, self.output = attn, attn.scale, output
+
+    def _part(self, index: int) -> Float[Tensor, "image token width"]:
+        """Queries, keys or values, heads concatenated; as the model has them, so not in float32 where it is not."""
+        part = self.output.chunk(3, dim=-1)[index]
+        norm = (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[index]
+        return part if isinstance(norm, nn.Identity) else norm(part.float().unflatten(-1, (self.attn.num_heads, -1))).flatten(2)
+
+    def _heads(self, index: int) -> Float[Tensor, "image head token dim"]:
+        return self._part(index).float().unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
+
+    @cached_property
+    def q(self) -> Tensor:
+        return self._heads(0)
+
+    @cached_property
+    def k(self) -> Tensor:
+        return self._heads(1)
+
+    @cached_property
+    def v(self) -> Tensor:
+        return self._heads(2)
+
+    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        # The query of each head stands alone in a row of zeros as wide as all heads, so that one product takes the keys as they
+        # lie in memory; head by head, they would be copied first.
+        query, keys = layout.cls_token(self._part(0)), self._part(1)
+        alone = _alone(self.attn.num_heads, query.shape[-1], query.dtype, query.device)
+        return _product(query[:, None] * alone, keys.mT).mul_(self.scale)  # in float32, which bfloat16 would round
+
+    @property
+    def value_bias(self) -> Tensor:
+        bias = self.attn.qkv.bias
+        bias = self.output.new_zeros(self.attn.qkv.out_features) if bias is None else bias
+        return bias.float().unflatten(0, (3, self.attn.num_heads, -1))[2]
+
+
+class TorchAttention(Attention):
+    """From the input of `nn.MultiheadAttention`, which shows nothing of what is inside it (hooks on its out_proj never fire).
+
+    The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the softmax), and `weighted`
+    projects sums of tokens, so neither costs a second projection of all tokens; q, k and v themselves do.
+    """
+
+    def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
+        self.x, self.heads, self.scale = x.float(), attn.num_heads, attn.head_dim**-0.5
+        self.weights, self.biases = attn.in_proj_weight.float().chunk(3), attn.in_proj_bias.float().chunk(3)
+
+    def _project(self, x: Tensor, part: int) -> Tensor:
+        return F.linear(x, self.weights[part], self.biases[part]).unflatten(-1, (self.heads, -1))
+
+    @cached_property
+    def q(self) -> Tensor:
+        return self._project(self.x, 0).transpose(1, 2)
+
+    @cached_property
+    def k(self) -> Tensor:
+        return self._project(self.x, 1).transpose(1, 2)
+
+    @cached_property
+    def v(self) -> Tensor:
+        return self._project(self.x, 2).transpose(1, 2)
+
+    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        query = self._project(layout.cls_token(self.x), 0) * self.scale
+        folded = torch.einsum("bhd,hdw->bhw", query, self.weights[1].unflatten(0, (self.heads, -1)))
+        return folded @ self.x.transpose(1, 2)
+
+    @property
+    def value_bias(self) -> Tensor:
+        return self.biases[2].unflatten(0, (self.heads, -1))
+
+    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
+        tokens = torch.einsum("bhrt,btw->bhrw", weights, self.x)
+        values = torch.einsum("bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1)))
+        return values + weights.sum(dim=-1, keepdim=True) * self.value_bias[:, None]
+
+
+class Update:
+    """What the attention of one block adds to the residual stream: after = before + bias + contribution of the values.
+
+    before, after: (image, token, width), the stream as the model has it, in float32. attention: the Attention.
+    bias: (width,), that of the output projection, after LayerScale; zeros where there is none.
+    """
+
+    def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
+        self.before, self.attention, self.after = before.float(), attention, after.float()
+        self.weight, bias = layers.projection.weight.float(), layers.projection.bias
+        self.gamma = getattr(layers.scale, "gamma", self.weight.new_ones(len(self.weight))).float()
+        self.bias = torch.zeros_like(self.gamma) if bias is None else self.gamma * bias.float()
+
+    def contribution(self, values: Float[Tensor, "image head row dim"]) -> Float[Tensor, "image row width"]:
+        """What weighted values add to the stream: after output projection and LayerScale, without the bias."""
+        return F.linear(values.transpose(1, 2).flatten(-2), self.weight) * self.gamma
+
+
+_IDENTITY = nn.Identity()
+
+
+@lru_cache(maxsize=8)
+def _alone(heads: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "head width"]:
+    """One in the columns of each head, else zero. Made once for all blocks: to make it costs as much as to use it."""
+    with torch.inference_mode(False):
+        return torch.eye(heads, dtype=dtype, device=device).repeat_interleave(width // heads, dim=1)
+
+
+def _product(a: Float[Tensor, "image row dim"], b: Float[Tensor, "image dim column"]) -> Float[Tensor, "image row column"]:
+    """a @ b, summed and returned in float32."""
+    if a.device.type == "cuda" and a.dtype in (torch.bfloat16, torch.float16):
+        return torch.bmm(a, b, out_dtype=torch.float32)  # without a float32 copy of all keys
+    return a.float() @ b.float()

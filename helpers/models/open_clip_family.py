@@ -1,0 +1,112 @@
+"""The vision towers of open_clip, which is imported when one of them is asked for: a machine without it can run the rest."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from helpers.models.attention import Attention, Sublayer, TorchAttention
+from helpers.models.backbone import Backbone, only
+from helpers.models.family import Family, Size, fitting
+from helpers.models.hub import loading
+from helpers.models.tokens import TokenLayout
+
+PREFIX = "open_clip:"
+
+
+class OpenClipBackbone(Backbone):
+    """The vision tower of an open_clip model."""
+
+    family = "open_clip"
+    embed = property(lambda self: self.model.conv1)
+    blocks = property(lambda self: list(self.model.transformer.resblocks))
+    final_norm = property(lambda self: self.model.ln_post)
+    heads = property(lambda self: self.model.transformer.resblocks[0].attn.num_heads)
+    width = property(lambda self: self.model.transformer.width)
+    position_embedding = property(lambda self: self.model.positional_embedding)
+
+    def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
+        return output.permute(0, 2, 3, 1)
+
+    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        return self.embed.register_forward_hook(lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2))
+
+    def neurons(self, block: int) -> nn.Linear:
+        return self.mlp_layer(block, "c_proj")
+
+    def sublayer(self, block: int) -> Sublayer:
+        layers = self.blocks[block]
+        return Sublayer(layers.ln_1, layers.attn.out_proj, layers.ls_1, layers.ln_2)
+
+    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+        return self.blocks[block].attn.register_forward_pre_hook(lambda attn, x: only(see(TorchAttention(attn, x[0]))))
+
+    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+        return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
+
+    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
+
+
+def _known(name: str, pretrained: bool) -> bool:
+    open_clip, (arch, tag) = _open_clip(), _parts(name)
+    return arch in open_clip.list_models() and (not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag))
+
+
+def _names() -> list[str]:
+    """The plain Vision Transformers; none where open_clip is not installed."""
+    try:
+        open_clip = _open_clip()
+    except ImportError:
+        return []
+    visions = {arch: open_clip.get_model_config(arch)["vision_cfg"] for arch, _ in open_clip.list_pretrained()}
+    plain = {arch for arch, cfg in visions.items() if "timm_model_name" not in cfg and isinstance(cfg["layers"], int)}
+    return [f"{PREFIX}{arch}/{tag}" for arch, tag in open_clip.list_pretrained() if arch in plain]
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Architecture and tag."""
+    arch, _, tag = name.removeprefix(PREFIX).partition("/")
+    return arch, tag
+
+
+def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+    open_clip, (arch, tag) = _open_clip(), _parts(name)
+    vision = open_clip.get_model_config(arch)["vision_cfg"]
+    if "timm_model_name" in vision:
+        raise ValueError(f"the vision tower of '{name}' is timm's '{vision['timm_model_name']}'; choose one of its timm names")
+    if isinstance(vision["layers"], list):
+        raise ValueError(f"'{name}' is not a Vision Transformer; choose an open_clip ViT")
+    if size is not None:
+        size = fitting(name, size, (vision["patch_size"], vision["patch_size"]), fit)
+    tag_config = open_clip.get_pretrained_cfg(arch, tag) if pretrained else {}
+    with loading(name):
+        open_clip.pretrained.download_pretrained(tag_config)  # apart, so that a miss keeps its own error
+        clip = open_clip.create_model(
+            arch,
+            pretrained=tag if pretrained else None,
+            pretrained_text=False,
+            force_image_size=size,
+            # The activation belongs to the weights; create_model only warns where the two differ.
+            force_quick_gelu=tag_config.get("quick_gelu", False),
+        )
+    visual = clip.visual
+    if not all(isinstance(block.attn, nn.MultiheadAttention) for block in visual.transformer.resblocks):
+        raise ValueError(f"the attention of '{name}' is not nn.MultiheadAttention, so its rows cannot be rebuilt; choose another")
+    visual.output_tokens = False
+    resize = {"resize_mode": "squash"} if whole else {}
+    recipe = open_clip.transform.PreprocessCfg(**visual.preprocess_cfg | resize)
+    transform = open_clip.transform.image_transform_v2(recipe, is_train=False)
+    layout = TokenLayout(visual.grid_size)
+    return OpenClipBackbone(name, visual, layout, visual.image_size, visual.patch_size, transform, pretrained)
+
+
+def _open_clip() -> Any:
+    import open_clip
+
+    return open_clip
+
+
+FAMILY = Family((PREFIX,), (f"'{PREFIX}ARCH/TAG'",), _known, _names, _load)

@@ -1,0 +1,90 @@
+"""Notebooks executed: a kernel in the Python that runs this process, and a notebook that names no machine."""
+
+import logging
+import os
+import signal
+from asyncio import run as run_async
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+from weakref import WeakSet
+
+import nbformat
+import papermill
+from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.exceptions import DeadKernelError
+from papermill.exceptions import PapermillExecutionError
+from traitlets import Int
+from traitlets.config import Config
+
+# What papermill would say on the terminal (a kernel died) comes back as the outcome of its notebook.
+logging.getLogger("papermill").addHandler(logging.NullHandler())
+
+
+class OwnKernel(AsyncKernelManager):
+    """A kernel in the Python that runs this process, whatever kernels the user has installed."""
+
+    live: ClassVar[WeakSet] = WeakSet()
+    threads = Int(1, help="threads that the kernel may compute with").tag(config=True)
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """This environment's ipykernel, silent on the terminal; a notebook's errors come back as outputs."""
+        command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL"])
+        # Some library imports tqdm.auto, which warns, with its own path, where there are no widgets. There are none by choice.
+        environment = {"OMP_NUM_THREADS": str(self.threads), "PYTHONWARNINGS": "ignore:IProgress not found"}
+        return KernelSpec(resource_dir=RESOURCES, **command, env=environment)
+
+    async def start_kernel(self, **options) -> None:
+        """Start, and stay known to `kill_all`."""
+        self.live.add(self)
+        await super().start_kernel(**options)
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """Kill every kernel that is running."""
+        for kernel in list(cls.live):
+            if kernel.has_kernel:
+                run_async(kernel.signal_kernel(signal.SIGKILL))
+
+
+def execute(path: Path, parameters: Mapping, root: Path, threads: int = 1) -> nbformat.NotebookNode:
+    """The notebook at `path`, executed with `parameters` in the project's root, with nothing of this machine in its metadata.
+
+    Raises RuntimeError with the notebook's last exception as one sentence.
+    """
+    try:
+        notebook = papermill.execute_notebook(
+            path,
+            None,
+            dict(parameters),
+            kernel_name="python3",
+            language="python",
+            progress_bar=False,
+            resources={"metadata": {"path": str(root)}},
+            kernel_manager_class=OwnKernel,
+            config=Config({"OwnKernel": {"threads": threads, "transport_encryption": "auto"}}),
+        )
+    except PapermillExecutionError as error:
+        message = next((line.strip() for line in error.evalue.splitlines() if line.strip()), "no message")
+        raise RuntimeError(f"{error.ename}: {message} (cell {error.exec_count} of {path.name})") from None
+    except DeadKernelError:
+        raise RuntimeError(f"the kernel died while it ran {path.name}; it may have run out of memory") from None
+    return neutral(notebook, root)
+
+
+def neutral(notebook: nbformat.NotebookNode, root: Path) -> nbformat.NotebookNode:
+    """Remove what names this machine or this moment, so that a published notebook changes only where its content does."""
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata.language_info = {"name": "python"}
+    for cell in notebook.cells:
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        if not cell.metadata.get("tags", True):
+            del cell.metadata["tags"]
+        elif "injected-parameters" in cell.metadata.get("tags", ()):
+            cell.id = "injected-parameters"
+    return nbformat.reads(nbformat.writes(notebook).replace(f"{root}{os.sep}", ""), 4)

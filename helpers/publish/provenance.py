@@ -1,0 +1,101 @@
+"""With what a result was made: revision, packages, processor, device, and the digest of all that decides its numbers."""
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from helpers.publish import digests
+from helpers.publish.parameters import read_notebook
+from helpers.publish.project import Project
+
+# What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
+ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE")
+CPU_KW, GPU_KW = 0.105, 0.7
+ENERGY = (
+    f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power of the reproduction's section 3.6"
+)
+
+
+def inputs_digest(project: Project, id: str, parameters: Mapping) -> str:
+    """Digest of everything that decides the numbers of a result and their verdict.
+
+    That is the code of the notebook, the parameters, the criterion, and the helpers that the notebook reaches by import; no
+    prose, title or page. The packages are in the provenance, and so are the weights and images that the code reads, among them
+    those of `helpers/weights`, each with its digest (`sources`). Raises ValueError where the notebook's code is no Python.
+    """
+    cells = [cell for cell in read_notebook(project.source(id)).cells if cell.cell_type == "code"]
+    # Not the cell of defaults: what a run takes instead of them is given.
+    texts = [cell.source for cell in cells if "parameters" not in cell.metadata.get("tags", ())]
+    try:
+        code, helpers = [digests.code(text).digest for text in texts], digests.reached(texts)
+    except ValueError as error:
+        raise ValueError(f"{project.registry[id].notebook}: {error}") from None
+    criterion = asdict(project.registry[id].criterion)
+    del criterion["why"]
+    return digests.of_json([code, parameters, helpers, criterion])
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """What git says of the checkout at `root`; None where there is no git, or none of its checkouts."""
+    try:
+        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+    except FileNotFoundError:  # no git here
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def provenance(root: Path) -> dict:
+    """With what the runs of this call are made; `git_dirty` says whether code or notebooks differ from the revision."""
+    changes = git(root, "status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
+    requirements = [text for text in metadata.requires("registers-reproduced") if "extra ==" not in text]
+    names = sorted(re.match(r"[\w.-]+", text)[0] for text in requirements)
+    return {
+        "git_revision": git(root, "rev-parse", "HEAD"),
+        "git_dirty": None if changes is None else changes != "",
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in names},
+    }
+
+
+@cache
+def processor() -> dict:
+    """What decides how a number is rounded: the instructions that libraries choose on this processor, their versions, and those
+    of the variables that choose among instructions which are set. A kernel inherits them, so it computes with the same.
+    """
+    import scipy.linalg  # noqa: F401  (here, since `list` and `check` need not wait for it; it brings a BLAS of its own)
+    import torch
+    from threadpoolctl import threadpool_info
+
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    details = [[library.get(key) for key in ("internal_api", "version", "architecture")] for library in libraries]
+    built = re.findall(r"(Math Kernel Library Version|MKL-DNN) v?([\d.]+)", torch.__config__.show())
+    return {
+        "torch": torch.backends.cpu.get_cpu_capability(),
+        "blas": sorted({" ".join(filter(None, parts)) for parts in details}),
+        **{{"Math Kernel Library Version": "mkl", "MKL-DNN": "onednn"}[name]: version for name, version in built},
+        "environment": {name: os.environ[name] for name in ARITHMETIC if name in os.environ},
+    }
+
+
+def hardware(device: str) -> dict:
+    """On what a notebook with this `device` parameter runs, and the power that its energy is estimated from.
+
+    Raises ValueError where there is no such device.
+    """
+    if device == "cpu":
+        name = f"cpu ({platform.machine()})"
+    else:
+        import torch  # here, since `list` and `check` need not wait for it
+
+        try:
+            name = torch.cuda.get_device_name(device)
+        except (RuntimeError, ValueError, AssertionError):
+            raise ValueError(f"there is no device {device!r} here; use -p device=cpu") from None
+    power = round(CPU_KW + GPU_KW * (device != "cpu"), 3)
+    return {"device": name, "processor": processor(), "energy_kw": power, "energy_assumption": ENERGY}

@@ -1,0 +1,301 @@
+"""The parts of [CLS] against the forward pass of tests/zoo.py, token by token, and against the models' own masks."""
+
+import copy
+import os
+
+import huggingface_hub
+import pytest
+import torch
+from timm.models.vision_transformer import ResPostBlock, VisionTransformer
+from zoo import CLIPS, DEPTH, assert_near, build, entering, forward, hooks, layers, models, pixels
+
+from helpers.capture import (
+    PARTS,
+    ClsAttention,
+    ClsParts,
+    ClsRenormalised,
+    ClsTokens,
+    HighestToken,
+    Output,
+    PatchContributions,
+    TokenNorms,
+    capture,
+)
+from helpers.images import load_images
+from helpers.interventions import appended_registers, dropped_patches
+from helpers.models import ModelUnavailable, load_backbone
+
+REGISTERS = {"registers": 4, "layerscale": 2, "small-distilled": 1}  # neither patch nor [CLS]; none in all others
+PATCHES = 16
+REDUCERS = [ClsParts("all"), ClsRenormalised("all"), PatchContributions("all"), ClsTokens(), HighestToken((0, -2, -1))]
+KINDS = ("small", "no-bias", "registers", "layerscale", "qk-norm", "swiglu", "small-distilled", "open_clip-plain", "open_clip")
+every = models(*KINDS)
+one_each = models("layerscale", "open_clip")
+
+
+@pytest.fixture(scope="module")
+def backbone(request):
+    """With LayerScale gammas of both signs."""
+    return build(request.param, gamma=None)
+
+
+def reference(backbone, tokens):
+    """The blocks of zoo.forward, and for [CLS], head by head and token by token: 'weights' (image, head, token), 'contributions'
+    (image, head, token, width) and 'value_bias' (head, width); 'bias' (width); and 'normed', the end after the next LayerNorm."""
+    m, blocks = copy.deepcopy(backbone.model).double(), forward(backbone, tokens)
+    timms = isinstance(m, VisionTransformer)
+    parts = [layers(block) for block in (m.blocks if timms else m.transformer.resblocks)]
+    norms = [*(own["norm1"] for own in parts), m.norm if timms else m.ln_post]
+    for i, (block, own) in enumerate(zip(blocks, parts, strict=True)):
+        heads, width = block["v"].shape[1], len(own["proj"].weight)
+        zeros = torch.zeros(3 * width).double()
+        bias, constant = (part if part is not None else zeros for part in (own["bias"], own["proj"].bias))
+        gamma = getattr(own["ls1"], "gamma", torch.ones(width).double())
+        back = gamma[:, None, None] * own["proj"].weight.unflatten(1, (heads, -1))  # (width, head, dim)
+        weights = block["attention"].select(2, 0)
+        block["weights"], block["bias"] = weights, gamma * constant.narrow(0, 0, width)
+        block["contributions"] = torch.einsum("iht,ihtd,whd->ihtw", weights, block["v"], back)
+        block["value_bias"] = torch.einsum("hd,whd->hw", bias.narrow(0, 2 * width, width).unflatten(0, (heads, -1)), back)
+        block["normed"] = norms[i + 1](block["residual"])
+    return blocks
+
+
+def kinds(backbone, tokens, appended=0):
+    """Token indices of patches, registers and [CLS], counted by hand."""
+    trained = REGISTERS.get(backbone.name, 0)
+    patches = range(1 + trained, tokens - appended)
+    return list(patches), [*range(1, 1 + trained), *range(tokens - appended, tokens)], [0]
+
+
+def by_hand(block, groups, split_bias=False):
+    """The parts (image, part, width) and masses (image, kind) of one block of `reference`."""
+    parts = [block["contributions"][:, :, group].sum(dim=(1, 2)) for group in groups]
+    masses = [block["weights"][..., group].sum(-1) for group in groups]
+    constant = block["bias"]
+    if split_bias:
+        parts = [part - mass @ block["value_bias"] for part, mass in zip(parts, masses, strict=True)]
+        constant = constant + block["value_bias"].sum(0)
+    rest = [constant.expand_as(parts[0]), block["before"].select(1, 0)]
+    return torch.stack([*parts, *rest], dim=1), torch.stack([mass.mean(1) for mass in masses], dim=1)
+
+
+def residual(got):
+    """By how much the parts miss the model's own [CLS], relative to its length, for the worst image and block."""
+    missed = got["cls_parts"].sum(-2) - got["cls_total"]
+    return float((missed.norm(dim=-1) / got["cls_total"].norm(dim=-1)).max())
+
+
+@every
+@pytest.mark.parametrize("split_bias", [False, True])
+def test_parts_of_every_block(backbone, split_bias):
+    x = pixels(backbone)
+    got = capture(backbone, x, [ClsParts("all", split_bias)], batch_size=2)
+    groups = kinds(backbone, backbone.layout.tokens)
+    assert len(groups[0]) == PATCHES and PARTS == ("patches", "registers", "cls", "bias", "skip")
+    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+        parts, masses = by_hand(block, groups, split_bias)
+        assert_near(got["cls_parts"][:, i], parts)
+        assert_near(got["cls_mass"][:, i], masses)
+        assert_near(got["cls_total"][:, i], block["after"].select(1, 0))
+        assert block["weights"].max() > 2 / backbone.layout.tokens  # far from uniform, else little is tested
+    assert residual(got) < 1e-5
+    assert torch.equal(got["cls_parts"][0, :, 3], got["cls_parts"][1, :, 3])
+    assert got["cls_parts"][:, :, 1].any() == (backbone.name in REGISTERS)
+    last = capture(backbone, x, [ClsParts(split_bias=split_bias)])
+    torch.testing.assert_close(last["cls_parts"], got["cls_parts"][:, -1], rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_contributions_of_single_patches(backbone):
+    x = pixels(backbone)
+    got = capture(backbone, x, [PatchContributions("all"), ClsParts("all")], batch_size=2)
+    patches, _, _ = kinds(backbone, backbone.layout.tokens)
+    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+        each = block["contributions"].sum(1)
+        assert_near(got["contribution_norms"][:, i], each[:, patches].norm(dim=-1))
+        cosines = torch.cosine_similarity(each[:, patches], each.sum(1, keepdim=True), dim=-1)
+        assert_near(got["contribution_cosines"][:, i], cosines)
+        # Their shares of the whole along its own direction are those of the part that they add up to.
+        whole = got["cls_parts"][:, i, :3].sum(1)
+        along = (got["contribution_norms"][:, i] * got["contribution_cosines"][:, i]).sum(-1) * whole.norm(dim=-1)
+        torch.testing.assert_close(along, (got["cls_parts"][:, i, 0] * whole).sum(-1), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("sharpness", [1, 100])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("no-bias", "swiglu")])
+def test_renormalised_attention_is_that_of_a_masked_model(kind, sharpness):
+    """The model's own attention with a mask before its softmax. Sharp heads give some kinds less than float32 can hold."""
+    backbone = build(kind, gamma=None)
+    attn = backbone.blocks[-1].attn
+    query = attn.in_proj_weight if kind in CLIPS else attn.q_norm.weight if kind == "qk-norm" else attn.qkv.weight
+    query.data.narrow(0, 0, min(48, len(query))).mul_(sharpness)
+    x, tokens, inputs = pixels(backbone), backbone.layout.tokens, []
+    with attn.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
+        got = capture(backbone, x, [ClsRenormalised(), ClsParts()])
+    for i, group in enumerate(kinds(backbone, tokens)):
+        if not group:
+            assert not got["cls_renormalised"][:, i].any()
+            continue
+        mask = torch.full((tokens, tokens), -torch.inf)
+        mask[:, group] = 0
+        block, (seen,) = backbone.blocks[-1], inputs
+        if kind in CLIPS:
+            masked = block.ls_1(attn(seen, seen, seen, need_weights=False, attn_mask=mask)[0])
+        else:
+            masked = block.ls1(attn(seen, attn_mask=mask))
+        expected = masked.select(1, 0) - got["cls_parts"][:, 3]
+        torch.testing.assert_close(got["cls_renormalised"][:, i], expected, rtol=1e-4, atol=1e-4)
+    if sharpness > 1:
+        weights = capture(backbone, x, [ClsAttention(-1, heads="all")])["cls_attention"]
+        assert any(weights[..., group].sum(-1).min() == 0 for group in kinds(backbone, tokens) if group)
+
+
+@every
+def test_cls_and_the_highest_token_after_each_block(backbone):
+    x = pixels(backbone)
+    got = capture(backbone, x, [ClsTokens(), HighestToken("all")], batch_size=2)
+    images = torch.arange(3)
+    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+        assert_near(got["cls_tokens"][:, i], block["residual"].select(1, 0))
+        highest = block["residual"].norm(dim=-1).argmax(dim=1)
+        assert got["highest_index"][:, i].tolist() == highest.tolist()
+        assert_near(got["highest_token"][:, i], block["residual"][images, highest])
+        assert_near(got["highest_token_normed"][:, i], block["normed"][images, highest])
+    alone = capture(backbone, x, [HighestToken()])
+    assert torch.allclose(alone["highest_token_normed"], got["highest_token_normed"][:, -2], atol=1e-5)
+
+
+@every
+@pytest.mark.parametrize("init", ["zeros", "normal"])
+def test_appended_tokens_are_registers(backbone, init):
+    x = pixels(backbone)
+    with appended_registers(backbone, 2, init):
+        tokens = entering(backbone, x)
+        got = capture(backbone, x, [ClsParts("all"), PatchContributions("all"), HighestToken()], batch_size=2)
+    groups = kinds(backbone, tokens.shape[1], appended=2)
+    assert len(groups[0]) == PATCHES and len(groups[1]) == REGISTERS.get(backbone.name, 0) + 2
+    for i, block in enumerate(reference(backbone, tokens)):
+        parts, masses = by_hand(block, groups)
+        assert_near(got["cls_parts"][:, i], parts)
+        assert_near(got["cls_mass"][:, i], masses)
+        assert_near(got["contribution_norms"][:, i], block["contributions"].sum(1)[:, groups[0]].norm(dim=-1))
+    assert residual(got) < 1e-5
+    assert got["cls_parts"][:, :, 1].any() and got["highest_index"].max() < tokens.shape[1]
+
+
+@every
+def test_dropped_patches_contribute_nothing(backbone):
+    x = pixels(backbone)
+    with dropped_patches(backbone, 0.5, seed=3):
+        tokens = entering(backbone, x)
+    with dropped_patches(backbone, 0.5, seed=3):  # the same choice again
+        got = capture(backbone, x, [ClsParts("all"), PatchContributions("all"), ClsRenormalised()], batch_size=2)
+    groups = kinds(backbone, tokens.shape[1])
+    assert len(groups[0]) == PATCHES // 2 and got["contribution_norms"].shape == (3, DEPTH, PATCHES // 2)
+    for i, block in enumerate(reference(backbone, tokens)):
+        parts, masses = by_hand(block, groups)
+        assert_near(got["cls_parts"][:, i], parts)
+        assert_near(got["cls_mass"][:, i], masses)
+    assert residual(got) < 1e-5
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1e-5])
+@pytest.mark.parametrize("kind", ["layerscale", "open_clip"])
+def test_layerscale_of_one_changes_nothing_and_a_small_one_no_direction(kind, gamma):
+    """In the first block, where both see the same tokens."""
+    plain, scaled = build(kind, gamma=1.0), build(kind, gamma=gamma)
+    x, reducers = pixels(plain), [ClsParts(0), PatchContributions(0)]
+    for block in plain.blocks:
+        for name in ("ls1", "ls2", "ls_1", "ls_2"):
+            if hasattr(block, name):
+                setattr(block, name, torch.nn.Identity())
+    expected, got = capture(plain, x, reducers), capture(scaled, x, reducers)
+    torch.testing.assert_close(got["cls_parts"][:, :4] / gamma, expected["cls_parts"][:, :4], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got["contribution_cosines"], expected["contribution_cosines"], rtol=1e-4, atol=1e-5)
+    assert torch.equal(got["cls_parts"][:, 4], expected["cls_parts"][:, 4])
+    assert residual(got) < 1e-5
+
+
+def test_uniform_attention_gives_each_kind_its_share_of_the_tokens():
+    backbone = build("registers")
+    for block in backbone.blocks:
+        block.attn.qkv.weight.data[:96] = 0
+        block.attn.qkv.bias.data[:96] = 0
+    mass = capture(backbone, pixels(backbone), [ClsParts()])["cls_mass"]
+    torch.testing.assert_close(mass, torch.tensor([[16 / 21, 4 / 21, 1 / 21]]).expand(3, 3))
+
+
+@every
+def test_bfloat16_is_close(backbone):
+    x = pixels(backbone)
+    exact = capture(backbone, x, REDUCERS)
+    rough = capture(backbone, x, REDUCERS, dtype=torch.bfloat16)
+    assert 1e-6 < residual(rough) < 0.02  # the model rounds its own sum; the parts are float32
+    assert_near(rough["cls_mass"].sum(-1), torch.ones(3, DEPTH).double())
+    for i in range(len(PARTS)):
+        deviation = (rough["cls_parts"] - exact["cls_parts"])[:, 0, i].norm(dim=-1)
+        assert (deviation <= 0.05 * exact["cls_parts"][:, 0].norm(dim=-1).amax(-1)).all()
+
+
+@every
+def test_batches_bits_and_hooks(backbone):
+    """A batch equals its images one by one, the model's output is the same to the bit, and no hook survives."""
+    x, seen = pixels(backbone, 5), []
+    with torch.inference_mode():
+        before = backbone(x)
+    handle = backbone.model.register_forward_hook(lambda _, __, output: seen.append(output.clone()))
+    whole = capture(backbone, x, REDUCERS, batch_size=5)
+    handle.remove()
+    assert torch.equal(seen[0], before) and hooks(backbone.model) == 0
+    for size in (1, 2):
+        again = capture(backbone, x, REDUCERS, batch_size=size)
+        for key in whole:
+            torch.testing.assert_close(again[key], whole[key], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(whole["cls_parts"][0], whole["cls_parts"][4])
+
+
+@one_each
+def test_no_hook_survives_an_exception(backbone, monkeypatch):
+    def broken(self, x, layout):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(HighestToken, "reduce", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        capture(backbone, pixels(backbone), REDUCERS)
+    assert hooks(backbone.model) == 0
+
+
+def test_refusals():
+    pooled = build("pooled")
+    for reducer in (ClsParts(), ClsRenormalised(), PatchContributions(), ClsTokens()):
+        with pytest.raises(ValueError, match=r"no \[CLS\] token"):
+            capture(pooled, pixels(pooled), [reducer])
+    assert capture(pooled, pixels(pooled), [HighestToken()])["highest_token"].shape == (3, 48)
+    normed = build("small", scale_attn_norm=True)
+    for backbone in (normed, build("small", block_fn=ResPostBlock)):
+        with pytest.raises(ValueError, match="block 2 of 'small' normalises what its attention returns"):
+            capture(backbone, pixels(backbone), [TokenNorms(), ClsParts()])
+        assert hooks(backbone.model) == 0
+    with pytest.raises(ValueError, match="no block 3 in 'small'"):
+        capture(normed, pixels(normed), [ClsParts(3)])
+
+
+# Real weights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("HF_HUB_CACHE" not in os.environ, reason="HF_HUB_CACHE does not name a folder of weights")
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "deit_tiny_patch16_224.fb_in1k"])
+def test_real_weights(name, monkeypatch):
+    """The parts add up in every block; ViT-Ti's [CLS] hardly attends to itself in the last one, DeiT-Ti's does."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # only what is in the cache already
+    try:
+        backbone = load_backbone(name)
+    except ModelUnavailable:
+        pytest.skip(f"HF_HUB_CACHE holds no weights of {name}")
+    got = capture(backbone, load_images("scenes", 8, 0), [ClsParts("all"), HighestToken(), Output()])
+    assert residual(got) < 1e-5
+    itself = got["cls_mass"][:, -1, 2].mean()
+    if name.startswith("vit"):
+        assert itself < 0.05 and set(got["highest_index"].tolist()) <= {1, 14, 183, 196}  # the corners
+    else:
+        assert itself > 0.05

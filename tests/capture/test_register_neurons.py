@@ -1,0 +1,253 @@
+"""The search for register neurons against a search by hand, in float64, image by image; and several models, one after another."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from zoo import bounds, build, entering, forward, hooks, models, pixels
+
+from helpers.capture import SEARCH_MODES, capture, find_register_neurons, passes, register_neurons, register_neurons_of
+from helpers.images import load_images
+from helpers.interventions import RegisterNeuron, ablated_neurons, dropped_patches
+from helpers.measures.norms import threshold
+from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, ModelUnavailable, load_backbone
+
+every = models("small", "registers", "swiglu", "pooled", "open_clip")
+vit = models("small")
+modes = pytest.mark.parametrize("mode", SEARCH_MODES)
+
+
+def find_by_hand(backbone, x, mode, rule, layer, sparsity):
+    """{(block, unit): (at_outliers, elsewhere, magnitude, ratio, score)} and the number of images with an outlier."""
+    start, end = bounds(backbone)
+    blocks = forward(backbone, entering(backbone, x))
+    norms = blocks[layer]["residual"].norm(dim=-1).numpy()
+    limit = threshold(norms[:, start:end], rule)
+    counted, images = range(start, end) if mode == "paper" else range(end), 0
+    rows = [[] for _ in blocks]
+    for i, norm in enumerate(norms):
+        outliers = [t for t in counted if norm[t] > limit]
+        others = [t for t in counted if norm[t] <= limit]
+        images += bool(outliers)
+        for block, own in zip(blocks, rows, strict=True):
+            if outliers:
+                a = block["neurons"][i].numpy()
+                sparse = sum(a[t] < 0.5 for t in counted) >= len(counted) / 2
+                score = np.mean(a[outliers], axis=0) if mode == "paper" else np.mean(np.abs(a[outliers]), axis=0)
+                means = [a[outliers].mean(0), a[others].mean(0), abs(a[outliers]).mean(0), abs(a[others]).mean(0)]
+                own.append([*means, np.where(sparse | (not sparsity), score, 0)])
+    found = {}
+    for block, own in enumerate(rows):
+        for unit, (at, elsewhere, magnitude, other, score) in enumerate(np.mean(own, axis=0).T):
+            found[block, unit] = at, elsewhere, magnitude, magnitude / other, abs(score)
+    return found, images
+
+
+@every
+@modes
+@pytest.mark.parametrize("sparsity", [False, True])
+def test_found_neurons(backbone, mode, sparsity):
+    """All of them, in order, in batches that do not fit the number of images, some of which have no outlier."""
+    x, hidden = pixels(backbone, 5), backbone.neurons(0).in_features
+    expected, images = find_by_hand(backbone, x, mode, "percentile:96", -1, sparsity)
+    assert images < 5 or mode == "jiang_code"
+    got = find_register_neurons(backbone, x, mode=mode, rule="percentile:96", top_k=3 * hidden, sparsity=sparsity, batch_size=2)
+    assert {(n.block, n.unit) for n in got} == expected.keys() and len(got) == 3 * hidden
+    assert [n.score for n in got] == sorted((n.score for n in got), reverse=True)
+    ours, theirs = np.array([n[2:] for n in got]), np.array([expected[n[:2]] for n in got])
+    np.testing.assert_array_less(abs(ours - theirs), 2e-6 + abs(theirs) * [2e-4, 2e-4, 2e-4, 5e-3, 2e-4])  # 4: of two tails
+    if sparsity and backbone.name != "swiglu":  # its neurons are all sparse
+        assert 0 < sum(n.score == 0 for n in got) < len(got) / 2
+    assert hooks(backbone.model) == 0
+
+
+@vit
+def test_out_of_memory_counts_no_image_twice(backbone):
+    x, search = pixels(backbone, 5), {"rule": "percentile:96", "top_k": 96}
+    whole = find_register_neurons(backbone, x, **search)
+
+    def full(_, inputs, output):
+        if len(inputs[0]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with backbone.model.register_forward_hook(full), pytest.warns(UserWarning, match="do not fit"):
+        got = find_register_neurons(backbone, x, **search)
+    np.testing.assert_allclose([n[2:] for n in got], [n[2:] for n in whole], rtol=1e-5, atol=1e-6)
+
+
+@vit
+def test_where_detection_looks(backbone):
+    """Another layer, and the blocks up to it unless others are named."""
+    x = pixels(backbone, 5)
+    expected, _ = find_by_hand(backbone, x, "paper", "percentile:96", 1, False)
+    best = sorted(expected, key=lambda neuron: -expected[neuron][-1])
+    assert [n[:2] for n in find_register_neurons(backbone, x, rule="percentile:96", layer=-2)] == [b for b in best if b[0] < 2][
+        :10
+    ]
+    for layers in ([2, 0], (-1, 0, -3)):
+        got = find_register_neurons(backbone, x, rule="percentile:96", layer=1, layers=layers, top_k=3)
+        assert [n[:2] for n in got] == [b for b in best if b[0] != 1][:3]
+
+
+@vit
+def test_scores_of_the_two_modes(backbone, monkeypatch):
+    """A neuron that is active with either sign has no mean, but a magnitude. A silent one has neither; ties go by number.
+
+    Eight of 16 patches are outliers: means over powers of two are exact, in whatever order a processor adds.
+    """
+    hidden = torch.zeros(1, 17, 192)
+    hidden[0, 1:9, 5] = torch.tensor([-8.0, 0, 0, 0, 0, 0, 0, 8])
+    hidden[0, 1:9, 6], hidden[0, 9:, 6] = -1.0, 0.25
+    monkeypatch.setattr(
+        register_neurons, "outlier_tokens", lambda _, __, mode, *___: torch.arange(17 if mode == "jiang_code" else 16)[None] < 8
+    )
+    found = {}
+    for mode in SEARCH_MODES:
+        layout = hidden if mode == "paper" else hidden.roll(-1, dims=1)
+        with backbone.change_neurons(0, lambda _, seen=layout: seen):
+            found[mode] = find_register_neurons(backbone, pixels(backbone, 1), mode=mode, layers=[0], top_k=4)
+    paper, code = found["paper"], found["jiang_code"]
+    assert paper[0] == RegisterNeuron(0, 6, -1.0, 0.25, 1.0, 4.0, 1.0)
+    assert [n.unit for n in paper] == [6, 0, 1, 2] and paper[1] == RegisterNeuron(0, 0, 0.0, 0.0, 0.0, 1.0, 0.0)
+    assert [n.unit for n in code] == [5, 6, 0, 1] and code[0] == RegisterNeuron(0, 5, 0.0, 0.0, 2.0, np.inf, 2.0)
+
+
+@every
+def test_what_is_kept_of_the_images(backbone, monkeypatch):
+    """One pass for the norms, one for the neurons, of which nothing is left but their sums."""
+    shapes = []
+
+    def watched(*args, **options):
+        results = capture(*args, **options)
+        shapes.append([tuple(value.shape) for value in results.values()])
+        return results
+
+    monkeypatch.setattr(register_neurons, "capture", watched)
+    find_register_neurons(backbone, pixels(backbone, 5), rule="percentile:96")
+    assert shapes == [[(5, bounds(backbone)[1])], []]
+
+
+@models("registers", "swiglu", "open_clip")
+def test_mixed_precision(backbone):
+    exact, rough = (
+        find_register_neurons(backbone, pixels(backbone, 5), rule="percentile:90", dtype=dtype, top_k=3)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert exact != rough and rough[0][:2] in [neuron[:2] for neuron in exact]
+    assert exact[0].score == pytest.approx(rough[0].score, rel=0.05)
+
+
+# Controls --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    backbone, images = load_backbone("control-clean"), load_images("scenes", 6, 0)
+    return torch.stack([backbone.preprocess(image) for image in images])
+
+
+@pytest.mark.parametrize("name", ["control-content", "control-position"])
+@modes
+def test_planted_register_neuron(name, mode, scenes):
+    """It comes first, and is silent elsewhere."""
+    neurons = find_register_neurons(load_backbone(name), scenes, mode=mode, top_k=3)
+    assert neurons[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON)
+    assert neurons[0].at_outliers == pytest.approx(20, rel=0.1) and neurons[0].elsewhere == 0 and neurons[0].ratio == np.inf
+    assert neurons[0].score > 2 * neurons[1].score
+
+
+def test_outliers_among_registers_only(scenes):
+    """In the authors' code trained registers are outliers too; here they are no patches."""
+    backbone = load_backbone("control-registers")
+    with pytest.raises(ValueError, match="no norm after block 5 of 'control-registers' exceeds"):
+        find_register_neurons(backbone, scenes)
+    neurons = find_register_neurons(backbone, scenes, mode="jiang_code")
+    assert neurons[0][:2] == (PLANTED_BLOCK["control-registers"], REGISTER_NEURON)
+
+
+@modes
+def test_no_outliers(mode, scenes):
+    with pytest.raises(
+        ValueError, match=r"exceeds .* \('median:3'\) in 6 images, the largest is .*; choose another rule or layer"
+    ):
+        find_register_neurons(load_backbone("control-clean"), scenes, mode=mode)
+
+
+# Several models --------------------------------------------------------------------------------------------------------
+
+
+def test_register_neurons_of_several_models(monkeypatch):
+    """Those of each model by itself, where it has an outlier; each model is loaded once, and what cannot be had has a reason."""
+    loaded, images = [], load_images("scenes", 6, 0)
+
+    def load(name, **options):
+        loaded.append(name)
+        if name == "gone":
+            raise ModelUnavailable("'gone' is gated")
+        return load_backbone(name, **options)
+
+    monkeypatch.setattr(passes, "load_backbone", load)
+    names = ["control-clean", "gone", "control-position", "control-content"]
+    search = {"mode": "jiang_code", "top_k": 2, "layer": 4, "batch_size": 3}
+    neurons, not_run = register_neurons_of(names, images, rule="median:4", **search)
+    assert loaded == names and not_run == {"gone": "'gone' is gated"}
+    assert list(neurons) == ["control-position", "control-content"]  # control-clean has no outlier
+    for name, own in neurons.items():
+        assert own == find_register_neurons(load_backbone(name), images, rule="median:4", **search)
+        assert own[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON) and len(own) == 2
+    assert register_neurons_of(["control-content"], images, rule="fixed:1e9") == ({}, {})
+    with pytest.raises(ModelUnavailable, match="'gone' is gated"):
+        register_neurons_of(["gone"], images)
+
+
+# Bad input -------------------------------------------------------------------------------------------------------------
+
+
+@vit
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"mode": "code"}, "mode is 'code'; choose one of paper, jiang_code"),
+        (
+            {"rule": "fixed:1000"},
+            r"no norm after block 2 of 'small' exceeds 1000 \('fixed:1000'\) in 5 images, the largest is \d",
+        ),
+        ({"rule": "sigma:3"}, "unknown outlier rule 'sigma:3'"),
+        ({"layer": 3}, r"no block 3 in 'small'; choose .*from -3 to 2"),
+        ({"layer": -4}, r"no block -4 in 'small'"),
+        ({"layers": [0, 3]}, "no block 3 in 'small'; choose from 0 to 2"),
+        ({"layers": [-4]}, "no block -4 in 'small'"),
+        ({"layers": []}, r"top_k is 10, but blocks \[\] have 0 neurons"),
+        ({"layers": [1, -2], "top_k": 193}, r"top_k is 193, but blocks \[1\] have 192 neurons; choose from 1 to that"),
+        ({"top_k": 577}, r"top_k is 577, but blocks \[0, 1, 2\] have 576 neurons"),
+        ({"top_k": 0}, "top_k is 0, but"),
+        ({"batch_size": 0}, "5 images in batches of 0"),
+    ],
+)
+def test_bad_search(backbone, options, message):
+    with pytest.raises(ValueError, match=message):
+        find_register_neurons(backbone, pixels(backbone, 5), **options)
+    assert hooks(backbone.model) == 0
+
+
+@vit
+def test_search_without_images_or_with_patches_removed(backbone):
+    with pytest.raises(ValueError, match="0 images in batches of 32"):
+        find_register_neurons(backbone, pixels(backbone, 0))
+    with dropped_patches(backbone, 0.5), pytest.raises(ValueError, match="patches were removed, other ones in each pass"):
+        find_register_neurons(backbone, pixels(backbone, 5))
+
+
+@pytest.mark.parametrize("kind, name", [("small", "fc2"), ("open_clip", "c_proj")])
+def test_a_block_without_mlp_neurons(kind, name):
+    backbone = build(kind)
+    backbone.blocks[1].mlp = nn.Identity()
+    x, message = pixels(backbone, 5), f"block 1 of '{kind}' has no MLP neurons: the second layer '{name}' is missing in Identity"
+    with pytest.raises(ValueError, match=message):
+        find_register_neurons(backbone, x, rule="percentile:90")
+    with pytest.raises(ValueError, match=message):
+        backbone.change_neurons(1, torch.relu)
+    with pytest.raises(ValueError, match=message), ablated_neurons(backbone, [(0, 0), (1, 0)]):
+        pass
+    assert hooks(backbone.model) == 0
+    assert find_register_neurons(backbone, x, rule="percentile:90", layers=[0, 2], top_k=1)

@@ -1,0 +1,458 @@
+"""Test-time registers and ablated neurons against the forward pass of tests/zoo.py, in float64, without a hook."""
+
+import copy
+import os
+from contextlib import ExitStack
+
+import huggingface_hub
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
+
+from helpers.capture import Output, PatchNorms, TokenNorms, capture, find_register_neurons
+from helpers.images import load_images
+from helpers.interventions import (
+    ablated_neurons,
+    appended_registers,
+    dropped_patches,
+    model_with_test_time_registers,
+    neuron_conditions,
+    random_neurons,
+)
+from helpers.interventions import neurons as module
+from helpers.models import CONTROL_DATA, PLANTED_BLOCK, REGISTER_NEURON, ModelUnavailable, TokenLayout, load_backbone, wrap_timm
+
+KINDS = ("small", "registers", "swiglu", "pooled", "open_clip")
+every = models(*KINDS)
+one_each = models("registers", "swiglu", "open_clip")
+vit = models("small")
+NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
+
+
+def shares(neurons, count, got, start):
+    """neuron -> number of its appended token, read from the `got` neurons (block -> (token, hidden)) of one image."""
+    owners = {}
+    for block, unit in neurons:
+        nonzero = got[block][start : start + count, unit].nonzero().flatten().tolist()
+        assert len(nonzero) == 1
+        owners[block, unit] = nonzero[0]
+    return owners
+
+
+def seen_neurons(backbone, x):
+    """image -> block -> neurons (token, hidden), as the model computes them."""
+    seen = [[] for _ in range(backbone.depth)]
+    with ExitStack() as stack, torch.inference_mode():
+        for block in range(backbone.depth):
+            stack.enter_context(backbone.watch("neurons", block, seen[block].append))
+        backbone(x)
+    return [[seen[block][0][i] for block in range(backbone.depth)] for i in range(len(x))]
+
+
+def move_by_hand(start, patches, ours, owners, clear):
+    """A `change` of zoo.forward: `ours` are the positions of the appended tokens."""
+
+    def change(block, hidden):
+        for rows in hidden:
+            for (where, unit), owner in owners.items():
+                if where == block:
+                    others = [t for t in range(len(rows)) if t not in ours]
+                    largest = max((rows[t, unit].item() for t in others), key=abs)
+                    for t in [*ours, *(range(start, start + patches) if clear == "patches" else others)]:
+                        rows[t, unit] = 0
+                    rows[ours[owner], unit] = largest
+        return hidden
+
+    return change
+
+
+def looks(backbone, x, **options):
+    return capture(backbone, x, [TokenNorms(), Output()], **options)
+
+
+def assert_by_hand(backbone, got, tokens, change, appended=0):
+    """`got` of `looks` is what `tokens` that enter the first block give by hand."""
+    residual = stack(forward(backbone, tokens, change), "residual")
+    assert_near(got["token_norms"], residual.norm(dim=-1))
+    assert_near(got["output"], finished(backbone, residual.select(1, -1), appended)[-1])
+
+
+@every
+@pytest.mark.parametrize("count, init, clear", [(1, "zeros", "patches"), (3, "normal", "patches"), (2, "mean", "all")])
+def test_test_time_registers(backbone, count, init, clear):
+    x, (start, end), layout = pixels(backbone), bounds(backbone), backbone.layout
+    plain = looks(backbone, x)
+    with module.test_time_registers(backbone, NEURONS, count, init, clear) as same:
+        assert same is backbone and backbone.layout == layout.with_appended(count)
+        entered, got, neurons = entering(backbone, x), looks(backbone, x, batch_size=2), seen_neurons(backbone, x)
+    owners = shares(NEURONS, count, neurons[0], end)
+    assert sorted(np.bincount(list(owners.values()), minlength=count)) == {1: [5], 3: [1, 2, 2], 2: [2, 3]}[count]
+    change = move_by_hand(start, end - start, range(end, end + count), owners, clear)
+    assert_by_hand(backbone, got, entered, change, count)
+    assert (got["output"] - plain["output"]).abs().max() > 1e-3
+    if backbone.name == "swiglu":  # with its sign
+        assert min(neurons[i][block][end + owner, unit] for i in range(3) for (block, unit), owner in owners.items()) < -0.5
+    assert backbone.layout is layout and hooks(backbone.model) == 0
+
+
+@every
+def test_ablated_neurons(backbone):
+    x, layout = pixels(backbone), backbone.layout
+
+    def change(block, hidden):
+        hidden[..., [unit for where, unit in NEURONS if where == block]] = 0
+        return hidden
+
+    with ablated_neurons(backbone, NEURONS) as same:
+        assert same is backbone and backbone.layout is layout
+        got = looks(backbone, x, batch_size=2)
+    assert_by_hand(backbone, got, entering(backbone, x), change)
+    assert hooks(backbone.model) == 0
+
+
+@one_each
+def test_a_batch_equals_its_images_one_by_one(backbone):
+    x, found = pixels(backbone, 5), []
+    for batch_size in (5, 2, 1):
+        with module.test_time_registers(backbone, NEURONS, 2):
+            found.append(looks(backbone, x, batch_size=batch_size))
+    for other in found[1:]:
+        for key, value in other.items():
+            torch.testing.assert_close(value, found[0][key], rtol=1e-5, atol=1e-5)
+
+
+@every
+@pytest.mark.parametrize("order", ["inside", "outside"])
+def test_nesting(backbone, order):
+    """Among plain appended tokens and with patches removed, in any order: the neurons go to their own tokens."""
+    x, (start, _), layout = pixels(backbone), bounds(backbone), backbone.layout
+    drop, append = (lambda: dropped_patches(backbone, 0.4)), (lambda: appended_registers(backbone, 2, "normal"))
+    outer, inner = ([drop, append], []) if order == "inside" else ([], [append, drop])
+    found = []
+    for look in (entering, seen_neurons, looks):
+        with ExitStack() as stack:
+            for intervention in [*outer, lambda: module.test_time_registers(backbone, NEURONS, 2), *inner]:
+                stack.enter_context(intervention())
+            assert backbone.layout == layout.with_kept(10).with_appended(4)
+            found.append(look(backbone, x))
+    entered, neurons, got = found
+    first = start + 10 + (2 if order == "inside" else 0)
+    owners = shares(NEURONS, 2, neurons[0], first)
+    change = move_by_hand(start, 10, [first, first + 1], owners, "patches")
+    assert_by_hand(backbone, got, entered, change, 4)
+    assert backbone.layout is layout and hooks(backbone.model) == 0
+
+
+@every
+def test_nothing_to_move(backbone):
+    """Without neurons there are only the tokens; what ablates nothing changes nothing."""
+    x = pixels(backbone)
+    with appended_registers(backbone, 2, "normal", 3):
+        appended = looks(backbone, x)
+    with module.test_time_registers(backbone, [], 2, "normal", seed=3):
+        assert all(torch.equal(value, appended[key]) for key, value in looks(backbone, x).items())
+    plain = looks(backbone, x)
+    with ablated_neurons(backbone, []):
+        assert all(torch.equal(value, plain[key]) for key, value in looks(backbone, x).items())
+
+
+@vit
+def test_shares(backbone):
+    """They are drawn: the same for one seed, others for another; from one token to a token a neuron, and more."""
+    neurons = [(0, unit) for unit in range(12)]
+
+    def drawn(count, seed=0):
+        with module.test_time_registers(backbone, neurons, count, seed=seed):
+            return shares(neurons, count, seen_neurons(backbone, pixels(backbone, 1))[0], 17)
+
+    assert drawn(3) == drawn(3) != drawn(3, 1) and set(drawn(1).values()) == {0}
+    assert sorted(np.bincount(list(drawn(5).values()))) == [2, 2, 2, 3, 3]
+    assert sorted(drawn(12).values()) == list(range(12)) and max(drawn(20).values()) < 12
+
+
+@every
+def test_all_is_restored(backbone):
+    """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error inside."""
+    x, layout, states = pixels(backbone), backbone.layout, (torch.get_rng_state(), np.random.get_state()[1].copy())
+    before, given = looks(backbone, x), list(NEURONS)
+    for intervention in (module.test_time_registers, ablated_neurons):
+        with intervention(backbone, given):
+            assert not torch.equal(looks(backbone, x)["output"], before["output"])
+        assert backbone.layout is layout and hooks(backbone.model) == 0
+        with pytest.raises(ZeroDivisionError), intervention(backbone, given):
+            entering(backbone, x)
+            _ = 1 / 0
+        assert backbone.layout is layout and hooks(backbone.model) == 0
+    random_neurons(backbone, given)
+    model_with_test_time_registers(backbone, given)
+    assert all(torch.equal(value, before[key]) for key, value in looks(backbone, x).items()) and given == NEURONS
+    assert torch.equal(torch.get_rng_state(), states[0]) and (np.random.get_state()[1] == states[1]).all()
+
+
+@one_each
+def test_random_neurons(backbone):
+    found = random_neurons(backbone, NEURONS)
+    assert sorted(block for block, _ in found) == sorted(block for block, _ in NEURONS) and len(set(found)) == 5
+    assert not set(found) & set(NEURONS) and found == random_neurons(backbone, NEURONS) != random_neurons(backbone, NEURONS, 1)
+    hidden = backbone.neurons(0).in_features
+    half = [(1, unit) for unit in range(0, hidden, 2)]  # all others, then
+    assert sorted(random_neurons(backbone, half)) == [(1, unit) for unit in range(1, hidden, 2)]
+    drawn = {unit for seed in range(800) for _, unit in random_neurons(backbone, NEURONS[:1], seed)}
+    assert drawn <= set(range(hidden)) - {7} and len(drawn) > 0.9 * hidden
+
+
+@one_each
+def test_mixed_precision(backbone):
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        with module.test_time_registers(backbone, NEURONS):
+            found.append(capture(backbone, pixels(backbone), [PatchNorms()], dtype=dtype)["patch_norms"])
+    assert not torch.equal(*found)
+    torch.testing.assert_close(*found, rtol=0.1, atol=0)
+
+
+# Controls --------------------------------------------------------------------------------------------------------------
+
+
+def largest(backbone, x):
+    """image -> largest norm, of the patches and of the appended tokens, over the median patch norm, after the last block."""
+    norms = capture(backbone, x, [TokenNorms(-1)])["token_norms"]
+    patches = backbone.layout.patch_tokens(norms, dim=-1)
+    appended = backbone.layout.appended_tokens(norms, dim=-1)
+    return patches.amax(-1) / patches.median(), appended.amax(-1) / patches.median() if appended.numel() else None
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    backbone, images = load_backbone("control-clean"), load_images("scenes", 6, 0)
+    return torch.stack([backbone.preprocess(image) for image in images])
+
+
+@pytest.mark.parametrize("name", ["control-content", "control-position"])
+def test_planted_register_neuron(name, scenes):
+    """Moved, it makes the appended token high and no patch; so does no random neuron."""
+    backbone, neurons = load_backbone(name), [(PLANTED_BLOCK[name], REGISTER_NEURON)]
+    before, _ = largest(backbone, scenes)
+    assert (before > 9).any()
+    with module.test_time_registers(backbone, neurons):
+        patches, appended = largest(backbone, scenes)
+        assert patches.max() < 1.1 and torch.equal(appended > 8, before > 9)
+    with ablated_neurons(backbone, neurons):
+        assert largest(backbone, scenes)[0].max() < 1.1
+    with module.test_time_registers(backbone, random_neurons(backbone, neurons)):
+        patches, appended = largest(backbone, scenes)
+        assert torch.equal(patches > 9, before > 9) and appended.max() < 2
+
+
+def test_conditions_of_a_test_time_study(scenes):
+    """Of a planted neuron: only moved it makes the appended token high; where it is left, the patches are."""
+    backbone = load_backbone("control-content")
+    neurons = [(PLANTED_BLOCK["control-content"], REGISTER_NEURON)]
+    conditions = neuron_conditions({"control-content": neurons}, count=2)
+    seen = {}
+    for name, change in conditions.items():
+        with change(backbone) as same:
+            assert same is backbone
+            patches, appended = largest(backbone, scenes)
+            high = patches.max().item() > 9, appended is not None and appended.max().item() > 8
+            seen[name] = (*high, backbone.layout.appended)
+    assert seen == {
+        "moved": (False, True, 2),
+        "empty token": (True, False, 2),
+        "random neurons": (True, False, 2),
+        "set to zero": (False, False, 0),
+    }
+    assert backbone.layout.appended == 0 and hooks(backbone.model) == 0
+    assert [change(load_backbone("control-clean")) for change in conditions.values()] == [None] * 4
+
+
+def test_conditions_are_the_interventions_by_name(scenes):
+    """With the seed of the random neurons and of the shares, to the bit."""
+    backbone = load_backbone("control-position")
+    neurons = [(1, unit) for unit in range(6)]
+    other = random_neurons(backbone, neurons, 5)
+    expected = {
+        "moved": lambda: module.test_time_registers(backbone, neurons, 3, seed=5),
+        "empty token": lambda: module.test_time_registers(backbone, [], 3),
+        "random neurons": lambda: module.test_time_registers(backbone, other, 3, seed=5),
+        "set to zero": lambda: ablated_neurons(backbone, neurons),
+    }
+    conditions = neuron_conditions({"control-position": neurons}, count=3, seed=5)
+    assert list(conditions) == list(expected)
+    for name, change in conditions.items():
+        with change(backbone):
+            got = looks(backbone, scenes[:2])
+        with expected[name]():
+            assert all(torch.equal(value, got[key]) for key, value in looks(backbone, scenes[:2]).items())
+
+
+# Export ----------------------------------------------------------------------------------------------------------------
+
+
+def inside(backbone, x, *arguments, **options):
+    with torch.inference_mode(), module.test_time_registers(backbone, *arguments, **options):
+        return backbone(x)
+
+
+@every
+@pytest.mark.parametrize("count, clear", [(1, "patches"), (3, "all")])
+def test_export(backbone, count, clear):
+    x = pixels(backbone)
+    plain, expected = backbone(x), inside(backbone, x, NEURONS, count, clear=clear, seed=4)
+    model = model_with_test_time_registers(backbone, NEURONS, count, clear, 4)
+    assert type(model) is type(backbone.model) and not model.training
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
+    assert (expected - plain).abs().max() > 1e-3 and torch.equal(backbone(x), plain) and hooks(backbone.model) == 0
+    torch.testing.assert_close(copy.deepcopy(model)(x), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.cat([model(image[None]) for image in x]), expected, rtol=1e-5, atol=1e-5)
+    # It shares nothing with the model that it is of.
+    for p in model.parameters():
+        p.zero_()
+    assert torch.equal(backbone(x), plain)
+
+
+@one_each
+def test_export_to_a_file(backbone, tmp_path):
+    """The whole model, or its state dict into another copy with other shares."""
+    x, expected, file = pixels(backbone), inside(backbone, pixels(backbone), NEURONS, 2), tmp_path / "model"
+    model, other = (
+        model_with_test_time_registers(backbone, NEURONS, 2),
+        model_with_test_time_registers(backbone, NEURONS, 2, seed=5),
+    )
+    torch.save(model, file)
+    torch.testing.assert_close(torch.load(file, weights_only=False)(x), expected, rtol=0, atol=1e-6)
+    added = model.state_dict().keys() - backbone.model.state_dict().keys()
+    assert len(added) == 6 and all(key.endswith((".shift.units", ".shift.owners")) for key in added)
+
+    def by_torch():
+        torch.save(model.state_dict(), file)
+        return torch.load(file, weights_only=True)
+
+    def by_safetensors():
+        safetensors.torch.save_file(model.state_dict(), file)
+        return safetensors.torch.load_file(file)
+
+    for state in (by_torch(), by_safetensors()):
+        into = copy.deepcopy(other)
+        assert (into(x) - expected).abs().max() > 1e-4
+        into.load_state_dict(state)
+        torch.testing.assert_close(into(x), expected, rtol=0, atol=1e-6)
+
+
+@one_each
+def test_export_in_other_precisions(backbone):
+    model, expected = model_with_test_time_registers(backbone, NEURONS, 2), inside(backbone, pixels(backbone), NEURONS, 2)
+    torch.testing.assert_close(model.to(torch.float64)(pixels(backbone).double()).float(), expected, rtol=1e-4, atol=1e-4)
+    for dtype in (torch.float16, torch.bfloat16):
+        got = model.to(dtype)(pixels(backbone).to(dtype))
+        assert got.dtype == dtype and (got.float() - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@models("qk-norm")
+def test_export_at_another_image_size(backbone):
+    """Position embedding resampled by timm: as many registers, where the patches end."""
+    model = model_with_test_time_registers(backbone, NEURONS, 2)
+    larger = wrap_timm("larger", copy.deepcopy(backbone.model), CONTROL_DATA, pretrained=False)
+    larger.layout = TokenLayout((6, 5))
+    x = torch.randn(2, 3, 48, 40, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(model(x), inside(larger, x, NEURONS, 2), rtol=0, atol=1e-6)
+
+
+@vit
+def test_export_keeps_timms_methods(backbone):
+    """The tokens are gone after the last block, so timm's own views of the features still fit the grid."""
+    model, x = model_with_test_time_registers(backbone, NEURONS, 2), pixels(backbone)
+    assert model.forward_features(x).shape == (3, 17, 48)
+    assert model.get_intermediate_layers(x, n=1, reshape=True)[0].shape == (3, 48, 4, 4)
+    model.reset_classifier(3)
+    assert model(x).shape == (3, 3)
+    model.requires_grad_(True)(x).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@every
+def test_export_while_an_intervention_is_active(backbone):
+    for intervention in (module.test_time_registers, ablated_neurons):
+        with (
+            intervention(backbone, NEURONS),
+            pytest.raises(ValueError, match=f"'{backbone.name}' has hooks, such as those of an"),
+        ):
+            model_with_test_time_registers(backbone, NEURONS)
+
+
+# Bad input -------------------------------------------------------------------------------------------------------------
+
+
+@vit
+@pytest.mark.parametrize(
+    "neurons, message",
+    [
+        ([(0, 1), (3, 5)], "no block 3 in 'small'; choose from 0 to 2"),
+        ([(-1, 5)], r"no neuron \(-1, 5\) in 'small'; choose a block from 0 to 2 and a unit from 0 to 191"),
+        ([(1, 192)], r"no neuron \(1, 192\)"),
+        ([(1, -1)], r"no neuron \(1, -1\)"),
+        ([(1, 2), (0, 2), (1, 2)], r"neuron \(1, 2\) is given twice; give each once"),
+    ],
+)
+def test_bad_neurons(backbone, neurons, message):
+    for intervention in (module.test_time_registers, ablated_neurons):
+        with pytest.raises(ValueError, match=message), intervention(backbone, neurons):
+            pass
+    for function in (random_neurons, model_with_test_time_registers):
+        with pytest.raises(ValueError, match=message):
+            function(backbone, neurons)
+    assert hooks(backbone.model) == 0
+
+
+@vit
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"count": 0}, "neurons cannot move to 0 tokens; give a count of at least 1, or use ablated_neurons"),
+        ({"count": -2}, "neurons cannot move to -2 tokens"),
+        ({"clear": "cls"}, "clear is 'cls'; choose one of patches, all"),
+        ({"init": "ones"}, "init is 'ones'; choose one of"),
+    ],
+)
+def test_bad_registers(backbone, options, message):
+    layout = backbone.layout
+    with pytest.raises(ValueError, match=message), module.test_time_registers(backbone, NEURONS, **options):
+        pass
+    if "init" not in options:
+        with pytest.raises(ValueError, match=message):
+            model_with_test_time_registers(backbone, NEURONS, **options)
+    assert backbone.layout is layout and hooks(backbone.model) == 0
+
+
+@vit
+def test_too_few_other_neurons(backbone):
+    with pytest.raises(ValueError, match="block 1 of 'small' has 95 neurons beside the 97 given; give fewer"):
+        random_neurons(backbone, [(1, unit) for unit in range(97)])
+
+
+# Real weights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("HF_HUB_CACHE" not in os.environ, reason="HF_HUB_CACHE does not name a folder of weights")
+def test_real_weights(monkeypatch):
+    """ViT-Ti's outliers stand in the corners, whatever the picture, and come from one neuron."""
+    name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # only what is in the cache already
+    try:
+        backbone = load_backbone(name)
+    except ModelUnavailable:
+        pytest.skip(f"HF_HUB_CACHE holds no weights of {name}")
+    images = load_images("scenes", 8, 0)
+    neurons = find_register_neurons(backbone, images, rule="fixed:100")
+    assert neurons[0][:2] == (7, 417) and neurons[0].score > 5 * neurons[1].score
+    x = torch.stack([backbone.preprocess(image) for image in images])
+    norms = capture(backbone, x, [PatchNorms(-1)])["patch_norms"]
+    with module.test_time_registers(backbone, neurons[:1]):
+        after = capture(backbone, x, [TokenNorms(-1)])["token_norms"]
+        patches, appended = (part(after, dim=-1) for part in (backbone.layout.patch_tokens, backbone.layout.appended_tokens))
+    assert norms.max() > 300 and patches.max() < 60 and appended.min() > 300
+    torch.testing.assert_close(
+        model_with_test_time_registers(backbone, neurons[:1])(x), inside(backbone, x, neurons[:1]), rtol=0, atol=1e-6
+    )

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import torch
+
+from helpers.measures.convergence import by_block, cosines_with_last, settled_depth
+
+ANGLES = [100, 60, 30, 0]  # degrees between a block and the last
+
+
+def turning(lengths=(1, 2, 3, 4)):
+    """(image, block, width): in each image a plane of its own, in which the token turns."""
+    rng = np.random.default_rng(0)
+    planes = np.linalg.qr(rng.normal(size=(7, 5, 2)))[0].swapaxes(1, 2)  # image, axis, width
+    turned = np.stack([np.cos(np.radians(ANGLES)), np.sin(np.radians(ANGLES))], axis=1) * np.array(lengths)[:, None]
+    return torch.from_numpy(turned @ planes)
+
+
+def test_cosines_of_a_token_that_turns():
+    found = cosines_with_last(turning())
+    assert found.numpy() == pytest.approx(np.tile(np.cos(np.radians(ANGLES)), (7, 1)))
+    assert found.max() <= 1
+
+
+def test_what_all_images_share_hides_the_turn_unless_it_is_taken_away():
+    tokens = turning()
+    tokens = tokens - tokens.mean(0)
+    hidden = tokens + 1e4
+    assert (cosines_with_last(hidden) > 0.999).all()
+    expected = cosines_with_last(tokens)
+    assert cosines_with_last(hidden, centred=True).numpy() == pytest.approx(expected.numpy(), abs=1e-3)
+
+
+def test_a_block_that_is_the_same_in_all_images_has_no_direction():
+    tokens = turning()
+    tokens[:, 1] = 5 + 1e-6 * tokens[:, 0]  # but for rounding
+    assert cosines_with_last(tokens, centred=True).isnan().all(0).tolist() == [False, True, False, False]
+    assert np.isnan(by_block(cosines_with_last(tokens, centred=True))[1].value)
+
+
+def test_by_block_is_the_mean_over_images():
+    cosines = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (9, 3)))
+    found = by_block(cosines)
+    assert [x.value for x in found] == pytest.approx(cosines.mean(0).tolist())
+    assert all(x.low < x.value < x.high and x.n == 9 and x.step is None for x in found)
+
+
+@pytest.mark.parametrize(
+    ("cosines", "settled"),
+    [
+        ([0.9, 0.9, 0.9, 0.9, 1.0], 1),
+        ([0.1, 0.9, 0.7, 0.95, 1.0], 4),  # after the last fall
+        ([0.1, 0.2, 0.3, 0.8, 1.0], 5),  # 0.8 is not above 0.8
+        ([0.9, float("nan"), 0.9, 0.9, 1.0], 3),
+    ],
+)
+def test_settled_depth(cosines, settled):
+    assert settled_depth(torch.tensor([cosines]), 0.8).value == pytest.approx(settled / 5)
+
+
+def test_settled_depth_is_a_mean_over_images():
+    cosines = torch.tensor([[0.9, 0.9, 1.0]] * 3 + [[0.0, 0.0, 1.0]] * 3)
+    assert settled_depth(cosines, 0.8).value == pytest.approx((1 / 3 + 1) / 2)

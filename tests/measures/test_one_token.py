@@ -1,0 +1,165 @@
+"""Tokens with planted contents: the class of the image in one kind, position and pixels in the other."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from helpers.measures.one_token import (
+    PatchTokens,
+    Reading,
+    answers_of_tokens,
+    error_ratio,
+    held_out_answers,
+    read_patches,
+    reading_estimates,
+)
+from helpers.measures.probes import fit_position, fit_regression
+
+GRID, WIDTH, CLASSES = (3, 4), 16, 3
+
+
+def scikit_learn_answers(features, labels, learnt):
+    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(features[:learnt], labels[:learnt])
+    return 100.0 * (probe.predict(features[learnt:]) == labels[learnt:])
+
+
+def pairs(images=90, count=3, seed=0):
+    """Outliers know the class and normal tokens a little of it. Every fifth image has one outlier only, every seventh none."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, images)
+    labels[-1] = CLASSES  # no learnt image is of this class
+    signal = rng.normal(size=(CLASSES + 1, 1, WIDTH))
+    noise = rng.normal(size=(2, images, count, WIDTH))
+    positions = np.tile(np.arange(count), (images, 1))
+    positions[::5, 1:] = -1
+    positions[::7] = -1
+    outlier, normal = (
+        PatchTokens(torch.from_numpy(positions), torch.from_numpy(np.where(positions[..., None] < 0, 0, x)).float())
+        for x in (2 * signal[labels] + noise[0], 0.2 * signal[labels] + noise[1])
+    )
+    return outlier, normal, torch.from_numpy(signal[labels][:, 0] + noise[0, :, 0]).float(), labels
+
+
+def test_held_out_answers_are_those_of_scikit_learn():
+    _, _, cls, labels = pairs()
+    answers = held_out_answers(cls, labels, 50)
+    assert answers.tolist() == scikit_learn_answers(cls.numpy(), labels, 50).tolist() and set(answers.tolist()) == {0, 100}
+
+
+def test_answers_of_tokens_are_those_of_scikit_learn_with_one_probe_for_each_kind_and_draw():
+    outlier, normal, cls, labels = pairs()
+    answers = answers_of_tokens(outlier, normal, {"cls": cls}, labels, 50)
+    assert list(answers) == ["cls", "normal", "outlier"]
+    kept = [i for i in range(90) if i % 7 and i != 89]  # with an outlier, and of a learnt class
+    first = sum(i < 50 for i in kept)
+    for draw in range(3):
+        column = [draw if i % 5 or draw == 0 else 0 for i in kept]
+        kinds = {"cls": cls[kept], "normal": normal.tokens[kept, column], "outlier": outlier.tokens[kept, column]}
+        for kind, x in kinds.items():
+            expected = scikit_learn_answers(x.numpy(), labels[kept], first)
+            assert answers[kind][draw].tolist() == expected.tolist(), (kind, draw)
+    assert answers["outlier"].mean() > 95 and answers["normal"].mean() < 60
+
+
+def test_patch_tokens_are_cut_and_joined_in_all_that_they_hold():
+    positions = torch.tensor([[0, 5, -1], [2, 3, 1]])
+    tokens, pixels = torch.arange(12.0).view(2, 3, 2), torch.arange(6.0).view(2, 3, 1)
+    chosen = PatchTokens(positions, tokens, pixels)
+    second = chosen[1:]
+    assert second.positions.tolist() == [[2, 3, 1]]
+    assert torch.equal(second.tokens, tokens[1:]) and torch.equal(second.pixels, pixels[1:])
+    joined = chosen.columns(slice(2, None)).beside(chosen.columns(slice(0, 1)))
+    assert joined.positions.tolist() == [[-1, 0], [1, 2]]
+    assert torch.equal(joined.tokens, tokens[:, [2, 0]]) and torch.equal(joined.pixels, pixels[:, [2, 0]])
+    mask = torch.zeros(2, 12, dtype=torch.bool)
+    mask[0, 0] = mask[1, 3] = True
+    outside = chosen.outside(mask)
+    assert outside.positions.tolist() == [[-1, 5, -1], [2, -1, 1]] and torch.equal(outside.tokens, tokens)
+    without = PatchTokens(positions, tokens)
+    assert without[:1].pixels is None and without.beside(chosen).pixels is None
+
+
+def patches(legible, positions, seed):
+    """Tokens that hold their position and their pixels linearly, or nothing but noise."""
+    rng = np.random.default_rng(seed)
+    basis = np.random.default_rng(7).normal(size=(GRID[0] * GRID[1] + 5, 40))  # the same for all
+    pixels = rng.normal(size=(*positions.shape, 5))
+    where = np.eye(GRID[0] * GRID[1])[positions]
+    tokens = np.concatenate([where, pixels], axis=-1) @ basis if legible else rng.normal(size=(*positions.shape, 40))
+    return PatchTokens(*(torch.from_numpy(x) for x in (positions, tokens, pixels)))
+
+
+def planted(images=60, learnt=40):
+    """Normal tokens anywhere, that can be read; outliers at patch 5 in three images of four and at 6 in the last, that cannot."""
+    rng = np.random.default_rng(0)
+    normal = patches(True, rng.integers(0, 12, (images, 6)), 1)
+    outlier = patches(False, np.where(np.arange(images) % 4 < 3, 5, 6)[:, None].repeat(2, axis=1), 2)
+    outlier.positions[-1] = -1
+    usual = {"outlier": outlier[:learnt], "normal": normal[:learnt]}
+    return outlier, normal, usual, {"outlier": outlier[learnt:], "normal": normal[learnt:]}
+
+
+def test_what_is_planted_in_tokens_is_read_and_noise_is_not():
+    outlier, normal, usual, tested = planted()
+    readings = read_patches(normal[:40], tested, usual, GRID)
+    r = readings["normal"]
+    assert r.top1.tolist() == [100] * 20 and r.distance.tolist() == [0] * 20
+    assert r.error.max() < 1e-2 and readings["outlier"].error[:-1].min() > 0.5
+    assert readings["outlier"].top1[:-1].mean() < 50
+    assert torch.isnan(torch.stack([*vars(readings["outlier"]).values()])[:, -1]).all()
+
+
+def test_position_chance_is_that_of_the_commonest_training_position():
+    _, _, usual, tested = planted()
+    readings = read_patches(usual["outlier"], tested, usual, GRID)
+    assert readings["outlier"].chance[:-1].tolist() == [100 * (i % 4 < 3) for i in range(40, 59)]
+    commonest = np.bincount(usual["normal"].positions.flatten()).argmax()
+    expected = 100 * (tested["normal"].positions == commonest).double().mean(1)
+    assert readings["normal"].chance.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+    skill = readings["outlier"].skill[:-1]
+    assert torch.equal(skill, (readings["outlier"].top1 - readings["outlier"].chance)[:-1])
+
+
+def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
+    _, normal, usual, tested = planted()
+    noisy = patches(False, normal.positions.numpy(), 3)
+    readings = read_patches(noisy[:40], {"noise": noisy[40:]}, {"noise": usual["normal"]}, GRID)
+    position = fit_position(noisy.tokens[:40], noisy.positions[:40], GRID)
+    pixels = fit_regression(noisy.tokens[:40], noisy.pixels[:40])
+    for image in range(20):
+        distances, errors = [], []
+        for token, true, target in zip(*(x[40 + image] for x in (noisy.tokens, noisy.positions, noisy.pixels)), strict=True):
+            at = int(position(token).argmax())
+            distances.append(np.hypot(at // 4 - int(true) // 4, at % 4 - int(true) % 4))
+            errors.append(float(((pixels(token) - target) ** 2).sum()))
+        assert readings["noise"].distance[image] == pytest.approx(np.mean(distances), rel=1e-5)
+        assert readings["noise"].error[image] == pytest.approx(np.mean(errors), rel=1e-5)
+
+
+def reading(top1, chance, distance, error):
+    return Reading(*(torch.tensor([x] * 8 + [torch.nan]) for x in (top1, chance, distance, error)))
+
+
+def test_gaps_are_positive_where_an_outlier_tells_less():
+    readings = {"outlier": reading(100.0, 100.0, 3.0, 4.0), "normal": reading(100.0, 0.0, 1.0, 2.0)}
+    estimates = reading_estimates(readings)
+    assert {name: estimate.value for name, estimate in estimates.items()} == {
+        "top1_outlier": 100,
+        "skill_outlier": 0,
+        "distance_outlier": 3,
+        "error_outlier": 4,
+        "top1_normal": 100,
+        "skill_normal": 100,
+        "distance_normal": 1,
+        "error_normal": 2,
+        "top1_gap": 0,
+        "skill_gap": 100,
+        "distance_gap": 2,
+    }
+    assert {estimate.n for estimate in estimates.values()} == {8}
+    assert estimates["top1_outlier"].high == 100 and estimates["skill_gap"].high <= 200
+    ratio = error_ratio(readings)
+    assert (ratio.value, ratio.n) == (2, 8)

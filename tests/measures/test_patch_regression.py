@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression
+
+from helpers.measures.one_token import PatchTokens
+from helpers.measures.patch_regression import coordinates, mean_colour, regression_errors
+
+GRID = (3, 5)
+
+
+def patches(images, count, seed):
+    """Tokens of noise with pixels of 2 x 2, whose first five features hold row, column and mean colour."""
+    rng = np.random.default_rng(seed)
+    positions, pixels = rng.integers(0, 15, (images, count)), rng.normal(size=(images, count, 12))
+    tokens = rng.normal(size=(images, count, 9))
+    tokens[..., 0], tokens[..., 1] = positions // 5, positions % 5
+    tokens[..., 2:5] = pixels.reshape(images, count, 3, 4).mean(-1)
+    return PatchTokens(*map(torch.from_numpy, (positions, tokens, pixels)))
+
+
+def test_coordinates_are_numpys():
+    positions = torch.arange(15).reshape(3, 5)
+    np.testing.assert_array_equal(coordinates(positions, GRID), np.stack(np.unravel_index(positions.numpy(), GRID), axis=-1))
+
+
+def test_mean_colour_of_channels_that_stand_one_after_the_other():
+    red, green, blue = (torch.full((2, 3, 4), value) for value in (1.0, 2.0, 4.0))
+    red[..., 0] = 5.0
+    assert mean_colour(torch.cat([red, green, blue], dim=-1)).tolist() == [[[2.0, 2.0, 4.0]] * 3] * 2
+
+
+def test_what_tokens_hold_is_read_and_what_they_lost_is_not():
+    """Of the second kind the place is gone, so that the error is the variance of place and guess together."""
+    learn, kept, lost = patches(200, 6, 0), patches(50, 4, 1), patches(50, 4, 2)
+    rng = np.random.default_rng(3)
+    lost.tokens[..., :2] = torch.from_numpy(np.stack([rng.integers(0, 3, (50, 4)), rng.integers(0, 5, (50, 4))], axis=-1))
+    errors = regression_errors(learn, {"kept": kept, "lost": lost}, GRID)
+    assert errors["position"].shape == (50, 2) and errors["position"][:, 0].max() < 1e-4
+    assert errors["position"][:, 1].mean() == pytest.approx(2 * (8 + 24) / 12, rel=0.2)  # twice that of 1 to 3, and of 1 to 5
+    assert errors["rgb"].max() < 1e-4
+
+
+def test_the_probes_are_scikit_learns_least_squares():
+    learn, tested = patches(40, 5, 4), patches(20, 3, 5)
+    learn.tokens[..., :5] += torch.randn(40, 5, 5, generator=torch.Generator().manual_seed(0))
+    tested.positions[2], tested.positions[3, 1] = -1, -1
+    errors = regression_errors(learn, {"kind": tested}, GRID)
+    places = [np.stack([x.positions // 5, x.positions % 5], axis=-1).reshape(-1, 2) for x in (learn, tested)]
+    colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
+    for name, (target, true) in (("position", places), ("rgb", colours)):
+        reference = LinearRegression().fit(learn.tokens.reshape(-1, 9), target)
+        squares = ((reference.predict(tested.tokens.reshape(-1, 9)) - true) ** 2).sum(-1).reshape(20, 3)
+        squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
+        assert errors[name][2].isnan().all()
+        expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
+        np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-2)

@@ -1,0 +1,72 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.measures.registers import by_rank, register_first, register_ratio, steadiness, tail_ratio
+
+RNG = np.random.default_rng(0)
+
+
+def test_a_planted_register_stands_out():
+    """Three times the median of every image, whatever its scale, and the smaller register does not count."""
+    patches = torch.from_numpy(RNG.lognormal(size=(6, 9))) * torch.arange(1, 7)[:, None]
+    middle = torch.from_numpy(np.median(patches.numpy(), axis=1))
+    registers = torch.stack([0.5 * middle, 3 * middle], dim=1)
+    torch.testing.assert_close(register_ratio(registers, patches), torch.full((6,), 3.0, dtype=torch.float64))
+    assert register_ratio(patches[:, :0], patches).isnan().tolist() == [True] * 6
+
+
+def percentile_ratio(norms):
+    return np.percentile(norms, 99.9) / np.median(norms)
+
+
+def test_a_planted_tail_that_a_register_takes_away():
+    plain = RNG.lognormal(3, 0.1, (60, 50))
+    tail = plain.copy()
+    tail[:, :2] *= 10
+    gone = tail_ratio(torch.from_numpy(tail), torch.from_numpy(plain), resamples=100, seed=1)
+    assert gone.value == pytest.approx(percentile_ratio(plain) / percentile_ratio(tail)) and gone.high < 0.2
+    came = tail_ratio(torch.from_numpy(plain), torch.from_numpy(tail), resamples=100, seed=1)
+    assert came.value == pytest.approx(1 / gone.value) and came.low > 5
+    same = tail_ratio(torch.from_numpy(plain), torch.from_numpy(plain), resamples=100, seed=1)
+    assert (same.value, same.low, same.high, same.n) == (1, 1, 1, 60)
+
+
+def test_the_interval_of_a_tail_is_that_of_pairs():
+    """The images are resampled in pairs, so what scales one image in both states leaves the ratio alone."""
+    plain, changed = (torch.from_numpy(RNG.lognormal(3, 0.3, (40, 30))) for _ in range(2))
+    draws = [
+        percentile_ratio(changed[at].numpy()) / percentile_ratio(plain[at].numpy())
+        for at in np.random.default_rng(5).integers(0, 40, (2000, 40))
+    ]
+    found = tail_ratio(plain, changed, resamples=2000, seed=3)
+    low, high = np.percentile(draws, (2.5, 97.5))
+    assert found.low == pytest.approx(low, rel=0.04) and found.high == pytest.approx(high, rel=0.04)
+
+
+def test_planted_steadiness():
+    """The register halves the first change, undoes the second, turns the third round, and makes the last one worse."""
+    without, with_one = torch.tensor([4.0, -2.0, 3.0, 1.0]), torch.tensor([2.0, 0.0, -3.0, -6.0])
+    assert steadiness(without, with_one, 2).tolist() == [2.0, 2.0, 0.0, -5.0]
+    x, y = (torch.from_numpy(RNG.normal(size=200)) for _ in range(2))
+    expected = [round(abs(a) - abs(b), 3) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+    np.testing.assert_allclose(steadiness(x, y, 3), expected, atol=1e-12)
+    assert steadiness(torch.tensor([0.004]), torch.tensor([0.0]), 2).item() == 0  # less than a hundredth is rounding
+
+
+def test_registers_by_their_mean_attention():
+    attention = torch.from_numpy(RNG.dirichlet([1, 5, 2], 40))
+    means = attention.numpy().mean(0)
+    order = sorted(range(3), key=lambda i: -means[i])
+    assert order == [1, 2, 0]
+    assert by_rank(attention).tolist() == attention.numpy()[:, order].tolist()
+    assert by_rank(attention[:, :0]).shape == (40, 0)
+
+
+def test_a_register_that_gets_the_most():
+    patches = torch.tensor([[0.1, 0.3], [0.1, 0.3], [0.1, 0.3]])
+    registers = torch.tensor([[0.0, 0.4], [0.2, 0.29], [0.3, 0.3]])  # more, less, as much
+    assert register_first(registers, patches).tolist() == [True, False, False]
+    assert not math.isnan(register_ratio(registers, patches)[0])

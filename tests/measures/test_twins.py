@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression
+
+from helpers.measures.discovery import covered
+from helpers.measures.norms import norm_ratio
+from helpers.measures.stats import bootstrap, over_images, over_seeds, share
+from helpers.measures.twins import family_estimates, object_accuracy, object_places
+
+RNG = np.random.default_rng(0)
+
+
+def masks(images=6, side=16):
+    """Of two objects an image, the second one of them small."""
+    drawn = np.zeros((images, 2, side, side), dtype=bool)
+    for i, mask in enumerate(drawn):
+        mask[0, : side // 2, i : i + side // 2] = True
+        mask[1, -2:, :2] = True
+    return list(drawn)
+
+
+def test_places_on_objects_then_off_them():
+    found = object_places(masks(), [(4, 4), (8, 8)], 5, seed=3)
+    assert [*found] == [(4, 4), (8, 8)] and all(places.shape == (6, 10) for places in found.values())
+    for grid, places in found.items():
+        inside = covered(masks(), grid)
+        for own, on in zip(places, inside, strict=True):
+            first, last = own[:5], own[5:]
+            assert on[first[first >= 0]].all() and not on[last[last >= 0]].any()
+            assert torch.equal(first >= 0, last >= 0) and (first >= 0).any()
+            for half in (first, last):
+                assert len({*half[half >= 0].tolist()}) == (half >= 0).sum()
+    assert torch.equal(found[8, 8], object_places(masks(), [(8, 8)], 5, seed=3)[8, 8])
+    assert not torch.equal(found[8, 8], object_places(masks(), [(8, 8)], 5, seed=4)[8, 8])
+
+
+def test_no_places_where_objects_are_not_known():
+    assert object_places(None, [(4, 4)], 5) == {}
+
+
+def tokens(images, count, planted, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(images, 2 * count, 6))
+    x[..., 0] += planted * np.repeat([1.0, -1.0], count)
+    places = np.tile(np.arange(2 * count), (images, 1))
+    return torch.from_numpy(x), torch.from_numpy(places)
+
+
+def test_planted_objects_are_told_apart():
+    plain = object_accuracy(*tokens(40, 4, 0.0, 1), *tokens(400, 4, 0.0, 2))
+    planted = object_accuracy(*tokens(40, 4, 10.0, 1), *tokens(400, 4, 10.0, 2))
+    assert planted.tolist() == [100.0] * 400
+    assert over_images(plain, (0, 100)).low < 50 < over_images(plain, (0, 100)).high
+
+
+def test_the_probe_is_scikit_learns_least_squares():
+    (x, at), (y, there) = tokens(30, 3, 0.5, 3), tokens(20, 3, 0.5, 4)
+    at[:, 2], at[:, 5] = -1, -1  # these are not learnt from
+    x[:, 2], x[:, 5] = 100.0, -100.0
+    there[7], there[8, 1] = -1, -1
+    kept, sides = [0, 1, 3, 4], np.array([1.0, 1, 1, -1, -1, -1])
+    reference = LinearRegression().fit(x[:, kept].reshape(-1, 6), np.tile(sides[kept], 30))
+    right = (reference.predict(y.reshape(-1, 6)).reshape(20, 6) > 0) == (sides > 0)
+    expected = np.where(there.numpy() >= 0, 100.0 * right, np.nan)
+    found = object_accuracy(x, at, y, there)
+    assert found[7].isnan() and 50 < found.nanmean() < 100
+    np.testing.assert_allclose(
+        np.delete(found.numpy(), 7), [np.nanmean(row) for row in np.delete(expected, 7, axis=0)], rtol=1e-6
+    )
+
+
+def answers(share_right, images=50):
+    return 100 * (torch.arange(images) < share_right * images).float()
+
+
+FAMILY = {
+    (0, 0): {"outlier_images": torch.arange(50) < 20, "norms": torch.from_numpy(RNG.lognormal(3, 0.2, (50, 9)))},
+    (4, 0): {"outlier_images": torch.arange(50) < 0, "accuracy": answers(0.9), "attention": torch.full((50,), 0.5)},
+    (0, 1): {"outlier_images": torch.arange(50) < 30, "accuracy": answers(0.4)},
+    (4, 1): {"outlier_images": torch.arange(50) < 1, "accuracy": answers(0.8), "attention 2": torch.full((50,), 0.1)},
+}
+ESTIMATES = family_estimates(
+    FAMILY, {"accuracy": 100}, {"norms": norm_ratio}, gains=("accuracy", "attention"), resamples=50, seed=2
+)
+
+
+def test_names_in_the_order_of_the_family():
+    names = ["outlier_images_0", "norms_0", "outlier_images_4", "accuracy_4", "attention_4", "accuracy_0", "attention_4_2"]
+    assert [*ESTIMATES] == [*names, "accuracy_gain_4"]
+
+
+def test_a_planted_gain_is_paired_with_the_twin_of_its_seed():
+    """Only seed 1 has both twins: 40 to 80 %."""
+    gain = ESTIMATES["accuracy_gain_4"]
+    assert gain == over_images(answers(0.8) - answers(0.4), (-100, 100)) and gain.value == pytest.approx(40)
+
+
+def test_over_seeds_and_over_images():
+    of_each = [share(FAMILY[key]["outlier_images"]) for key in ((0, 0), (0, 1))]
+    assert ESTIMATES["outlier_images_0"] == over_seeds(of_each, limits=(0, 1))
+    assert ESTIMATES["outlier_images_0"].value == pytest.approx(0.5) and ESTIMATES["outlier_images_0"].n == 2
+    assert ESTIMATES["accuracy_4"] == over_seeds([over_images(answers(x), (0, 100)) for x in (0.9, 0.8)], limits=(0, 100))
+    assert ESTIMATES["accuracy_4"].high <= 100 and ESTIMATES["outlier_images_4"].low == 0
+
+
+def test_what_is_no_mean_over_images():
+    expected = bootstrap(FAMILY[0, 0]["norms"], norm_ratio, resamples=50, seed=2)
+    assert ESTIMATES["norms_0"] == expected and expected.value > 1  # not cut off at 1
