@@ -84,9 +84,8 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
-    from helpers import files, images  # here, since only this command needs them
+    from helpers import files, images, training  # here, since only this command needs them
     from helpers.models import trained as scratch
-    from helpers.training import loop as training
 
     if options.preset not in training.PRESETS:
         raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
@@ -126,8 +125,7 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 
 
 def _bench(project: Project, options: argparse.Namespace) -> int:
-    from helpers import files  # here, since only this command needs them
-    from helpers.bench import speed as bench
+    from helpers import bench, files  # here, since only this command needs them
 
     machine = _machine(options.device)
     files.check_place(options.json)
@@ -330,7 +328,7 @@ def _add_laboratory(add: Callable[..., argparse.ArgumentParser]) -> None:
         "train cpu --registers 0,4 --seeds 0 --set steps=100 --name trial",
         jobs="trainings",
     )
-    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training/loop.py: cpu, gap, deep, long, ..., gpu")
+    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training/recipes.py: cpu, gap, deep, long, ..., gpu")
     train.add_argument("--registers", type=_whole_numbers, default=[0, 1, 2, 4], metavar="R,R", help="default: 0,1,2,4")
     train.add_argument("--seeds", type=_whole_numbers, default=[0, 1, 2], metavar="S,S", help="default: 0,1,2")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in the recipe")

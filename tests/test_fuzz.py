@@ -18,11 +18,10 @@ from conftest import CLAIM, PAPER, PARAMETERS, PROFILES, examples, make_project
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import bench, training
 from helpers.__main__ import main
-from helpers.bench import speed as bench
 from helpers.publish import book, load_registry, parameters, portable, runs
 from helpers.publish.project import Project
-from helpers.training import loop as training
 
 # One parameter of each kind that notebooks have.
 MORE = {

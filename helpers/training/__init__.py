@@ -1,6 +1,10 @@
-"""training."""
+"""The models that this project trains itself: twins that differ in nothing but their registers."""
 
-from helpers.training.loop import PRESETS, Batches, Diverged, Trained, measure, train, train_all
+from helpers.training.batches import Batches
+from helpers.training.evaluation import evaluate
+from helpers.training.jobs import Trained, train_all
+from helpers.training.loop import Diverged, train
+from helpers.training.recipes import PRESETS
 from helpers.training.records import (
     attention_curves,
     register_count,
@@ -15,7 +19,7 @@ __all__ = [
     "PRESETS",
     "Trained",
     "attention_curves",
-    "measure",
+    "evaluate",
     "register_count",
     "train",
     "train_all",

@@ -24,11 +24,12 @@ from torch.nn import functional as F
 from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
 from helpers.files import locked
-from helpers.images import Images, load_images
+from helpers.images import Images, load_images, load_train_test
 from helpers.models import Recipe, TokenLayout, load_backbone
 from helpers.models import trained as scratch
-from helpers.training import PRESETS, Batches, Diverged, Trained, measure, train, train_all
-from helpers.training import loop as training
+from helpers.training import PRESETS, Batches, Diverged, Trained, evaluate, jobs, train, train_all
+from helpers.training.objectives import SelfDistillation
+from helpers.training.recipes import DATA_SEED
 
 ROOT = Path(__file__).parents[2]
 ABOUT = {"command": "python -m helpers train t", "device": "cpu (x)", "energy_kw": 0.5}
@@ -144,7 +145,7 @@ def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
     train(recipe, tmp_path)
     got = torch.load(tmp_path / "state.pt", weights_only=True)
 
-    learnt, _ = training.load_train_test(recipe.train, recipe.test, 16, 8, training.DATA_SEED)
+    learnt, _ = load_train_test(recipe.train, recipe.test, 16, 8, DATA_SEED)
     model = scratch.build(recipe, 2).train()
     average = {key: value.clone() for key, value in model.state_dict().items()}
     plain = {name: p for name, p in model.named_parameters() if p.dim() == 1 or name in ("pos_embed", "cls_token", "reg_token")}
@@ -230,7 +231,7 @@ def test_each_view_is_taught_by_the_other(tiny):
     for net in (student, teacher):
         net.forward_features, net.head = net[0], net[1]
         net.forward_head = lambda features, pre_logits: features
-    objective = training.SelfDistillation(replace(tiny, prototypes=5), 2)
+    objective = SelfDistillation(replace(tiny, prototypes=5), 2)
     objective.centre += torch.randn(5)
     centre, views = objective.centre.clone(), torch.randn(3, 2, 3, 2, 2)
 
@@ -351,8 +352,8 @@ def die(*arguments):
 
 
 def test_a_process_that_is_killed_is_a_failure_of_its_training(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_produce", die)
-    monkeypatch.setattr(training, "get_context", lambda _: get_context("fork"))  # in which `die` is known
+    monkeypatch.setattr(jobs, "_produce", die)
+    monkeypatch.setattr(jobs, "get_context", lambda _: get_context("fork"))  # in which `die` is known
     (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
     assert one == Trained("a", "failed", reason=one.reason) and "was killed (out of memory?)" in one.reason
 
@@ -374,7 +375,7 @@ def runs_on(pid):
     return False
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=240):
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
@@ -454,8 +455,8 @@ def planted(pool, registers):
 @pytest.mark.parametrize("pool, registers", [("token", 0), ("token", 2), ("avg", 0), ("avg", 2)])
 def test_what_is_planted_is_measured(spots, pool, registers):
     model = planted(pool, registers).train()
-    found = measure(model, spots)
-    assert model.training and measure(model.eval(), spots) == found and not model.training
+    found = evaluate(model, spots)
+    assert model.training and evaluate(model.eval(), spots) == found and not model.training
     norms = np.array([10.0] + [1.0] * 63)
     tokens = 16 + registers + 1
     expected = {
@@ -478,7 +479,7 @@ def test_without_a_head_the_nearest_image_names_the_class():
     model.reset_classifier(0)
     for labels, accuracy in (([0, 1, 0, 1], 100), ([0, 0, 1, 1], 0), ([0, 0, 0, 1], 50)):
         images = Images("pairs", list("abcd"), lambda i: Image.fromarray(pixels[i % 2]), np.array(labels))
-        assert measure(model, images, classifies=False)["accuracy"] == accuracy
+        assert evaluate(model, images, classifies=False)["accuracy"] == accuracy
 
 
 # For real ----------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,123 @@
+"""Many trainings, each in a process of its own, into weights and their records."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from multiprocessing import active_children, get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import torch
+
+from helpers.files import locked
+from helpers.models import Recipe
+from helpers.models import trained as scratch
+from helpers.training.loop import train
+from helpers.training.recipes import check_same
+
+
+class Trained(NamedTuple):
+    """What became of one training: 'trained', 'kept' (it was finished before) or 'failed' with the reason."""
+
+    name: str
+    status: str
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def train_all(
+    recipes: Mapping[str, Recipe],
+    folder: Path,
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+    jobs: int = 1,
+    about: Mapping[str, Any],
+    report: Callable[[Trained], None] = print,
+) -> list[Trained]:
+    """Train each recipe, `jobs` at a time, into `folder`/NAME.safetensors and NAME.json (see helpers/models/trained.py).
+
+    A training that was stopped goes on from its last checkpoint; one that is finished is kept. One that fails does not stop the
+    others. Every process computes with one thread, so that the number of cores changes nothing.
+
+    Args:
+        recipes: by name of the model.
+        about: provenance, with the power `energy_kw` of the whole machine, which trainings at the same time share.
+        report: called as each one ends.
+    """
+    outcomes = []
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_parent) as pool:
+        about = {**about, "jobs": jobs}
+        waiting = {pool.submit(_produce, name, recipe, folder, device, workers, about): name for name, recipe in recipes.items()}
+        try:
+            for future in as_completed(waiting):
+                try:
+                    outcomes.append(future.result())
+                except BrokenProcessPool:
+                    reason = "its process, or that of another, was killed (out of memory?); the same command goes on from there"
+                    outcomes.append(Trained(waiting[future], "failed", reason=reason))
+                report(outcomes[-1])
+        except KeyboardInterrupt:
+            for process in active_children():  # the pool itself would wait for what it has begun
+                process.terminate()
+            raise
+    return outcomes
+
+
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the parent, and end with it, however it ends: nobody would wait for what this process trains."""
+
+    def follow() -> None:
+        parent_process().join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=follow, daemon=True).start()
+
+
+def _produce(name: str, recipe: Recipe, folder: Path, device: str, workers: int, about: Mapping[str, Any]) -> Trained:
+    """One training of `train_all`, in a process of its own."""
+    torch.set_num_threads(1)
+    weights, record, state = folder / f"{name}.safetensors", folder / f"{name}.json", folder / f".{name}"
+    outcome = Trained(name, "kept")
+    try:
+        with locked(state, wait=False), _removed_if_empty(state):
+            if weights.is_file() and record.is_file():
+                scratch.record(own := f"{scratch.FILE}{weights}")
+                check_same(weights, scratch.load(own)[1], recipe)
+            else:
+                model, history, seconds = train(recipe, state, device, workers)
+                scratch.save(weights, model, recipe)
+                energy = seconds / 3600 * about["energy_kw"] * 1000 / about["jobs"]
+                details = {
+                    **about,
+                    "wall_s": round(seconds, 1),
+                    "energy_wh": round(energy, 2),
+                    "weights": scratch.digest(weights),
+                }
+                scratch.write_json(record, {"recipe": asdict(recipe), "history": history, "provenance": details})
+                outcome = Trained(name, "trained", seconds)
+            shutil.rmtree(state)
+    except BlockingIOError:
+        return Trained(
+            name, "failed", reason=f"another process trains it in {folder} just now; wait for it, or choose another folder"
+        )
+    except Exception as error:  # whatever it is, the others go on
+        return Trained(name, "failed", reason=" ".join(str(error).split()) or type(error).__name__)
+    return outcome
+
+
+@contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    """Where a training came to no checkpoint, there is nothing to go on from."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
