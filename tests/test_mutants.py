@@ -10,7 +10,7 @@ TABLE = yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text())
 
 
 def test_every_measure_has_mutants():
-    measures = (path.relative_to(ROOT) for path in (ROOT / "helpers" / "measures").glob("*.py") if path.read_text())
+    measures = (path.relative_to(ROOT) for path in (ROOT / "helpers" / "measures").glob("*.py") if path.stem != "__init__")
     assert {str(path) for path in measures} <= TABLE.keys()
 
 
