@@ -12,9 +12,9 @@ import torch
 from timm.models.vision_transformer import LayerScale
 
 from helpers import images
-from helpers.capture import engine as capture
 from helpers.images import divide
-from helpers.models import load_backbone
+from helpers.models import load, open_clip_family, timm_family
+from helpers.models.family import Family
 from helpers.publish.claims import Result
 from helpers.publish.project import Project
 
@@ -31,13 +31,14 @@ SMALL = {
     "large_size": 128,
 }
 BLOCKS = 4
+FAMILIES = timm_family.FAMILY, open_clip_family.FAMILY
 TESTED = "outlier_tokens > 0"
 # The smallest model of each kind that the papers name.
-SKETCHES = (
+SKETCHES = [
     "vit_small_patch14_dinov2.lvd142m",
     "vit_small_patch14_reg4_dinov2.lvd142m",
     "open_clip:ViT-B-32/laion2b_s34b_b79k",
-)
+]
 
 
 def run(claim, parameters) -> Result:
@@ -54,10 +55,10 @@ def run(claim, parameters) -> Result:
 
 
 @functools.cache
-def sketch(name, image_size=None, whole=False, fit=False):
+def sketch(name, size, pretrained, whole, fit):
     """The first blocks of a model with random weights, on few patches. LayerScale is 1: else a random DINOv2 does nothing."""
-    patch = int(name.split("patch")[1][:2]) if "patch" in name else 32
-    backbone = load_backbone(name, image_size=image_size or 6 * patch, pretrained=False, whole=whole, fit=fit)
+    side = 6 * (int(name.split("patch")[1][:2]) if "patch" in name else 32)
+    backbone = FAMILIES[name.startswith("open_clip:")].load(name, size or (side, side), False, whole, fit)
     owner = backbone.model if backbone.family == "timm" else backbone.model.transformer
     kind = "blocks" if backbone.family == "timm" else "resblocks"
     setattr(owner, kind, getattr(owner, kind)[:BLOCKS])
@@ -76,7 +77,7 @@ def sketches(monkeypatch):
         drawn = scenes("scenes", n, zlib.crc32(name.encode()))  # training and test set must share no image
         return replace(drawn, name=name, seed=seed)
 
-    monkeypatch.setattr(capture, "load_backbone", sketch)
+    monkeypatch.setattr(load, "FAMILIES", [Family((), ("a sketch",), lambda name, _: name in SKETCHES, SKETCHES.copy, sketch)])
     for module in (images, divide):
         monkeypatch.setattr(module, "load_images", load_images)
 

@@ -13,6 +13,12 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_digest_of_text_and_bytes():
+    """FIPS 180-2, appendix B.1."""
+    abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert digest_of("abc") == digest_of(b"abc") == abc and digest_of("é") == digest_of("é".encode())
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("old")
     monkeypatch.setattr(Path, "write_text", full)

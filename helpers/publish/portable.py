@@ -9,6 +9,7 @@ process of its own, since libraries choose their code paths when they are loaded
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -23,15 +24,16 @@ import nbformat
 
 from helpers.condensed import FIGURE, figure_text
 from helpers.files import written_whole
-from helpers.publish import numbers
+from helpers.publish import digests, numbers
 from helpers.publish.claims import MIME, Result
+from helpers.publish.digests import HELPERS
 from helpers.publish.project import Project
 from helpers.publish.provenance import ARITHMETIC
 
 MOST = 1000.0  # the ratio of what must be equal and is not, since JSON has no infinity
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
 NUMERIC = ("tests/measures", "tests/interventions/test_registers.py")
-FITTING = ("helpers.measures.probes", "sklearn", "classifiers_of")  # a notebook that names one of these fits something
+FITTING = "helpers.measures.probes"  # a notebook fits something where a measure that it imports comes to these
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,11 @@ def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> list
 
 
 def fitting(project: Project) -> list[str]:
-    """The claims whose notebooks fit something."""
+    """The claims whose notebooks fit something: by a measure, or with the classifiers that a capture gives."""
+    measures = (f"helpers.measures.{path.stem}" for path in sorted((HELPERS / "measures").glob("[a-z]*.py")))
+    fits = ["classifiers_of", *(module for module in measures if FITTING in digests.reached([f"import {module}"]))]
     code = {id: "".join(cell.source for cell in nbformat.read(project.source(id), 4).cells) for id in project.with_notebook()}
-    return [id for id, text in code.items() if any(name in text for name in FITTING)]
+    return [id for id, text in code.items() if any(re.search(rf"\b{re.escape(name)}\b", text) for name in fits)]
 
 
 def missing(setting: Setting) -> str:

@@ -1,5 +1,7 @@
 """Classifiers of several models on the controls, where it is known what the feature tells of the class."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,16 +39,15 @@ def test_probes_are_those_of_scikit_learn(scenes, captured):
         )
         expected = other.predict(scaler.transform(tested[name]["feature"].double()))
         scores = classifiers.scores(name, tested[name])
-        assert (scores.argmax(-1).numpy() == expected).mean() > 0.98
+        assert (scores.argmax(-1).numpy() == expected).mean() > 0.95
         correct = classifiers.correct(name, tested[name], test.labels)
-        assert correct.tolist() == (100.0 * (scores.argmax(-1).numpy() == np.array(test.labels))).tolist()
-        assert correct.mean() > 50
+        assert correct.tolist() == (100.0 * (scores.argmax(-1).numpy() == test.labels)).tolist()
+        assert correct.mean() > 80
 
 
 def test_a_class_that_no_feature_tells_is_at_chance(scenes, captured):
     (train, test), (_, tested) = scenes, captured
-    shuffled = train.select(range(len(train)))
-    shuffled.labels = np.random.default_rng(0).permutation(np.array(train.labels))
+    shuffled = replace(train, labels=np.random.default_rng(0).permutation(train.labels))
     correct = classifiers_of("probe", NAMES[:1], shuffled).correct(NAMES[0], tested[NAMES[0]], test.labels)
     assert correct.mean() < 30
 
@@ -71,7 +72,7 @@ def test_the_checkpoints_own_head():
     assert torch.equal(classifiers.scores(name, captured), captured["output"])
     assert classifiers.correct(name, captured, images.labels).mean() > 80
     known = Captured({"output": torch.eye(3)}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
-    assert classifiers.correct(name, known, [0, 1, 0]).tolist() == [100, 100, 0]
+    assert classifiers.correct(name, known, np.array([0, 1, 0])).tolist() == [100, 100, 0]
 
 
 def test_another_kind_of_classifier():

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import r2_score, roc_auc_score
@@ -18,7 +19,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.images import load_images
-from helpers.models import CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, planted
+from helpers.models import CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, load_backbone, planted
 from helpers.models.controls import LATTICE, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
@@ -106,6 +107,15 @@ def neighbour_cosine(grid: Tensor) -> Tensor:
             total.narrow(axis, start, 13).add_((first * second).sum(-1))
             count.narrow(axis, start, 13).add_(1)
     return total / count
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_control_by_its_name(name):
+    backbone = load_backbone(name, pretrained=False)
+    assert backbone.pretrained and backbone.family == "timm" and backbone.layout.registers == 4 * (name == "control-registers")
+    assert all(torch.equal(value, backbone.model.state_dict()[key]) for key, value in build_control(name).state_dict().items())
+    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
+    assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
 @pytest.mark.parametrize("name", CONTROLS)

@@ -19,7 +19,6 @@ from timm.models.vision_transformer import VisionTransformer
 from helpers.capture import ClsAttention, FinalTokens, PatchNorms, capture
 from helpers.models import (
     CONTROL_DATA,
-    CONTROLS,
     ModelUnavailable,
     TokenLayout,
     check_name,
@@ -121,15 +120,6 @@ def test_open_clip(tiny_clip):
     assert backbone.parameters < 40_000  # the text tower is not there
     image = Image.fromarray(np.full((40, 60), 128, dtype=np.uint8))
     assert backbone.preprocess(image).shape == (3, 48, 48)
-
-
-@pytest.mark.parametrize("name", CONTROLS)
-def test_controls(name):
-    backbone = load_backbone(name, pretrained=False)
-    assert backbone.pretrained and backbone.family == "timm" and backbone.layout.registers == 4 * (name == "control-registers")
-    assert all(torch.equal(value, backbone.model.state_dict()[key]) for key, value in build_control(name).state_dict().items())
-    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
-    assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
 @pytest.mark.parametrize("name, registers", [("scratch-reg0", 0), ("scratch-reg1", 1), ("scratch-reg2", 2), ("scratch-reg4", 4)])

@@ -67,6 +67,14 @@ def test_every_python_gives_the_same_digest():
     assert digests.code(SAMPLE).digest == "dd6cabb14b3ce040af38971e2286814d15767e59182cfd9370212f50d76b778a"
 
 
+def test_the_digest_of_data_is_that_of_canonical_json():
+    """Against coreutils: `printf '{"a":["é",1.5],"b":null}' | sha256sum`."""
+    digest = "6f7fa1bab9a908edab17d26a52fff29e1000ce076b321e2af54e6eee5f31d3f7"
+    assert digests.of_json({"b": None, "a": ["é", 1.5]}) == digests.of_json({"a": ["é", 1.5], "b": None}) == digest
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        digests.of_json([float("nan")])
+
+
 def test_what_is_no_python_is_one_sentence():
     with pytest.raises(ValueError, match=r"no Python \(invalid syntax\): '%matplotlib inline'; correct it"):
         digests.code("%matplotlib inline")
