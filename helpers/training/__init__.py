@@ -6,12 +6,4 @@ from helpers.training.jobs import Trained, train_all
 from helpers.training.loop import Diverged, train
 from helpers.training.recipes import PRESETS
 
-__all__ = [
-    "Batches",
-    "Diverged",
-    "PRESETS",
-    "Trained",
-    "evaluate",
-    "train",
-    "train_all",
-]
+__all__ = ["Batches", "Diverged", "PRESETS", "Trained", "evaluate", "train", "train_all"]

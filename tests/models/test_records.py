@@ -2,9 +2,8 @@
 
 import pytest
 
-from helpers.models import trained
+from helpers.models import attention_curves, register_count, trained, trained_families, training_curves, training_table
 from helpers.models.trained import Recipe
-from helpers.training import attention_curves, register_count, trained_families, training_curves, training_table
 
 
 def record(*entries, **recipe):
