@@ -10,18 +10,14 @@ from helpers.measures._arrays import Array
 from helpers.measures.discovery import corloc, lost_boxes
 
 
-def lost_boxes_within(
-    features: Float[Tensor, "image row column width"], k: int = 100, bias: float = 0.0
-) -> Float[Tensor, "image 4"]:
+def lost_boxes_within(features: Float[Tensor, "image row column width"], k: int, bias: float = 0.0) -> Float[Tensor, "image 4"]:
     """`lost_boxes` with `k`, or all patches of a grid that has fewer."""
     return lost_boxes(features, min(k, features.shape[1] * features.shape[2]), bias)
 
 
-def lost_boxes_of_share(
-    features: Float[Tensor, "image row column width"], share: float, bias: float = 0.0
-) -> Float[Tensor, "image 4"]:
+def lost_boxes_of_share(features: Float[Tensor, "image row column width"], share: float) -> Float[Tensor, "image 4"]:
     """`lost_boxes` with a `share` of the grid's patches as `k`, at least one: 100 of 16 x 16 in its paper is 0.39."""
-    return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])), bias)
+    return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])))
 
 
 def box_hits(found: Float[Tensor, "image *set 4"], truth: Sequence[Float[Array, "_ 4"]] | None) -> Float[Tensor, "image *set"]:

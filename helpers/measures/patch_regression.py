@@ -40,5 +40,5 @@ def regression_errors(
     for name, target in (("position", lambda x: coordinates(x.positions, grid)), ("rgb", lambda x: mean_colour(x.pixels))):
         probe = fit_regression(learn.tokens, target(learn), device=device)
         found = [squared_error(probe(x.tokens), target(x)).where(x.positions >= 0, torch.nan) for x in tested.values()]
-        errors[name] = torch.stack([x.nanmean(-1) for x in found], dim=1)
+        errors[name] = torch.stack([x.nanmean(1) for x in found], dim=1)
     return errors

@@ -47,10 +47,10 @@ def object_accuracy(
         tokens, places: what it is tested on. An image without any is nan.
         device: where to fit.
     """
-    sides = torch.tensor([1.0, -1.0]).repeat_interleave(places.shape[1] // 2)
-    targets = sides.expand(train_tokens.shape[:2])[..., None]
+    on = torch.tensor([True, False]).repeat_interleave(places.shape[1] // 2)
+    targets = (2.0 * on - 1).expand(train_tokens.shape[:2])[..., None]
     probe = fit_regression(train_tokens, targets, mask=train_places >= 0, device=device)
-    right = (probe(tokens)[..., 0] > 0) == (sides > 0)
+    right = (probe(tokens)[..., 0] > 0) == on
     return 100 * right.float().where(places >= 0, torch.nan).nanmean(1)
 
 

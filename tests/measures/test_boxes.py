@@ -20,13 +20,14 @@ def overlap(a, b):
 
 def test_a_coarse_grid_gives_all_its_patches():
     assert torch.equal(lost_boxes_within(FEATURES, 1000, -0.5), lost_boxes(FEATURES, 20, -0.5))
+    assert torch.equal(lost_boxes_within(FEATURES[:1], 1000), lost_boxes(FEATURES[:1], 20))
     assert torch.equal(lost_boxes_within(FEATURES, 3), lost_boxes(FEATURES, 3))
     assert not torch.equal(lost_boxes_within(FEATURES, 1), lost_boxes_within(FEATURES, 1000))
 
 
 @pytest.mark.parametrize("share, k", [(0.4, 8), (0.12, 2), (0.0, 1), (1.0, 20)])
 def test_a_share_of_the_patches(share, k):
-    assert torch.equal(lost_boxes_of_share(FEATURES, share, -0.2), lost_boxes(FEATURES, k, -0.2))
+    assert torch.equal(lost_boxes_of_share(FEATURES, share), lost_boxes(FEATURES, k))
 
 
 def test_planted_hits_in_every_set():

@@ -43,6 +43,7 @@ def test_the_interval_of_a_tail_is_that_of_pairs():
     ]
     found = tail_ratio(plain, changed, resamples=2000, seed=3)
     low, high = np.percentile(draws, (2.5, 97.5))
+    assert tail_ratio(plain, changed) == tail_ratio(plain, changed, resamples=400, seed=0) != found
     assert found.low == pytest.approx(low, rel=0.04) and found.high == pytest.approx(high, rel=0.04)
 
 

@@ -33,6 +33,7 @@ def test_places_on_objects_then_off_them():
                 assert len({*half[half >= 0].tolist()}) == (half >= 0).sum()
     assert torch.equal(found[8, 8], object_places(masks(), [(8, 8)], 5, seed=3)[8, 8])
     assert not torch.equal(found[8, 8], object_places(masks(), [(8, 8)], 5, seed=4)[8, 8])
+    assert torch.equal(object_places(masks(), [(8, 8)], 5)[8, 8], object_places(masks(), [(8, 8)], 5, seed=0)[8, 8])
 
 
 def test_no_places_where_objects_are_not_known():
@@ -107,3 +108,17 @@ def test_over_seeds_and_over_images():
 def test_what_is_no_mean_over_images():
     expected = bootstrap(FAMILY[0, 0]["norms"], norm_ratio, resamples=50, seed=2)
     assert ESTIMATES["norms_0"] == expected and expected.value > 1  # not cut off at 1
+    assert family_estimates(FAMILY, {"accuracy": 100}, {"norms": norm_ratio})["norms_0"] == bootstrap(
+        FAMILY[0, 0]["norms"], norm_ratio, resamples=200, seed=0
+    )
+
+
+def test_a_gain_ends_at_its_limits():
+    """Two seeds that differ much: the t interval would reach below -1."""
+    rng = np.random.default_rng(6)
+    measured = {
+        (count, seed): {"mass": torch.from_numpy(rng.uniform(low, low + 0.1, 30))}
+        for (count, seed), low in {(0, 0): 0.9, (4, 0): 0.0, (0, 1): 0.9, (4, 1): 0.6}.items()
+    }
+    gain = family_estimates(measured, {}, {}, gains=["mass"])["mass_gain_4"]
+    assert gain.value == pytest.approx(-0.6, abs=0.05) and (gain.low, gain.high) == (-1, 1)
