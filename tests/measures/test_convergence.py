@@ -35,6 +35,8 @@ def test_a_block_that_is_the_same_in_all_images_has_no_direction():
     tokens[:, 1] = 5 + 1e-6 * tokens[:, 0]  # but for rounding
     assert cosines_with_last(tokens, centred=True).isnan().all(0).tolist() == [False, True, False, False]
     assert np.isnan(by_block(cosines_with_last(tokens, centred=True))[1].value)
+    tokens[:, 1] = 5 + 4e-4 * tokens[:, 0]  # more than rounding
+    assert not cosines_with_last(tokens, centred=True).isnan().any()
 
 
 def test_by_block_is_the_mean_over_images():
@@ -42,6 +44,7 @@ def test_by_block_is_the_mean_over_images():
     found = by_block(cosines)
     assert [x.value for x in found] == pytest.approx(cosines.mean(0).tolist())
     assert all(x.low < x.value < x.high and x.n == 9 and x.step is None for x in found)
+    assert by_block(torch.ones(9, 1))[0][:3] == (1, 1, 1)  # by construction, not by chance
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,4 @@ def test_settled_depth(cosines, settled):
 def test_settled_depth_is_a_mean_over_images():
     cosines = torch.tensor([[0.9, 0.9, 1.0]] * 3 + [[0.0, 0.0, 1.0]] * 3)
     assert settled_depth(cosines, 0.8).value == pytest.approx((1 / 3 + 1) / 2)
+    assert settled_depth(cosines[3:].repeat(3, 1), 0.8)[:3] == (1, 1, 1)

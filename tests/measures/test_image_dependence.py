@@ -46,6 +46,7 @@ def test_the_drop_is_paired():
     one, other = without_each(before), without_each(after)
     expected = jackknife(mean_cosine(before) - mean_cosine(after), one - other, (-2, 2))
     assert found == pytest.approx(expected, abs=1e-5) and found.low > 0
+    assert found.value == pytest.approx(expected.value, abs=6e-7)
     assert pairwise_cosine_drop(before, 3 * before)[:2] == (0, 0)  # a token of another length has the same direction
 
 
@@ -69,6 +70,7 @@ def test_magnitudes_that_are_not_seen():
 def test_share_of_one_dimension():
     x = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 2.0], [-1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
     assert dimension_share(x, 0).value == pytest.approx((0.36 + 0 + 0.5 + 1 + 1) / 5)
+    assert dimension_share(torch.ones(6, 3), 0).value == pytest.approx(0.33333, abs=1e-6)  # five decimals
     assert dimension_share(x, torch.tensor(2)).value == pytest.approx(0.2)
     assert dimension_share(x[[0, 2, 3, 4, 4], :1], 0)[:3] == (1, 1, 1)
 
@@ -82,4 +84,11 @@ def test_varying_share():
     found, mean = varying_share(scattered, seed=3), scattered.mean(0)
     assert found.value == pytest.approx(1 - 400 * float(mean @ mean) / float((scattered**2).sum()), abs=1e-4)
     assert found.low < found.value < found.high or found.low == pytest.approx(found.high, abs=1e-2)
-    assert varying_share(1e9 * scattered, seed=3) == pytest.approx(found)  # a share has no unit
+    for unit in (1e9, 1e-9):  # a share has none
+        assert varying_share(unit * scattered, seed=3) == pytest.approx(found)
+    assert varying_share(scattered) == varying_share(scattered, seed=0) != found
+
+
+def test_a_varying_share_of_four_millionths():
+    x = torch.tensor([[1.0, 2e-3], [1.0, -2e-3]]).repeat(20, 1)
+    assert varying_share(x).value == pytest.approx(4e-6, rel=1e-3)

@@ -37,6 +37,7 @@ def test_two_images_are_training_image_once_each():
 def test_classes_that_beat_the_true_one():
     scores = torch.tensor([[0.5, 0.9, 0.5], [0.1, 0.2, 0.3], [0.0, 0.7 + 4e-7, 0.7]])
     assert beaten_by(scores).tolist() == [1, 1, 0]  # equal but for rounding: not beaten
+    assert beaten_by(torch.tensor([[0.5, 0.500004], [0.1, 0.2]])).tolist() == [1, 0]
 
 
 def planted():
@@ -90,7 +91,8 @@ def test_readings_against_sklearn():
 
 def test_a_part_that_is_zero_is_left_out():
     full, parts, draws = planted()
-    ranks = one_shot_ranks(full, {**parts, "register": torch.zeros_like(full)}, parts, draws)
+    parts["patch"][0, 0] = 0  # which is not all of it
+    ranks = one_shot_ranks(full, {"register": torch.zeros_like(full), "patch": parts["patch"]}, parts, draws)
     assert {kind for kind, _ in ranks} == {"full", "patch"}
 
 

@@ -18,6 +18,7 @@ from helpers.measures.cls_parts import (
     share_at_patches,
 )
 from helpers.measures.decomposition import gram_shares_over_images
+from helpers.measures.stats import Estimate
 
 
 def normal(*shape, seed=0):
@@ -48,6 +49,8 @@ def test_share_at_patches():
     assert share_at_patches(attention, mask, masses).tolist() == pytest.approx([0.375, 0.5, 0])
     tiny = share_at_patches(torch.full((1, 3), 1e-7), torch.ones(1, 3, dtype=torch.bool), masses[:1])
     assert tiny.tolist() == [0.0]
+    small = share_at_patches(torch.full((1, 1), 3.2e-6), torch.ones(1, 1, dtype=torch.bool), masses[:1])
+    assert small.tolist() == pytest.approx([4e-6], rel=1e-3)
 
 
 def test_one_register_gets_six_times_a_patch():
@@ -57,6 +60,8 @@ def test_one_register_gets_six_times_a_patch():
     assert found[:3] == pytest.approx((6, 6, 6)) and found.n == 40
     uneven = torch.tensor([[0.5, 0.1, 0.4], [0.1, 0.5, 0.4]])  # a ratio of means, not a mean of ratios
     assert attention_per_token(uneven, patches=10, registers=2).value == pytest.approx(0.15 / 0.03)
+    uneven = torch.from_numpy(np.random.default_rng(2).dirichlet(np.ones(3), 30))
+    assert attention_per_token(uneven, 10, 2) == attention_per_token(uneven, 10, 2, seed=0)
 
 
 def test_part_alignment():
@@ -88,6 +93,7 @@ def test_permutations_of_the_floor():
     part, whole = normal(12, 3), normal(12, 3, seed=1)
     once, often = (part_alignment(part, whole, part, permutations)["floor"] for permutations in (1, 200))
     assert once != pytest.approx(often)
+    assert part_alignment(part, whole, part)["floor"] == part_alignment(part, whole, part, 100)["floor"]
 
 
 def test_cka_by_images():
@@ -127,6 +133,7 @@ def test_contributions_along_the_total_sum_to_one():
 def test_levelled_maps_tie_where_only_rounding_differs():
     found = levelled(torch.tensor([[2.0, -4.0, 2.00001, 1.0], [30.0, 10.0, 20.0, 10.0003]]))
     assert found[0].tolist() == pytest.approx([0.5, -1, 0.5, 0.25])
+    assert levelled(torch.tensor([[1.0, 0.5004]]))[0, 1] == pytest.approx(0.5004, abs=1e-6)
     assert [rankdata(row).tolist() for row in found.numpy()] == [[3.5, 1, 3.5, 2], [4, 1.5, 3, 1.5]]
 
 
@@ -138,6 +145,7 @@ def test_mixed_share_is_what_is_not_on_the_diagonal():
     one = torch.stack([normal(8, 4), torch.zeros(8, 4), torch.zeros(8, 4)], dim=1)
     assert str(mixed_share(gram_shares_over_images(one))) == "0.0"
     assert np.isnan(mixed_share(gram_shares_over_images(torch.zeros(8, 3, 4))))
+    assert str(mixed_share([[Estimate(1 + 1e-9, 1, 1, 8)]])) == "0.0"
 
 
 def test_residual_is_the_largest_relative_to_the_largest():
@@ -155,6 +163,7 @@ def test_length_ratio():
     found = length_ratio(a, b)
     assert found.value == pytest.approx(expected) and found.low < expected < found.high
     assert length_ratio(3 * a, a)[:3] == pytest.approx((3, 3, 3))
+    assert found == length_ratio(a, b, seed=0)
 
 
 def test_length_ratio_without_what_all_images_share():
@@ -164,3 +173,4 @@ def test_length_ratio_without_what_all_images_share():
     assert length_ratio(far + 2 * x, x, centred=True).value == pytest.approx(2, abs=1e-3)
     constant = far.expand(40, 6)
     assert length_ratio(constant + 1e-6 * x, x, centred=True).value == 0
+    assert length_ratio(constant + 1e-4 * x, x, centred=True).value > 0
