@@ -28,9 +28,11 @@ def growth(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " image"]:
     return by_block[:, -1] / thirds(by_block).early
 
 
-def over_blocks(per_image: Float[Array, "image block"]) -> list[Estimate]:
-    """The mean over images after each block, with its interval."""
-    return [over_images(column) for column in to_numpy(per_image).T]
+def over_blocks(
+    per_image: Float[Array, "image block"], limits: tuple[float, float] | None = None, continuous: bool = False
+) -> list[Estimate]:
+    """The mean over images after each block, with its interval: `over_images`, whose arguments these are."""
+    return [over_images(column, limits, continuous) for column in to_numpy(per_image).T]
 
 
 def peak_block(per_image: Float[Array, "image block"]) -> int:

@@ -18,11 +18,6 @@ def cosines_with_last(tokens: Float[Tensor, "image block width"], centred: bool 
     return cosine(x, x.narrow(1, -1, 1)).clamp(max=1)
 
 
-def by_block(cosines: Float[Tensor, "image block"]) -> list[Estimate]:
-    """The mean over images for each block."""
-    return [over_images(block, (-1, 1), continuous=True) for block in cosines.unbind(1)]
-
-
 def settled_depth(cosines: Float[Tensor, "image block"], level: float) -> Estimate:
     """The first block from which on the cosine stays above `level`, counted from 1, over the number of blocks; mean over images.
 

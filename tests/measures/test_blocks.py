@@ -45,6 +45,14 @@ def test_over_blocks_are_the_means_of_the_columns(convert):
     assert over_blocks(convert(even))[1][:3] == pytest.approx((7, low, high))
 
 
+def test_over_blocks_within_limits():
+    cosines = np.random.default_rng(0).uniform(0.9, 1, (20, 3))
+    cosines[:, 2] = 1  # by construction, not by chance
+    bounded = over_blocks(cosines, (-1, 1), continuous=True)
+    assert bounded == [over_images(column, (-1, 1), continuous=True) for column in cosines.T]
+    assert bounded[2][:3] == (1, 1, 1) and bounded[0].high <= 1
+
+
 @BOTH
 def test_peak_is_that_of_the_mean(convert):
     assert peak_block(convert(planted())) == 3

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.convergence import by_block, cosines_with_last, settled_depth
+from helpers.measures.blocks import over_blocks
+from helpers.measures.convergence import cosines_with_last, settled_depth
 
 ANGLES = [100, 60, 30, 0]  # degrees between a block and the last
 
@@ -34,17 +35,9 @@ def test_a_block_that_is_the_same_in_all_images_has_no_direction():
     tokens = turning()
     tokens[:, 1] = 5 + 1e-6 * tokens[:, 0]  # but for rounding
     assert cosines_with_last(tokens, centred=True).isnan().all(0).tolist() == [False, True, False, False]
-    assert np.isnan(by_block(cosines_with_last(tokens, centred=True))[1].value)
+    assert np.isnan(over_blocks(cosines_with_last(tokens, centred=True))[1].value)
     tokens[:, 1] = 5 + 4e-4 * tokens[:, 0]  # more than rounding
     assert not cosines_with_last(tokens, centred=True).isnan().any()
-
-
-def test_by_block_is_the_mean_over_images():
-    cosines = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (9, 3)))
-    found = by_block(cosines)
-    assert [x.value for x in found] == pytest.approx(cosines.mean(0).tolist())
-    assert all(x.low < x.value < x.high and x.n == 9 and x.step is None for x in found)
-    assert by_block(torch.ones(9, 1))[0][:3] == (1, 1, 1)  # by construction, not by chance
 
 
 @pytest.mark.parametrize(
