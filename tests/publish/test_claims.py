@@ -1,6 +1,7 @@
 """A criterion judges as written, and a result says what it rests on."""
 
 import json
+import math
 from collections import namedtuple
 from dataclasses import asdict
 
@@ -35,6 +36,16 @@ def value(name, model="a", at=None, low=None, high=None):
 
 
 # --- one test on one value -------------------------------------------------------------------------------------------
+
+
+def test_the_ends_of_a_value():
+    """A plain number has no count; what has one, and no interval, may be anything."""
+    assert Value("x", "m", value=2.0).ends == (2, 2) and Value("x", "m").ends is None
+    assert Value("x", "m", value=2.0, n=3).ends == (-math.inf, math.inf)
+    assert Value("x", "m", value=2.0, low=1.0, n=9).ends == (1, math.inf)
+    for n in (9, None):
+        assert Value("x", "m", value=2.0, low=1.0, high=4.0, n=n).ends == (1, 4)
+
 
 
 @pytest.mark.parametrize(
