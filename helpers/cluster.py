@@ -151,7 +151,7 @@ def capture_ray(
         "made_with": made_with(),
         "threads": max(1, threads),
         "next_hook": RemovableHandle.next_id,
-        "tries": _tries(ray),
+        "tries": _tries(ray, RETRIES + 1),
     }
     dataset = ray.data.from_items(pieces, override_num_blocks=len(pieces)).flat_map(
         _Actor,
@@ -215,7 +215,7 @@ def _gathered(
     return results
 
 
-def _tries(ray: Any) -> Any:
+def _tries(ray: Any, most: int) -> Any:
     """Counts how often each piece was begun, beyond the reach of a dying actor; Ray Data itself would try for ever."""
 
     @no_type_check  # a check of types, as tests make it, does not travel
@@ -225,7 +225,7 @@ def _tries(ray: Any) -> Any:
 
         def begin(self, piece: int) -> bool:
             self.begun[piece] = self.begun.get(piece, 0) + 1
-            return self.begun[piece] <= RETRIES + 1
+            return self.begun[piece] <= most
 
     return ray.remote(num_cpus=0, max_restarts=-1)(Tries).remote()
 

@@ -138,7 +138,7 @@ def actor(ray, backbone, images, reducers, **changed):
     job = cluster._packed((backbone, images, reducers, {}))
     options = {"batch_size": 2, "device": "cpu", "progress": False}
     arguments = {"made_with": cluster.made_with(), "threads": 1, "next_hook": RemovableHandle.next_id}
-    arguments |= {"tries": cluster._tries(ray), **changed}
+    arguments |= {"tries": cluster._tries(ray, 1), **changed}
     return cluster._Actor(ray.put(job), None, options, **arguments)
 
 

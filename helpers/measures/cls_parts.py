@@ -4,10 +4,11 @@ part says of the images (decoupling, sections 3 and 4.1).
 The parts are those of `helpers.capture.ClsParts`, whose masses are given in the order patches, registers, [CLS].
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from helpers.measures.attention import mass
@@ -69,7 +70,7 @@ def part_alignment(
 
 
 def cka_by_images(
-    part: Float[Tensor, "image width"], whole: Float[Tensor, "image width"], counts: Iterable[int]
+    part: Float[Tensor, "image width"], whole: Float[Tensor, "image width"], counts: Sequence[int] | Int[np.ndarray, " counts"]
 ) -> tuple[list[float], list[float], list[float]]:
     """CKA of the first images, so many as each of `counts` says: plain, debiased, and the mean over shuffled images."""
     pairs = [(part[:count], whole[:count]) for count in counts]

@@ -47,7 +47,6 @@ def test_the_ends_of_a_value():
         assert Value("x", "m", value=2.0, low=1.0, high=4.0, n=n).ends == (1, 4)
 
 
-
 @pytest.mark.parametrize(
     ("op", "low", "high", "outcome"),
     [
