@@ -32,7 +32,7 @@ from helpers.publish.provenance import ARITHMETIC
 
 MOST = 1000.0  # the ratio of what must be equal and is not, since JSON has no infinity
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
-NUMERIC = ("tests/measures", "tests/interventions/test_registers.py")
+NUMERIC = ("tests/measures", "tests/interventions/test_neurons.py", "tests/capture/test_register_neurons.py")
 FITTING = "helpers.measures.probes"  # a notebook fits something where a measure that it imports comes to these
 
 

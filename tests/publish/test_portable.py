@@ -96,6 +96,7 @@ def test_the_plan_covers_what_is_asked():
     fitting = portable.fitting(project)
     assert {"nr4-local", "nr4-global", "so4-linear-probes", "de4-one-shot", "tt2-removal-accuracy"} <= set(fitting)
     assert "nr1-artifacts" not in fitting
+    assert [path for path in portable.NUMERIC if not (project.root / path).exists()] == []
     assert {id for _, ids in quick for id in ids} == {*fitting, TESTS}
     assert len([s for s, _ in quick if s.noise is None and s.needs != "amx_tile"]) == 5
     every = set(project.with_notebook())
