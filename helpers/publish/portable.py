@@ -9,7 +9,6 @@ process of its own, since libraries choose their code paths when they are loaded
 import ast
 import json
 import os
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -24,7 +23,7 @@ import nbformat
 
 from helpers.condensed import FIGURE, figure_text
 from helpers.files import written_whole
-from helpers.publish import digests, numbers
+from helpers.publish import numbers
 from helpers.publish.claims import MIME, Result
 from helpers.publish.digests import HELPERS
 from helpers.publish.project import Project
@@ -33,7 +32,7 @@ from helpers.publish.provenance import ARITHMETIC
 MOST = 1000.0  # the ratio of what must be equal and is not, since JSON has no infinity
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
 NUMERIC = ("tests/measures", "tests/interventions/test_neurons.py", "tests/capture/test_register_neurons.py")
-FITTING = "helpers.measures.probes"  # a notebook fits something where a measure that it imports comes to these
+FITS = {"fit_classifier", "fit_position", "fit_regression", "classifiers_of"}  # what a notebook fits with, itself or by a measure
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,20 @@ def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> list
 
 
 def fitting(project: Project) -> list[str]:
-    """The claims whose notebooks fit something: by a measure, or with the classifiers that a capture gives."""
-    measures = (f"helpers.measures.{path.stem}" for path in sorted((HELPERS / "measures").glob("[a-z]*.py")))
-    fits = ["classifiers_of", *(module for module in measures if FITTING in digests.reached([f"import {module}"]))]
-    code = {id: "".join(cell.source for cell in nbformat.read(project.source(id), 4).cells) for id in project.with_notebook()}
-    return [id for id, text in code.items() if any(re.search(rf"\b{re.escape(name)}\b", text) for name in fits)]
+    """The claims whose notebooks fit something, by a measure that comes to one of `FITS` or with these themselves."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((HELPERS / "measures").glob("*.py"))]
+    uses = {node.name: _names(node) for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+    fits, before = set(FITS), set[str]()
+    while fits != before:
+        before = set(fits)
+        fits |= {name for name, used in uses.items() if used & fits}
+    cells = {id: nbformat.read(project.source(id), 4).cells for id in project.with_notebook()}
+    code = {id: "\n".join(cell.source for cell in own if cell.cell_type == "code") for id, own in cells.items()}
+    return [id for id, text in code.items() if _names(ast.parse(text)) & fits]
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def missing(setting: Setting) -> str:
