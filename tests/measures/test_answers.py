@@ -137,3 +137,15 @@ def test_least_significant_against_the_binomial(level):
     assert least_significant() == 6
     assert recounted(0.5, 0.5 + least / 100, 100, level).most_changed >= least
     assert recounted(0.5, 0.5 + (least - 1) / 100, 100, level).most_changed is None
+
+
+def test_recounted_where_a_p_value_is_at_its_level():
+    """Five of five changed answers have p = 2 / 2^5: not below it."""
+    assert least_significant(2 / 32) == 6
+    assert recounted(0.5, 0.55, 100, 2 / 32).most_changed is None and recounted(0.5, 0.56, 100, 2 / 32).most_changed >= 6
+
+
+def test_recounted_takes_a_fiftieth_of_an_image_for_rounding():
+    assert recounted(0.50019, 0.5, 100).before == 50
+    with pytest.raises(ValueError, match="whole number of 100 images"):
+        recounted(0.5003, 0.5, 100)

@@ -144,11 +144,11 @@ def reading(top1, chance, distance, error):
 
 
 def test_gaps_are_positive_where_an_outlier_tells_less():
-    readings = {"outlier": reading(100.0, 100.0, 3.0, 4.0), "normal": reading(100.0, 0.0, 1.0, 2.0)}
+    readings = {"outlier": reading(100.0, 80.0, 3.0, 4.0), "normal": reading(100.0, 0.0, 1.0, 2.0)}
     estimates = reading_estimates(readings)
     assert {name: estimate.value for name, estimate in estimates.items()} == {
         "top1_outlier": 100,
-        "skill_outlier": 0,
+        "skill_outlier": 20,
         "distance_outlier": 3,
         "error_outlier": 4,
         "top1_normal": 100,
@@ -156,7 +156,7 @@ def test_gaps_are_positive_where_an_outlier_tells_less():
         "distance_normal": 1,
         "error_normal": 2,
         "top1_gap": 0,
-        "skill_gap": 100,
+        "skill_gap": 80,
         "distance_gap": 2,
     }
     assert {estimate.n for estimate in estimates.values()} == {8}

@@ -125,3 +125,9 @@ def test_counts_at_planted_positions():
         "images": (7 / 40, 40),
         "share": (0.5, 40),
     }
+
+
+def test_what_is_at_its_limit_by_construction_has_no_width():
+    one_hot = torch.eye(4).repeat(12, 1, 1)
+    assert largest_channel_share(one_hot)[:3] == (1, 1, 1)
+    assert cosine_with_others(torch.ones(24, 2, 4))[:3] == pytest.approx((1, 1, 1))

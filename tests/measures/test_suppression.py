@@ -94,3 +94,8 @@ def test_the_ratio_pairs_patches_and_register_of_an_image():
     scale = np.linspace(1, 3, 25)
     found = medians("attention", scale[:, None], 6 * scale)
     assert found["attention_ratio"][:3] == pytest.approx((6, 6, 6))
+
+
+def test_a_reduction_that_rounds_to_nothing_has_no_sign():
+    _, before = planted()
+    assert str(reduction(before * (1 + 1e-7), before).value) == "0.0"
