@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from helpers.figures.curves import response
 from helpers.figures.maps import block_maps
+from helpers.figures.responses import curve
 
 
 def block_curves(curves: Mapping[str, Sequence], ax: Axes, ylabel: str = "", title: str = "") -> Axes:
@@ -18,10 +19,8 @@ def block_curves(curves: Mapping[str, Sequence], ax: Axes, ylabel: str = "", tit
     Args:
         curves: name, such as the model -> one estimate a block, anything with value, low and high.
     """
-    points = {name: [(e.value, e.low, e.high) for e in estimates] for name, estimates in curves.items()}
-    drawn = {name: (range(len(rows)), *zip(*rows, strict=True)) for name, rows in points.items()}
     ax.set_title(title)
-    return response(drawn, ax, "block (0 = first)", ylabel)
+    return response({name: curve(estimates) for name, estimates in curves.items()}, ax, "block (0 = first)", ylabel)
 
 
 def block_strips(strips: Mapping[str, ArrayLike], figure: Figure, columns: int = 6) -> list[np.ndarray]:

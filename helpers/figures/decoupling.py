@@ -11,6 +11,7 @@ from torch import Tensor
 
 from helpers.figures.comparisons import sweep
 from helpers.figures.curves import response
+from helpers.figures.responses import curve
 
 
 def sorted_images(
@@ -41,11 +42,7 @@ def block_cosines(curves: Mapping[str, Sequence], ax: Axes, ylabel: str) -> Axes
     Args:
         curves: model -> one estimate a block, with value, low and high.
     """
-    drawn = {
-        model: (range(len(blocks)), *zip(*((e.value, e.low, e.high) for e in blocks), strict=True))
-        for model, blocks in curves.items()
-    }
-    response(drawn, ax, "after block (0 = first)", ylabel)
+    response({model: curve(blocks) for model, blocks in curves.items()}, ax, "after block (0 = first)", ylabel)
     ax.set_ylim(min(0, ax.get_ylim()[0]), 1.05)
     return ax
 

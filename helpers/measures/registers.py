@@ -38,8 +38,8 @@ def steadiness(without: Float[Tensor, " image"], with_one: Float[Tensor, " image
 
 
 def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image register"]:
-    """The registers in the order of their mean attention, the most attended one first."""
-    return attention[:, attention.mean(0).argsort(descending=True)]
+    """The registers in the order of their mean attention, the most attended one first, the first of equal ones."""
+    return attention[:, attention.mean(0).argsort(descending=True, stable=True)]
 
 
 def register_first(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> Bool[Tensor, " image"]:

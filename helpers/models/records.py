@@ -70,7 +70,7 @@ def attention_curves(records: Records) -> dict[str, dict[str, Curves]]:
             continue
         attention, steps = torch.tensor([entry["register_attention"] for entry in history]), [entry["step"] for entry in history]
         panel = curves.setdefault(register_count(count), {})
-        for rank, register in enumerate(attention[-1].argsort(descending=True).tolist(), start=1):
+        for rank, register in enumerate(attention[-1].argsort(descending=True, stable=True).tolist(), start=1):
             panel.setdefault(f"register {rank}", []).append((steps, attention[:, register].tolist()))
     return curves
 
