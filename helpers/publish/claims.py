@@ -44,6 +44,7 @@ class Claim:
 
     Attributes:
         reported: the paper's figures, one dict each: where, model, name, value | range | text, unit, note.
+        paper_says: what the paper itself says of the statement: verdict, why, and models (the paper's name -> verdict).
         expected: verdict that each control must give when it is judged alone.
         profiles: named runs; each a dict of parameters that differ from the notebook's own.
         waiting: why there is no notebook yet, or None.
@@ -65,6 +66,7 @@ class Claim:
     source: Paper = field(repr=False)
     waiting: str | None = None
     labels: list[str] = field(default_factory=list)
+    paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     root: Path = field(default=Path(), repr=False, compare=False)
 
     @property

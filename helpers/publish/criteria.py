@@ -66,13 +66,18 @@ class Value:
 
 @dataclass(frozen=True)
 class Test:
-    """One comparison of a named value with a finite margin, for every model or for one."""
+    """One comparison of a named value with a finite margin, for every model or for one.
+
+    Attributes:
+        extension: where the paper does not put this test to this model, or not in this setting, what differs; else empty.
+    """
 
     __test__ = False  # pytest must not collect it
     value: str
     op: str
     margin: float
     model: str | None = None
+    extension: str = ""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.margin):

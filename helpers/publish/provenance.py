@@ -38,6 +38,8 @@ def inputs_digest(project: Project, id: str, parameters: Mapping) -> str:
         raise ValueError(f"{project.registry[id].notebook}: {error}") from None
     criterion = asdict(project.registry[id].criterion)
     del criterion["why"]
+    for test in (*criterion["applies"], *criterion["tests"], *criterion["needs"]):
+        del test["extension"]
     return digests.of_json([code, parameters, helpers, criterion])
 
 
