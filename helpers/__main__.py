@@ -367,7 +367,9 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         _check, "report where registry, notebooks, table of contents and results disagree, and which results are old", "check"
     )
     checks.add_argument(
-        "--strict", action="store_true", help="fail also for results of other code, with local changes or at an unknown revision"
+        "--strict",
+        action="store_true",
+        help="fail also for results of other code, by an earlier criterion, with local changes or at an unknown revision",
     )
     baselines = add(
         _baselines,

@@ -7,7 +7,7 @@ A verdict answers the statement. The paper may have refuted that statement itsel
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from helpers.publish.criteria import Criterion, Value
+from helpers.publish.criteria import Criterion, Test, Value
 
 ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
 CONTROL = "control-"  # how the name of every control begins
@@ -16,7 +16,7 @@ _MISSING = "not measured"
 
 
 class Agreement(NamedTuple):
-    """One of ANSWERS, and a sentence that says on what it rests."""
+    """One of ANSWERS, and in words on what it rests."""
 
     answer: str
     reason: str
@@ -30,6 +30,7 @@ def agreement(
     verdicts: Iterable[Mapping[str, str]],
     values: Mapping[str, Mapping[str, Value]],
     not_run: Mapping[str, str],
+    tests: Iterable[Test],
 ) -> Agreement:
     """The agreement of a verdict with the paper.
 
@@ -43,6 +44,7 @@ def agreement(
         verdict, verdicts: as a whole, and a dict of model and verdict for each model that was judged.
         values: model -> name -> value.
         not_run: model -> reason.
+        tests: by which they were judged; those that go beyond the paper are named.
     """
     judged = {v["model"]: v["verdict"] for v in verdicts}
     found = {model: own for model, own in judged.items() if not model.startswith(CONTROL)}
@@ -58,14 +60,13 @@ def agreement(
     compared = [side for side in sides if side[1] in _DECIDED and side[2] in _DECIDED]
     equal = [said == here for _, said, here in compared]
     answer = "not stated" if not equal else "agrees" if all(equal) else "mixed" if any(equal) else "disagrees"
-    parts = [_side(*side) for side in compared] or [_nothing(says, sides)]
-    tests = (*criterion.applies, *criterion.tests, *criterion.needs)
+    parts, why = ([_side(*side) for side in compared], "") if compared else _nothing(says, sides)
     put = [model for model, own in found.items() if own != "not applicable"]
     parts += extensions(test for test in tests if any(test.concerns(model) for model in put))
-    return Agreement(answer, _sentence(parts))
+    return Agreement(answer, _sentences(parts, [why]))
 
 
-def extensions(tests: Iterable) -> list[str]:
+def extensions(tests: Iterable[Test]) -> list[str]:
     """A line for each thing in which tests go beyond the paper: which tests, and what differs."""
     differ: dict[str, list[str]] = {}
     for test in tests:
@@ -77,23 +78,21 @@ def extensions(tests: Iterable) -> list[str]:
 def in_words(says: Mapping) -> str:
     """The paper's own answer, then where it says so: `Refuted; on DINOv2-G supported. It holds for DINOv2-G only (Figure 3).`"""
     apart = ", ".join(f"on {name} {said}" for name, said in says.get("models", {}).items())
-    return " ".join(_sentence(parts) for parts in ([says["verdict"], *filter(None, [apart])], [says["why"]]) if parts[0])
+    return _sentences([says["verdict"], apart], [says["why"]])
 
 
 def _side(where: str, said: str, here: str) -> str:
     return f"{where} {said} in the paper and here" if said == here else f"{where} {said} in the paper, {here} here"
 
 
-def _nothing(says: Mapping, sides: list[tuple[str, str, str]]) -> str:
-    """Why there is nothing to compare."""
+def _nothing(says: Mapping, sides: list[tuple[str, str, str]]) -> tuple[list[str], str]:
+    """Why there is nothing to compare, and what the registry says of the paper where it is for that."""
     stated = [side for side in sides if side[1] in _DECIDED]
     if open_here := [_side(*side) for side in stated if side[2] != _MISSING]:
-        return f"nothing that the paper decides was decided here: {', '.join(open_here)}"
-    if not says["why"]:
-        return "no paper says it"
-    whole = "the paper is of two minds" if says["verdict"] == "mixed" else "the paper does not say"
+        return [f"nothing that the paper decides was decided here: {', '.join(open_here)}"], ""
+    whole = "the paper's own answer is mixed" if says["verdict"] == "mixed" else "there is no answer of a paper to compare with"
     apart = ", and none of the models that it tells apart was measured" if stated else ""
-    return f"{whole} ({_bare(says['why'])}){apart}"
+    return [whole + apart], says["why"]
 
 
 def _bare(text: str) -> str:
@@ -101,6 +100,7 @@ def _bare(text: str) -> str:
     return text.strip().removesuffix(".")
 
 
-def _sentence(parts: Iterable[str]) -> str:
-    text = "; ".join(map(_bare, parts))
-    return f"{text[:1].upper()}{text[1:]}."
+def _sentences(*sentences: Iterable[str]) -> str:
+    """Each of its parts, as far as there are any."""
+    texts = ["; ".join(_bare(part) for part in parts if part) for parts in sentences]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts if text)

@@ -116,11 +116,13 @@ def _by_todays_criterion(project: Project, result: Mapping) -> Result | None:
 
 
 def _told(stored: Result, now: Result) -> str:
-    """Two verdicts on the same values in a line."""
+    """Two verdicts on the same values in a line; those on models only where the whole is the same."""
+    told = f"judged by an earlier criterion: {stored.verdict}; its values now give {now.verdict}"
+    if now.verdict != stored.verdict:
+        return f"{told} ({now.reason.removesuffix('.')})"
     then, today = ({v["model"]: v["verdict"] for v in one.verdicts} for one in (stored, now))
-    parts = [f"its values now give {now.verdict}" + (" as well" if now.verdict == stored.verdict else f" ({now.reason})")]
-    parts += [f"{then.get(m, 'nothing')} on {m}, now {today.get(m, 'nothing')}" for m in now.differs(stored) if m]
-    return f"judged by an earlier criterion: {stored.verdict}; {'; '.join(parts)}"
+    models = [f"; {then.get(m, 'not judged')} on {m}, now {today.get(m, 'not judged')}" for m in now.differs(stored)]
+    return f"{told} as well{''.join(models)}"
 
 
 def absolute_path(path: Path) -> bool:

@@ -131,8 +131,8 @@ class Claim:
         rows = [
             ("Claim", self.statement),
             ("Source", f"{self.source}: {self.where}" if self.source.bib else self.where),
+            ("The paper says", in_words(self.paper_says) if self.source.bib else ""),
             ("Measured", self.measure),
-            ("The paper's own answer", in_words(self.paper_says) if self.source.bib else ""),
             ("Criterion", f"{self.criterion}"),
             ("Beyond the paper", "; ".join(self.extensions)),
             ("Why this criterion", self.criterion.why),
@@ -210,9 +210,11 @@ class Result:
     @cached_property
     def agreement(self) -> Agreement:
         """Whether the verdict agrees with what the paper says, by what the registry says of the paper today, and why."""
-        claim, values = self.claim, _by_model(self.values)
-        checkpoints = claim.source.models
-        return agreement(claim.paper_says, checkpoints, claim.criterion, self.verdict, self.verdicts, values, self.not_run)
+        claim, criterion = self.claim, self.claim.criterion
+        by, found = (claim.paper_says, claim.source.models, criterion), (self.verdict, self.verdicts)
+        # Which tests of an earlier criterion went beyond the paper, nobody knows any more.
+        tests = (*criterion.applies, *criterion.tests, *criterion.needs) if self.today is None else ()
+        return agreement(*by, *found, _by_model(self.values), self.not_run, tests)
 
     @cached_property
     def today(self) -> "Result | None":

@@ -237,14 +237,16 @@ def calibration_note(claim: Claim, runs: Runs) -> str:
 def answers(claim: Claim, data: Mapping) -> str:
     """What a page of findings says first: the verdict, whether it agrees with the paper, and today's if an earlier one judged."""
     result = Result.from_json(claim, data)
-    both = f"**Verdict** {badge(result.verdict)} **With the paper** {agreement_badge(result.agreement)}"
-    lines = [f"{both} {inert(result.agreement.reason)}"]
+    lines = [f"{_both(result)} {inert(result.agreement.reason)}"]
     if now := result.today:
-        lines.append(
-            ":::{warning}\nThis verdict was given by an earlier criterion. Of the same values, today's says: "
-            f"{badge(now.verdict)} {agreement_badge(now.agreement)} {inert(now.reason)}\n:::"
-        )
+        told = "This verdict was given by an earlier criterion. Of the same values, today's says:"
+        lines.append(f":::{{warning}}\n{told}\n\n{_both(now)} {inert(now.reason)}\n:::")
     return "\n\n".join(lines)
+
+
+def _both(result: Result) -> str:
+    """The two answers in a line."""
+    return f"**Verdict** {badge(result.verdict)} · **With the paper** {agreement_badge(result.agreement)}"
 
 
 def finding_note(claim: Claim, run: str) -> str:

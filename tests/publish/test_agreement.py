@@ -25,7 +25,7 @@ def says(verdict, why=WHY, **models):
 def compared(paper, verdict, **verdicts):
     """The agreement of a whole verdict and of verdicts on models, by the last part of their names."""
     dicts = [{"model": f"vit_{name}", "verdict": own, "reason": ""} for name, own in verdicts.items()]
-    return agreement(paper, CHECKPOINTS, CRITERION, verdict, dicts, {}, {})
+    return agreement(paper, CHECKPOINTS, CRITERION, verdict, dicts, {}, {}, CRITERION.tests)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,19 @@ def test_turning_every_verdict_of_the_paper_round_turns_the_answer_round():
             "Nothing that the paper decides was decided here: as a whole supported in the paper, inconclusive here, "
             "on ViT-G refuted in the paper, not applicable here.",
         ),
-        (says("not stated"), "supported", {"tiny": "supported"}, "The paper does not say (Section 3)."),
-        (says("not stated", ""), "supported", {"tiny": "supported"}, "No paper says it."),
-        (says("mixed"), "supported", {"tiny": "supported"}, "The paper is of two minds (Section 3)."),
+        (
+            says("not stated"),
+            "supported",
+            {"tiny": "supported"},
+            "There is no answer of a paper to compare with. Section 3.",
+        ),
+        (says("not stated", ""), "supported", {"tiny": "supported"}, "There is no answer of a paper to compare with."),
+        (says("mixed"), "supported", {"tiny": "supported"}, "The paper's own answer is mixed. Section 3."),
         (
             says("mixed", G="supported"),
             "supported",
             {"tiny": "supported"},
-            "The paper is of two minds (Section 3), and none of the models that it tells apart was measured.",
+            "The paper's own answer is mixed, and none of the models that it tells apart was measured. Section 3.",
         ),
         (says("supported"), "not run", {}, "No model was judged."),
     ],
@@ -185,10 +190,10 @@ def test_an_extension_is_marked():
 
 
 def test_the_card_says_what_the_paper_says():
-    row = "| **The paper's own answer** | Refuted; on ViT-G supported. Section 3. |"
+    row = "| **The paper says** | Refuted; on ViT-G supported. Section 3. |"
     assert row in claim_with(says("refuted", G="supported"))._repr_markdown_()
     without = claim_with()
-    assert "own answer" not in replace(without, source=replace(without.source, bib=None))._repr_markdown_()
+    assert "The paper says" not in replace(without, source=replace(without.source, bib=None))._repr_markdown_()
 
 
 def test_a_result_carries_it_and_an_old_one_gets_it():
@@ -215,6 +220,9 @@ def test_an_earlier_criterion_is_told_from_todays():
     assert (result.verdict, result.agreement.answer) == ("refuted", "disagrees")
     assert (result.today.verdict, result.today.agreement.answer) == ("supported", "agrees")
     assert result.today.differs(result) == ["", "vit_tiny"] and result.differs(result) == []
+    marked = replace(moved.criterion, tests=(replace(moved.criterion.tests[0], extension="a mark"),))
+    result = Result.from_json(replace(moved, criterion=marked), stored)
+    assert "a mark" in result.today.agreement.reason and "a mark" not in result.agreement.reason
     # An edited verdict is no earlier criterion; nor are a reason and a mark.
     assert Result.from_json(claim, stored | {"verdict": "supported"}).today is None
     words = replace(CRITERION, why="other words", tests=(replace(CRITERION.tests[0], extension="a mark"),))

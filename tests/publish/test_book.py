@@ -197,7 +197,10 @@ def test_a_verdict_by_an_earlier_criterion_says_so(library):
     assert row.index("verdict supported") < row.index("by an earlier criterion; by today's: <span class='verdict refuted'")
     assert row.index("agreement disagrees") < row.index("by an earlier criterion; by today's: <span class='agreement agrees'")
     page = texts(source, "book", "runs", "mine", "aa1-first.ipynb")
-    assert ":::{warning}\nThis verdict was given by an earlier criterion. Of the same values, today's says: " in page[1]
+    assert (
+        ":::{warning}\nThis verdict was given by an earlier criterion. Of the same values, today's says:\n\n**Verdict** "
+        in page[1]
+    )
     assert page[1].endswith("1 refuted: score = 2 [1.9, 2.1] > 3 fails on vit-a.\n:::")
     assert "earlier" not in same and "earlier" not in texts(source, "book", "runs", "other", "aa2-second.ipynb")[1]
 

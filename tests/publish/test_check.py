@@ -68,8 +68,7 @@ def set_margin(project, margin):
 
 
 EARLIER = (
-    "judged by an earlier criterion: supported; its values now give refuted (1 refuted: score = 2 > 3 fails on control-clean.); "
-    "supported on control-clean, now refuted"
+    "judged by an earlier criterion: supported; its values now give refuted (1 refuted: score = 2 > 3 fails on control-clean)"
 )
 
 
@@ -83,6 +82,12 @@ def test_a_changed_criterion_is_no_problem_and_is_told(published):
     assert problems(published) == [] and old(published) == [f"{STALE}; {EARLIER}"]
     set_margin(published, 1)
     assert problems(published) == old(published) == []
+
+
+def test_where_the_whole_is_the_same_the_models_that_differ_are_told(published):
+    edit_result(published, lambda result: (result.update(criterion="another"), result["verdicts"][0].update(verdict="refuted")))
+    assert problems(published) == []
+    assert old(published) == [f"book/runs/mine/aa1-first.json: {SAME}; refuted on control-clean, now supported"]
 
 
 def test_an_edited_verdict_is_a_problem_also_where_no_criterion_was_kept(published):
