@@ -149,6 +149,18 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsy
     assert main(["check", "--strict"], project.root) == 0
 
 
+def test_check_tells_what_an_earlier_criterion_judged_and_fails_on_it_only_if_strict(project, capsys):
+    assert main(["run", "--all", "--run", "large"], project.root) == 0
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=7))
+    capsys.readouterr()
+    told = (
+        "judged by an earlier criterion: supported; its values now give refuted (1 refuted: score = 5 > 7 fails on control-clean)"
+    )
+    for arguments, status in ((["check"], 0), (["check", "--strict"], 1)):
+        assert main(arguments, project.root) == status
+        assert told in capsys.readouterr().out
+
+
 def test_book_runs_the_controls_and_prints_the_page(project, capsys, monkeypatch):
     monkeypatch.setattr(book, "build", lambda root: root / "_build" / "html")
     assert main(["run", "aa1-first", "aa2-second", "--run", "large", "-p", "n=3"], project.root) == 0

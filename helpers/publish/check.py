@@ -88,8 +88,9 @@ def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> 
     if now := _by_todays_criterion(project, result):
         yield _told(read, now)
     # Those of times when none was stored have none that could be another.
-    if (stored := result.get("agreement", read.agreement.answer)) != read.agreement.answer:
-        yield f"agreement {stored!r}, but by what the registry now says of the paper {read.agreement.answer!r}"
+    answer = read.agreement.answer
+    if (stored := result.get("agreement", answer)) != answer:
+        yield f"agreement {stored!r}, but by what the registry now says of the paper {answer!r}; `run --force` renews it"
     if origin.get("git_dirty"):
         yield "made with local changes"
     if revisions is not None and (revision := origin.get("git_revision")) not in revisions:

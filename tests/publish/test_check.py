@@ -98,7 +98,7 @@ def test_an_edited_verdict_is_a_problem_also_where_no_criterion_was_kept(publish
     assert old(published) == []
 
 
-AGREEMENT = "agreement {!r}, but by what the registry now says of the paper {!r}"
+AGREEMENT = "agreement {!r}, but by what the registry now says of the paper {!r}; `run --force` renews it"
 
 
 def test_an_agreement_that_the_registry_no_longer_gives_is_told(published):

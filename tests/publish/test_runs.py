@@ -57,8 +57,11 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
         f"book/runs/controls/{id}{end}" for id in ("aa1-first", "aa2-second") for end in (".ipynb", ".json")
     ]
     result = read_result(project.runs / "controls" / "aa1-first.json")
-    assert set(result) == {"id", "run", "verdict", "reason", "verdicts", "values", "not_run", "parameters", "provenance"}
+    judged = {"verdict", "reason", "agreement", "agreement_reason", "criterion", "verdicts"}
+    assert set(result) == {"id", "run", *judged, "values", "not_run", "parameters", "provenance"}
     assert (result["id"], result["run"], result["verdict"]) == ("aa1-first", "controls", "supported")
+    assert result["agreement"] == "not stated" and result["agreement_reason"].startswith("Only controls were measured")
+    assert result["criterion"] == digests.of_criterion(project.registry["aa1-first"].criterion)
     assert result["parameters"] == PARAMETERS
     assert result["values"] == [
         {
