@@ -38,6 +38,12 @@ def test_every_claim_is_there(registry):
         registry["nr3-redundency"]
 
 
+def test_what_the_papers_say_is_there(registry):
+    """But for the questions that none of them asks."""
+    missing = [claim.id for claim in registry.claims.values() if claim.paper != "beyond" and not claim.paper_says["why"]]
+    assert not missing, f"give these claims their paper_says: {', '.join(missing)}"
+
+
 # Typed by hand from the papers.
 PRINTED = [
     ("nr4-local", "Table 1", "OpenCLIP-B", "top1_outlier", 8.19),
