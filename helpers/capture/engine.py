@@ -297,8 +297,8 @@ def _batches(backbone: Backbone, images: Any, batch_size: int, workers: int | No
     except RuntimeError as error:
         if "exited unexpectedly" not in str(error):
             raise
-        told = f"one of {workers} processes that load images died (was it killed, or out of memory?)"
-        raise RuntimeError(f"{told}; take fewer workers, or 0 to load in this process") from None
+        reason = f"one of {workers} processes that load images died (was it killed, or out of memory?)"
+        raise RuntimeError(f"{reason}; take fewer workers, or 0 to load in this process") from None
 
 
 def _or_none(forward: Callable[[int, Tensor], dict[str, Tensor]], start: int, pixels: Tensor) -> dict[str, Tensor] | None:

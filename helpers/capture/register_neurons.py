@@ -73,9 +73,9 @@ def find_register_neurons(
 
     units = [(block, unit) for block, size in hidden.items() for unit in range(size)]
     total = torch.cat([part.total for [part] in sums.values()], dim=1)  # (row, neuron)
-    found = outlier.any(dim=1)  # images
-    total[[0, 2, 4]] /= found.sum()
-    total[[1, 3]] /= (found & ~outlier.all(dim=1)).sum().clamp(min=1)  # an image of outliers only has no elsewhere
+    with_outlier = outlier.any(dim=1)  # images
+    total[[0, 2, 4]] /= with_outlier.sum()
+    total[[1, 3]] /= (with_outlier & ~outlier.all(dim=1)).sum().clamp(min=1)  # an image of outliers only has no elsewhere
     at, elsewhere, magnitude, other, score = total
     ratio = torch.where((magnitude == 0) & (other == 0), 1.0, magnitude / other)
     order = score.abs().argsort(descending=True, stable=True)[:top_k]

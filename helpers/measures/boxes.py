@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helpers.measures._arrays import Array
-from helpers.measures.discovery import corloc, lost_boxes
+from helpers.measures.object_discovery import corloc, lost_boxes
 
 
 def lost_boxes_within(features: Float[Tensor, "image row column width"], k: int, bias: float = 0.0) -> Float[Tensor, "image 4"]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from helpers.measures.boxes import box_hits, lost_boxes_of_share, lost_boxes_within, whole_box_hits
-from helpers.measures.discovery import lost_boxes
+from helpers.measures.object_discovery import lost_boxes
 
 FEATURES = torch.randn(3, 5, 4, 6, generator=torch.Generator().manual_seed(0))
 TRUTH = [torch.tensor([[0.0, 0.0, 0.5, 0.5]]), torch.tensor([[0.5, 0.5, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]])]
