@@ -22,6 +22,7 @@ from helpers.publish.runs import Outcome
 
 # What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and no result can hold it.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
 DIGITS = 9  # of a number: more are a slip, and thousands of them Python refuses to read
 Command = Callable[[Project, argparse.Namespace], int]
 
@@ -81,6 +82,35 @@ def _run(project: Project, options: argparse.Namespace) -> int:
             address=options.address,
         )
     return _status(outcomes)
+
+
+def _diagnose(_: Project, options: argparse.Namespace) -> int:
+    import matplotlib.pyplot as plt  # here, since only this command needs them
+
+    from helpers import diagnosis, files, images, models
+
+    images.check_name(options.images)
+    _machine(options.device)
+    pictures = images.load_images(options.images, options.n, options.seed)
+    try:
+        backbone = models.load_backbone(options.model, device=options.device)
+    except models.ModelUnavailable as error:
+        raise ValueError(f"{error}; give a model that is here") from None
+    outcome = diagnosis.diagnose(
+        backbone, pictures, labelled=options.labelled, seed=options.seed, batch_size=options.batch_size, device=options.device
+    )
+    drawn = {name: (diagnosis.svg(figure, name), caption) for name, (figure, caption) in diagnosis.drawn(outcome).items()}
+    plt.close("all")
+    texts = {options.out: diagnosis.page(outcome, drawn)} if options.out else {}
+    if options.json:
+        texts[options.json] = json.dumps(diagnosis.to_json(outcome), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if options.figures:
+        texts |= {options.figures / f"{name}.svg": text for name, (text, _) in drawn.items()}
+    for path, text in texts.items():
+        with files.written_whole(path) as new:
+            new.write_text(text, encoding="utf-8")
+    print("\n".join(diagnosis.advice(outcome)))
+    return OUTLIERS if outcome.outliers else 0
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
@@ -288,6 +318,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add(_list, "show every claim: identifier, title, notebook, and its verdict in each run", "list")
     _add_run(add)
+    _add_own(add)
     _add_laboratory(add)
     _add_project(add)
     return parser
@@ -318,6 +349,26 @@ def _add_run(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("--force", action="store_true", help="run again what is finished")
     run.add_argument("--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster")
     run.add_argument("--address", help="of the cluster, as `ray start` prints it (default: RAY_ADDRESS, or what runs here)")
+
+
+def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands for a model of one's own."""
+    diagnose = add(
+        _diagnose,
+        "examine one model: has it outlier tokens, where, what writes them, and what does moving them cost? "
+        f"The exit status is 0 where it has none, {OUTLIERS} where it has",
+        "diagnose vit_tiny_patch16_224.augreg_in21k_ft_in1k --out diagnosis.html --json diagnosis.json",
+    )
+    diagnose.add_argument("model", metavar="MODEL", help="a Vision Transformer, by its name")
+    diagnose.add_argument("--images", default="photographs", metavar="WHAT", help="a data set (default: those of scikit-image)")
+    diagnose.add_argument("-n", type=_positive, metavar="N", help="how many of them (default: all)")
+    diagnose.add_argument("--labelled", action="store_true", help="their labels are the classes of the model's head")
+    diagnose.add_argument("--out", type=Path, metavar="FILE.html", help="one page, which opens from disk")
+    diagnose.add_argument("--json", type=Path, metavar="FILE.json", help="the numbers")
+    diagnose.add_argument("--figures", type=Path, metavar="FOLDER", help="the figures, as SVG")
+    diagnose.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the choice of images (default: 0)")
+    diagnose.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
+    diagnose.add_argument("--device", default="cpu", help="cpu, or cuda")
 
 
 def _add_laboratory(add: Callable[..., argparse.ArgumentParser]) -> None:
