@@ -87,15 +87,9 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 def _diagnose(_: Project, options: argparse.Namespace) -> int:
     import matplotlib.pyplot as plt  # here, since only this command needs them
 
-    from helpers import diagnosis, files, images, models
+    from helpers import diagnosis, files
 
-    images.check_name(options.images)
-    _machine(options.device)
-    pictures = images.load_images(options.images, options.n, options.seed)
-    try:
-        backbone = models.load_backbone(options.model, device=options.device)
-    except models.ModelUnavailable as error:
-        raise ValueError(f"{error}; give a model that is here") from None
+    backbone, pictures = _own(options)
     outcome = diagnosis.diagnose(
         backbone, pictures, labelled=options.labelled, seed=options.seed, batch_size=options.batch_size, device=options.device
     )
@@ -111,6 +105,42 @@ def _diagnose(_: Project, options: argparse.Namespace) -> int:
             new.write_text(text, encoding="utf-8")
     print("\n".join(diagnosis.advice(outcome)))
     return OUTLIERS if outcome.outliers else 0
+
+
+def _edit(_: Project, options: argparse.Namespace) -> int:
+    import torch  # here, since only the commands for a model of one's own need them
+
+    from helpers import diagnosis
+    from helpers.interventions import write_model
+
+    backbone, pictures = _own(options)
+    neurons = options.neurons
+    if options.auto:
+        outcome = diagnosis.diagnose(backbone, pictures, seed=options.seed, batch_size=options.batch_size)
+        print("\n".join(diagnosis.advice(outcome)))
+        if not outcome.moved:
+            raise ValueError(f"no neurons of '{options.model}' are to be moved; nothing was written")
+        neurons = [x[:2] for x in outcome.moved]
+    written = write_model(
+        backbone, neurons, options.out, torch.stack([backbone.preprocess(pictures[0])]), count=options.registers
+    )
+    named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
+    print(f"{options.out}: {options.model} with {named} moved to {options.registers} additional token(s).")
+    print(f"It changes an output by up to {written['change']:.3g}; the files give the same to {written['difference']:.2g}.")
+    return 0
+
+
+def _own(options: argparse.Namespace) -> tuple:
+    """The model and the images that a command for a model of one's own names."""
+    from helpers import images, models
+
+    images.check_name(options.images)
+    _machine(options.device)
+    pictures = images.load_images(options.images, options.n, options.seed)
+    try:
+        return models.load_backbone(options.model, device=options.device), pictures
+    except models.ModelUnavailable as error:
+        raise ValueError(f"{error}; give a model that is here") from None
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
@@ -294,6 +324,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _neurons(text: str) -> list[tuple[int, int]]:
+    pairs = [pair.partition(":") for pair in text.split(",")]
+    if not all(block.isdecimal() and unit.isdecimal() and len(block + unit) <= DIGITS for block, _, unit in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of neurons such as 7:417,7:12")
+    return [(int(block), int(unit)) for block, _, unit in pairs]
+
+
 def _whole_numbers(text: str) -> list[int]:
     try:
         numbers = [int(item) for item in text.split(",")]
@@ -359,16 +396,29 @@ def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
         f"The exit status is 0 where it has none, {OUTLIERS} where it has",
         "diagnose vit_tiny_patch16_224.augreg_in21k_ft_in1k --out diagnosis.html --json diagnosis.json",
     )
-    diagnose.add_argument("model", metavar="MODEL", help="a Vision Transformer, by its name")
-    diagnose.add_argument("--images", default="photographs", metavar="WHAT", help="a data set (default: those of scikit-image)")
-    diagnose.add_argument("-n", type=_positive, metavar="N", help="how many of them (default: all)")
     diagnose.add_argument("--labelled", action="store_true", help="their labels are the classes of the model's head")
     diagnose.add_argument("--out", type=Path, metavar="FILE.html", help="one page, which opens from disk")
     diagnose.add_argument("--json", type=Path, metavar="FILE.json", help="the numbers")
     diagnose.add_argument("--figures", type=Path, metavar="FOLDER", help="the figures, as SVG")
-    diagnose.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the choice of images (default: 0)")
-    diagnose.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
-    diagnose.add_argument("--device", default="cpu", help="cpu, or cuda")
+    edit = add(
+        _edit,
+        "write a model whose register neurons act at an additional token, as files that need torch and timm alone",
+        "edit vit_tiny_patch16_224.augreg_in21k_ft_in1k --neurons 7:417 --out edited",
+    )
+    which = edit.add_mutually_exclusive_group(required=True)
+    which.add_argument("--neurons", type=_neurons, metavar="B:U,B:U", help="block:unit, from 0, as `diagnose` names them")
+    which.add_argument("--auto", action="store_true", help="those that `diagnose` would move")
+    edit.add_argument("--registers", type=_positive, default=1, metavar="R", help="tokens that share the neurons (default: 1)")
+    edit.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files are written")
+    for command in (diagnose, edit):
+        command.add_argument("model", metavar="MODEL", help="a Vision Transformer, by its name")
+        command.add_argument(
+            "--images", default="photographs", metavar="WHAT", help="a data set (default: those of scikit-image)"
+        )
+        command.add_argument("-n", type=_positive, metavar="N", help="how many of them (default: all)")
+        command.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the choice of images (default: 0)")
+        command.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
+        command.add_argument("--device", default="cpu", help="cpu, or cuda")
 
 
 def _add_laboratory(add: Callable[..., argparse.ArgumentParser]) -> None:

@@ -1,6 +1,6 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
-from helpers.interventions.export import model_with_test_time_registers
+from helpers.interventions.export import model_with_test_time_registers, write_model
 from helpers.interventions.nested import nested
 from helpers.interventions.neurons import (
     Neurons,
@@ -38,4 +38,5 @@ __all__ = [
     "position_conditions",
     "random_neurons",
     "test_time_registers",
+    "write_model",
 ]

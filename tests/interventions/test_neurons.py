@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
 
-from helpers.capture import Output, PatchNorms, TokenNorms, capture, find_register_neurons
+from helpers.capture import OnPatches, Output, PatchNorms, TokenNorms, capture, find_register_neurons
 from helpers.images import load_images
 from helpers.interventions import (
     ablated_neurons,
@@ -303,9 +303,9 @@ def test_export(backbone, count, clear):
     plain, expected = backbone(x), inside(backbone, x, NEURONS, count, clear=clear, seed=4)
     model = model_with_test_time_registers(backbone, NEURONS, count, clear, 4)
     assert type(model) is type(backbone.model) and not model.training
-    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-5)
     assert (expected - plain).abs().max() > 1e-3 and torch.equal(backbone(x), plain) and hooks(backbone.model) == 0
-    torch.testing.assert_close(copy.deepcopy(model)(x), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(copy.deepcopy(model)(x), expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(torch.cat([model(image[None]) for image in x]), expected, rtol=1e-5, atol=1e-5)
     # It shares nothing with the model that it is of.
     for p in model.parameters():
@@ -322,9 +322,9 @@ def test_export_to_a_file(backbone, tmp_path):
         model_with_test_time_registers(backbone, NEURONS, 2, seed=5),
     )
     torch.save(model, file)
-    torch.testing.assert_close(torch.load(file, weights_only=False)(x), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.load(file, weights_only=False)(x), expected, rtol=0, atol=1e-5)
     added = model.state_dict().keys() - backbone.model.state_dict().keys()
-    assert len(added) == 6 and all(key.endswith((".shift.units", ".shift.owners")) for key in added)
+    assert {key for key in added if key != "reg_token"} == {key for key in added if key.endswith((".units", ".owners"))}
 
     def by_torch():
         torch.save(model.state_dict(), file)
@@ -338,7 +338,7 @@ def test_export_to_a_file(backbone, tmp_path):
         into = copy.deepcopy(other)
         assert (into(x) - expected).abs().max() > 1e-4
         into.load_state_dict(state)
-        torch.testing.assert_close(into(x), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(into(x), expected, rtol=0, atol=1e-5)
 
 
 @one_each
@@ -357,19 +357,34 @@ def test_export_at_another_image_size(backbone):
     larger = wrap_timm("larger", copy.deepcopy(backbone.model), CONTROL_DATA, pretrained=False)
     larger.layout = TokenLayout((6, 5))
     x = torch.randn(2, 3, 48, 40, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(model(x), inside(larger, x, NEURONS, 2), rtol=0, atol=1e-6)
+    torch.testing.assert_close(model(x), inside(larger, x, NEURONS, 2), rtol=0, atol=1e-5)
 
 
 @vit
 def test_export_keeps_timms_methods(backbone):
-    """The tokens are gone after the last block, so timm's own views of the features still fit the grid."""
+    """The registers are prefix tokens, so timm's own views of the features fit the grid after every block."""
     model, x = model_with_test_time_registers(backbone, NEURONS, 2), pixels(backbone)
-    assert model.forward_features(x).shape == (3, 17, 48)
-    assert model.get_intermediate_layers(x, n=1, reshape=True)[0].shape == (3, 48, 4, 4)
+    seen = OnPatches("tokens", lambda grid: grid, "all")
+    with module.test_time_registers(backbone, NEURONS, 2):
+        expected = capture(backbone, x, [seen])["tokens"].movedim(-1, 2)  # (image, block, width, row, column)
+    maps = model.get_intermediate_layers(x, n=3, reshape=True)
+    torch.testing.assert_close(torch.stack(maps, 1), expected, rtol=1e-5, atol=1e-5)
+    assert [part.shape for part in model.get_intermediate_layers(x, n=3)] == [(3, 16, 48)] * 3
+    final, maps = model.forward_intermediates(x, indices=[0, 2], norm=False)
+    torch.testing.assert_close(torch.stack(maps, 1), expected[:, [0, 2]], rtol=1e-5, atol=1e-5)
+    assert final.shape == (3, 19, 48)  # with [CLS] and two registers, as in any model of timm's that has some
     model.reset_classifier(3)
     assert model(x).shape == (3, 3)
     model.requires_grad_(True)(x).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+@one_each
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_without_registers_refuses_the_state_dict(backbone, strict):
+    state = model_with_test_time_registers(backbone, NEURONS).state_dict()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        copy.deepcopy(backbone.model).load_state_dict(state, strict=strict)
 
 
 @every
