@@ -24,9 +24,10 @@ from helpers.capture import (
     TokenNorms,
     capture,
     find_register_neurons,
+    matched_neurons,
 )
 from helpers.images import Images
-from helpers.interventions import RegisterNeuron, ablated_neurons, random_neurons, test_time_registers
+from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers
 from helpers.measures.activations import Firing, firing
 from helpers.measures.attention import mass
 from helpers.measures.blocks import over_blocks
@@ -63,7 +64,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Neuron:
-    """A register neuron on images that it was not searched in, beside a unit of the same block matched to it by activation."""
+    """A register neuron on images in which it was not searched, beside a random one of its block that writes most nearly as
+    much."""
 
     neuron: RegisterNeuron
     firing: Firing
@@ -252,12 +254,14 @@ class _Session:
             self.left_out["register neurons"] = str(error)
         else:
             moved = found[: self._count(found, limit)]
-            pairs = random_neurons(self.backbone, found, self.seed)
+            search = {"rule": f"fixed:{limit}", **self.options}
+            pairs = matched_neurons(self.backbone, found[: max(SHOWN, len(moved))], self.learn, seed=self.seed, **search)
+            pairs = [x[:2] for x in pairs]
             removal = {"neurons": self._neurons(found[:SHOWN], pairs[:SHOWN], mask), "moved": moved}
             changes |= {
                 "moved": lambda b: test_time_registers(b, moved),
                 "set to zero": lambda b: ablated_neurons(b, moved),
-                "random units moved": lambda b: test_time_registers(b, pairs[: len(moved)]),
+                "matched units moved": lambda b: test_time_registers(b, pairs[: len(moved)]),
                 "empty token": lambda b: test_time_registers(b, []),
             }
         for name, change in changes.items():

@@ -90,11 +90,13 @@ def _writers(d: Diagnosis) -> Iterator[str]:
     first, state, names = d.neurons[0], d.states, ", ".join(f"{x.block}:{x.unit}" for x in d.moved)
     yield (
         f"On images in which it was not searched, neuron {first.neuron.unit} of block {first.neuron.block} is "
-        f"{_times(first.firing.ratio)}; a random unit of that block is {_times(first.matched_firing.ratio)}."
+        f"{_times(first.firing.ratio)}; of the others in that block one that writes most nearly as much is "
+        f"{_times(first.matched_firing.ratio)}."
     )
     yield (
         f"With {names} moved to an appended token the largest norm goes from {_short(state['before'].largest)} to "
-        f"{_short(state['moved'].largest)}; with random units moved it is {_short(state['random units moved'].largest)}."
+        f"{_short(state['moved'].largest)}; with others that write most nearly as much moved it is "
+        f"{_short(state['matched units moved'].largest)}."
     )
 
 
