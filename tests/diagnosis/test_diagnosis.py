@@ -33,7 +33,7 @@ def test_planted_outliers_their_neuron_and_its_removal(examined, name):
     assert found["neurons"][0][:2] == found["moved"][0] == [PLANTED_BLOCK[name], REGISTER_NEURON]
     states = examined[name].states
     assert found["max_norm_before"] > 300 and found["max_norm_after"] < 100 and len(found["moved"]) == 1
-    assert states["matched units moved"].largest.value == pytest.approx(found["max_norm_before"], rel=0.01)
+    assert states["matched units moved"].largest.value > 3 * found["max_norm_after"]
     assert states["moved"].images_with_outliers.value == states["set to zero"].images_with_outliers.value == 0
     assert states["moved"].register_norm.value > 100 and states["before"].register_norm is None
     assert states["before"].cosine.value == pytest.approx(1) and states["empty token"].cosine.value > 0.99
