@@ -2,6 +2,7 @@
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
 from helpers.capture.engine import MOST_WORKERS, capture
+from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, capture_conditions, capture_each
@@ -68,6 +69,8 @@ __all__ = [
     "capture_shards",
     "classifiers_of",
     "find_register_neurons",
+    "matched_neurons",
+    "matched_neurons_of",
     "outlier_units",
     "paired_tokens",
     "register_neurons_of",
