@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from helpers.interventions.neurons import Neurons, shifts_of
-from helpers.interventions.tokens import with_tokens, without_last
+from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout
 
 
@@ -27,8 +27,10 @@ def model_with_test_time_registers(
     shifts = shifts_of(backbone, neurons, 0, count, clear, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     # Hooks are partials of this module's functions and tensors are buffers, so that deepcopy, torch.save and .to work.
-    exported.blocks[0].register_forward_pre_hook(partial(_append, count))
-    exported.blocks[-1].register_forward_hook(partial(_take_away, count))
+    at = backbone.layout.own_prefix if backbone.layout.rotary else None
+    exported.blocks[0].register_forward_pre_hook(partial(_append, count, at))
+    exported.blocks[-1].register_forward_hook(partial(_take_away, count, at))
+    exported.lengthen_prefix(count)
     for block, shift in shifts.items():
         layer = exported.neurons(block)
         layer.add_module("shift", shift.to(backbone.device))
@@ -36,13 +38,13 @@ def model_with_test_time_registers(
     return exported.model
 
 
-def _append(count: int, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _append(count: int, at: int | None, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     x, *rest = inputs
-    return (with_tokens(x, x.new_zeros(1), count), *rest)
+    return (with_tokens(x, x.new_zeros(1), count, at), *rest)
 
 
-def _take_away(count: int, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return without_last(output, count)
+def _take_away(count: int, at: int | None, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return without(output, count, at)
 
 
 def _shift_input(layout: TokenLayout, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
