@@ -85,7 +85,15 @@ ROTARY = {  # beside SMALL; what DINOv3, EVA02, Perception Encoder and others ha
     },
 }  # fmt: skip
 CLIPS = {"open_clip": 1e-5, "open_clip-plain": None}  # LayerScale
-KINDS = [*ARCHITECTURES, "swiglu", "qk-norm", "pooled", "open_clip", "dinov3-reg4", "eva02"]  # one of each kind that capture has to know
+KINDS = [
+    *ARCHITECTURES,
+    "swiglu",
+    "qk-norm",
+    "pooled",
+    "open_clip",
+    "dinov3-reg4",
+    "eva02",
+]  # one of each kind that capture has to know
 # Tokens before the first patch, where it is not [CLS] alone, and patches, where these are not 4 x 4.
 PREFIX = {"dinov2-reg4": 5, "distilled": 2, "registers": 5, "layerscale": 3, "small-distilled": 2, "control-registers": 5}
 PREFIX |= {"dinov3-reg4": 5, "shared-keys": 0}
@@ -284,7 +292,9 @@ def finished(backbone, x, appended=0):
         if m.global_pool == "map":
             feature = m.fc_norm(m.attn_pool(own))
         else:
-            feature = m.fc_norm(own.select(1, 0) if m.global_pool == "token" else own.narrow(1, start, own.shape[1] - start).mean(1))
+            feature = m.fc_norm(
+                own.select(1, 0) if m.global_pool == "token" else own.narrow(1, start, own.shape[1] - start).mean(1)
+            )
         return (m.fc_norm(x) if isinstance(m.norm, nn.Identity) else x), feature, m.head(feature)
     if not isinstance(m, VisionTransformer):
         x = m.ln_post(x)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from helpers.models.attention import Attention, Sublayer, Update
+from helpers.models.paths import nameless
 from helpers.models.tokens import TokenLayout
-
 
 POINTS = ("pixels", "embedding", "residual", "final", "normed", "neurons", "attention", "update", "feature", "output")
 
@@ -124,6 +124,7 @@ class Backbone(ABC):
 
     def lengthen_prefix(self, count: int) -> None:
         """From now on `count` tokens more stand before the patches, in a model that rotates all tokens behind its prefix."""
+        return
 
     def change_rotation(self, change: Callable[[Tensor], Tensor]) -> "RemovableHandle | Handles":
         """Replace sine and cosine ([image, head,] patch, dim) by which the queries and keys of the patches are rotated; in a
@@ -167,9 +168,9 @@ class Backbone(ABC):
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, Any]:
-        """What a result's provenance says about the model."""
-        keys = ("name", "family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
-        return {key: getattr(self, key) for key in keys}
+        """What a result's provenance says about the model: its weights by their digest, and not where they lie."""
+        keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
+        return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
 
     def watch(self, point: str, block: int, see: Callable[[Any], object]) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`; nothing is changed.

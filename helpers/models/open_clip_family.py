@@ -45,8 +45,8 @@ class OpenClipBackbone(Backbone):
         kind = type(self.blocks[block].attn)
         if kind is not nn.MultiheadAttention:
             raise ValueError(
-                f"the attention of block {block} of '{self.name}' is {kind.__name__}, not nn.MultiheadAttention, so its rows cannot "
-                "be rebuilt; choose another model, or what needs no attention"
+                f"the attention of block {block} of '{self.name}' is {kind.__name__}, not nn.MultiheadAttention, so its rows "
+                "cannot be rebuilt; choose another model, or what needs no attention"
             )
 
     def require_order(self, block: int) -> None:

@@ -1,7 +1,8 @@
-"""The Vision Transformers of timm: ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Perception Encoder, and
-whatever else is one of its classes; by their names there, or from a folder or a repository that timm can read."""
+"""The Vision Transformers of timm: ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Perception Encoder,
+and whatever else is one of its classes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import timm
@@ -60,7 +61,9 @@ class TimmBackbone(Backbone):
         if odd:
             raise ValueError(f"block {block} of '{self.name}' {odd}, so this is no sum over the tokens; choose another model")
         scale = getattr(layers, self.scale_name)
-        return Sublayer(layers.norm1, attn.proj, scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None), layers.norm2)
+        return Sublayer(
+            layers.norm1, attn.proj, scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None), layers.norm2
+        )
 
     @property
     def scale_name(self) -> str:
@@ -72,15 +75,16 @@ class TimmBackbone(Backbone):
         if kind not in self.attentions:
             told = "no attention of its own" if kind is type(None) else kind.__name__
             raise ValueError(
-                f"block {block} of '{self.name}' is {type(self.blocks[block]).__name__} with {told}, whose rows are no softmax of one "
-                "product of queries and keys; choose another model, or what needs no attention"
+                f"block {block} of '{self.name}' is {type(self.blocks[block]).__name__} with {told}, whose rows are no softmax "
+                "of one product of queries and keys; choose another model, or what needs no attention"
             )
 
     def require_order(self, block: int) -> None:
         layers = self.blocks[block]
         if isinstance(layers, ResPostBlock | EvaBlockPostNorm) or not isinstance(getattr(layers, "norm1", None), nn.Module):
             raise ValueError(
-                f"block {block} of '{self.name}' is {type(layers).__name__}, which does not begin with a LayerNorm; choose another model"
+                f"block {block} of '{self.name}' is {type(layers).__name__}, which does not begin with a LayerNorm; choose "
+                "another model"
             )
 
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
@@ -135,7 +139,9 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
     `data` holds the mean, std, crop_pct... of timm.data.create_transform. Raises ValueError for another class.
     """
     if not isinstance(model, VisionTransformer | Eva):
-        raise ValueError(f"'{name}' is {type(model).__name__}, no Vision Transformer of timm; choose one of its vit_*, deit*, eva*")
+        raise ValueError(
+            f"'{name}' is {type(model).__name__}, no Vision Transformer of timm; choose one of its vit_*, deit*, eva*"
+        )
     size, registers = model.patch_embed.img_size, 0 if model.reg_token is None else model.reg_token.shape[1]
     layout = TokenLayout(
         model.patch_embed.grid_size, model.cls_token is not None, registers, int(hasattr(model, "dist_token")),
@@ -148,9 +154,23 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
 
 def wrap_own(name: str, model: VisionTransformer, data: dict[str, Any], size: Size | None, whole: bool, fit: bool) -> Backbone:
     """A Backbone around a model that this project made; the arguments as in `wrap_timm` and `load_backbone`."""
-    if size is not None:
-        model.set_input_size(img_size=fitting(name, size, model.patch_embed.patch_size, fit))
-    return wrap_timm(name, model, data | WHOLE if whole else data, pretrained=True)
+    return wrap_at(name, model, data, size, whole, fit, True)
+
+
+def wrap_at(
+    name: str, model: nn.Module, data: dict[str, Any], size: Size | None, whole: bool, fit: bool, pretrained: bool,
+    distilled: bool = False,
+) -> Backbone:  # fmt: skip
+    """`wrap_timm` at another image size, which the model then has; `distilled`: its one register is a distillation token."""
+    if isinstance(model, VisionTransformer | Eva) and size is not None:
+        size = fitting(name, size, model.patch_embed.patch_size, fit)
+        if size != tuple(model.patch_embed.img_size):
+            model.set_input_size(img_size=size)
+            data = data | {"crop_pct": 1.0}  # a margin cropped away belongs to the size that the recipe was made for
+    backbone = wrap_timm(name, model, data | WHOLE if whole else data, pretrained)
+    if distilled and not backbone.layout.distillation:
+        backbone.layout = replace(backbone.layout, registers=0, distillation=1)
+    return backbone
 
 
 def _known(name: str, pretrained: bool) -> bool:
@@ -172,11 +192,9 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
     return create(name, name, size, pretrained, whole, fit)
 
 
-def create(
-    name: str, source: str, size: Size | None, pretrained: bool, whole: bool, fit: bool, **options: Any
-) -> Backbone:
+def create(name: str, source: str, size: Size | None, pretrained: bool, whole: bool, fit: bool, **options: Any) -> Backbone:
     """The Backbone `name` of what timm calls `source`; `options` for timm.create_model, others as in `load_backbone`."""
-    with torch.device("meta"):  # the architecture without memory: refuse before anything is downloaded
+    with torch.device("meta"):  # the architecture without memory, before anything is downloaded
         sketch = timm.create_model(source)
     data = timm.data.resolve_data_config(pretrained_cfg=sketch.pretrained_cfg)
     if size is not None:
