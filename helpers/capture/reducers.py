@@ -38,8 +38,11 @@ class Reducer:
 
     def check(self, images: int, layout: TokenLayout) -> None:
         """Raise ValueError where this cannot be had of so many images with this layout."""
-        if self.needs_cls:
-            layout.require_cls()
+        if self.needs_cls and not layout.cls:
+            raise ValueError(
+                f"{type(self).__name__} needs a [CLS] token, and this model has no [CLS] token (it pools its patches); leave "
+                "it out, or choose a model with one"
+            )
 
     def of(self, start: int, stop: int) -> "Reducer":
         """The reducer for the images from `start` to before `stop`; itself where it treats all images alike."""

@@ -61,7 +61,7 @@ def find_register_neurons(
     if backbone.layout.kept is not None:
         raise ValueError("patches were removed, other ones in each pass; find register neurons with all of them there")
     layers = range(layer % backbone.depth + 1) if layers is None else layers
-    hidden = {block % backbone.depth: backbone.neurons(block).in_features for block in layers}
+    hidden = {block % backbone.depth: backbone.hidden(block) for block in layers}
     if not 1 <= top_k <= sum(hidden.values()):
         raise ValueError(
             f"top_k is {top_k}, but blocks {list(hidden)} have {sum(hidden.values())} neurons; choose from 1 to that"

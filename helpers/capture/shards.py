@@ -108,6 +108,10 @@ def capture_shards(
     """
     if size < 1:
         raise ValueError(f"{size} images a shard; take at least one")
+    if not isinstance(images, Tensor) and not (hasattr(images, "describe") and hasattr(images, "select")):
+        raise ValueError(
+            f"shards of a {type(images).__name__} cannot tell their images from others; give load_images(...) or pixels"
+        )
     folder = Path(folder)
     inputs = {
         "model": backbone.describe(),

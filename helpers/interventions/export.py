@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from helpers.interventions import modeling
 from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
-from helpers.interventions.tokens import with_tokens, without_last
+from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout
 
 ACTIVATIONS = {nn.GELU: "gelu", nn.ReLU: "relu"}
@@ -48,8 +48,10 @@ def model_with_test_time_registers(
         moved = {paths[exported.neurons(block)]: [x.units.tolist(), x.owners.tolist()] for block, x in shifts.items()}
         return modeling.add_registers(exported.model, count, moved, clear)
     # Hooks are partials of this module's functions and tensors are buffers, so that deepcopy, torch.save and .to work.
-    exported.blocks[0].register_forward_pre_hook(partial(_append, count))
-    exported.blocks[-1].register_forward_hook(partial(_take_away, count))
+    at = backbone.layout.own_prefix if backbone.layout.rotary else None
+    exported.blocks[0].register_forward_pre_hook(partial(_append, count, at))
+    exported.blocks[-1].register_forward_hook(partial(_take_away, count, at))
+    exported.lengthen_prefix(count)
     for block, shift in shifts.items():
         layer, layout = exported.neurons(block), backbone.layout.with_appended(count)
         exported.model.set_submodule(paths[layer], _Shifted(layer, shift.to(backbone.device), layout))
@@ -174,13 +176,13 @@ def _called(neuron: Sequence) -> str:
     return f"{neuron[0]}:{neuron[1]}"
 
 
-def _append(count: int, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _append(count: int, at: int | None, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     x, *rest = inputs
-    return (with_tokens(x, x.new_zeros(1), count), *rest)
+    return (with_tokens(x, x.new_zeros(1), count, at), *rest)
 
 
-def _take_away(count: int, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return without_last(output, count)
+def _take_away(count: int, at: int | None, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return without(output, count, at)
 
 
 class _Shifted(nn.Linear):

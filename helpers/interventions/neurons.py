@@ -127,7 +127,7 @@ def random_neurons(backbone: Backbone, neurons: Neurons, seed: int = 0) -> list[
     """
     rng, chosen = np.random.default_rng(seed), []
     for block, units in units_by_block(backbone, neurons).items():
-        others = np.setdiff1d(np.arange(backbone.neurons(block).in_features), units)
+        others = np.setdiff1d(np.arange(backbone.hidden(block)), units)
         if len(others) < len(units):
             raise ValueError(
                 f"block {block} of '{backbone.name}' has {len(others)} neurons beside the {len(units)} given; give fewer"
@@ -221,7 +221,7 @@ def units_by_block(backbone: Backbone, neurons: Neurons) -> dict[int, list[int]]
     """block -> its units, in the order given."""
     units = defaultdict(list)
     for block, unit, *_ in neurons:
-        hidden = backbone.neurons(block).in_features
+        hidden = backbone.hidden(block)
         if block < 0 or not 0 <= unit < hidden:
             raise ValueError(
                 f"no neuron ({block}, {unit}) in '{backbone.name}'; choose a block from 0 to {backbone.depth - 1} and a unit "

@@ -22,6 +22,7 @@ from torch import nn
 from helpers.files import digest_of, written_whole
 from helpers.models.backbone import Backbone
 from helpers.models.family import Family, Size
+from helpers.models.paths import located
 from helpers.models.timm_family import wrap_own
 
 SHIPPED, FILE = "scratch-", "scratch:"
@@ -163,7 +164,7 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tu
 
 def path_of(name: str) -> Path:
     """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if they are there."""
-    return Path(name.removeprefix(FILE)) if name.startswith(FILE) else WEIGHTS / f"{name}.safetensors"
+    return located(name.removeprefix(FILE)) if name.startswith(FILE) else WEIGHTS / f"{name}.safetensors"
 
 
 def save(path: Path, model: nn.Module, recipe: Recipe) -> None:
