@@ -3,7 +3,7 @@
 import json
 import math
 from collections import namedtuple
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -240,6 +240,7 @@ def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
 
 def test_result_survives_json_and_is_judged_again(registry):
     claim = registry["nr3-redundancy"]
+    claim = replace(claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2]))  # auc and auc_matched
     values = [
         Value.of(name, estimate, model="control-content", dataset="scenes")
         for name, estimate in {
