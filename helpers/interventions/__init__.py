@@ -10,7 +10,7 @@ from helpers.interventions.neurons import (
     random_neurons,
     test_time_registers,
 )
-from helpers.interventions.positions import carriers, moved_sources, position_conditions
+from helpers.interventions.positions import carriers, moved_sources, position_conditions, rolled_content
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,
@@ -37,5 +37,6 @@ __all__ = [
     "neuron_conditions",
     "position_conditions",
     "random_neurons",
+    "rolled_content",
     "test_time_registers",
 ]
