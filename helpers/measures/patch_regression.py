@@ -1,4 +1,4 @@
-"""How well least squares reads from a token where its patch stands and which colour it has (SORTS, experiment 4)."""
+"""What least squares reads from a token: where its patch stands, its colour, its pixels (SORTS, experiments 4 and 5)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -70,6 +70,26 @@ def unexplained(
     rows = torch.stack([errors.double(), constant.double()], dim=1)
     ratio = bootstrap(rows, lambda x: ratio_of_means(x[..., 0]) / ratio_of_means(x[..., 1]), seed=seed)
     return *(bootstrap(rows[..., kind], ratio_of_means, seed=seed) for kind in (0, 1)), ratio
+
+
+def pixel_errors(
+    changed: Float[Tensor, "image token width"],
+    plain: Float[Tensor, "image token width"],
+    pixels: Float[Tensor, "image token values"],
+    device: Any = None,
+) -> Float[Tensor, "half 2"]:
+    """What a linear probe misses of the pixels of patches in the tokens of a changed model, and in those of the model as it is.
+
+    It learns from the plain tokens of the first half of the images. The squared errors of the others, summed over the pixels of a
+    patch and averaged over the tokens of an image, are the two columns; `stats.ratio_of_means` compares them.
+
+    Args:
+        device: where to fit.
+    """
+    half = len(pixels) // 2
+    probe = fit_regression(plain[:half], pixels[:half], device=device)
+    errors = [squared_error(probe(x[half:]), pixels[half:]).mean(-1) for x in (changed, plain)]
+    return torch.stack(errors, dim=1)
 
 
 def _targets(grid: tuple[int, int]) -> dict[str, Callable[[PatchTokens], Tensor]]:

@@ -5,7 +5,14 @@ from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression
 
 from helpers.measures.one_token import PatchTokens
-from helpers.measures.patch_regression import constant_errors, coordinates, mean_colour, regression_errors, unexplained
+from helpers.measures.patch_regression import (
+    constant_errors,
+    coordinates,
+    mean_colour,
+    pixel_errors,
+    regression_errors,
+    unexplained,
+)
 
 GRID = (3, 5)
 
@@ -100,3 +107,18 @@ def test_the_ratio_is_paired_and_leaves_out_images_without_a_token():
     drawn = [rng.integers(0, 49, 49) for _ in range(4000)]
     ratios = [np.divide(*(e[at].mean(0) / c[at].mean(0))) for at in drawn]
     assert (found[2].low, found[2].high) == pytest.approx(np.percentile(ratios, (2.5, 97.5)), rel=0.08)
+
+
+def test_pixels_that_a_change_takes_away():
+    """The plain tokens hold all four pixels, the changed ones of odd images none: the reference is scikit-learn's probe."""
+    rng = np.random.default_rng(10)
+    pixels = rng.normal(size=(60, 5, 4))
+    plain = np.concatenate([pixels @ rng.normal(size=(4, 4)), rng.normal(size=(60, 5, 2))], axis=-1)
+    changed = plain.copy()
+    changed[1::2] = rng.permutation(changed[1::2].reshape(-1, 6)).reshape(-1, 5, 6)
+    errors = pixel_errors(*map(torch.from_numpy, (changed, plain, pixels)))
+    probe = LinearRegression().fit(plain[:30].reshape(-1, 6), pixels[:30].reshape(-1, 4))
+    for column, tokens in zip(errors.T, (changed, plain), strict=True):
+        squares = ((probe.predict(tokens[30:].reshape(-1, 6)) - pixels[30:].reshape(-1, 4)) ** 2).sum(-1)
+        np.testing.assert_allclose(column, squares.reshape(30, 5).mean(1), rtol=1e-2, atol=1e-3)
+    assert errors[:, 1].max() < 1e-3 and errors[::2, 0].max() < 1e-3 < 1 < errors[1::2, 0].min()
