@@ -15,6 +15,14 @@ def lost_boxes_within(features: Float[Tensor, "image row column width"], k: int,
     return lost_boxes(features, min(k, features.shape[1] * features.shape[2]), bias)
 
 
+def lost_box_sweep(
+    features: Float[Tensor, "image row column width"], biases: Sequence[float], ks: Sequence[int]
+) -> Float[Tensor, "image {len(biases)} {len(ks)} 4"]:
+    """`lost_boxes_within` for every bias and every `k`."""
+    found = [lost_boxes_within(features, k, bias) for bias in biases for k in ks]
+    return torch.stack(found, dim=1).unflatten(1, (len(biases), len(ks)))
+
+
 def lost_boxes_of_share(features: Float[Tensor, "image row column width"], share: float) -> Float[Tensor, "image 4"]:
     """`lost_boxes` with a `share` of the grid's patches as `k`, at least one: 100 of 16 x 16 in its paper is 0.39."""
     return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])))

@@ -1,5 +1,7 @@
 """What register tokens take over, and what one of them changes."""
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -35,6 +37,20 @@ def steadiness(without: Float[Tensor, " image"], with_one: Float[Tensor, " image
         decimals: to which the difference is rounded, where what differs by less is rounding.
     """
     return (without.abs() - with_one.abs()).round(decimals=decimals)
+
+
+def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
+    """What registers change in each image's answer: "gain_one", one register against none; "gain_more", more of them, in the mean
+    over their numbers, against one, on the images that all of these saw; nan where nobody asked for more than one.
+
+    Args:
+        right: number of registers, 0 and 1 among them -> 100 where the answer is right, else 0, of the same images in the same
+            order; of the first of them alone where a number was tried on fewer.
+    """
+    one, more = right[1], [right[count] for count in right if count > 1]
+    seen = min(map(len, [one, *more]))
+    further = torch.stack([x[:seen] for x in more]).mean(0) - one[:seen] if more else torch.full_like(one, torch.nan)
+    return {"gain_one": one - right[0], "gain_more": further}
 
 
 def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image register"]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.registers import by_rank, register_first, register_ratio, steadiness, tail_ratio
+from helpers.measures.registers import by_rank, register_first, register_gains, register_ratio, steadiness, tail_ratio
 
 RNG = np.random.default_rng(0)
 
@@ -55,6 +55,20 @@ def test_planted_steadiness():
     expected = [round(abs(a) - abs(b), 3) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     np.testing.assert_allclose(steadiness(x, y, 3), expected, atol=1e-12)
     assert steadiness(torch.tensor([0.004]), torch.tensor([0.0]), 2).item() == 0  # less than a hundredth is rounding
+
+
+def test_planted_gains():
+    """The first register sets one answer of four right; two and eight spoil one and two of the three images that they see."""
+    answers = {0: [0, 100, 0, 100], 1: [100, 100, 0, 100], 2: [100, 0, 0], 8: [0, 0, 0]}
+    gains = register_gains({count: torch.tensor(right, dtype=torch.float32) for count, right in answers.items()})
+    assert gains["gain_one"].tolist() == [100, 0, 0, 0]
+    assert gains["gain_more"].tolist() == [-50, -100, 0]
+
+
+def test_no_gain_of_more_where_one_is_the_most():
+    right = {0: torch.zeros(3), 1: torch.tensor([0.0, 100.0, 0.0])}
+    gains = register_gains(right)
+    assert gains["gain_one"].tolist() == [0, 100, 0] and gains["gain_more"].isnan().tolist() == [True] * 3
 
 
 def test_registers_by_their_mean_attention():
