@@ -34,7 +34,14 @@ from helpers.capture import (
     TokenNorms,
 )
 from helpers.capture.register_neurons import NeuronMeans
-from helpers.interventions import ablated_neurons, appended_registers, dropped_patches, moved_positions, test_time_registers
+from helpers.interventions import (
+    ablated_neurons,
+    appended_registers,
+    averaged_neurons,
+    dropped_patches,
+    moved_positions,
+    test_time_registers,
+)
 from helpers.interventions.tokens import DROP_MODES, INITS
 from helpers.models import CONTROL_DATA, CONTROLS, OpenClipBackbone, TokenLayout, load_backbone, wrap_timm
 
@@ -248,5 +255,6 @@ INTERVENTIONS = {
     moved_positions: [{"sources": list(range(15, -1, -1))}],
     test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in INITS],
     ablated_neurons: [{"neurons": NEURONS}],
+    averaged_neurons: [{"neurons": NEURONS}],
 }
 CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]

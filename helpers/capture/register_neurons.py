@@ -68,7 +68,7 @@ def find_register_neurons(
         )
     outlier = outlier_tokens(backbone, images, mode, rule, layer, options)
     means = [NeuronMeans(block, outlier, mode, sparsity) for block in hidden]
-    sums = {reducer.keys[0]: [_Sum()] for reducer in means}
+    sums = {reducer.keys[0]: [SumOverImages()] for reducer in means}
     capture(backbone, images, means, into=sums, **options)
 
     units = [(block, unit) for block, size in hidden.items() for unit in range(size)]
@@ -105,19 +105,19 @@ def register_neurons_of(
     return neurons, not_run
 
 
-class _Sum:
+class SumOverImages:
     """A summary: the sum over images, each batch in its own precision, batches in float64."""
 
     def __init__(self) -> None:
         self.total: Tensor | float = 0.0
 
-    def empty(self) -> "_Sum":
-        return _Sum()
+    def empty(self) -> "SumOverImages":
+        return SumOverImages()
 
     def update(self, values: Float[Tensor, "image ..."]) -> None:
         self.total = self.total + values.sum(dim=0).double()
 
-    def merge(self, other: "_Sum") -> None:
+    def merge(self, other: "SumOverImages") -> None:
         self.total = self.total + other.total
 
 

@@ -3,12 +3,15 @@
 from helpers.interventions.export import model_with_test_time_registers
 from helpers.interventions.nested import nested
 from helpers.interventions.neurons import (
+    MatchedNeuron,
     Neurons,
     RegisterNeuron,
     ablated_neurons,
+    averaged_neurons,
     neuron_conditions,
     random_neurons,
     test_time_registers,
+    units_by_block,
 )
 from helpers.interventions.positions import carriers, moved_sources, position_conditions
 from helpers.interventions.tokens import (
@@ -22,11 +25,13 @@ from helpers.interventions.tokens import (
 
 __all__ = [
     "MOST_REGISTERS",
+    "MatchedNeuron",
     "Neurons",
     "REGISTER_STD",
     "RegisterNeuron",
     "ablated_neurons",
     "appended_registers",
+    "averaged_neurons",
     "carriers",
     "dropped_patches",
     "intervention",
@@ -38,4 +43,5 @@ __all__ = [
     "position_conditions",
     "random_neurons",
     "test_time_registers",
+    "units_by_block",
 ]

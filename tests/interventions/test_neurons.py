@@ -11,11 +11,12 @@ import safetensors.torch
 import torch
 from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
 
-from helpers.capture import Output, PatchNorms, TokenNorms, capture, find_register_neurons
+from helpers.capture import Output, PatchNorms, TokenNorms, capture, find_register_neurons, matched_neurons
 from helpers.images import load_images
 from helpers.interventions import (
     ablated_neurons,
     appended_registers,
+    averaged_neurons,
     dropped_patches,
     model_with_test_time_registers,
     neuron_conditions,
@@ -112,6 +113,23 @@ def test_ablated_neurons(backbone):
     assert hooks(backbone.model) == 0
 
 
+@every
+def test_averaged_neurons(backbone):
+    x, (start, end), layout = pixels(backbone), bounds(backbone), backbone.layout
+
+    def change(block, hidden):
+        for rows in hidden:
+            for unit in [unit for where, unit in NEURONS if where == block]:
+                rows[start:end, unit] = sum(rows[t, unit].item() for t in range(start, end)) / (end - start)
+        return hidden
+
+    with averaged_neurons(backbone, NEURONS) as same:
+        assert same is backbone and backbone.layout is layout
+        got = looks(backbone, x, batch_size=2)
+    assert_by_hand(backbone, got, entering(backbone, x), change)
+    assert hooks(backbone.model) == 0
+
+
 @one_each
 def test_a_batch_equals_its_images_one_by_one(backbone):
     x, found = pixels(backbone, 5), []
@@ -177,7 +195,7 @@ def test_all_is_restored(backbone):
     """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error inside."""
     x, layout, states = pixels(backbone), backbone.layout, (torch.get_rng_state(), np.random.get_state()[1].copy())
     before, given = looks(backbone, x), list(NEURONS)
-    for intervention in (module.test_time_registers, ablated_neurons):
+    for intervention in (module.test_time_registers, ablated_neurons, averaged_neurons):
         with intervention(backbone, given):
             assert not torch.equal(looks(backbone, x)["output"], before["output"])
         assert backbone.layout is layout and hooks(backbone.model) == 0
@@ -250,22 +268,25 @@ def test_conditions_of_a_test_time_study(scenes):
     """Of a planted neuron: only moved it makes the appended token high; where it is left, the patches are."""
     backbone = load_backbone("control-content")
     neurons = [(PLANTED_BLOCK["control-content"], REGISTER_NEURON)]
-    conditions = neuron_conditions({"control-content": neurons}, count=2)
+    matched = {"control-content": matched_neurons(backbone, neurons, scenes)}
+    conditions = neuron_conditions({"control-content": neurons}, count=2, matched=matched)
     seen = {}
     for name, change in conditions.items():
         with change(backbone) as same:
             assert same is backbone
             patches, appended = largest(backbone, scenes)
-            high = patches.max().item() > 9, appended is not None and appended.max().item() > 8
+            high = patches.max().item() > 6, appended is not None and appended.max().item() > 8
             seen[name] = (*high, backbone.layout.appended)
     assert seen == {
         "moved": (False, True, 2),
         "empty token": (True, False, 2),
         "random neurons": (True, False, 2),
+        "matched neurons": (True, False, 2),
         "set to zero": (False, False, 0),
+        "set to mean": (False, False, 0),
     }
     assert backbone.layout.appended == 0 and hooks(backbone.model) == 0
-    assert [change(load_backbone("control-clean")) for change in conditions.values()] == [None] * 4
+    assert [change(load_backbone("control-clean")) for change in conditions.values()] == [None] * 6
 
 
 def test_conditions_are_the_interventions_by_name(scenes):
@@ -277,10 +298,14 @@ def test_conditions_are_the_interventions_by_name(scenes):
         "moved": lambda: module.test_time_registers(backbone, neurons, 3, seed=5),
         "empty token": lambda: module.test_time_registers(backbone, [], 3),
         "random neurons": lambda: module.test_time_registers(backbone, other, 3, seed=5),
+        "matched neurons": lambda: module.test_time_registers(backbone, [(1, 9), (2, 4)], 3, seed=5),
         "set to zero": lambda: ablated_neurons(backbone, neurons),
+        "set to mean": lambda: averaged_neurons(backbone, neurons),
     }
-    conditions = neuron_conditions({"control-position": neurons}, count=3, seed=5)
+    own = {"control-position": neurons}
+    conditions = neuron_conditions(own, count=3, seed=5, matched={"control-position": [(1, 9), (2, 4)]})
     assert list(conditions) == list(expected)
+    assert list(neuron_conditions(own)) == [name for name in expected if name != "matched neurons"]
     for name, change in conditions.items():
         with change(backbone):
             got = looks(backbone, scenes[:2])
@@ -374,7 +399,7 @@ def test_export_keeps_timms_methods(backbone):
 
 @every
 def test_export_while_an_intervention_is_active(backbone):
-    for intervention in (module.test_time_registers, ablated_neurons):
+    for intervention in (module.test_time_registers, ablated_neurons, averaged_neurons):
         with (
             intervention(backbone, NEURONS),
             pytest.raises(ValueError, match=f"'{backbone.name}' has hooks, such as those of an"),
@@ -397,7 +422,7 @@ def test_export_while_an_intervention_is_active(backbone):
     ],
 )
 def test_bad_neurons(backbone, neurons, message):
-    for intervention in (module.test_time_registers, ablated_neurons):
+    for intervention in (module.test_time_registers, ablated_neurons, averaged_neurons):
         with pytest.raises(ValueError, match=message), intervention(backbone, neurons):
             pass
     for function in (random_neurons, model_with_test_time_registers):
