@@ -13,7 +13,7 @@ from helpers.interventions.neurons import (
     test_time_registers,
     units_by_block,
 )
-from helpers.interventions.positions import carriers, moved_sources, position_conditions
+from helpers.interventions.positions import carriers, moved_sources, position_conditions, rolled_content
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,
@@ -42,6 +42,7 @@ __all__ = [
     "neuron_conditions",
     "position_conditions",
     "random_neurons",
+    "rolled_content",
     "test_time_registers",
     "units_by_block",
 ]

@@ -87,6 +87,16 @@ class TokenLayout:
             )
         return x.unflatten(dim, self.grid)
 
+    def rolled(self, x: Tensor, dim: int = -1) -> Tensor:
+        """`x` with its patches (of dimension `dim`, row-major) moved by half of the grid's rows and of its columns, rounded down,
+        and around its edges: the four corners meet in the centre.
+
+        Raises ValueError where patches were removed.
+        """
+        dim %= x.ndim
+        rows, columns = self.grid
+        return self.to_grid(x, dim).roll((rows // 2, columns // 2), (dim, dim + 1)).flatten(dim, dim + 1)
+
     def with_appended(self, count: int) -> "TokenLayout":
         """The layout after `count` test-time registers were appended."""
         return replace(self, appended=self.appended + count)
