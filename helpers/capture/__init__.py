@@ -2,8 +2,8 @@
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
 from helpers.capture.engine import MOST_WORKERS, capture
-from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
+from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, capture_conditions, capture_each
