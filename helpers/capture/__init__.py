@@ -3,6 +3,7 @@
 from helpers.capture.classifiers import Classifiers, classifiers_of
 from helpers.capture.engine import MOST_WORKERS, capture
 from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
+from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, capture_conditions, capture_each
@@ -48,6 +49,7 @@ __all__ = [
     "HighestToken",
     "MOST_WORKERS",
     "NeuronActivation",
+    "ObjectTokens",
     "OnPatches",
     "OnQKV",
     "OutlierUnit",
@@ -73,6 +75,7 @@ __all__ = [
     "capture_shards",
     "classifiers_of",
     "find_register_neurons",
+    "object_tokens",
     "matched_neurons",
     "matched_neurons_of",
     "outlier_units",

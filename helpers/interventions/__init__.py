@@ -13,7 +13,8 @@ from helpers.interventions.neurons import (
     test_time_registers,
     units_by_block,
 )
-from helpers.interventions.positions import carriers, moved_sources, position_conditions, rolled_content
+from helpers.interventions.places import neurons_off_at, removed_patches, unit_treatments
+from helpers.interventions.positions import carriers, expected_at, moved_sources, position_conditions, rolled_content
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,
@@ -34,16 +35,20 @@ __all__ = [
     "averaged_neurons",
     "carriers",
     "dropped_patches",
+    "expected_at",
     "intervention",
     "model_with_test_time_registers",
     "moved_positions",
     "moved_sources",
     "nested",
     "neuron_conditions",
+    "neurons_off_at",
     "position_conditions",
     "random_neurons",
+    "removed_patches",
     "rolled_content",
     "test_time_registers",
+    "unit_treatments",
     "units_by_block",
     "write_model",
 ]

@@ -55,6 +55,16 @@ def carriers(sources: Int64[Tensor, " patch"], positions: Sequence[int]) -> list
     return np.flatnonzero(np.isin(sources, list(positions))).tolist()
 
 
+def expected_at(layout: TokenLayout, positions: Sequence[int], condition: str, seed: int = 0) -> list[int]:
+    """Where outliers are expected that follow the embeddings of `positions`.
+
+    At the patches that carry them where `condition` is a move (`moved_sources`); at `positions` in any other condition, and where
+    the embeddings are zeroed, so that no patch has them.
+    """
+    moved = carriers(moved_sources(layout, positions, condition, seed), positions) if condition in MOVES else []
+    return moved or list(positions)
+
+
 def position_conditions(
     positions: Mapping[str, Sequence[int]], seed: int = 0
 ) -> dict[str, Callable[[Backbone], AbstractContextManager | None]]:

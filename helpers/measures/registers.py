@@ -61,3 +61,18 @@ def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image 
 def register_first(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> Bool[Tensor, " image"]:
     """Whether a register gets more attention than any patch, image by image."""
     return registers.amax(1) > patches.amax(1)
+
+
+def register_use(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> dict[str, Tensor]:
+    """How much attention registers get, image by image.
+
+    Args:
+        registers, patches: shares of one row of attention, such as [CLS]'s.
+
+    Returns:
+        "register_attention": all registers together; "register_first": whether one of them gets more than any patch; and
+        "register_attention I": the one that is the I-th most attended over all images, I from 1.
+    """
+    ranked = by_rank(registers)
+    use = {"register_attention": ranked.sum(1), "register_first": register_first(ranked, patches)}
+    return use | {f"register_attention {i}": x for i, x in enumerate(ranked.unbind(1), start=1)}

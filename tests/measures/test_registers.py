@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.registers import by_rank, register_first, register_gains, register_ratio, steadiness, tail_ratio
+from helpers.measures.registers import (
+    by_rank,
+    register_first,
+    register_gains,
+    register_ratio,
+    register_use,
+    steadiness,
+    tail_ratio,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -85,3 +93,14 @@ def test_a_register_that_gets_the_most():
     registers = torch.tensor([[0.0, 0.4], [0.2, 0.29], [0.3, 0.3]])  # more, less, as much
     assert register_first(registers, patches).tolist() == [True, False, False]
     assert not math.isnan(register_ratio(registers, patches)[0])
+
+
+def test_use_of_registers_most_attended_first():
+    registers = torch.tensor([[0.1, 0.3, 0.0], [0.2, 0.1, 0.0], [0.0, 0.4, 0.1]])
+    patches = torch.tensor([[0.2, 0.4], [0.1, 0.15], [0.3, 0.2]])
+    use = register_use(registers, patches)
+    assert [*use] == ["register_attention", "register_first", *(f"register_attention {i}" for i in (1, 2, 3))]
+    torch.testing.assert_close(use["register_attention"], torch.tensor([0.4, 0.3, 0.5]))
+    assert use["register_first"].tolist() == [False, True, True]
+    for i, register in enumerate((1, 0, 2), start=1):
+        assert torch.equal(use[f"register_attention {i}"], registers[:, register])
