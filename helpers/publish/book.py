@@ -22,7 +22,7 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nbformat import NotebookNode
 
-from helpers.publish import house, pages
+from helpers.publish import appendix, house, pages, trail
 from helpers.publish.claims import Claim
 from helpers.publish.criteria import Value
 from helpers.publish.digests import HELPERS
@@ -87,7 +87,8 @@ def assemble(root: Path) -> Path:
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs))
 
-    rows = list(pages.rows(registry, runs, calibration))
+    rows, log = list(pages.rows(registry, runs, calibration)), trail.load(root)
+    log = {id: log[id] for id in registry.claims if id in log}
     fragments = {
         "scoreboard": pages.scoreboard(rows),
         "calibration": pages.calibration_table(registry, calibration),
@@ -99,6 +100,10 @@ def assemble(root: Path) -> Path:
         **_benchmarks(root, source),
         **_portability(root),
         "coverage": _coverage(root, source),
+        "criteria-summary": appendix.criteria_summary(log),
+        "criteria-log": appendix.criteria_log(registry, log),
+        **appendix.tests(registry, runs),
+        **appendix.sharing(runs),
         **_architecture(source),
     }
     for name, text in fragments.items():

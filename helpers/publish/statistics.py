@@ -43,10 +43,13 @@ _SCALES = (PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit
 
 
 @dataclass(frozen=True)
-class Tested:
-    """A test that was put to a model to which the claim applies, with the value that it judged and the model's verdict."""
+class Judgement:
+    """A test that was put to a model to which the claim applies, with the value that it judged and the model's verdict.
 
-    claim: Claim
+    `id` is the claim's.
+    """
+
+    id: str
     run: str
     model: str
     test: Test
@@ -134,7 +137,7 @@ def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
     return {"Bonferroni": alpha / m, "Benjamini-Hochberg": alpha * max(1, steps) / m}
 
 
-def tested(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> list[Tested]:
+def judgements(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> list[Judgement]:
     """Every test of today's criteria that is put to a model to which its claim applies, over all published results
     (run -> claim -> result)."""
     rows = []
@@ -146,7 +149,7 @@ def tested(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> list[T
                 if one["verdict"] != "not applicable":
                     tests = [test for test in registry[id].criterion.tests if test.concerns(one["model"])]
                     rows += [
-                        Tested(registry[id], run, one["model"], test, values.get((one["model"], test.value)), one["verdict"])
+                        Judgement(id, run, one["model"], test, values.get((one["model"], test.value)), one["verdict"])
                         for test in tests
                     ]
     return rows
@@ -220,7 +223,7 @@ def _is_wilsons(value: Value) -> bool:
     if None in _ends(value) or not 0 <= value.value <= 1 or abs(count - round(count)) > 1e-6:
         return False
     ends = binomtest(round(count), value.n).proportion_ci(1 - ALPHA, method="wilson")
-    return max(abs(value.low - ends.low), abs(value.high - ends.high)) < 1e-9
+    return bool(max(abs(value.low - ends.low), abs(value.high - ends.high)) < 1e-9)
 
 
 def _scale(value: Value) -> _Scale:
@@ -247,14 +250,18 @@ def _statistic(value: Value, margin: float) -> float:
     """From value to margin in standard errors; those of the side on which the margin lies."""
     if _is_wilsons(value):  # under the hypothesis, which makes this test the inverse of the interval
         error = math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
-        return (margin - value.value) / error if error else math.copysign(math.inf, margin - value.value or 1.0)
+        return _divided(margin - value.value, error)
     scale = _scale(value)
     away = scale(margin) - scale(value.value)
     end = value.low if away < 0 else value.high
-    if away == 0 or end is None:  # on the margin, or no bound between value and margin
+    if end is None:  # nothing is excluded on this side
         return 0.0
-    reach = abs(scale(end) - scale(value.value))
-    return away / reach * _quantile(value, ALPHA) if reach else math.copysign(math.inf, away)
+    return _divided(away, abs(scale(end) - scale(value.value))) * _quantile(value, ALPHA)
+
+
+def _divided(distance: float, error: float) -> float:
+    """Distance in errors: none is none, also in errors of 0."""
+    return 0.0 if distance == 0 else distance / error if error else math.copysign(math.inf, distance)
 
 
 def _beside(value: Value, margin: float, side: int) -> float:
