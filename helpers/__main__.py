@@ -190,6 +190,8 @@ def _criteria(project: Project, options: argparse.Namespace) -> int:
         print(f"{options.id}: {entry.digest} ({entry.seen})")
     elif options.seen or options.reason:
         raise ValueError("name the claim whose criterion changed")
+    elif not (project.root / trail.FOLDER).is_dir():
+        raise ValueError(f"there is no log of criteria ({trail.FOLDER}) yet; name a claim to begin one")
     for id, entry in trail.dated(project):
         print(f"{id}: {entry.digest[:12]} since {entry.commit}")
     problems = list(trail.problems(project))

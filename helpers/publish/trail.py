@@ -180,16 +180,16 @@ def _forms(texts: Iterable[str]) -> dict[str, dict]:
     return {id: form(claim) for data in read for id, claim in (data.get("claims") or {}).items()}
 
 
-def _revisions(root: Path, commits: str) -> list[str]:
-    """Those of the commits (as A..B, or all up to one) that touched the registry, the oldest first, on merged branches too."""
-    path = ("--ancestry-path",) if ".." in commits else ()
-    return (git(root, "rev-list", "--full-history", "--topo-order", "--reverse", *path, commits, "--", *REGISTRY) or "").split()
+def _revisions(root: Path, *commits: str) -> list[str]:
+    """Those of the commits, named as `git rev-list` takes them, that touched the registry, the oldest first."""
+    return (git(root, "rev-list", "--full-history", "--topo-order", "--reverse", *commits, "--", *REGISTRY) or "").split()
 
 
 def _first(root: Path, id: str, wanted: str, after: str | None) -> str | None:
-    """The first commit with this digest of the claim's criterion: of those after another, or, where there is none, of all."""
-    ranges = [f"{after}..HEAD", "HEAD"] if after else ["HEAD"]
-    revisions = (revision for commits in ranges for revision in _revisions(root, commits))
+    """The first commit with this digest of the claim's criterion: of all, or of those that came after another; if none of its
+    descendants has it, of those on branches beside it."""
+    ranges = [("--ancestry-path", f"{after}..HEAD"), (f"{after}..HEAD",)] if after else [("HEAD",)]
+    revisions = (revision for commits in ranges for revision in _revisions(root, *commits))
     return next((revision for revision in revisions if _digests(root, revision).get(id) == wanted), None)
 
 
