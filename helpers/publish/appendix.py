@@ -202,11 +202,9 @@ def _tested(row: Judgement, corrected: Sequence[float] | None, levels: Mapping, 
     return {
         **_about(row),
         "value": _text("" if row.value is None else row.value),
-        "half-widths": _none()
-        if row.p is None
-        else _cell("> 100" if row.distance > 100 else f"{row.distance:.2f}", row.distance),
+        "distance": _none() if row.p is None else _cell("> 100" if row.distance > 100 else f"{row.distance:.2f}", row.distance),
         "p": _none(why) if row.p is None else _p(row.p),
-        "Bonferroni": bonferroni,
+        "Bonf.": bonferroni,
         "BH": hochberg,
         "verdict": badge(before),
         "corrected": "<br>".join(changed) or "the same",
@@ -269,7 +267,7 @@ def _p(p: float) -> Cell:
 
 
 def _p_text(p: float) -> str:
-    return "< 1e-9" if p < TINY else f"{p:.2g}"
+    return "< 1e-9" if p < TINY else f"{p:.2g}".replace("e-0", "e-")
 
 
 def _text(text: object) -> str:
