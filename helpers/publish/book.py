@@ -69,6 +69,8 @@ def assemble(root: Path) -> Path:
     claims = [claim for claim in registry.claims.values() if claim.notebook]
     executed = {claim.id: _executed(project, claim) for claim in claims}
     calibration = {id: result for id, (result, _) in executed.items()}
+    logged = trail.load(root)
+    log = {id: logged[id] for id in registry.claims if id in logged}
 
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
@@ -85,10 +87,9 @@ def assemble(root: Path) -> Path:
             _write_notebook(_folded(notebook), folder / path.name, *texts)
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
-        _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs))
+        _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
 
-    rows, log = list(pages.rows(registry, runs, calibration)), trail.load(root)
-    log = {id: log[id] for id in registry.claims if id in log}
+    rows = list(pages.rows(registry, runs, calibration))
     fragments = {
         "scoreboard": pages.scoreboard(rows),
         "calibration": pages.calibration_table(registry, calibration),
