@@ -173,7 +173,7 @@ def _verdicts(rows: Sequence[Judgement], levels: Mapping[str, float], verdicts: 
         f"{len(rows)} tests were put to models to which their claims apply; {len(known)} of them have a p-value. "
         f"The corrections lower the level of a single test from {statistics.ALPHA} to "
         + " and ".join(f"{level:.2g} ({name})" for name, level in levels.items())
-        + f". Of the {len(verdicts)} published verdicts they change "
+        + f". Of the verdicts on {len(verdicts)} published results they change "
         + " and ".join(f"{count} ({name})" for name, count in counts.items())
         + "."
     )

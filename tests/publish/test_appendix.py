@@ -86,7 +86,7 @@ def test_a_verdict_that_a_correction_changes_is_shown(project, runs):
     text, table = fragments["statistics-verdicts"].split("\n\n")
     assert text.startswith("5 tests were put to models to which their claims apply; 3 of them have a p-value.")
     assert "from 0.05 to 0.017 (Bonferroni) and 0.05 (Benjamini-Hochberg)" in text
-    assert text.endswith("Of the 4 published verdicts they change 1 (Bonferroni) and 0 (Benjamini-Hochberg).")
+    assert text.endswith("Of the verdicts on 4 published results they change 1 (Bonferroni) and 0 (Benjamini-Hochberg).")
     (line,) = table.splitlines()[2:]
     assert "[aa1-first](runs/mine/aa1-first.ipynb)" in line and "`score > 1` on `vit-a` (p = 0.04)" in line
     assert re.findall(r"class='verdict ([a-z-]+)'", line) == ["supported", "inconclusive", "supported"]
