@@ -186,9 +186,9 @@ def _agree(project: Project) -> bool:
 
 def _criteria(project: Project, options: argparse.Namespace) -> int:
     if options.id:
-        entry = trail.record(project, options.id, options.seen or "", options.reason or "")
+        entry = trail.record(project, options.id, options.seen or "", options.reason or "", options.same)
         print(f"{options.id}: {entry.digest} ({entry.seen})")
-    elif options.seen or options.reason:
+    elif options.seen or options.reason or options.same:
         raise ValueError("name the claim whose criterion changed")
     elif not (project.root / trail.FOLDER).is_dir():
         raise ValueError(f"there is no log of criteria ({trail.FOLDER}) yet; name a claim to begin one")
@@ -385,6 +385,7 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
     criteria.add_argument("id", nargs="?", metavar="ID", help="the claim")
     criteria.add_argument("--seen", choices=trail.SEEN, help="what of this quantity had been seen when the criterion was written")
     criteria.add_argument("--reason", metavar="TEXT", help="why it was changed")
+    criteria.add_argument("--same", action="store_true", help="the criterion stayed; how, or on what, it is measured changed")
     baselines = add(
         _baselines,
         "execute source notebooks in place and store their outputs and numbers, which the tests compare with",

@@ -112,7 +112,7 @@ OPTIONS = {
         "--device": TEXTS, "--dtype": TEXTS,
     },
     "check": {"--strict": None},
-    "criteria": {"--seen": st.sampled_from(trail.SEEN) | TEXTS, "--reason": TEXTS},
+    "criteria": {"--seen": st.sampled_from(trail.SEEN) | TEXTS, "--reason": TEXTS, "--same": None},
     "baselines": {"--jobs": TEXTS},
     "portable": {"--quick": None, "--spread": None, "--json": PATHS, "--jobs": TEXTS},
     "book": {"--jobs": TEXTS},

@@ -132,8 +132,9 @@ def _counted(entries: Iterable[Entry]) -> str:
 
 def _entry(before: Entry | None, after: Entry) -> str:
     """One state of a criterion as an item of a list."""
-    commit = f"commit `{after.commit[:7]}`" if after.commit else "not committed yet"
-    about = f"**{after.date}**, {commit}, digest `{after.digest[:12]}`. Seen by then: {after.seen}. {inert(after.reason)}"
+    same = before is not None and before.digest == after.digest
+    commit = f" commit `{after.commit[:7]}`," if after.commit else "" if same else " not committed yet,"
+    about = f"**{after.date}**,{commit} digest `{after.digest[:12]}`. Seen by then: {after.seen}. {inert(after.reason)}"
     return "\n".join([f"1. {about}", *(f"   - {line}" for line in _difference(before, after))])
 
 
@@ -149,7 +150,7 @@ def _difference(before: Entry | None, after: Entry) -> list[str]:
         else:
             lines += [f"{word}, gone: {_code(gone)}"] if gone else []
             lines += [f"{word}, new: {_code(new)}"] if new else []
-    return lines
+    return lines or ["the same criterion, measured otherwise"]
 
 
 def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -35,7 +35,7 @@ class Entry:
 
     Attributes:
         date: of the change, as 2026-11-22.
-        commit: the first that has it; None until it is committed and `dated` looks it up.
+        commit: the first that has it; None until it is committed and `dated` looks it up, and where the criterion stayed.
         digest: `digest` of criterion and expected.
         seen: what of this quantity, or of one that implies it, had been seen when it was written: one of SEEN.
         reason: why it was written, or changed.
@@ -111,27 +111,45 @@ def problems(project: Project) -> Iterator[str]:
         yield f"{FOLDER}: {id}: no claim has this name; entries of a claim that was renamed move with it"
 
 
-def record(project: Project, id: str, seen: str, reason: str, date: str | None = None) -> Entry:
+def record(project: Project, id: str, seen: str, reason: str, same: bool = False) -> Entry:
     """Append an entry for the criterion that the claim has now, and return it.
 
-    Raises ValueError where the claim has an entry for it already, and where what was seen or the reason is not said.
+    Raises ValueError where what was seen or the reason is not said, and those of `append`.
     """
     claim = project.registry[id]
     if seen not in SEEN or not reason.strip():
         raise ValueError(f"{id}: say what had been seen (--seen {', '.join(map(repr, SEEN))}) and why (--reason TEXT)")
-    return append(project, claim.id, current(project.root)[id], seen, reason, date)
+    return append(project, claim.id, current(project.root)[id], seen, reason, same=same)
 
 
-def append(project: Project, id: str, own: Mapping, seen: str, reason: str, date: str | None = None) -> Entry:
-    """Append an entry for the `form` `own` of a claim. Raises ValueError where the last entry has it already."""
+def append(
+    project: Project,
+    id: str,
+    own: Mapping,
+    seen: str,
+    reason: str,
+    date: str | None = None,
+    commit: str | None = None,
+    same: bool = False,
+) -> Entry:
+    """Append an entry for the `form` `own` of a claim, of today and the first commit that has it unless another is given.
+
+    `same` says that the criterion stayed and what it judges changed: how it is measured, or on what. Raises ValueError where that
+    is not so, or where the last entry has this criterion and it is not said.
+    """
     path = project.root / FOLDER / f"{project.registry[id].paper}.yml"
     log = _read(path)
     entries = log.setdefault(id, [])
-    if entries and entries[-1].digest == digest(own):
-        raise ValueError(f"{id}: its last entry has this criterion already ({digest(own)[:12]}); change the registry first")
-    date = date or datetime.now(UTC).date().isoformat()
+    if same != bool(entries and entries[-1].digest == digest(own)):
+        told = (
+            "has another criterion; leave --same away"
+            if same
+            else "has this criterion already; say --same if it is measured otherwise"
+        )
+        raise ValueError(f"{id}: its last entry {told} (digest {digest(own)[:12]})")
     previous = next((entry.commit for entry in reversed(entries) if entry.commit), None)
-    commit = _first(project.root, id, digest(own), previous)
+    commit = commit or (None if same else _first(project.root, id, digest(own), previous))
+    date = date or datetime.now(UTC).date().isoformat()
     entries.append(Entry(date, commit, digest(own), seen, " ".join(reason.split()), **own))
     _write(path, {id: log[id] for id in (*project.registry.claims, *log) if id in log})
     return entries[-1]
@@ -141,15 +159,16 @@ def dated(project: Project) -> list[tuple[str, Entry]]:
     """Look up the commit of each entry that has none, store what was found, and return these entries with their claims."""
     found: list[tuple[str, Entry]] = []
     for path in sorted((project.root / FOLDER).glob("*.yml")):
-        log, before = _read(path), len(found)
+        log, known = _read(path), len(found)
         for id, entries in log.items():
-            previous = None
+            previous = before = None
             for i, entry in enumerate(entries):
-                if entry.commit is None and (commit := _first(project.root, id, entry.digest, previous)):
+                new = before is None or entry.digest != before.digest
+                if new and entry.commit is None and (commit := _first(project.root, id, entry.digest, previous)):
                     entries[i] = replace(entry, commit=commit)
                     found.append((id, entries[i]))
-                previous = entries[i].commit or previous
-        if len(found) > before:
+                before, previous = entry, entries[i].commit or previous
+        if len(found) > known:
             _write(path, log)
     return found
 

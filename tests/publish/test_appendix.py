@@ -9,19 +9,20 @@ from helpers.publish.project import Project
 from helpers.publish.trail import Entry
 
 
-def entry(date, tests, expected="refuted", seen="nothing", reason="Why.", commit=None, **criterion):
+def entry(date, tests, expected="refuted", seen="nothing", reason="Why.", commit=None, digest="f", **criterion):
     expected = {"control-clean": expected, "control-content": "supported"}
-    return Entry(date, commit, "f" * 64, seen, reason, {"quantifier": "all", "tests": tests, **criterion}, expected)
+    return Entry(date, commit, digest * 64, seen, reason, {"quantifier": "all", "tests": tests, **criterion}, expected)
 
 
 LOG = {
     "aa1-first": [
         entry("2026-01-01", ["score > 1"], commit="abcdef0123", reason="First <b>criterion</b>."),
-        entry("2026-01-03", ["score > 2"], seen="real data", reason="A later one.", needs=["n > 5"]),
+        entry("2026-01-03", ["score > 2"], seen="real data", reason="A later one.", digest="e", needs=["n > 5"]),
     ],
     "aa2-second": [
         entry("2026-01-01", ["score > 1"], seen="controls"),
-        entry("2026-01-02", ["score > 1"], expected="inconclusive", seen="controls"),
+        entry("2026-01-02", ["score > 1"], expected="inconclusive", seen="controls", digest="e"),
+        entry("2026-01-04", ["score > 1"], expected="inconclusive", seen="controls", digest="e", reason="More images."),
     ],
 }
 
@@ -38,7 +39,9 @@ def test_the_log_has_every_state_of_every_claim(project):
     assert "**2026-01-03**, not committed yet" in later and "Seen by then: real data. A later one." in later
     assert "- tests, gone: `score > 1`\n   - tests, new: `score > 2`" in later and "needs a model with, new: `n > 5`" in later
     assert "expected" not in later
-    assert second.endswith("   - expected: inconclusive, before refuted, on control-clean")
+    changed, stayed = second.split("1. ")[2:]
+    assert changed.endswith("   - expected: inconclusive, before refuted, on control-clean\n")
+    assert stayed.startswith("**2026-01-04**, digest") and stayed.endswith("   - the same criterion, measured otherwise")
 
 
 def test_the_summary_counts_and_sorts_the_changes():
@@ -46,9 +49,9 @@ def test_the_summary_counts_and_sorts_the_changes():
     assert text.startswith(
         "2 criteria were written: 1 with nothing seen, 1 with controls seen, 0 with real data seen. 2 of them "
     )
-    assert text.endswith("changed later, in 2 steps: 0 with nothing seen, 1 with controls seen, 1 with real data seen.")
+    assert text.endswith("changed later, in 3 steps: 0 with nothing seen, 2 with controls seen, 1 with real data seen.")
     lines = table.splitlines()[2:]
-    assert [line.split(" | ")[0] for line in lines] == ["| 2026-01-02", "| 2026-01-03"]
+    assert [line.split(" | ")[0] for line in lines] == ["| 2026-01-02", "| 2026-01-03", "| 2026-01-04"]
     assert "[aa2-second](#criterion-aa2-second)" in lines[0] and "real data" in lines[1]
 
 

@@ -18,7 +18,7 @@ def logged(project):
     """The small project in a repository of its own, with an entry for each criterion, all committed."""
     git(project, "init", "-q")
     for id in project.registry.claims:
-        trail.record(project, id, "nothing", "First criterion.", "2026-01-01")
+        trail.append(project, id, trail.current(project.root)[id], "nothing", "First criterion.", "2026-01-01")
     commit(project, "first")
     trail.dated(project)
     return project
@@ -116,6 +116,17 @@ def test_an_entry_ends_that_and_cannot_be_given_twice(logged):
         trail.record(changed, "aa1-first", "real data", "Again.")
     log = trail.load(logged.root)
     assert [len(log[id]) for id in ("aa1-first", "aa2-second", "aa3-later")] == [2, 1, 1] and log["aa1-first"][1] == entry
+
+
+def test_another_measure_under_the_same_criterion_is_an_entry_too(logged):
+    with pytest.raises(ValueError, match="aa1-first: its last entry has another criterion; leave --same away"):
+        trail.record(set_margin(logged, 2), "aa1-first", "real data", "Why.", same=True)
+    before = trail.record(Project(logged.root), "aa1-first", "real data", "Why.")
+    entry = trail.record(Project(logged.root), "aa1-first", "real data", "On more images.", same=True)
+    assert entry.digest == before.digest and entry.commit is None and problems(logged) == []
+    commit(logged, "more images")
+    assert [found.reason for _, found in trail.dated(logged)] == ["Why."]
+    assert [entry.commit is None for entry in trail.load(logged.root)["aa1-first"]] == [False, False, True]
 
 
 @pytest.mark.parametrize(("seen", "reason"), [("", "Why."), ("everything", "Why."), ("nothing", " ")])
