@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from helpers.publish import check, runs
+from helpers.publish import check, runs, trail
 from helpers.publish.parameters import checked, parse
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import hardware, processor, provenance
@@ -244,6 +244,21 @@ def _agree(project: Project) -> bool:
     return not problems
 
 
+def _criteria(project: Project, options: argparse.Namespace) -> int:
+    if options.id:
+        entry = trail.record(project, options.id, options.seen or "", options.reason or "", options.same)
+        print(f"{options.id}: {entry.digest} ({entry.seen})")
+    elif options.seen or options.reason or options.same:
+        raise ValueError("name the claim whose criterion changed")
+    elif not (project.root / trail.FOLDER).is_dir():
+        raise ValueError(f"there is no log of criteria ({trail.FOLDER}) yet; name a claim to begin one")
+    for id, entry in trail.dated(project):
+        print(f"{id}: {entry.digest[:12]} since {entry.commit}")
+    problems = list(trail.problems(project))
+    print(*problems or ["every criterion has its entry"], sep="\n")
+    return int(bool(problems))
+
+
 def _baselines(project: Project, options: argparse.Namespace) -> int:
     ids = options.ids or project.with_notebook()
     with _Lines(len(ids)) as lines:
@@ -463,6 +478,15 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
     checks.add_argument(
         "--strict", action="store_true", help="fail also for results of other code, with local changes or at an unknown revision"
     )
+    criteria = add(
+        _criteria,
+        "log the criterion of a claim that changed, look up the commits of entries, and name criteria without an entry",
+        "criteria nr1-artifacts --seen 'real data' --reason 'The rule decided the verdict.'",
+    )
+    criteria.add_argument("id", nargs="?", metavar="ID", help="the claim")
+    criteria.add_argument("--seen", choices=trail.SEEN, help="what of this quantity had been seen when the criterion was written")
+    criteria.add_argument("--reason", metavar="TEXT", help="why it was changed")
+    criteria.add_argument("--same", action="store_true", help="the criterion stayed; how, or on what, it is measured changed")
     baselines = add(
         _baselines,
         "execute source notebooks in place and store their outputs and numbers, which the tests compare with",
