@@ -14,6 +14,7 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from helpers.publish import check, runs, trail
+from helpers.publish.claims import Result
 from helpers.publish.parameters import checked, parse
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import hardware, processor, provenance
@@ -48,19 +49,25 @@ def _list(project: Project, options: argparse.Namespace) -> int:
     verdicts: dict[str, list[str]] = {}
     for path in project.results():
         try:
-            verdict = read_result(path)["verdict"]
-        except (ValueError, OSError, KeyError):
+            verdict = _answers(Result.from_json(project.registry[path.stem], read_result(path)))
+        except (ValueError, OSError, KeyError, TypeError):
             verdict = "unreadable, see `check`"
         verdicts.setdefault(path.stem, []).append(f"{path.parent.name}: {verdict}")
     rows = [
         (claim.id, claim.title, claim.notebook or f"none yet: {claim.waiting}", "; ".join(verdicts.get(claim.id, ["-"])))
         for claim in project.registry.claims.values()
     ]
-    rows.insert(0, ("claim", "title", "notebook", "verdict of each run"))
+    rows.insert(0, ("claim", "title", "notebook", "verdict of each run, and whether it agrees with the paper"))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
     return 0
+
+
+def _answers(result: Result) -> str:
+    """`refuted, agrees`, and what today's criterion says of the values where an earlier one judged them."""
+    answers = f"{result.verdict}, {result.agreement.answer}"
+    return answers if result.today is None else f"{answers} (by an earlier criterion; by today's {_answers(result.today)})"
 
 
 def _run(project: Project, options: argparse.Namespace) -> int:
@@ -476,7 +483,9 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         _check, "report where registry, notebooks, table of contents and results disagree, and which results are old", "check"
     )
     checks.add_argument(
-        "--strict", action="store_true", help="fail also for results of other code, with local changes or at an unknown revision"
+        "--strict",
+        action="store_true",
+        help="fail also for results of other code, by an earlier criterion, with local changes or at an unknown revision",
     )
     criteria = add(
         _criteria,

@@ -17,9 +17,19 @@ def test_list(project, capsys):
     assert main(["list"], project.root) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert set(lines) == {"claim", "aa1-first", "aa2-second", "aa3-later"}
-    assert lines["aa1-first"].endswith("mine: supported; other: unreadable, see `check`")
+    assert lines["claim"].endswith("verdict of each run, and whether it agrees with the paper")
+    assert lines["aa1-first"].endswith("mine: supported, not stated; other: unreadable, see `check`")
     assert "notebooks/beyond/aa2-second.ipynb" in lines["aa2-second"] and lines["aa2-second"].endswith("  -")
     assert "none yet: needs probes" in lines["aa3-later"]
+
+
+def test_list_tells_todays_verdict_where_an_earlier_criterion_judged(project, capsys):
+    assert main(["run", "aa1-first", "--run", "mine"], project.root) == 0
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
+    capsys.readouterr()
+    assert main(["list"], project.root) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("aa1-first")]
+    assert line.endswith("mine: supported, not stated (by an earlier criterion; by today's refuted, not stated)")
 
 
 def test_list_goes_on_after_what_is_broken(project, capsys):

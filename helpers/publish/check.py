@@ -10,7 +10,7 @@ import yaml
 
 from helpers.files import locked
 from helpers.publish import numbers, trail
-from helpers.publish.claims import MIME, Claim
+from helpers.publish.claims import MIME, Claim, Result
 from helpers.publish.parameters import checked, read_notebook
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import git, inputs_digest
@@ -68,30 +68,62 @@ def history(project: Project) -> set[str] | None:
 def outdated(project: Project, revisions: set[str] | None) -> Iterator[str]:
     """One line for each published result that today's project would not give, or of which nobody can tell what gave it.
 
-    That is one with other `inputs`, made with local changes, or at a revision that is not among `revisions` (None: not checked).
-    Results that `problems` names are left to it.
+    That is one with other `inputs`, judged by an earlier criterion, made with local changes, or at a revision that is not among
+    `revisions` (None: not checked), or one whose agreement the registry no longer gives. Results that `problems` names are left
+    to it.
     """
     for path in published(project):
         try:
             result = read_result(path)
             reasons = list(_outdated(project, result, revisions))
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError, TypeError):
             continue
         if reasons:
             yield f"{path.relative_to(project.root).as_posix()}: {'; '.join(reasons)}"
 
 
 def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> Iterator[str]:
-    claim, origin, parameters = project.registry[result["id"]], result["provenance"], result.get("parameters", {})
-    if (profile := claim.profiles.get(result["run"])) is not None:
-        # What a run is called it has to be; only on which device it was made is free.
-        parameters = {**claim.parameters, **profile, **{k: v for k, v in parameters.items() if k == "device"}}
-    if origin.get("inputs") != inputs_digest(project, claim.id, parameters):
+    origin, read = result["provenance"], Result.from_json(project.registry[result["id"]], result)
+    if _is_stale(project, result):
         yield "stale, made by other code, parameters or criterion"
+    if now := _by_todays_criterion(project, result):
+        yield _told(read, now)
+    # Those of times when none was stored have none that could be another.
+    if (stored := result.get("agreement", read.agreement.answer)) != read.agreement.answer:
+        yield f"agreement {stored!r}, but by what the registry now says of the paper {read.agreement.answer!r}"
     if origin.get("git_dirty"):
         yield "made with local changes"
     if revisions is not None and (revision := origin.get("git_revision")) not in revisions:
         yield f"made at revision {revision[:12]}, which the history does not have" if revision else "made at no known revision"
+
+
+def _is_stale(project: Project, result: Mapping) -> bool:
+    """Whether a published result was made from other `inputs` than today's."""
+    claim, parameters = project.registry[result["id"]], result.get("parameters", {})
+    if (profile := claim.profiles.get(result["run"])) is not None:
+        # What a run is called it has to be; only on which device it was made is free.
+        parameters = {**claim.parameters, **profile, **{k: v for k, v in parameters.items() if k == "device"}}
+    return result["provenance"].get("inputs") != inputs_digest(project, claim.id, parameters)
+
+
+def _by_todays_criterion(project: Project, result: Mapping) -> Result | None:
+    """The verdict that today's criterion gives where an earlier one gave the stored verdict; None where it was today's.
+
+    A result that says nothing of its criterion, and that today's project would give, was judged by today's.
+    """
+    if "criterion" in result or _is_stale(project, result):
+        return Result.from_json(project.registry[result["id"]], result).today
+    return None
+
+
+def _told(stored: Result, now: Result) -> str:
+    """Two verdicts on the same values in a line; those on models only where the whole is the same."""
+    told = f"judged by an earlier criterion: {stored.verdict}; its values now give {now.verdict}"
+    if now.verdict != stored.verdict:
+        return f"{told} ({now.reason.removesuffix('.')})"
+    then, today = ({v["model"]: v["verdict"] for v in one.verdicts} for one in (stored, now))
+    models = [f"; {then.get(m, 'not judged')} on {m}, now {today.get(m, 'not judged')}" for m in now.differs(stored)]
+    return f"{told} as well{''.join(models)}"
 
 
 def absolute_path(path: Path) -> bool:
@@ -185,6 +217,8 @@ def _result(project: Project, path: Path) -> Iterator[str]:
                 if value[bound] is not None and not math.isfinite(value[bound]):
                     yield f"{value['name']} of {value['model']}: {bound} is {value[bound]}; it must be finite or null"
         now = rejudge(project.registry[result["id"]], result)
+        if now.differs(Result.from_json(now.claim, result)) and _by_todays_criterion(project, result):
+            return  # the criterion was changed, not the verdict, and `outdated` tells it
         if now.verdict != result["verdict"]:
             yield f"verdict {result['verdict']!r}, but its values now give {now.verdict!r} ({now.reason})"
         stored = {v["model"]: v["verdict"] for v in result["verdicts"]}

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from helpers.publish import digests
+from helpers.publish.agreement import Agreement, agreement, extensions, in_words
 from helpers.publish.criteria import OUTCOMES, Criterion, Value
 from helpers.publish.markdown import inert, pivot, table
 
@@ -131,14 +133,21 @@ class Claim:
         if not values and not not_run:
             raise ValueError(f"{self.id}: nothing to judge; give at least one value or one model that was not run")
         verdict, reason, verdicts = self.criterion.judge(by_model, not_run)
-        return Result(self, verdict, reason, verdicts, values, not_run, list(sources))
+        return Result(self, verdict, reason, verdicts, values, not_run, list(sources), digests.of_criterion(self.criterion))
+
+    @property
+    def extensions(self) -> list[str]:
+        """In what its tests go beyond the paper, a line each."""
+        return extensions((*self.criterion.applies, *self.criterion.tests, *self.criterion.needs))
 
     def _repr_markdown_(self) -> str:
         rows = [
             ("Claim", self.statement),
             ("Source", f"{self.source}: {self.where}" if self.source.bib else self.where),
+            ("The paper says", in_words(self.paper_says) if self.source.bib else ""),
             ("Measured", self.measure),
             ("Criterion", f"{self.criterion}"),
+            ("Beyond the paper", "; ".join(self.extensions)),
             ("Why this criterion", self.criterion.why),
             ("Reported", self.headline),
         ]
@@ -194,6 +203,7 @@ class Result:
         verdicts: per model, a dict of model, verdict and reason.
         not_run: model -> reason.
         sources: `describe()` of each model and image set.
+        criterion: digest of the criterion that judged it; None of a result of times when none was kept.
     """
 
     claim: Claim = field(repr=False)
@@ -203,11 +213,36 @@ class Result:
     values: list[Value]
     not_run: dict[str, str]
     sources: list[dict]
+    criterion: str | None = None
 
     @property
     def id(self) -> str:
         """The claim's identifier."""
         return self.claim.id
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """Whether the verdict agrees with what the paper says, by what the registry says of the paper today, and why."""
+        claim, criterion = self.claim, self.claim.criterion
+        by, found = (claim.paper_says, claim.source.models, criterion), (self.verdict, self.verdicts)
+        # Which tests of an earlier criterion went beyond the paper, nobody knows any more.
+        tests = (*criterion.applies, *criterion.tests, *criterion.needs) if self.today is None else ()
+        return agreement(*by, *found, _by_model(self.values), self.not_run, tests)
+
+    @cached_property
+    def today(self) -> "Result | None":
+        """What today's criterion says of the same values, where an earlier one judged them; else None.
+
+        A result that does not say by which it was judged counts as judged by an earlier one where today's gives other verdicts.
+        """
+        now = self.claim.judge(self.values, self.sources, self.not_run)
+        earlier = now.differs(self) if self.criterion is None else self.criterion != now.criterion
+        return now if earlier else None
+
+    def differs(self, other: "Result") -> list[str]:
+        """The models on which the two verdicts differ, first '' where they differ as a whole."""
+        own, others = ({"": one.verdict} | {v["model"]: v["verdict"] for v in one.verdicts} for one in (self, other))
+        return [model for model in dict.fromkeys([*own, *others]) if own.get(model) != others.get(model)]
 
     def to_json(self) -> dict:
         """The result as JSON data; numbers in full, never NaN."""
@@ -215,6 +250,9 @@ class Result:
             "id": self.id,
             "verdict": self.verdict,
             "reason": self.reason,
+            "agreement": self.agreement.answer,
+            "agreement_reason": self.agreement.reason,
+            "criterion": self.criterion,
             "verdicts": self.verdicts,
             "values": [asdict(value) for value in self.values],
             "not_run": self.not_run,
@@ -223,11 +261,15 @@ class Result:
 
     @classmethod
     def from_json(cls, claim: Claim, data: Mapping) -> "Result":
-        """A stored result as it was judged then (a notebook's bundle or a run's file; keys of other owners are left alone)."""
+        """A stored result as it was judged then (a notebook's bundle or a run's file; keys of other owners are left alone).
+
+        Whether that agrees with the paper is derived anew: the registry may read the paper otherwise by now.
+        """
         if data["id"] != claim.id:
             raise ValueError(f"this result belongs to {data['id']!r}, not to {claim.id!r}; read it with its own claim")
         values = [Value(**value) for value in data["values"]]
-        return cls(claim, data["verdict"], data["reason"], data["verdicts"], values, data["not_run"], sources_of(data))
+        verdict, criterion = (data["verdict"], data["reason"], data["verdicts"]), data.get("criterion")
+        return cls(claim, *verdict, values, data["not_run"], sources_of(data), criterion)
 
     def calibration(self) -> dict[str, tuple[str, str]]:
         """control -> (verdict when judged alone, expected verdict), for the controls among the models."""
@@ -273,13 +315,14 @@ class Result:
 
     def _repr_markdown_(self) -> str:
         parts = [f"**Verdict: {inert(self.verdict)}.** {inert(self.reason)}"]
+        parts.append(f"**Agreement with the paper: {self.agreement.answer}.** {inert(self.agreement.reason)}")
         if self.verdicts:
             rows = [(v["model"], v["verdict"], v["reason"]) for v in self.verdicts]
             parts.append(table(("model", "verdict", "because"), rows))
         if calibration := self.calibration():
             wrong = [f"{c}: {got} where {want} was expected" for c, (got, want) in calibration.items() if got != want]
-            agreement = "; ".join(wrong) if wrong else f"as expected on {len(calibration)} of {len(calibration)}"
-            parts.append(f"**Calibration** (each control judged alone): {agreement}.")
+            found = "; ".join(wrong) if wrong else f"as expected on {len(calibration)} of {len(calibration)}"
+            parts.append(f"**Calibration** (each control judged alone): {found}.")
         if self.not_run:
             parts.append(table(("not run", "reason"), list(self.not_run.items())))
         parts += ["**The paper beside ours**", self.beside()]

@@ -7,11 +7,13 @@ A digest is of the syntax tree, so comments, docstrings and layout do not change
 import ast
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from helpers.files import digest_of
+from helpers.publish.criteria import Criterion
 
 HELPERS = Path(__file__).resolve().parents[1]
 # Reached by notebooks, and yet no number hangs on them: the registry and its Markdown (a criterion is an input of its own, and
@@ -60,6 +62,20 @@ def reached(texts: Iterable[str]) -> dict[str, str]:
                 for level, name in read.imports:
                     wanted.append(".".join([*package[: len(package) + 1 - level], name]) if level else name)
     return digests
+
+
+def deciding(criterion: Criterion) -> dict:
+    """What of a criterion decides a verdict, as JSON data: all but why it was chosen and in what it goes beyond the paper."""
+    data = asdict(criterion)
+    del data["why"]
+    for test in (*data["applies"], *data["tests"], *data["needs"]):
+        del test["extension"]
+    return data
+
+
+def of_criterion(criterion: Criterion) -> str:
+    """The digest of what decides a verdict, which a result carries as `criterion`."""
+    return of_json(deciding(criterion))
 
 
 def of_json(data: object) -> str:

@@ -7,9 +7,11 @@ controls; `calibration` is claim -> result on the controls. Links lead from the 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 
+from helpers.publish.agreement import ANSWERS, Agreement
 from helpers.publish.claims import Claim, Paper, Result
 from helpers.publish.criteria import VERDICTS, Value
 from helpers.publish.markdown import inert, table_of
@@ -39,12 +41,22 @@ class Row:
             return f"../{Path(self.claim.notebook).with_suffix('.html')}"
         return f"runs/{self.run}/{self.claim.id}.html"
 
+    @cached_property
+    def result(self) -> Result | None:
+        """What was stored, as it was judged then; None where the row has no result."""
+        return None if self.run is None else Result.from_json(self.claim, self.data)
+
+    @property
+    def agreement(self) -> Agreement:
+        """Whether the verdict agrees with the paper."""
+        return self.result.agreement if self.result else Agreement("not stated", "Nothing was measured.")
+
     @property
     def measured(self) -> str:
         """The values that the criterion looks at, a block for each model; or the reason why there are none. HTML."""
         if self.run is None:
             return _html(self.data["reason"])
-        criterion, values = self.claim.criterion, Result.from_json(self.claim, self.data).values
+        criterion, values = self.claim.criterion, self.result.values
         tests = (*criterion.applies, *criterion.tests, *criterion.needs)
         blocks = []
         for model in dict.fromkeys(value.model for value in values):
@@ -80,10 +92,12 @@ def scoreboard(rows: Iterable[Row], up: str = "") -> str:
             _html(row.run or ""),
             _html(row.claim.headline),
             row.measured,
-            badge(row.data["verdict"], row.data["reason"]),
+            badge(row.data["verdict"], row.data["reason"]) + _by_todays(row.result, lambda now: badge(now.verdict, now.reason)),
+            agreement_badge(row.agreement) + _by_todays(row.result, lambda now: agreement_badge(now.agreement)),
         )
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Claim", "Paper", "Run", "Reported", "Measured", "Verdict"))
+    names = ("Claim", "Paper", "Run", "Reported", "Measured", "Verdict", "With the paper")
+    head = "".join(f"<th scope='col'>{name}</th>" for name in names)
     html = ["<div class='scoreboard-frame'><table class='scoreboard'>", f"<thead><tr>{head}</tr></thead>"]
     return "\n".join(["```{raw} html", *html, "<tbody>", *lines, "</tbody></table></div>", "```"])
 
@@ -103,12 +117,14 @@ def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> st
 def tally(rows: Sequence[Row], registry: Registry, runs: Runs) -> str:
     """How many claims stand where, for the landing page."""
     counts = Counter(row.data["verdict"] for row in rows)
+    answers = Counter(row.agreement.answer for row in rows if row.run)
     measured = len({row.claim.id for row in rows if row.run})
     named = ", ".join(f"[{run}](runs/{run}/index.md)" for run in runs)
     return "\n\n".join([
         f"The registry holds {len(registry.claims)} claims and experiments. {measured} of them have been measured.",
         f"Published runs: {named or 'none yet'}.",
         " · ".join(f"{badge(verdict)} {counts[verdict]}" for verdict in VERDICTS if counts[verdict]),
+        " · ".join(f"{agreement_badge(Agreement(answer, ''))} {answers[answer]}" for answer in ANSWERS if answers[answer]),
     ])  # fmt: skip
 
 
@@ -218,6 +234,21 @@ def calibration_note(claim: Claim, runs: Runs) -> str:
         ":::{note}\nThis is a calibration page: its models are controls, whose answers are known by construction.\n"
         f"Findings on real weights: {links or 'none yet'}. [The claim in full](#claim-{claim.id}).\n:::"
     )
+
+
+def answers(claim: Claim, data: Mapping) -> str:
+    """What a page of findings says first: the verdict, whether it agrees with the paper, and today's if an earlier one judged."""
+    result = Result.from_json(claim, data)
+    lines = [f"{_both(result)} {inert(result.agreement.reason)}"]
+    if now := result.today:
+        told = "This verdict was given by an earlier criterion. Of the same values, today's says:"
+        lines.append(f":::{{warning}}\n{told}\n\n{_both(now)} {inert(now.reason)}\n:::")
+    return "\n\n".join(lines)
+
+
+def _both(result: Result) -> str:
+    """The two answers in a line."""
+    return f"**Verdict** {badge(result.verdict)} · **With the paper** {agreement_badge(result.agreement)}"
 
 
 def finding_note(claim: Claim, run: str) -> str:
@@ -380,6 +411,19 @@ def badge(verdict: str, reason: str = "") -> str:
     """A verdict in its colour, as HTML."""
     title = f" title='{_html(reason)}'" if reason else ""
     return f"<span class='verdict {_html(verdict).replace(' ', '-')}'{title}>{_html(verdict)}</span>"
+
+
+def agreement_badge(agreement: Agreement) -> str:
+    """An agreement with its sign, as HTML; the sign, not a colour, tells it from the others."""
+    title = f" title='{_html(agreement.reason)}'" if agreement.reason else ""
+    return f"<span class='agreement {agreement.answer.replace(' ', '-')}'{title}>{agreement.answer}</span>"
+
+
+def _by_todays(result: Result | None, shown: Callable[[Result], str]) -> str:
+    """What is shown of the verdict that today's criterion gives, where an earlier one gave the stored verdict; else ''. HTML."""
+    if result is None or result.today is None:
+        return ""
+    return f"<div class='earlier'>by an earlier criterion; by today's: {shown(result.today)}</div>"
 
 
 def deviations(survey: Mapping) -> str:

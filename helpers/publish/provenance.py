@@ -5,7 +5,6 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -36,11 +35,7 @@ def inputs_digest(project: Project, id: str, parameters: Mapping) -> str:
         code, helpers = [digests.code(text).digest for text in texts], digests.reached(texts)
     except ValueError as error:
         raise ValueError(f"{project.registry[id].notebook}: {error}") from None
-    criterion = asdict(project.registry[id].criterion)
-    del criterion["why"]
-    for test in (*criterion["applies"], *criterion["tests"], *criterion["needs"]):
-        del test["extension"]
-    return digests.of_json([code, parameters, helpers, criterion])
+    return digests.of_json([code, parameters, helpers, digests.deciding(project.registry[id].criterion)])
 
 
 def git(root: Path, *arguments: str) -> str | None:

@@ -110,14 +110,18 @@ def _rules(papers: Mapping[str, dict], profiles: Mapping[str, dict]) -> Iterable
         for id, entry in data["claims"].items():
             if (other := claims.setdefault(id, file)) != file:
                 yield file, ("claims", id), f"{other} has a claim of this name too; rename one"
-            for path, message in _rules_of_claim(entry):
+            for path, message in _rules_of_claim(entry, data["paper"]["models"]):
                 yield file, ("claims", id, *path), message
     for id in profiles.keys() - claims.keys():
         yield PROFILES, ("profiles", id), f"unknown claim; did you mean {_nearest_name(id, claims)!r}?"
 
 
-def _rules_of_claim(entry: Mapping) -> Iterable[tuple[tuple, str]]:
-    """(path, what is wrong) for the rules between fields of one claim."""
+def _rules_of_claim(entry: Mapping, models: Mapping) -> Iterable[tuple[tuple, str]]:
+    """(path, what is wrong) for the rules between fields of one claim, of a paper with these models."""
+    for model in entry.get("paper_says", {}).get("models", {}):
+        if model not in models:
+            remedy = f"did you mean {_nearest_name(model, models)!r}?" if models else "name it in the paper's models first"
+            yield ("paper_says", "models"), f"unknown model {model!r} of the paper; {remedy}"
     criterion = entry["criterion"]
     for kind in ("applies", "tests", "needs"):
         for i, test in enumerate(criterion.get(kind, ())):

@@ -156,6 +156,55 @@ def test_scoreboard_has_a_row_for_each_claim_and_run(library):
     assert "needs probes" in waiting and "href='claims/beyond.html#claim-aa3-later'" in waiting
 
 
+def told_by_the_paper(project, **says):
+    """The small project, with what its paper says of the first claim."""
+
+    def change(data):
+        data["paper"].update(models={"ViT-A": "vit-a"}, bib="darcet2024")
+        data["claims"]["aa1-first"]["paper_says"] = says
+
+    edit_registry(project.root, change)
+    return Project(project.root)
+
+
+def test_every_row_says_whether_it_agrees_with_the_paper(library):
+    project = told_by_the_paper(library, verdict="refuted", why="see <Table> 2", models={"ViT-A": "supported"})
+    publish_run(project, "mine", "aa1-first")
+    publish_run(project, "other", "aa1-first", ("vit-b",), 0.5)
+    source = assemble(library.root)
+    head, first, second, *others = read(source, "book", "_generated", "scoreboard.md").split("<tr>")[1:]
+    assert "Verdict</th><th scope='col'>With the paper</th></tr>" in head
+    reason = "As a whole refuted in the paper, supported here; on ViT-A supported in the paper and here."
+    badge = f"<span class='agreement mixed' title='{reason}'>mixed</span>"
+    assert f"<td>{badge}</td></tr>" in first and "class='agreement agrees'" in second
+    assert all("title='Nothing was measured.'>not stated</span>" in row for row in others)
+    page = texts(source, "book", "runs", "mine", "aa1-first.ipynb")
+    assert page[1].startswith("**Verdict** <span") and page[1].endswith(f"**With the paper** {badge} {reason}")
+    assert badge in read(source, "book", "runs", "mine", "index.md")
+    summary = read(source, "book", "_generated", "summary.md")
+    assert "class='agreement agrees'>agrees</span> 1 " in summary and "mixed</span> 1\n" in summary
+    card = read(source, "book", "claims", "beyond.md")
+    assert "Refuted; on ViT-A supported. See &#60;Table> 2." in card
+
+
+def test_a_verdict_by_an_earlier_criterion_says_so(library):
+    project = told_by_the_paper(library, verdict="refuted", why="Table 2")
+    publish_run(project, "mine", "aa1-first")
+    publish_run(project, "other", "aa2-second")
+    edit_registry(library.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
+    source = assemble(library.root)
+    row, same = read(source, "book", "_generated", "scoreboard.md").split("<tr>")[2:4]
+    assert row.index("verdict supported") < row.index("by an earlier criterion; by today's: <span class='verdict refuted'")
+    assert row.index("agreement disagrees") < row.index("by an earlier criterion; by today's: <span class='agreement agrees'")
+    page = texts(source, "book", "runs", "mine", "aa1-first.ipynb")
+    assert (
+        ":::{warning}\nThis verdict was given by an earlier criterion. Of the same values, today's says:\n\n**Verdict** "
+        in page[1]
+    )
+    assert page[1].endswith("1 refuted: score = 2 [1.9, 2.1] > 3 fails on vit-a.\n:::")
+    assert "earlier" not in same and "earlier" not in texts(source, "book", "runs", "other", "aa2-second.ipynb")[1]
+
+
 def test_a_claim_about_controls_has_its_result_from_them(library):
     def restrict(data):
         data["claims"]["aa1-first"]["criterion"]["tests"][0]["model"] = "control-clean"
@@ -241,8 +290,9 @@ def test_reading_comes_after_the_first_cell_of_the_copy(library):
     before = path.read_bytes()
     path.with_suffix(".reading.md").write_text("The score is {{ v('score', 'vit-a') }}.")
     cells = texts(assemble(library.root), "book", "runs", "mine", "aa1-first.ipynb")
-    assert cells[:2] == ["# Two is more than one", "The score is 2 [1.9, 2.1]."]
-    assert "calibration" in cells[2] and len(cells) == 5
+    assert cells[0] == "# Two is more than one" and cells[2] == "The score is 2 [1.9, 2.1]."
+    assert "**Verdict** <span class='verdict supported'>supported</span>" in cells[1]
+    assert "calibration" in cells[3] and len(cells) == 6
     assert path.read_bytes() == before
 
 

@@ -64,7 +64,8 @@ FAINT = """() => {
   const faint = [];
   for (const theme of ["light", "dark"]) {
     document.documentElement.dataset.theme = theme;
-    for (const node of document.querySelectorAll("article :is(p, td, th, li, a:not(.headerlink), .caption-text, .verdict)")) {
+    const texts = "p, td, th, li, a:not(.headerlink), .caption-text, .verdict, .agreement";
+    for (const node of document.querySelectorAll(`article :is(${texts})`)) {
       if (!node.textContent.trim() || !node.offsetParent) continue;
       const [dark, light] = [luminance(getComputedStyle(node).color), luminance(behind(node))].sort((a, b) => a - b);
       const contrast = (light + 0.05) / (dark + 0.05);

@@ -63,9 +63,48 @@ def test_edited_verdict_with_its_digest_renewed(published):
     ]
 
 
-def test_verdict_after_the_criterion_changed(published):
-    edit_registry(published.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
-    assert "but its values now give 'refuted'" in problems(published)[0]
+def set_margin(project, margin):
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=margin))
+
+
+EARLIER = (
+    "judged by an earlier criterion: supported; its values now give refuted (1 refuted: score = 2 > 3 fails on control-clean)"
+)
+
+
+def test_a_changed_criterion_is_no_problem_and_is_told(published):
+    set_margin(published, 3)
+    assert problems(published) == []
+    assert old(published) == [f"{STALE}; {EARLIER}"]
+    edit_result(published, lambda result: result.pop("criterion"))  # as results of old
+    assert problems(published) == [] and old(published) == [f"{STALE}; {EARLIER}"]
+    edit_result(published, lambda result: result.pop("agreement"))
+    assert problems(published) == [] and old(published) == [f"{STALE}; {EARLIER}"]
+    set_margin(published, 1)
+    assert problems(published) == old(published) == []
+
+
+def test_where_the_whole_is_the_same_the_models_that_differ_are_told(published):
+    edit_result(published, lambda result: (result.update(criterion="another"), result["verdicts"][0].update(verdict="refuted")))
+    assert problems(published) == []
+    assert old(published) == [f"book/runs/mine/aa1-first.json: {SAME}; refuted on control-clean, now supported"]
+
+
+def test_an_edited_verdict_is_a_problem_also_where_no_criterion_was_kept(published):
+    """As long as nothing else is another: the values of a result that is not stale were judged by today's criterion."""
+    edit_result(published, lambda result: (result.pop("criterion"), result.update(verdict="refuted")))
+    (problem,) = problems(published)
+    assert problem.startswith("book/runs/mine/aa1-first.json: verdict 'refuted', but its values now give 'supported'")
+    assert old(published) == []
+
+
+AGREEMENT = "agreement {!r}, but by what the registry now says of the paper {!r}"
+
+
+def test_an_agreement_that_the_registry_no_longer_gives_is_told(published):
+    edit_result(published, lambda result: result.update(agreement="agrees"))
+    assert problems(published) == []
+    assert old(published) == ["book/runs/mine/aa1-first.json: " + AGREEMENT.format("agrees", "not stated")]
 
 
 @pytest.mark.parametrize(
@@ -232,6 +271,8 @@ def edit_provenance(project, **changes):
     edit_result(project, change)
 
 
+# Two criteria by which the verdict is the same.
+SAME = "judged by an earlier criterion: supported; its values now give supported as well"
 STALE = "book/runs/mine/aa1-first.json: stale, made by other code, parameters or criterion"
 
 
@@ -249,7 +290,7 @@ def test_todays_result_is_not_old(published):
 )
 def test_result_of_another_criterion(published, change):
     edit_registry(published.root, lambda data: change(data["claims"]["aa1-first"]))
-    assert old(published) == [STALE]
+    assert old(published) == [f"{STALE}; {SAME}"]
 
 
 def test_result_of_another_profile(published):
@@ -261,6 +302,7 @@ def test_prose_and_other_profiles_make_nothing_stale(published):
     def words(data):
         data["claims"]["aa1-first"].update(title="Another", statement="Other words.", headline="three")
         data["claims"]["aa1-first"]["criterion"].update(why="since two is enough")
+        data["claims"]["aa1-first"]["criterion"]["tests"][0].update(extension="no paper asks it")
 
     edit_registry(published.root, words)
     edit_profiles(published.root, lambda profiles: profiles["aa1-first"].update(mine={}, small={"n": 1}))

@@ -211,6 +211,21 @@ def put(*path_and_value):
         (put("criterion", "applies", 0, "margin", float("nan")), "criterion.applies.0.margin", "is nan; give a finite number"),
         (put("criterion", "tests", 0, "margin", float("inf")), "criterion.tests.0.margin", "is inf; give a finite number"),
         (put("reported", 0, "value", float("nan")), "reported.0.value", "is nan; give a finite number"),
+        (put("criterion", "tests", 0, "extension", ""), "criterion.tests.0.extension", "non-empty"),
+        (put("paper_says", {"verdict": "yes", "why": "x"}), "paper_says.verdict", "'yes' is not one of"),
+        (put("paper_says", {"verdict": "inconclusive", "why": "x"}), "paper_says.verdict", "'inconclusive' is not one of"),
+        (put("paper_says", {"verdict": "mixed"}), "paper_says", "'why' is a required property"),
+        (put("paper_says", {"verdict": "mixed", "why": "x", "model": {}}), "paper_says", "'model' was unexpected"),
+        (
+            put("paper_says", {"verdict": "mixed", "why": "x", "models": {"DINOv2-G": "yes"}}),
+            "paper_says.models.DINOv2-G",
+            "'yes' is not one of",
+        ),
+        (
+            put("paper_says", {"verdict": "mixed", "why": "x", "models": {"DINOv2-GG": "refuted"}}),
+            "paper_says.models",
+            "unknown model 'DINOv2-GG' of the paper; did you mean 'DINOv2-G'?",
+        ),
         (
             put("criterion", "tests", [{"value": "x", "op": ">", "margin": 1}, {"value": "x", "op": "<=", "margin": 1}]),
             "criterion.tests",
@@ -230,6 +245,16 @@ def put(*path_and_value):
 def test_errors_name_file_entry_and_field(tmp_path, source, change, field, wrong):
     (line,) = refused(tmp_path, source, claims=lambda data: change(data["claims"]["nr3-redundancy"]))
     assert line.startswith(f"{CLAIMS}: nr3-redundancy: {field}") and wrong in line
+
+
+def test_a_paper_without_models_tells_none_apart(tmp_path, source):
+    def change(data):
+        data["paper"]["models"] = {}
+        data["claims"]["nr3-redundancy"]["paper_says"] = {"verdict": "mixed", "why": "x", "models": {"ViT": "refuted"}}
+
+    (line,) = refused(tmp_path, source, claims=change)
+    wrong = "unknown model 'ViT' of the paper; name it in the paper's models first"
+    assert line == f"{CLAIMS}: nr3-redundancy: paper_says.models: {wrong}"
 
 
 @pytest.mark.parametrize(
