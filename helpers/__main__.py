@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from helpers.publish import check, runs
+from helpers.publish import check, runs, trail
 from helpers.publish.claims import Result
 from helpers.publish.parameters import checked, parse
 from helpers.publish.project import CONTROLS, Project
@@ -23,6 +23,7 @@ from helpers.publish.runs import Outcome
 
 # What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and no result can hold it.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
 DIGITS = 9  # of a number: more are a slip, and thousands of them Python refuses to read
 Command = Callable[[Project, argparse.Namespace], int]
 
@@ -88,6 +89,65 @@ def _run(project: Project, options: argparse.Namespace) -> int:
             address=options.address,
         )
     return _status(outcomes)
+
+
+def _diagnose(_: Project, options: argparse.Namespace) -> int:
+    import matplotlib.pyplot as plt  # here, since only this command needs them
+
+    from helpers import diagnosis, files
+
+    backbone, pictures = _own(options)
+    outcome = diagnosis.diagnose(
+        backbone, pictures, labelled=options.labelled, seed=options.seed, batch_size=options.batch_size, device=options.device
+    )
+    drawn = {name: (diagnosis.svg(figure, name), caption) for name, (figure, caption) in diagnosis.drawn(outcome).items()}
+    plt.close("all")
+    texts = {options.out: diagnosis.page(outcome, drawn)} if options.out else {}
+    if options.json:
+        texts[options.json] = json.dumps(diagnosis.to_json(outcome), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if options.figures:
+        texts |= {options.figures / f"{name}.svg": text for name, (text, _) in drawn.items()}
+    for path, text in texts.items():
+        with files.written_whole(path) as new:
+            new.write_text(text, encoding="utf-8")
+    print("\n".join(diagnosis.advice(outcome)))
+    return OUTLIERS if outcome.outliers else 0
+
+
+def _edit(_: Project, options: argparse.Namespace) -> int:
+    import torch  # here, since only the commands for a model of one's own need them
+
+    from helpers import diagnosis
+    from helpers.interventions import write_model
+
+    backbone, pictures = _own(options)
+    neurons = options.neurons
+    if options.auto:
+        outcome = diagnosis.diagnose(backbone, pictures, seed=options.seed, batch_size=options.batch_size)
+        print("\n".join(diagnosis.advice(outcome)))
+        if not outcome.moved:
+            raise ValueError(f"no neurons of '{options.model}' are to be moved; nothing was written")
+        neurons = [x[:2] for x in outcome.moved]
+    written = write_model(
+        backbone, neurons, options.out, torch.stack([backbone.preprocess(pictures[0])]), count=options.registers
+    )
+    named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
+    print(f"{options.out}: {options.model} with {named} moved to {options.registers} additional token(s).")
+    print(f"It changes an output by up to {written['change']:.3g}; the files give the same to {written['difference']:.2g}.")
+    return 0
+
+
+def _own(options: argparse.Namespace) -> tuple:
+    """The model and the images that a command for a model of one's own names."""
+    from helpers import images, models
+
+    images.check_name(options.images)
+    _machine(options.device)
+    pictures = images.load_images(options.images, options.n, options.seed)
+    try:
+        return models.load_backbone(options.model, device=options.device), pictures
+    except models.ModelUnavailable as error:
+        raise ValueError(f"{error}; give a model that is here") from None
 
 
 def _train(project: Project, options: argparse.Namespace) -> int:
@@ -191,6 +251,21 @@ def _agree(project: Project) -> bool:
     return not problems
 
 
+def _criteria(project: Project, options: argparse.Namespace) -> int:
+    if options.id:
+        entry = trail.record(project, options.id, options.seen or "", options.reason or "", options.same)
+        print(f"{options.id}: {entry.digest} ({entry.seen})")
+    elif options.seen or options.reason or options.same:
+        raise ValueError("name the claim whose criterion changed")
+    elif not (project.root / trail.FOLDER).is_dir():
+        raise ValueError(f"there is no log of criteria ({trail.FOLDER}) yet; name a claim to begin one")
+    for id, entry in trail.dated(project):
+        print(f"{id}: {entry.digest[:12]} since {entry.commit}")
+    problems = list(trail.problems(project))
+    print(*problems or ["every criterion has its entry"], sep="\n")
+    return int(bool(problems))
+
+
 def _baselines(project: Project, options: argparse.Namespace) -> int:
     ids = options.ids or project.with_notebook()
     with _Lines(len(ids)) as lines:
@@ -271,6 +346,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _neurons(text: str) -> list[tuple[int, int]]:
+    pairs = [pair.partition(":") for pair in text.split(",")]
+    if not all(block.isdecimal() and unit.isdecimal() and len(block + unit) <= DIGITS for block, _, unit in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of neurons such as 7:417,7:12")
+    return [(int(block), int(unit)) for block, _, unit in pairs]
+
+
 def _whole_numbers(text: str) -> list[int]:
     try:
         numbers = [int(item) for item in text.split(",")]
@@ -295,6 +377,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add(_list, "show every claim: identifier, title, notebook, and its verdict in each run", "list")
     _add_run(add)
+    _add_own(add)
     _add_laboratory(add)
     _add_project(add)
     return parser
@@ -325,6 +408,39 @@ def _add_run(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("--force", action="store_true", help="run again what is finished")
     run.add_argument("--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster")
     run.add_argument("--address", help="of the cluster, as `ray start` prints it (default: RAY_ADDRESS, or what runs here)")
+
+
+def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands for a model of one's own."""
+    diagnose = add(
+        _diagnose,
+        "examine one model: has it outlier tokens, where, what writes them, and what does moving them cost? "
+        f"The exit status is 0 where it has none, {OUTLIERS} where it has",
+        "diagnose vit_tiny_patch16_224.augreg_in21k_ft_in1k --out diagnosis.html --json diagnosis.json",
+    )
+    diagnose.add_argument("--labelled", action="store_true", help="their labels are the classes of the model's head")
+    diagnose.add_argument("--out", type=Path, metavar="FILE.html", help="one page, which opens from disk")
+    diagnose.add_argument("--json", type=Path, metavar="FILE.json", help="the numbers")
+    diagnose.add_argument("--figures", type=Path, metavar="FOLDER", help="the figures, as SVG")
+    edit = add(
+        _edit,
+        "write a model whose register neurons act at an additional token, as files that need torch and timm alone",
+        "edit vit_tiny_patch16_224.augreg_in21k_ft_in1k --neurons 7:417 --out edited",
+    )
+    which = edit.add_mutually_exclusive_group(required=True)
+    which.add_argument("--neurons", type=_neurons, metavar="B:U,B:U", help="block:unit, from 0, as `diagnose` names them")
+    which.add_argument("--auto", action="store_true", help="those that `diagnose` would move")
+    edit.add_argument("--registers", type=_positive, default=1, metavar="R", help="tokens that share the neurons (default: 1)")
+    edit.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files are written")
+    for command in (diagnose, edit):
+        command.add_argument("model", metavar="MODEL", help="a Vision Transformer, by its name")
+        command.add_argument(
+            "--images", default="photographs", metavar="WHAT", help="a data set (default: those of scikit-image)"
+        )
+        command.add_argument("-n", type=_positive, metavar="N", help="how many of them (default: all)")
+        command.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the choice of images (default: 0)")
+        command.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
+        command.add_argument("--device", default="cpu", help="cpu, or cuda")
 
 
 def _add_laboratory(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -371,6 +487,15 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         action="store_true",
         help="fail also for results of other code, by an earlier criterion, with local changes or at an unknown revision",
     )
+    criteria = add(
+        _criteria,
+        "log the criterion of a claim that changed, look up the commits of entries, and name criteria without an entry",
+        "criteria nr1-artifacts --seen 'real data' --reason 'The rule decided the verdict.'",
+    )
+    criteria.add_argument("id", nargs="?", metavar="ID", help="the claim")
+    criteria.add_argument("--seen", choices=trail.SEEN, help="what of this quantity had been seen when the criterion was written")
+    criteria.add_argument("--reason", metavar="TEXT", help="why it was changed")
+    criteria.add_argument("--same", action="store_true", help="the criterion stayed; how, or on what, it is measured changed")
     baselines = add(
         _baselines,
         "execute source notebooks in place and store their outputs and numbers, which the tests compare with",

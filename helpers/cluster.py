@@ -10,7 +10,6 @@ Every machine needs the project at the same path with the same environment; work
 """
 
 import functools
-import hashlib
 import io
 import os
 import pickle
@@ -32,6 +31,7 @@ from torch.utils.hooks import RemovableHandle
 from tqdm import tqdm
 
 from helpers.capture import MOST_WORKERS, Reducer, capture
+from helpers.files import digest_of
 from helpers.models import Backbone
 
 BATCHES = 16  # in one piece: what is lost with a worker, and what its memory holds of the result
@@ -371,7 +371,7 @@ def made_with() -> dict[str, str]:
     and torch."""
     folder = Path(__file__).parent
     files = {".".join(["helpers", *path.relative_to(folder).with_suffix("").parts]): path for path in folder.rglob("*.py")}
-    digests = {module: hashlib.sha256(path.read_bytes()).hexdigest() for module, path in files.items()}
+    digests = {module: digest_of(path.read_bytes()) for module, path in files.items()}
     return {**digests, "Python": platform.python_version(), "torch": torch.__version__}
 
 
@@ -379,8 +379,8 @@ def check_same(theirs: Mapping[str, str]) -> None:
     """Raise ValueError where `made_with` of another machine is not that of this one, in what this process uses."""
     used = {key: value for key, value in made_with().items() if not key.startswith("helpers") or key in sys.modules}
     if differ := sorted(key for key, value in used.items() if theirs.get(key) != value):
-        told = f"{platform.node()} has another state of {', '.join(differ)} than the machine that calls it"
-        raise ValueError(f"{told}; bring checkout and environment of both to the same state")
+        differs = f"{platform.node()} has another state of {', '.join(differ)} than the machine that calls it"
+        raise ValueError(f"{differs}; bring checkout and environment of both to the same state")
 
 
 def _packed(content: Any) -> Any:

@@ -20,9 +20,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def digest_of(content: bytes | str, length: int = 64) -> str:
-    """The first `length` hex digits of the SHA-256 of bytes, or of a text in UTF-8."""
-    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:length]
+def digest_of(*parts: bytes | memoryview | str, length: int = 64) -> str:
+    """The first `length` hex digits of the SHA-256 of bytes, and of texts in UTF-8, one after another."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
+    return digest.hexdigest()[:length]
 
 
 @contextmanager

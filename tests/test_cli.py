@@ -70,6 +70,11 @@ def test_run_prints_a_line_a_notebook(project, capsys):
         (["run", "aa1-first", "--run", "a/b"], "run name 'a/b' is not a plain folder name"),
         (["run", "aa1-first", "--jobs", "0"], "'0' is not a positive whole number"),
         (["baselines", "aa3-later"], "claim 'aa3-later' has no notebook yet: needs probes"),
+        (["criteria"], "there is no log of criteria (notebooks/criteria) yet; name a claim to begin one"),
+        (["criteria", "--seen", "nothing"], "name the claim whose criterion changed"),
+        (["criteria", "aa1-first", "--reason", "Why."], "aa1-first: say what had been seen (--seen 'nothing', 'controls', 'real"),
+        (["criteria", "aa1-first", "--seen", "controls"], "and why (--reason TEXT)"),
+        (["criteria", "aa1-frist", "--seen", "nothing", "--reason", "x"], "unknown claim 'aa1-frist'; did you mean 'aa1-first'?"),
         (["train"], "the following arguments are required: PRESET"),
         (["train", "cpo"], "unknown preset 'cpo'; choose one of cpu, gap, "),
         (["train", "cpu", "--set", "stpes=20"], "unknown parameter 'stpes'; did you mean 'steps'?"),
@@ -161,6 +166,23 @@ def test_check_tells_what_an_earlier_criterion_judged_and_fails_on_it_only_if_st
         assert told in capsys.readouterr().out
 
 
+def test_a_changed_criterion_needs_an_entry(project, capsys):
+    for id in ("aa1-first", "aa2-second", "aa3-later"):
+        main(["criteria", id, "--seen", "nothing", "--reason", "First criterion."], project.root)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("aa1-first: ") and out[-1] == "every criterion has its entry"
+    assert main(["criteria"], project.root) == main(["check"], project.root) == 0
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=1.5))
+    capsys.readouterr()
+    for command in ("criteria", "check"):
+        assert main([command], project.root) == 1
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if not line.startswith("note: "))
+        assert line.startswith("notebooks/criteria/beyond.yml: aa1-first: criterion or expected verdicts differ")
+        assert "`python -m helpers criteria aa1-first --seen 'nothing'|'controls'|'real data' --reason WHY`" in line
+    assert main(["criteria", "aa1-first", "--seen", "real data", "--reason", "A guard."], project.root) == 0
+    assert main(["check"], project.root) == 0
+
+
 def test_book_runs_the_controls_and_prints_the_page(project, capsys, monkeypatch):
     monkeypatch.setattr(book, "build", lambda root: root / "_build" / "html")
     assert main(["run", "aa1-first", "aa2-second", "--run", "large", "-p", "n=3"], project.root) == 0
@@ -187,7 +209,7 @@ def test_book_is_not_built_over_failures(project, capsys, monkeypatch):
 def test_help_carries_an_example_for_each_command():
     command = [sys.executable, "-m", "helpers"]
     text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
-    for name in ("list", "run", "train", "book", "check", "baselines"):
+    for name in ("list", "run", "train", "book", "check", "criteria", "baselines"):
         assert name in text
         shown = subprocess.run([*command, name, "--help"], capture_output=True, text=True, check=True).stdout
         assert f"example: python -m helpers {name}" in " ".join(shown.split())

@@ -110,5 +110,5 @@ with locked(folder), locked(folder, wait=False):
 def test_a_digest_is_the_beginning_of_the_sha256_of_the_bytes():
     """The example of FIPS 180-2, appendix B.1."""
     whole = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert digest_of("abc") == digest_of(b"abc") == whole and digest_of("abc", 16) == whole[:16]
-    assert digest_of("ü") == digest_of("ü".encode())
+    assert digest_of("abc") == digest_of(b"abc") == whole and digest_of("abc", length=16) == whole[:16]
+    assert digest_of("ü", "a") == digest_of("üa".encode())

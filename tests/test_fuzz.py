@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from helpers import bench, training
 from helpers.__main__ import main
-from helpers.publish import book, load_registry, parameters, portable, runs
+from helpers.publish import book, load_registry, parameters, portable, runs, trail
 from helpers.publish.project import Project
 
 # One parameter of each kind that notebooks have.
@@ -112,6 +112,7 @@ OPTIONS = {
         "--device": TEXTS, "--dtype": TEXTS,
     },
     "check": {"--strict": None},
+    "criteria": {"--seen": st.sampled_from(trail.SEEN) | TEXTS, "--reason": TEXTS, "--same": None},
     "baselines": {"--jobs": TEXTS},
     "portable": {"--quick": None, "--spread": None, "--json": PATHS, "--jobs": TEXTS},
     "book": {"--jobs": TEXTS},
@@ -136,7 +137,7 @@ def commands(draw):
 def test_no_command_ends_in_a_traceback(here, arguments):
     status, said = executed(here, arguments)
     if status == 0 and not {"-h", "--help"} & set(arguments):
-        assert arguments[0] in ("list", "check", "run") or any(option.startswith("--h") for option in arguments), said
+        assert arguments[0] in ("list", "check", "criteria", "run") or any(option.startswith("--h") for option in arguments), said
 
 
 @examples(120)

@@ -13,7 +13,7 @@ FLOORS = (  # the lowest first; rooms on one floor know nothing of one another
     ("models", "images", "measures", "figures"),
     ("interventions",),
     ("capture",),
-    ("training", "bench", "cluster"),
+    ("training", "bench", "cluster", "diagnosis"),
     ("publish",),
     ("__main__",),
 )

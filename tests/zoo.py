@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from timm.models.deit import VisionTransformerDistilled
+from timm.models.eva import Eva, EvaBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from torch.nn import functional as F
@@ -29,12 +30,21 @@ from helpers.capture import (
     PatchNorms,
     Pooled,
     QKVNorms,
+    RandomPixels,
+    RandomTokens,
     SelectedPixels,
     SelectedTokens,
     TokenNorms,
 )
 from helpers.capture.register_neurons import NeuronMeans
-from helpers.interventions import ablated_neurons, appended_registers, dropped_patches, moved_positions, test_time_registers
+from helpers.interventions import (
+    ablated_neurons,
+    appended_registers,
+    averaged_neurons,
+    dropped_patches,
+    moved_positions,
+    test_time_registers,
+)
 from helpers.interventions.tokens import DROP_MODES, INITS
 from helpers.models import CONTROL_DATA, CONTROLS, OpenClipBackbone, TokenLayout, load_backbone, wrap_timm
 
@@ -59,10 +69,43 @@ OPTIONS = {  # beside SMALL
     "layerscale": {"reg_tokens": 2, "init_values": 1.0},
     "small-distilled": {},
 }
+ROTARY = {  # beside SMALL; what DINOv3, EVA02, Perception Encoder and others have
+    "dinov3-reg4": {
+        "num_reg_tokens": 4, "qkv_bias": False, "init_values": 1.0, "rope_type": "dinov3", "rope_rotate_half": True,
+        "use_rot_pos_emb": True, "use_abs_pos_emb": False, "dynamic_img_size": True, "use_fc_norm": False,
+    },
+    "eva02": {
+        "qkv_fused": False, "swiglu_mlp": True, "scale_mlp": True, "mlp_ratio": 2, "use_rot_pos_emb": True,
+        "ref_feat_shape": (4, 4), "global_pool": "token",
+    },
+    "eva": {"global_pool": "token"},
+    "pe": {
+        "attn_type": "rope", "use_pre_transformer_norm": True, "use_rot_pos_emb": True, "rope_grid_offset": 1.0,
+        "rope_grid_indexing": "xy", "global_pool": "map", "attn_pool_num_heads": 3,
+    },
+    "rope-mixed": {
+        "attn_type": "rope", "rope_type": "mixed", "rope_temperature": 10.0, "use_rot_pos_emb": True, "use_abs_pos_emb": False,
+        "init_values": 1.0, "global_pool": "token",
+    },
+    "shared-keys": {
+        "attn_type": "rope", "qkv_fused": False, "qk_norm": True, "num_kv_heads": 1, "rope_type": "dinov3", "init_values": 1.0,
+        "rope_rotate_half": True, "attn_only_layer_scale": True, "use_rot_pos_emb": True, "use_abs_pos_emb": False,
+        "class_token": False, "global_pool": "avg",
+    },
+}  # fmt: skip
 CLIPS = {"open_clip": 1e-5, "open_clip-plain": None}  # LayerScale
-KINDS = [*ARCHITECTURES, "swiglu", "qk-norm", "pooled", "open_clip"]  # one of each kind that capture has to know
+KINDS = [
+    *ARCHITECTURES,
+    "swiglu",
+    "qk-norm",
+    "pooled",
+    "open_clip",
+    "dinov3-reg4",
+    "eva02",
+]  # one of each kind that capture has to know
 # Tokens before the first patch, where it is not [CLS] alone, and patches, where these are not 4 x 4.
 PREFIX = {"dinov2-reg4": 5, "distilled": 2, "registers": 5, "layerscale": 3, "small-distilled": 2, "control-registers": 5}
+PREFIX |= {"dinov3-reg4": 5, "shared-keys": 0}
 PATCHES = {"dinov2-reg4": 12}
 
 
@@ -78,6 +121,8 @@ def build(kind, gamma=1.0, **options):
     if kind in ARCHITECTURES:
         name, size = ARCHITECTURES[kind]
         model = timm.create_model(name, img_size=size, depth=DEPTH, **options)
+    elif kind in ROTARY:
+        model = Eva(**SMALL | ROTARY[kind] | options)
     else:
         make = VisionTransformerDistilled if "distilled" in kind else VisionTransformer
         model = make(**SMALL | OPTIONS[kind] | options)
@@ -89,7 +134,7 @@ def randomise(model, gamma=1.0):
     generator = torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
-        if name.endswith("gamma"):
+        if name.endswith(("gamma", "gamma_1", "gamma_2")):
             p.data.copy_(noise if gamma is None else torch.full_like(p, gamma))
         elif p.dim() == 1 and name.endswith("weight"):
             p.data.copy_(1 + 0.2 * noise)
@@ -150,12 +195,29 @@ def embedded(backbone, x):
     m, x = copy.deepcopy(backbone.model).double(), x.double()
     if isinstance(m, VisionTransformer):
         return m.patch_embed(x).flatten(1, -2), m.norm_pre(m._pos_embed(m.patch_embed(x)))
+    if isinstance(m, Eva):
+        return m.patch_embed(x).flatten(1, -2), m.norm_pre(m._pos_embed(m.patch_embed(x))[0])
     return m.conv1(x).flatten(2).mT, m._embeds(x)
 
 
 def layers(block):
     """What a block is made of, by the name that timm gives it, whatever its library."""
     a, mlp = block.attn, block.mlp
+    if isinstance(block, EvaBlock):
+        one = nn.Identity()
+        parts = {"norm1": block.norm1, "norm2": block.norm2, "mlp": mlp, "fc2": mlp.fc2, "proj": a.proj, "ls1": one, "ls2": one}
+        for i, gamma in enumerate((block.gamma_1, block.gamma_2), start=1):
+            if gamma is not None:
+                parts[f"ls{i}"] = lambda x, gamma=gamma: x * gamma
+        if a.qkv is None:
+            made = [a.q_proj, a.k_proj, a.v_proj]
+            nothing = [torch.zeros(len(layer.weight)).double() if layer.bias is None else layer.bias for layer in made]
+            parts |= {"weight": torch.cat([layer.weight for layer in made]), "bias": torch.cat(nothing)}
+        else:
+            separate = getattr(a, "q_bias", None)
+            bias = a.qkv.bias if separate is None else torch.cat([separate, torch.zeros_like(separate), a.v_bias])
+            parts |= {"weight": a.qkv.weight, "bias": bias}
+        return parts | {"q_norm": a.q_norm, "k_norm": a.k_norm}
     if hasattr(a, "qkv"):
         parts = {"norm1": block.norm1, "norm2": block.norm2, "ls1": block.ls1, "ls2": block.ls2, "fc1": mlp.fc1, "fc2": mlp.fc2}
         return parts | {"weight": a.qkv.weight, "bias": a.qkv.bias, "proj": a.proj, "q_norm": a.q_norm, "k_norm": a.k_norm}
@@ -164,24 +226,64 @@ def layers(block):
     return parts | {"weight": a.in_proj_weight, "bias": a.in_proj_bias, "proj": a.out_proj, "q_norm": same, "k_norm": same}
 
 
-def forward(backbone, tokens, change=lambda block, hidden: hidden):
-    """What each block makes of `tokens` (image, token, width), its neurons being what `change` returns: a dict a block of 'q',
-    'k', 'v' and 'attention' (image, head, token, ...), 'neurons' (image, token, hidden), and the residual stream 'before' and
-    'after' the attention layer and, as 'residual', at the end of the block."""
+def rotations(backbone, model):
+    """Of each block: the unit complex numbers by which pairs of channels of the patches are multiplied, and whether a pair is a
+    channel and the one half a head further on, or two neighbours. None where position is not rotary."""
+    rope = getattr(model, "rope", None)
+    if rope is None:
+        return [None] * backbone.depth
+    tables = rope.get_embed(backbone.layout.grid)
+    tables = tables if getattr(model, "rope_mixed", False) else [tables] * backbone.depth
+    found = []
+    for block, table in zip(model.blocks, tables, strict=True):
+        sine, cosine = table.double().chunk(2, dim=-1)
+        numbers, half = torch.complex(cosine, sine), block.attn.rotate_half
+        found.append((numbers[..., : numbers.shape[-1] // 2] if half else numbers[..., ::2], half))
+    return found
+
+
+def turned(x, rotation):
+    """Queries or keys (image, head, token, dim), those of the last tokens, the patches, multiplied by `rotation`."""
+    if rotation is None:
+        return x
+    numbers, half = rotation
+    prefix, patches = x.split([x.shape[2] - numbers.shape[-2], numbers.shape[-2]], dim=2)
+    real, imaginary = patches.chunk(2, dim=-1) if half else (patches[..., ::2], patches[..., 1::2])
+    product = torch.complex(real, imaginary) * numbers
+    patches = torch.cat([product.real, product.imag], -1) if half else torch.view_as_real(product).flatten(-2)
+    return torch.cat([prefix, patches], dim=2)
+
+
+def forward(backbone, tokens, change=lambda block, hidden: hidden, moved=lambda rotation: rotation):
+    """What each block makes of `tokens` (image, token, width), its neurons being what `change` returns and its rotations what
+    `moved` does: a dict a block of 'q', 'k', 'v' and 'attention' (image, head, token, ...), 'neurons' (image, token, hidden), and
+    the residual stream 'before' and 'after' the attention layer and, as 'residual', at the end of the block."""
     m, x, blocks = copy.deepcopy(backbone.model).double(), tokens.double(), []
-    for index, block in enumerate(m.blocks if isinstance(m, VisionTransformer) else m.transformer.resblocks):
+    turns = [turn and (moved(turn[0]), turn[1]) for turn in rotations(backbone, m)]
+    for index, block in enumerate(m.transformer.resblocks if hasattr(m, "transformer") else m.blocks):
         own, heads = layers(block), block.attn.num_heads
-        qkv = F.linear(own["norm1"](x), own["weight"], own["bias"])
-        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
-        q, k = own["q_norm"](q), own["k_norm"](k)
+        qkv, dim = F.linear(own["norm1"](x), own["weight"], own["bias"]), own["proj"].in_features // heads
+        few = (qkv.shape[-1] - heads * dim) // 2  # width of keys and of values, which heads may share
+        parts = (part.unflatten(-1, (-1, dim)).transpose(1, 2) for part in qkv.split([heads * dim, few, few], dim=-1))
+        q, k, v = (part[:, torch.arange(heads) * part.shape[1] // heads] for part in parts)
+        q, k = turned(own["q_norm"](q), turns[index]), turned(own["k_norm"](k), turns[index])
         attention = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1)
         after = x + own["ls1"](own["proj"]((attention @ v).transpose(1, 2).flatten(2)))
-        hidden = own["fc1"](own["norm2"](after))
-        if hidden.shape[-1] != own["fc2"].in_features:  # SwiGLU, packed
-            gate, value = hidden.chunk(2, dim=-1)
-            hidden = gate * gate.sigmoid() * value
+        if "mlp" in own:
+            mlp, entering = own["mlp"], own["norm2"](after)
+            if hasattr(mlp, "fc1_g"):
+                gate = mlp.fc1_g(entering)
+                hidden = gate * gate.sigmoid() * mlp.fc1_x(entering)
+            else:
+                hidden = F.gelu(mlp.fc1(entering))
+            hidden = mlp.norm(hidden)
         else:
-            hidden = F.relu(hidden) if backbone.name in CONTROLS else F.gelu(hidden)
+            hidden = own["fc1"](own["norm2"](after))
+            if hidden.shape[-1] != own["fc2"].in_features:  # SwiGLU, packed
+                gate, value = hidden.chunk(2, dim=-1)
+                hidden = gate * gate.sigmoid() * value
+            else:
+                hidden = F.relu(hidden) if backbone.name in CONTROLS else F.gelu(hidden)
         hidden = change(index, hidden.clone())
         end = after + own["ls2"](own["fc2"](hidden))
         blocks.append({"q": q, "k": k, "v": v, "attention": attention, "neurons": hidden, "before": x, "after": after})
@@ -193,6 +295,16 @@ def finished(backbone, x, appended=0):
     """What the model makes of the last block's output in float64: all tokens after the final norm, and, without the `appended`
     ones at the end, its feature and its output."""
     m = copy.deepcopy(backbone.model).double()
+    if isinstance(m, Eva):
+        x, start = m.norm(x), PREFIX.get(backbone.name, 1)
+        own = torch.cat([x.narrow(1, 0, start), x.narrow(1, start + appended, x.shape[1] - start - appended)], dim=1)
+        if m.global_pool == "map":
+            feature = m.fc_norm(m.attn_pool(own))
+        else:
+            feature = m.fc_norm(
+                own.select(1, 0) if m.global_pool == "token" else own.narrow(1, start, own.shape[1] - start).mean(1)
+            )
+        return (m.fc_norm(x) if isinstance(m.norm, nn.Identity) else x), feature, m.head(feature)
     if not isinstance(m, VisionTransformer):
         x = m.ln_post(x)
         return x, x.select(1, 0) @ m.proj, x.select(1, 0) @ m.proj
@@ -235,6 +347,8 @@ REDUCERS = {
     Output: lambda b: Output(),
     SelectedTokens: lambda b: SelectedTokens(positions(b, 7)),
     SelectedPixels: lambda b: SelectedPixels(positions(b, 7)),
+    RandomTokens: lambda b: RandomTokens(3, seed=2),
+    RandomPixels: lambda b: RandomPixels(3, seed=2),
     QKVNorms: lambda b: QKVNorms("all"),
     OnQKV: lambda b: OnQKV("mean_key", grid_mean),
     NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
@@ -248,5 +362,6 @@ INTERVENTIONS = {
     moved_positions: [{"sources": list(range(15, -1, -1))}],
     test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in INITS],
     ablated_neurons: [{"neurons": NEURONS}],
+    averaged_neurons: [{"neurons": NEURONS}],
 }
 CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]

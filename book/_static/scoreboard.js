@@ -1,6 +1,10 @@
 /* Every table of class "scoreboard" gets a search field and columns that sort on click. Without JavaScript it is a plain table. */
 document.addEventListener("DOMContentLoaded", () => {
-  const order = new Intl.Collator("en", { numeric: true }).compare;
+  const { compare } = new Intl.Collator("en", { numeric: true });
+  // A cell that says its number is sorted by it: "< 1e-9" before 0.05.
+  const order = (a, b) => "number" in a.dataset && "number" in b.dataset
+    ? (Number(a.dataset.number) - Number(b.dataset.number)) || 0
+    : compare(a.textContent.trim(), b.textContent.trim());
   for (const table of document.querySelectorAll("table.scoreboard")) {
     const body = table.tBodies[0];
     const rows = [...body.rows];
@@ -22,8 +26,7 @@ document.addEventListener("DOMContentLoaded", () => {
         const up = head.getAttribute("aria-sort") !== "ascending";
         for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
         head.setAttribute("aria-sort", up ? "ascending" : "descending");
-        const text = (row) => row.cells[column].textContent.trim();
-        body.append(...rows.sort((a, b) => (up ? 1 : -1) * order(text(a), text(b))));
+        body.append(...rows.sort((a, b) => (up ? 1 : -1) * order(a.cells[column], b.cells[column])));
       });
     });
   }

@@ -2,6 +2,8 @@
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
 from helpers.capture.engine import MOST_WORKERS, capture
+from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
+from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, capture_conditions, capture_each
@@ -23,6 +25,8 @@ from helpers.capture.reducers import (
     PatchNorms,
     Pooled,
     QKVNorms,
+    RandomPixels,
+    RandomTokens,
     Reducer,
     SelectedPixels,
     SelectedTokens,
@@ -45,6 +49,7 @@ __all__ = [
     "HighestToken",
     "MOST_WORKERS",
     "NeuronActivation",
+    "ObjectTokens",
     "OnPatches",
     "OnQKV",
     "OutlierUnit",
@@ -55,6 +60,8 @@ __all__ = [
     "PatchNorms",
     "Pooled",
     "QKVNorms",
+    "RandomPixels",
+    "RandomTokens",
     "Reducer",
     "SEARCH_MODES",
     "SelectedPixels",
@@ -68,6 +75,9 @@ __all__ = [
     "capture_shards",
     "classifiers_of",
     "find_register_neurons",
+    "object_tokens",
+    "matched_neurons",
+    "matched_neurons_of",
     "outlier_units",
     "paired_tokens",
     "register_neurons_of",

@@ -14,10 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from helpers.capture.inputs import as_images, pixels_of
 from helpers.capture.reducers import Reducer
 from helpers.models import Backbone
 
@@ -39,7 +41,7 @@ def capture(
     *,
     batch_size: int = 32,
     device: Any = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
     workers: int | None = None,
     progress: bool | None = None,
     into: Mapping[str, Iterable[Accumulator]] = MappingProxyType({}),
@@ -49,12 +51,15 @@ def capture(
     """Run `images` through `backbone` once and return what the reducers keep.
 
     Args:
-        images: a sequence of PIL images, or pixels (image, 3, height, width) that are ready for this model.
+        images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8; or pixels (image, 3, height, width) that
+            are ready for this model. Also a data set whose items are one of these, or a tuple that begins with one (torchvision's
+            ImageFolder); of a DataLoader its data set, in order.
         reducers: what to keep; two reducers must not share a key.
         batch_size: images in one forward pass; the result does not depend on it (beyond float rounding). Where they do not
             fit into memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
-        dtype: float32, or bfloat16 or float16 for mixed precision (autocast); no other. What is returned is float32.
+        dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text; no other. What is returned is
+            float32.
         workers: processes that load images, 0 for this one; on a GPU one a core unless given, at most 16, else none.
         progress: show a progress bar; only in a terminal unless given.
         into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
@@ -70,17 +75,24 @@ def capture(
     Raises:
         MemoryError: one image does not fit.
         RuntimeError: a process that loads images died.
-        ValueError: no images, an unfit image size, block or reducer, a [CLS] row asked of a model without [CLS], positions that
-            do not fit the images or the grid, or NaN or infinity in what a reducer returns.
+        ValueError: no images or what is none, an unfit image size, block or reducer, what a reducer needs and the model has not
+            (a [CLS] token, MLP neurons, rows of attention), positions that do not fit the images or the grid, or NaN or infinity
+            in what a reducer returns.
     """
     into = {key: list(summaries) for key, summaries in into.items()}
+    dtype, images = _precision(dtype), as_images(images, backbone)
     wanted = _plan(backbone, reducers, len(images))
     _check(backbone, images, reducers, batch_size, workers, dtype, into)
     if engine is not None:
         return engine(backbone, images, reducers, batch_size, device, dtype, progress, into, workers)
-    backbone.model.to(device)
+    backbone.model.eval().to(device)
     batches = _batches(backbone, images, batch_size, workers)
     return _Pass(backbone, reducers, dtype, into, len(images), first).run(wanted, batches, batch_size, progress)
+
+
+def _precision(dtype: Any) -> Any:
+    """The dtype that a text such as 'bfloat16' names."""
+    return {str(known).removeprefix("torch."): known for known in DTYPES}.get(str(dtype).removeprefix("torch."), dtype)
 
 
 def _check(
@@ -205,12 +217,24 @@ class _Pass:
 def _plan(backbone: Backbone, reducers: Sequence[Reducer], images: int) -> dict[tuple[str, int], list[Reducer]]:
     """(point, block) -> the reducers that look there, so that one hook serves them all."""
     wanted, keys = defaultdict(list), set()
+    if isinstance(reducers, Reducer) or not isinstance(reducers, Sequence):
+        raise ValueError(f"reducers are one {type(reducers).__name__}; give a list of them")
     for reducer in reducers:
+        if not isinstance(reducer, Reducer):
+            raise ValueError(
+                f"{reducer.__name__} is a class; give {reducer.__name__}(...)"
+                if isinstance(reducer, type)
+                else f"{reducer!r} is no reducer; give those of helpers.capture, such as PatchNorms()"
+            )
         reducer.check(images, backbone.layout)
         if clash := keys.intersection(reducer.keys):
             raise ValueError(f"two reducers return '{min(clash)}'; capture them in two passes or rename one")
         keys.update(reducer.keys)
         for block in set(_indices(backbone, reducer)):
+            try:
+                backbone.require(reducer.point, block)
+            except ValueError as error:
+                raise ValueError(f"{type(reducer).__name__} has nothing to read: {error}") from None
             wanted[reducer.point, block].append(reducer)
     return wanted
 
@@ -271,13 +295,16 @@ class _Pixels(Dataset):
     """Images as a model takes them."""
 
     def __init__(self, backbone: Backbone, images: Any):
-        self.preprocess, self.images = backbone.preprocess, images
+        self.preprocess, self.images, self.size = backbone.preprocess, images, backbone.image_size
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Float[Tensor, "3 height width"]:
-        return self.preprocess(self.images[index])
+        item = self.images[index]
+        if isinstance(item, Image.Image):
+            return self.preprocess(item)
+        return pixels_of(item, index, self.preprocess, self.size)
 
 
 def _batches(backbone: Backbone, images: Any, batch_size: int, workers: int | None) -> Iterator[tuple[int, Tensor]]:
@@ -297,8 +324,8 @@ def _batches(backbone: Backbone, images: Any, batch_size: int, workers: int | No
     except RuntimeError as error:
         if "exited unexpectedly" not in str(error):
             raise
-        told = f"one of {workers} processes that load images died (was it killed, or out of memory?)"
-        raise RuntimeError(f"{told}; take fewer workers, or 0 to load in this process") from None
+        reason = f"one of {workers} processes that load images died (was it killed, or out of memory?)"
+        raise RuntimeError(f"{reason}; take fewer workers, or 0 to load in this process") from None
 
 
 def _or_none(forward: Callable[[int, Tensor], dict[str, Tensor]], start: int, pixels: Tensor) -> dict[str, Tensor] | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.capture.fused import fused_attention
+from helpers.measures.norms import random_positions
 from helpers.models import Attention, TokenLayout, Update
 
 Blocks = str | int | Sequence[int]
@@ -38,8 +39,11 @@ class Reducer:
 
     def check(self, images: int, layout: TokenLayout) -> None:
         """Raise ValueError where this cannot be had of so many images with this layout."""
-        if self.needs_cls:
-            layout.require_cls()
+        if self.needs_cls and not layout.cls:
+            raise ValueError(
+                f"{type(self).__name__} needs a [CLS] token, and this model has no [CLS] token (it pools its patches); leave "
+                "it out, or choose a model with one"
+            )
 
     def of(self, start: int, stop: int) -> "Reducer":
         """The reducer for the images from `start` to before `stop`; itself where it treats all images alike."""
@@ -343,6 +347,50 @@ class SelectedPixels(Selected):
     def reduce(self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout) -> tuple[Tensor, ...]:
         patch = tuple(side // count for side, count in zip(x.shape[-2:], layout.grid, strict=True))
         return (self.chosen(F.unfold(x, patch, stride=patch).mT),)
+
+
+@dataclass(frozen=True)
+class RandomPatches(Reducer):
+    """Looks at `count` random patches of each image, drawn from `seed`. `Selected` asks for the grid first, this does not."""
+
+    count: int
+    seed: int = 0
+    first: int = 0  # image of those that are seen
+
+    def check(self, images: int, layout: TokenLayout) -> None:
+        self.positions(images, layout)
+
+    def of(self, start: int, stop: int) -> Reducer:
+        return replace(self, first=self.first + start)
+
+    def positions(self, images: int, layout: TokenLayout) -> Int[Tensor, "{images} {self.count}"]:
+        """Row-major indices. Raises ValueError for a count below one, or above the number of patches."""
+        rows, columns = layout.grid
+        return random_positions(self.first + images, rows * columns, self.count, self.seed)[self.first :]
+
+
+@dataclass(frozen=True)
+class RandomTokens(RandomPatches, LastBlock):
+    """'tokens' (image, count, width): as `SelectedTokens`, of random patches."""
+
+    norm: bool = True
+    keys = ("tokens",)
+
+    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return SelectedTokens(self.positions(len(x), layout)).reduce(x, layout)
+
+
+@dataclass(frozen=True)
+class RandomPixels(RandomPatches):
+    """'pixels' (image, count, 3 x patch height x patch width): as `SelectedPixels`, of random patches; of those whose tokens
+    `RandomTokens` has with this count and seed."""
+
+    point = "pixels"
+    keys = ("pixels",)
+    blocks = 0
+
+    def reduce(self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+        return SelectedPixels(self.positions(len(x), layout)).reduce(x, layout)
 
 
 @dataclass(frozen=True)

@@ -61,21 +61,21 @@ def find_register_neurons(
     if backbone.layout.kept is not None:
         raise ValueError("patches were removed, other ones in each pass; find register neurons with all of them there")
     layers = range(layer % backbone.depth + 1) if layers is None else layers
-    hidden = {block % backbone.depth: backbone.neurons(block).in_features for block in layers}
+    hidden = {block % backbone.depth: backbone.hidden(block) for block in layers}
     if not 1 <= top_k <= sum(hidden.values()):
         raise ValueError(
             f"top_k is {top_k}, but blocks {list(hidden)} have {sum(hidden.values())} neurons; choose from 1 to that"
         )
     outlier = outlier_tokens(backbone, images, mode, rule, layer, options)
     means = [NeuronMeans(block, outlier, mode, sparsity) for block in hidden]
-    sums = {reducer.keys[0]: [_Sum()] for reducer in means}
+    sums = {reducer.keys[0]: [SumOverImages()] for reducer in means}
     capture(backbone, images, means, into=sums, **options)
 
     units = [(block, unit) for block, size in hidden.items() for unit in range(size)]
     total = torch.cat([part.total for [part] in sums.values()], dim=1)  # (row, neuron)
-    found = outlier.any(dim=1)  # images
-    total[[0, 2, 4]] /= found.sum()
-    total[[1, 3]] /= (found & ~outlier.all(dim=1)).sum().clamp(min=1)  # an image of outliers only has no elsewhere
+    with_outlier = outlier.any(dim=1)  # images
+    total[[0, 2, 4]] /= with_outlier.sum()
+    total[[1, 3]] /= (with_outlier & ~outlier.all(dim=1)).sum().clamp(min=1)  # an image of outliers only has no elsewhere
     at, elsewhere, magnitude, other, score = total
     ratio = torch.where((magnitude == 0) & (other == 0), 1.0, magnitude / other)
     order = score.abs().argsort(descending=True, stable=True)[:top_k]
@@ -105,19 +105,19 @@ def register_neurons_of(
     return neurons, not_run
 
 
-class _Sum:
+class SumOverImages:
     """A summary: the sum over images, each batch in its own precision, batches in float64."""
 
     def __init__(self) -> None:
         self.total: Tensor | float = 0.0
 
-    def empty(self) -> "_Sum":
-        return _Sum()
+    def empty(self) -> "SumOverImages":
+        return SumOverImages()
 
     def update(self, values: Float[Tensor, "image ..."]) -> None:
         self.total = self.total + values.sum(dim=0).double()
 
-    def merge(self, other: "_Sum") -> None:
+    def merge(self, other: "SumOverImages") -> None:
         self.total = self.total + other.total
 
 

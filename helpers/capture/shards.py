@@ -7,7 +7,6 @@ missing or damaged.
 
 import dis
 import errno
-import hashlib
 import json
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from helpers.capture.engine import capture
 from helpers.capture.reducers import Reducer
-from helpers.files import locked, written_whole
+from helpers.files import digest_of, locked, written_whole
 from helpers.models import Backbone
 
 LIST = "shards.json"
@@ -45,11 +44,11 @@ class Shards:
         self.folder = Path(folder)
         if not (self.folder / LIST).is_file():
             raise FileNotFoundError(f"{self.folder} holds no {LIST}; capture_shards writes one")
-        told = json.loads((self.folder / LIST).read_text(encoding="utf-8"))
-        self.images: int = told["images"]
-        self.size: int = told["size"]
-        self.inputs: dict[str, Any] = told["inputs"]
-        self._files: dict[str, str] = told["files"]
+        contents = json.loads((self.folder / LIST).read_text(encoding="utf-8"))
+        self.images: int = contents["images"]
+        self.size: int = contents["size"]
+        self.inputs: dict[str, Any] = contents["inputs"]
+        self._files: dict[str, str] = contents["files"]
 
     def __len__(self) -> int:
         """Number of shards when it is finished."""
@@ -62,13 +61,13 @@ class Shards:
     def intact(self, index: int) -> bool:
         """Whether shard `index` is there as it was written."""
         path = self.folder / self.name(index)
-        return path.is_file() and self._files.get(path.name) == hashlib.sha256(path.read_bytes()).hexdigest()
+        return path.is_file() and self._files.get(path.name) == digest_of(path.read_bytes())
 
     def read(self, index: int) -> dict[str, Tensor]:
         """key -> tensor (image, ...) of shard `index`. Raises ValueError where it is missing or damaged."""
         path = self.folder / self.name(index)
         data = path.read_bytes() if path.is_file() else b""
-        if self._files.get(path.name) != hashlib.sha256(data).hexdigest():
+        if self._files.get(path.name) != digest_of(data):
             raise ValueError(f"shard {path} is missing or damaged; the same call of capture_shards makes it again")
         return load(data)
 
@@ -82,13 +81,14 @@ class Shards:
         try:
             with written_whole(self.folder / name) as new:
                 new.write_bytes(data)
-            self._files[name] = hashlib.sha256(data).hexdigest()
+            self._files[name] = digest_of(data)
             _write_list(self.folder, self.images, self.size, self.inputs, self._files)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            told = f"shard {index + 1} of {len(self)} ({len(data) / 1e6:.0f} MB) does not fit; the {index} before it are whole"
-            raise OSError(errno.ENOSPC, f"the disk is full: {told}, and the same call goes on there", str(self.folder)) from None
+            shard = f"shard {index + 1} of {len(self)} ({len(data) / 1e6:.0f} MB)"
+            remedy = f"the disk is full: {shard} does not fit; the {index} before it are whole, and the same call goes on there"
+            raise OSError(errno.ENOSPC, remedy, str(self.folder)) from None
 
 
 def capture_shards(
@@ -108,11 +108,15 @@ def capture_shards(
     """
     if size < 1:
         raise ValueError(f"{size} images a shard; take at least one")
+    if not isinstance(images, Tensor) and not (hasattr(images, "describe") and hasattr(images, "select")):
+        raise ValueError(
+            f"shards of a {type(images).__name__} cannot tell their images from others; give load_images(...) or pixels"
+        )
     folder = Path(folder)
     inputs = {
         "model": backbone.describe(),
-        "interventions": _told(backbone.interventions),
-        "images": images.describe() if hasattr(images, "describe") else _hash(images),
+        "interventions": _identity(backbone.interventions),
+        "images": images.describe() if hasattr(images, "describe") else _digest(images),
         "keep": [_describe(reducer) for reducer in reducers],
         "dtype": str(options.get("dtype", torch.float32)),
     }
@@ -121,8 +125,7 @@ def capture_shards(
         with locked(folder, wait=False):  # each writes the list whole, and would strike out what the other has entered
             return _completed(folder, inputs, backbone, images, reducers, size, options)
     except BlockingIOError:
-        told = f"another process captures into {folder} just now; wait for it, or choose another folder"
-        raise BlockingIOError(told) from None
+        raise BlockingIOError(f"another process captures into {folder} just now; wait for it, or choose another folder") from None
 
 
 def _completed(
@@ -131,7 +134,7 @@ def _completed(
     """The shards of `capture_shards`, all of them there."""
     if (folder / LIST).is_file():
         shards = Shards(folder)
-        here, there = ({**told, "images in all": n, "images a shard": k} for told, n, k in (
+        here, there = ({**of, "images in all": n, "images a shard": k} for of, n, k in (
             (inputs, len(images), size), (shards.inputs, shards.images, shards.size)
         ))  # fmt: skip
         if differ := [key for key in here if here[key] != there.get(key)]:
@@ -149,40 +152,41 @@ def _completed(
 
 
 def _write_list(folder: Path, images: int, size: int, inputs: dict, files: Mapping[str, str]) -> None:
-    told = {"images": images, "size": size, "inputs": inputs, "files": files}
+    contents = {"images": images, "size": size, "inputs": inputs, "files": files}
     with written_whole(folder / LIST) as new:
-        new.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        new.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
 
 
 def _describe(reducer: Reducer) -> dict[str, Any]:
     """What tells one reducer from another, as JSON."""
-    told = {field.name: _told(getattr(reducer, field.name)) for field in fields(reducer)}
+    own = {field.name: _identity(getattr(reducer, field.name)) for field in fields(reducer)}
     kind = type(reducer)
-    return {"reducer": kind.__name__, **told} | ({} if kind.__module__.startswith("helpers.") else {"code": _told(kind.reduce)})
+    code = {} if kind.__module__.startswith("helpers.") else {"code": _identity(kind.reduce)}
+    return {"reducer": kind.__name__, **own, **code}
 
 
-def _told(value: Any, seen: tuple[int, ...] = ()) -> Any:
+def _identity(value: Any, seen: tuple[int, ...] = ()) -> Any:
     """What tells a value from another of its kind, as JSON that is the same in every process; `seen` are functions around it.
 
     Raises ValueError for an object that gives nothing to tell it by.
     """
-    told = partial(_told, seen=seen)
+    identity = partial(_identity, seen=seen)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor | np.ndarray):
-        return _hash(torch.as_tensor(value))
+        return _digest(torch.as_tensor(value))
     if isinstance(value, list | tuple | range):
-        return [told(item) for item in value]
+        return [identity(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((told(item) for item in value), key=json.dumps)
+        return sorted((identity(item) for item in value), key=json.dumps)
     if isinstance(value, dict):
-        return [[told(key), told(item)] for key, item in value.items()]
+        return [[identity(key), identity(item)] for key, item in value.items()]
     if isinstance(value, partial):
-        return {"partial": told(value.func), "arguments": told(value.args), "keywords": told(value.keywords)}
+        return {"partial": identity(value.func), "arguments": identity(value.args), "keywords": identity(value.keywords)}
     if isinstance(value, FunctionType):
         return _of_function(value, seen)
     if isinstance(value, CodeType):  # names and numbers, with the code of functions inside it; not the lines where it stands
-        return [hashlib.sha256(value.co_code).hexdigest()[:16], list(value.co_names), told(value.co_consts)]
+        return [digest_of(value.co_code, length=16), list(value.co_names), identity(value.co_consts)]
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(value, type | np.ufunc | MethodDescriptorType | BuiltinFunctionType) and not _bound(value):
@@ -190,7 +194,7 @@ def _told(value: Any, seen: tuple[int, ...] = ()) -> Any:
     if isinstance(value, np.generic | complex | bytes | torch.dtype | torch.device) or value is Ellipsis:
         return repr(value)
     if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # a cache or a dispatcher around a function
-        return told(value.__wrapped__)
+        return identity(value.__wrapped__)
     raise ValueError(
         f"a {type(value).__qualname__} in what is captured cannot be told from another when the shards go on; "
         "give a function, or a functools.partial of one with plain arguments"
@@ -207,13 +211,13 @@ def _of_function(function: Callable, seen: tuple[int, ...]) -> Any:
     code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
     wrapped = getattr(function, "__wrapped__", None)
     if code.co_filename.startswith(LIBRARIES):  # a library may also have put its wrapper around a function
-        return name if wrapped is None else [name, _told(wrapped, seen)]
+        return name if wrapped is None else [name, _identity(wrapped, seen)]
     if id(function) in seen:
         return name
     names, cells = function.__globals__, function.__closure__ or ()
     read = {key: names[key] for key in _names(code) if key in names}
     refers = [function.__defaults__, function.__kwdefaults__, [cell.cell_contents for cell in cells], read]
-    return [name, *(_told(part, (*seen, id(function))) for part in (code, *refers))]
+    return [name, *(_identity(part, (*seen, id(function))) for part in (code, *refers))]
 
 
 def _names(code: CodeType) -> list[str]:
@@ -222,7 +226,6 @@ def _names(code: CodeType) -> list[str]:
     return sorted(own.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType))))
 
 
-def _hash(x: Tensor) -> str:
-    digest = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
-    digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
+def _digest(x: Tensor) -> str:
+    content = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    return digest_of(f"{x.dtype} {tuple(x.shape)}", content, length=16)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.capture.matched_neurons import matched_neurons_of
 from helpers.capture.passes import Captured, Condition, Reducers, capture_conditions, capture_each
 from helpers.capture.register_neurons import register_neurons_of
 from helpers.interventions import neuron_conditions
@@ -58,18 +59,20 @@ def test_time_study(
         reducers: as in `capture_each`; among them `PatchNorms` with the last block first, by which outliers are known.
         count: register neurons of a model; 0: no model gets a register.
         conditions: name -> "plain" for the model as it is, or one of those of `helpers.interventions.neuron_conditions`.
-        seed: of the random neurons.
+        seed: of the random and of the matched neurons; the latter are found on `learn`, too.
         options: as in `capture`.
 
     Raises ValueError for another condition, and what `capture_each` and `find_register_neurons` raise.
     """
-    known = ("plain", *neuron_conditions({}))
+    known = ("plain", *neuron_conditions({}, matched={}))
     if unknown := {*conditions.values()}.difference(known):
         raise ValueError(f"no condition '{min(unknown)}'; choose from {', '.join(known)}")
     plain, not_run = capture_each(models, images, reducers, **options)
     chosen = [model for model, c in plain.items() if count and not c.layout.registers and _has_outliers(c)]
     neurons = register_neurons_of(chosen, learn, top_k=count, **options)[0] if chosen else {}
-    changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=seed)}
+    asked = neurons if "matched neurons" in conditions.values() else {}
+    matched = matched_neurons_of(asked, learn, seed=seed, **options)
+    changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=seed, matched=matched)}
     changes = {name: changes[condition] for name, condition in conditions.items()}
     others = {name: change for name, change in changes.items() if conditions[name] != "plain"}
     passes, _ = capture_conditions(list(neurons), images, reducers, others, **options)

@@ -15,7 +15,7 @@ from helpers.figures.curves import block_norms, response, trainings
 from helpers.figures.data import drawn
 from helpers.figures.decoupling import block_cosines, part_shares, sorted_images
 from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
-from helpers.figures.maps import block_maps, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
+from helpers.figures.maps import block_maps, box_rows, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
 from helpers.figures.model_maps import model_maps
 from helpers.figures.responses import curve, responses
 from helpers.figures.style import COLOURS, DASHES, FLAT, GREY, MARKERS, NORM, PLAIN, STYLE, TICKS, VERDICTS, lines, rows
@@ -37,6 +37,7 @@ __all__ = [
     "block_maps",
     "block_norms",
     "block_strips",
+    "box_rows",
     "compared",
     "curve",
     "drawn",

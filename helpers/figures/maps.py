@@ -137,6 +137,24 @@ def found_boxes(image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axe
     return ax
 
 
+def box_rows(
+    images: Sequence, truth: Sequence[ArrayLike], found: Mapping[str, Mapping[str, ArrayLike]], axes: np.ndarray
+) -> np.ndarray:
+    """`found_boxes` of the same images for several models, one model a row, with one legend below.
+
+    Args:
+        images, truth: one an image, as in `found_boxes`; no truth is empty.
+        found: model -> name -> (image, 4).
+        axes: (model, image).
+    """
+    for line, (model, own) in zip(axes, found.items(), strict=True):
+        for i, ax in enumerate(line):
+            boxes = {name: several[i] for name, several in own.items()}
+            found_boxes(images[i], truth[i], boxes, ax, legend=model == [*found][-1])
+        line[0].set_ylabel(model.replace(".", ".\n"), fontsize=8)
+    return axes
+
+
 def panels(images: Sequence[Mapping], axes: np.ndarray, norms: Iterable[str] = (), labels: Sequence[str] = ()) -> np.ndarray:
     """Rows of small pictures under the titles of their columns; each map has its own linear colour scale.
 

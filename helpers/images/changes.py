@@ -71,4 +71,4 @@ def change(image: Image.Image, kind: str, key: str) -> Image.Image:
 
 def _seed(key: str) -> int:
     """A number from 0 to 2^63 - 1."""
-    return int(digest_of(key, 16), 16) >> 1
+    return int(digest_of(key, length=16), 16) >> 1

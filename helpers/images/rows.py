@@ -121,7 +121,7 @@ def decode(file: dict[str, Any] | None) -> Image.Image:
 
 def pixel_digest(image: Image.Image) -> str:
     """What tells a picture from all others, whatever its file: the digest of its size and its pixels."""
-    return digest_of(str(image.size).encode() + image.tobytes(), 32)
+    return digest_of(str(image.size).encode() + image.tobytes(), length=32)
 
 
 def _file_bytes(file: dict[str, Any] | None) -> bytes:

@@ -83,7 +83,7 @@ class Images(Sequence[Image.Image]):
     @property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 over name and ids, in order."""
-        return digest_of("\n".join([self.name, *self.ids]), 16)
+        return digest_of("\n".join([self.name, *self.ids]), length=16)
 
     def describe(self) -> dict[str, Any]:
         """Name, number, seed, digest, skipped ids and the nearest data set on the hub, for the provenance of a result."""

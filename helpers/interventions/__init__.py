@@ -1,16 +1,20 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
-from helpers.interventions.export import model_with_test_time_registers
+from helpers.interventions.export import model_with_test_time_registers, write_model
 from helpers.interventions.nested import nested
 from helpers.interventions.neurons import (
+    MatchedNeuron,
     Neurons,
     RegisterNeuron,
     ablated_neurons,
+    averaged_neurons,
     neuron_conditions,
     random_neurons,
     test_time_registers,
+    units_by_block,
 )
-from helpers.interventions.positions import carriers, moved_sources, position_conditions
+from helpers.interventions.places import neurons_off_at, removed_patches, unit_treatments
+from helpers.interventions.positions import carriers, expected_at, moved_sources, position_conditions, rolled_content
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,
@@ -22,20 +26,29 @@ from helpers.interventions.tokens import (
 
 __all__ = [
     "MOST_REGISTERS",
+    "MatchedNeuron",
     "Neurons",
     "REGISTER_STD",
     "RegisterNeuron",
     "ablated_neurons",
     "appended_registers",
+    "averaged_neurons",
     "carriers",
     "dropped_patches",
+    "expected_at",
     "intervention",
     "model_with_test_time_registers",
     "moved_positions",
     "moved_sources",
     "nested",
     "neuron_conditions",
+    "neurons_off_at",
     "position_conditions",
     "random_neurons",
+    "removed_patches",
+    "rolled_content",
     "test_time_registers",
+    "unit_treatments",
+    "units_by_block",
+    "write_model",
 ]

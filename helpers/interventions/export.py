@@ -1,14 +1,29 @@
-"""A model with test-time registers for good, as plain torch."""
+"""A model with test-time registers for good: as plain torch in this process, and as files that need no project."""
 
 import copy
+import importlib.util
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import torch
+from jaxtyping import Float
+from safetensors.torch import save
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from helpers.interventions.neurons import Neurons, shifts_of
-from helpers.interventions.tokens import with_tokens, without_last
+from helpers.interventions import modeling
+from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
+from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout
+
+ACTIVATIONS = {nn.GELU: "gelu", nn.ReLU: "relu"}
+FILES = ("model.safetensors", "config.json", "modeling.py", "check.safetensors", "model.pt2", "README.md")
 
 
 def model_with_test_time_registers(
@@ -17,8 +32,10 @@ def model_with_test_time_registers(
     """A copy of the model that has test-time registers for good, as plain torch: it returns what this model returns inside
     `test_time_registers` with the same arguments and zero tokens.
 
-    It is of the model's own class, and its state dict has the same keys, with two short lists of integers more for each block
-    that has `neurons`. Other image sizes work where the model takes them.
+    It is of the model's own class. In timm's VisionTransformer the registers stand among the prefix tokens, and timm's own
+    methods take them away (`forward_intermediates`, `get_intermediate_layers`, pooling); in other models, and in those that
+    normalise the tokens before the first block, they stand behind the patches and are taken away after the last block.
+    Other image sizes work where the model takes them. A model without registers refuses its state dict, strict or not.
 
     Raises ValueError while an intervention is active, and what `test_time_registers` raises.
     """
@@ -26,26 +43,176 @@ def model_with_test_time_registers(
         raise ValueError(f"'{backbone.name}' has hooks, such as those of an intervention; leave it before you export the model")
     shifts = shifts_of(backbone, neurons, 0, count, clear, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
+    paths = {layer: path for path, layer in exported.model.named_modules()}
+    if _has_prefix(backbone.model):
+        moved = {paths[exported.neurons(block)]: [x.units.tolist(), x.owners.tolist()] for block, x in shifts.items()}
+        return modeling.add_registers(exported.model, count, moved, clear)
     # Hooks are partials of this module's functions and tensors are buffers, so that deepcopy, torch.save and .to work.
-    exported.blocks[0].register_forward_pre_hook(partial(_append, count))
-    exported.blocks[-1].register_forward_hook(partial(_take_away, count))
+    at = backbone.layout.own_prefix if backbone.layout.rotary else None
+    exported.blocks[0].register_forward_pre_hook(partial(_append, count, at))
+    exported.blocks[-1].register_forward_hook(partial(_take_away, count, at))
+    exported.lengthen_prefix(count)
     for block, shift in shifts.items():
-        layer = exported.neurons(block)
-        layer.add_module("shift", shift.to(backbone.device))
-        layer.register_forward_pre_hook(partial(_shift_input, backbone.layout.with_appended(count)))
+        layer, layout = exported.neurons(block), backbone.layout.with_appended(count)
+        exported.model.set_submodule(paths[layer], _Shifted(layer, shift.to(backbone.device), layout))
     return exported.model
 
 
-def _append(count: int, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def write_model(
+    backbone: Backbone,
+    neurons: Neurons,
+    folder: Path,
+    pixels: Float[Tensor, "image 3 height width"],
+    *,
+    count: int = 1,
+    clear: str = "patches",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Write `model_with_test_time_registers` as files that need torch, timm and safetensors alone (`FILES`), and read it back.
+
+    Args:
+        neurons, count, clear, seed: as in `test_time_registers`.
+        folder: made if need be; what stands there under these names is replaced once all is well.
+        pixels: of at least one picture, by which the loader checks itself; kept as float16.
+
+    Returns:
+        "difference", the largest between the outputs of the files and those of the intervention; "change", the largest that
+        the registers make.
+
+    Raises ValueError for a model that timm's VisionTransformer cannot be given registers in front of, and one that is not
+    rebuilt from its architecture, and what `model_with_test_time_registers` raises.
+    """
+    if not _has_prefix(backbone.model):
+        raise ValueError(
+            f"'{backbone.name}' is no timm VisionTransformer with a position embedding and no norm before the blocks; edit it in "
+            "this process with helpers.interventions.model_with_test_time_registers"
+        )
+    model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
+    pixels = pixels.half().float()
+    plain = backbone(pixels)
+    with test_time_registers(backbone, neurons, count, clear=clear, seed=seed):
+        expected = backbone(pixels)
+    moved = {
+        path: [layer.units.tolist(), layer.owners.tolist()]
+        for path, layer in model.named_modules()
+        if isinstance(layer, modeling.ShiftedLinear)
+    }
+    architecture, arguments = _architecture(backbone.model)
+    config = {
+        "of": backbone.name,
+        "weights": backbone.weights_hash,
+        "architecture": architecture,
+        "arguments": arguments,
+        "registers": count,
+        "neurons": moved,
+        "clear": clear,
+    }
+    contents = {
+        "model.safetensors": save({key: value.contiguous() for key, value in model.state_dict().items()}),
+        "config.json": (json.dumps(config, indent=1) + "\n").encode(),
+        "modeling.py": Path(modeling.__file__).read_bytes(),
+        "check.safetensors": save({"pixels": pixels.half(), "output": model(pixels).contiguous()}),
+        "README.md": _README.format(name=backbone.name, neurons=", ".join(map(_called, neurons))).encode(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".unfinished-", dir=folder) as path:
+        new = Path(path)
+        for name, content in contents.items():
+            (new / name).write_bytes(content)
+        again = _loaded(new, backbone.name)
+        torch.export.save(_exported(again, pixels), new / "model.pt2")
+        for name in FILES:
+            (new / name).replace(folder / name)
+    return {
+        "difference": float((again(pixels) - expected).abs().max()),
+        "change": float((expected - plain).abs().max()),
+    }
+
+
+def _has_prefix(model: nn.Module) -> bool:
+    """Whether registers can stand among the prefix tokens: what goes into the first block is what was embedded."""
+    plain = type(model) is VisionTransformer and model.pos_embed is not None and isinstance(model.norm_pre, nn.Identity)
+    return plain and not model.pool_include_prefix
+
+
+def _architecture(model: VisionTransformer) -> tuple[str | None, dict[str, Any]]:
+    """The arguments of `timm.create_model`; without a name, those of VisionTransformer itself, for models that have none."""
+    arguments = {"num_classes": model.num_classes, "img_size": list(model.patch_embed.img_size)}
+    if name := getattr(model, "pretrained_cfg", {}).get("architecture"):
+        return name, arguments | ({"reg_tokens": model.num_reg_tokens} if model.num_reg_tokens else {})
+    block = model.blocks[0]
+    return None, arguments | {
+        "patch_size": list(model.patch_embed.patch_size),
+        "embed_dim": model.embed_dim,
+        "depth": len(model.blocks),
+        "num_heads": block.attn.num_heads,
+        "mlp_ratio": block.mlp.fc2.in_features / model.embed_dim,
+        "class_token": model.cls_token is not None,
+        "reg_tokens": model.num_reg_tokens,
+        "no_embed_class": model.no_embed_class,
+        "global_pool": model.global_pool,
+        "act_layer": ACTIVATIONS.get(type(block.mlp.act)),
+    }
+
+
+def _loaded(folder: Path, name: str) -> nn.Module:
+    """The model of the files in `folder`, by their own code. Raises ValueError where it is not rebuilt."""
+    spec = importlib.util.spec_from_file_location("modeling", folder / "modeling.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        return module.load(folder)
+    except (RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"'{name}' is not rebuilt from its architecture ({reason}); edit it in this process instead") from None
+
+
+def _exported(model: nn.Module, pixels: Tensor) -> torch.export.ExportedProgram:
+    two = torch.cat([pixels, pixels])  # a batch of one would be taken for a constant
+    return torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+
+
+def _called(neuron: Sequence) -> str:
+    return f"{neuron[0]}:{neuron[1]}"
+
+
+def _append(count: int, at: int | None, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     x, *rest = inputs
-    return (with_tokens(x, x.new_zeros(1), count), *rest)
+    return (with_tokens(x, x.new_zeros(1), count, at), *rest)
 
 
-def _take_away(count: int, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return without_last(output, count)
+def _take_away(count: int, at: int | None, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return without(output, count, at)
 
 
-def _shift_input(layout: TokenLayout, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
-    (x,) = inputs
-    # At another image size there are other patches, and as many other tokens.
-    return (layer.shift(x, layout.with_kept(x.shape[1] - layout.tokens + layout.patches)),)
+class _Shifted(nn.Linear):
+    """The second MLP layer with `shift` in front of it. As in `modeling.ShiftedLinear`, no plain layer takes its weight."""
+
+    def __init__(self, linear: nn.Linear, shift: nn.Module, layout: TokenLayout):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = nn.Parameter(linear.weight.detach()[None], linear.weight.requires_grad), linear.bias
+        self.shift, self.layout = shift, layout
+
+    def forward(self, x: Tensor) -> Tensor:
+        # At another image size there are other patches, and as many other tokens.
+        layout = self.layout.with_kept(x.shape[1] - self.layout.tokens + self.layout.patches)
+        return F.linear(self.shift(x, layout), self.weight[0], self.bias)
+
+
+_README = """# {name} with test-time registers
+
+The neurons {neurons} (block:unit, from 0) write the outlier tokens of this model. Here they act at an additional zero token
+instead, a register, which stands among timm's prefix tokens. Needs torch, timm and safetensors.
+
+```python
+from modeling import load
+
+model = load()                       # checks itself against check.safetensors
+logits = model(pixels)               # (image, 3, height, width), normalised as for the original model
+maps = model.get_intermediate_layers(pixels, n=4, reshape=True)  # without [CLS] and registers
+```
+
+`model.pt2` is the same as one graph: `torch.export.load("model.pt2").module()(pixels)`, for any number of images.
+A model without registers refuses `model.safetensors`, also with `strict=False`.
+"""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from helpers.interventions.tokens import appended_registers, intervention
@@ -42,7 +42,22 @@ class RegisterNeuron(NamedTuple):
     score: float
 
 
-Neurons = Sequence[RegisterNeuron | tuple[int, int]]
+class MatchedNeuron(NamedTuple):
+    """A random unit beside a neuron.
+
+    Attributes:
+        block, unit: which, from 0.
+        written: L2 norm of what it writes to the residual stream, mean over the tokens that were asked for; LayerScale left out.
+        wanted: the same of the neuron that it stands beside.
+    """
+
+    block: int
+    unit: int
+    written: float
+    wanted: float
+
+
+Neurons = Sequence[RegisterNeuron | MatchedNeuron | tuple[int, int]]
 
 
 @intervention
@@ -87,6 +102,24 @@ def ablated_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
         yield backbone
 
 
+@intervention
+def averaged_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
+    """Set `neurons` at every patch to their mean over the patches of the image, with no token added (mean ablation).
+
+    What a neuron writes to all patches together stays, where it writes is lost; what answers only to its being off has no cause
+    to. [CLS] and registers keep their values.
+
+    Raises ValueError for a neuron that is not there or comes twice.
+    """
+    with ExitStack() as hooks:
+        for block, units in units_by_block(backbone, neurons).items():
+            indices = torch.tensor(units)
+            hooks.enter_context(
+                backbone.change_neurons(block, lambda x, i=indices: _averaged(x, i.to(x.device), backbone.layout))
+            )
+        yield backbone
+
+
 def random_neurons(backbone: Backbone, neurons: Neurons, seed: int = 0) -> list[tuple[int, int]]:
     """The control for `neurons`: as many random units of the same blocks, none of them among `neurons`, as (block, unit).
 
@@ -94,7 +127,7 @@ def random_neurons(backbone: Backbone, neurons: Neurons, seed: int = 0) -> list[
     """
     rng, chosen = np.random.default_rng(seed), []
     for block, units in units_by_block(backbone, neurons).items():
-        others = np.setdiff1d(np.arange(backbone.neurons(block).in_features), units)
+        others = np.setdiff1d(np.arange(backbone.hidden(block)), units)
         if len(others) < len(units):
             raise ValueError(
                 f"block {block} of '{backbone.name}' has {len(others)} neurons beside the {len(units)} given; give fewer"
@@ -104,17 +137,19 @@ def random_neurons(backbone: Backbone, neurons: Neurons, seed: int = 0) -> list[
 
 
 def neuron_conditions(
-    neurons: Mapping[str, Neurons], count: int = 1, seed: int = 0
+    neurons: Mapping[str, Neurons], count: int = 1, seed: int = 0, matched: Mapping[str, Neurons] | None = None
 ) -> dict[str, Callable[[Backbone], AbstractContextManager | None]]:
     """What a test-time register is compared with, by name, for `helpers.capture.capture_conditions`.
 
     "moved": the neurons of each model act at `count` appended tokens. "empty token": these tokens alone. "random neurons": as
-    many others of the same blocks moved (`random_neurons`). "set to zero": the neurons zeroed, and no token. Models without
-    neurons are left out of all four.
+    many others of the same blocks moved (`random_neurons`). "matched neurons": those of `matched` moved, where these are given.
+    "set to zero": the neurons zeroed, and no token. "set to mean": each at its mean over an image's patches, and no token. Models
+    without neurons are left out of all.
 
     Args:
         neurons: model -> its neurons.
         seed: of the random neurons, and of how tokens share neurons.
+        matched: model -> others that write as much, from `helpers.capture.matched_neurons_of`.
     """
 
     def only(
@@ -122,12 +157,25 @@ def neuron_conditions(
     ) -> Callable[[Backbone], AbstractContextManager | None]:
         return lambda backbone: change(backbone, neurons[backbone.name]) if backbone.name in neurons else None
 
-    return {
+    conditions = {
         "moved": only(lambda b, own: test_time_registers(b, own, count, seed=seed)),
         "empty token": only(lambda b, own: test_time_registers(b, [], count, seed=seed)),
         "random neurons": only(lambda b, own: test_time_registers(b, random_neurons(b, own, seed), count, seed=seed)),
+        "matched neurons": only(lambda b, _: test_time_registers(b, matched[b.name], count, seed=seed)),
         "set to zero": only(lambda b, own: ablated_neurons(b, own)),
+        "set to mean": only(lambda b, own: averaged_neurons(b, own)),
     }
+    return conditions if matched is not None else {name: x for name, x in conditions.items() if name != "matched neurons"}
+
+
+def _averaged(
+    x: Float[Tensor, "image token hidden"], units: Int[Tensor, " unit"], layout: TokenLayout
+) -> Float[Tensor, "image token hidden"]:
+    """Each unit at its mean over the patches of an image, at the patches."""
+    values = x[..., units]
+    patches = layout.patch_tokens(values)
+    patches.copy_(patches.mean(dim=-2, keepdim=True).expand_as(patches))
+    return x.index_copy(-1, units, values)
 
 
 class Shift(nn.Module):
@@ -173,7 +221,7 @@ def units_by_block(backbone: Backbone, neurons: Neurons) -> dict[int, list[int]]
     """block -> its units, in the order given."""
     units = defaultdict(list)
     for block, unit, *_ in neurons:
-        hidden = backbone.neurons(block).in_features
+        hidden = backbone.hidden(block)
         if block < 0 or not 0 <= unit < hidden:
             raise ValueError(
                 f"no neuron ({block}, {unit}) in '{backbone.name}'; choose a block from 0 to {backbone.depth - 1} and a unit "

@@ -1,6 +1,6 @@
-"""Position embeddings moved about: where outliers that stand at fixed positions go, if position is what makes them."""
+"""Position embeddings moved about, or the content under them: where outliers go, if position or content is what makes them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from helpers.interventions.tokens import moved_positions
+from helpers.interventions.tokens import intervention, moved_positions
 from helpers.models import Backbone, TokenLayout
 
 MOVES = ("swapped", "permuted", "zeroed")
@@ -38,9 +38,31 @@ def moved_sources(layout: TokenLayout, positions: Sequence[int], move: str, seed
     return sources
 
 
+@intervention
+def rolled_content(backbone: Backbone) -> Iterator[Backbone]:
+    """Move what the picture shows by half of the grid's rows and columns, around its edges, under position embeddings that stay.
+
+    It is the picture rolled by whole patches, as the model sees it, after resizing and cropping (`TokenLayout.rolled`). What
+    stays where it was in spite of that, was put there by position. `capture` sees the rolled patches at the embedding.
+    """
+    grid, rolled = backbone.layout.grid, backbone.layout.rolled
+    with backbone.change_embedding(lambda x: rolled(x.flatten(1, 2), 1).unflatten(1, grid)):
+        yield backbone
+
+
 def carriers(sources: Int64[Tensor, " patch"], positions: Sequence[int]) -> list[int]:
     """The patches that carry the embeddings of `positions`, in the order of the grid; none where these were zeroed."""
     return np.flatnonzero(np.isin(sources, list(positions))).tolist()
+
+
+def expected_at(layout: TokenLayout, positions: Sequence[int], condition: str, seed: int = 0) -> list[int]:
+    """Where outliers are expected that follow the embeddings of `positions`.
+
+    At the patches that carry them where `condition` is a move (`moved_sources`); at `positions` in any other condition, and where
+    the embeddings are zeroed, so that no patch has them.
+    """
+    moved = carriers(moved_sources(layout, positions, condition, seed), positions) if condition in MOVES else []
+    return moved or list(positions)
 
 
 def position_conditions(

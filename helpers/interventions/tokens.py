@@ -44,19 +44,27 @@ def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., Abs
     return manager
 
 
-def with_tokens(x: Float[Tensor, "image token width"], token: Tensor, count: int) -> Float[Tensor, "image more width"]:
-    """`x` with `count` tokens more at its end; `token` broadcasts to (image, count, width)."""
-    return torch.cat([x, token.expand(len(x), count, x.shape[-1])], dim=1)
+def with_tokens(
+    x: Float[Tensor, "image token width"], token: Tensor, count: int, at: int | None = None
+) -> Float[Tensor, "image more width"]:
+    """`x` with `count` tokens more at its end, or before the token `at`; `token` broadcasts to (image, count, width)."""
+    new, at = token.expand(len(x), count, x.shape[-1]), x.shape[1] if at is None else at
+    before, after = x.split([at, x.shape[1] - at], dim=1)
+    return torch.cat([before, new, after], dim=1)
 
 
-def without_last(x: Float[Tensor, "image more width"], count: int) -> Float[Tensor, "image token width"]:
-    """`x` without the last `count` tokens: patches before them may have been removed meanwhile."""
-    return x.narrow(1, 0, x.shape[1] - count)
+def without(x: Float[Tensor, "image more width"], count: int, at: int | None = None) -> Float[Tensor, "image token width"]:
+    """`x` without the last `count` tokens, or `count` from the token `at` on: patches before the last ones may be gone by now."""
+    at = x.shape[1] - count if at is None else at
+    before, _, after = x.split([at, count, x.shape[1] - at - count], dim=1)
+    return torch.cat([before, after], dim=1) if at + count < x.shape[1] else before
 
 
 @intervention
 def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0) -> Iterator[Backbone]:
     """Append `count` untrained tokens after the patches of every image, before block 0 (in CLIP after ln_pre).
+
+    In a model with rotary position they stand right before the patches, where no token is rotated.
 
     They are taken away again before final norm and pooling: a model that pools its patches pools nothing else, and the model
     returns what it always does. SORTS (sections 7.5 and 7.6) adds its registers in this way and leaves the initialisation open.
@@ -85,13 +93,16 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
             token = layout.patch_tokens(x).mean(dim=1, keepdim=True)
         else:
             token = x.new_zeros(1)
-        return with_tokens(x, token, count)
+        return with_tokens(x, token, count, layout.prefix if layout.rotary else None)
 
-    with backbone.change_input(append), backbone.change_output(lambda x: without_last(x, count)):
+    start = layout.own_prefix if layout.rotary else None  # the outer intervention takes its own away first
+    with backbone.change_input(append), backbone.change_output(lambda x: without(x, count, start)):
         backbone.layout = layout.with_appended(count)
+        backbone.lengthen_prefix(count)
         try:
             yield backbone
         finally:
+            backbone.lengthen_prefix(-count)
             backbone.layout = layout
 
 
@@ -115,7 +126,7 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
         raise ValueError(f"rate {rate} is not in [0, 1); give the share of the patches to drop")
     if mode not in DROP_MODES:
         raise ValueError(f"mode is '{mode}'; choose one of {', '.join(DROP_MODES)}")
-    layout, rng, drawn = backbone.layout, np.random.default_rng(seed), 0
+    layout, rng, drawn, left = backbone.layout, np.random.default_rng(seed), 0, dict[str, Tensor]()
     kept = max(1, round((1 - rate) * layout.patches))
     backbone.next_image = 0
 
@@ -131,12 +142,21 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
             rng, drawn = np.random.default_rng(seed), 0
         while drawn < backbone.next_image:
             order()
-        chosen = np.stack([order() < kept for _ in x])
+        chosen = torch.from_numpy(np.stack([order() < kept for _ in x])).to(x.device)
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        layout.patch_tokens(keep, dim=1).copy_(torch.from_numpy(chosen))
+        layout.patch_tokens(keep, dim=1).copy_(chosen)
+        left["patches"] = chosen
         return x[keep].unflatten(0, (len(x), -1)) if mode == "remove" else x.masked_fill(~keep[..., None], 0)
 
-    with backbone.change_input(drop):
+    def rotation(rope: Float[Tensor, "... patch dim"]) -> Float[Tensor, "image head kept dim"]:
+        """The rotation of the patches that are left, other ones in each image."""
+        if mode == "zero":
+            return rope
+        chosen = left["patches"]
+        rope = (rope if rope.dim() == 4 else rope.expand(len(chosen), *(1,) * (3 - rope.dim()), *rope.shape)).transpose(1, 2)
+        return rope[chosen].unflatten(0, (len(chosen), -1)).transpose(1, 2)
+
+    with backbone.change_input(drop), backbone.change_rotation(rotation):
         if mode == "remove" and kept < layout.patches:  # all of them are still a grid
             backbone.layout = layout.with_kept(kept)
         try:
@@ -147,18 +167,20 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
 
 @intervention
 def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " patch"]) -> Iterator[Backbone]:
-    """Give the patches position embeddings of other patches, while what they show stays where it is.
+    """Give the patches the positions of other patches, while what they show stays where it is.
 
     The difference of the two embeddings is added to the output of the patch embedding, so that no weight is touched; that output,
-    as `capture` sees it inside, holds the difference too.
+    as `capture` sees it inside, holds the difference too. Where position is rotary, the rotations change places as well.
 
     Args:
-        sources: for each patch, row-major, the patch whose position embedding it gets; -1 gives it none (zeros). Where each gets
-            its own, nothing changes, to the bit.
+        sources: for each patch, row-major, the patch whose position it gets; -1 gives it none (zeros, no rotation). Where each
+            gets its own, nothing changes, to the bit.
 
     Raises ValueError for another number of patches, for one that is not there, and for a model without position embedding.
     """
-    own = backbone.patch_positions
+    rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
+    nothing = rotary and backbone.position_embedding is None
+    own = torch.zeros(rows * columns, 1, device=backbone.device) if nothing else backbone.patch_positions
     sources = torch.as_tensor(sources, device=own.device)
     if sources.shape != own.shape[:1] or sources.min() < -1 or sources.max() >= len(own):
         raise ValueError(
@@ -167,5 +189,12 @@ def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " p
         )
     given = own[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
     moved = (given - own).unflatten(0, backbone.layout.grid)
-    with backbone.change_embedding(lambda x: x + moved.to(x)):
+
+    def rotation(rope: Float[Tensor, "... patch dim"]) -> Float[Tensor, "... patch dim"]:
+        chosen = sources.to(rope.device)
+        sine, cosine = rope.index_select(-2, chosen.clamp(min=0)).chunk(2, dim=-1)
+        none = chosen[:, None] < 0
+        return torch.cat([sine.masked_fill(none, 0), cosine.masked_fill(none, 1)], dim=-1)
+
+    with backbone.change_embedding(lambda x: x if nothing else x + moved.to(x)), backbone.change_rotation(rotation):
         yield backbone

@@ -41,11 +41,15 @@ def strongest(activation: Float[Tensor, "image patch"], outlier: Bool[Tensor, "i
 
 
 def limited_ratio(rows: Float[Tensor, "image 2"], seed: int = 0) -> Estimate:
-    """Mean of the first column over mean of the second, at most a million, with its bootstrap interval over images."""
+    """Mean of the first column over mean of the second, at most a million, with its bootstrap interval over images.
+
+    It is nan where both are zero.
+    """
 
     def ratio(rows: Float[np.ndarray, "image 2"]) -> float:
         first, second = rows.mean(0)
-        return first / max(second, first / LARGEST_RATIO)
+        below = max(second, first / LARGEST_RATIO)
+        return first / below if below else np.nan
 
     return bootstrap(rows, ratio, seed=seed)
 

@@ -1,5 +1,6 @@
 """Answers, right or wrong on each image: those of a probe, and how they change from one condition to another."""
 
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -86,6 +87,30 @@ def paired_accuracy(
     }
 
 
+def condition_changes(
+    answers: Mapping[str, Bool[Array, " _"]], before: Bool[Array, " image"], names: Mapping[str, str]
+) -> dict[str, Estimate | float]:
+    """What several changes of the model do to the answers of one classifier.
+
+    Args:
+        answers: condition -> answers on as many of the images as it saw, the first.
+        before: those of the unchanged model.
+        names: condition -> its name in the result; others are left out.
+
+    Returns:
+        NAME_change, as in `points`, and mcnemar_p_NAME.
+
+    Raises ValueError for more answers than there are before.
+    """
+    if longer := [condition for condition in names if len(answers[condition]) > len(before)]:
+        raise ValueError(f"'{longer[0]}' has {len(answers[longer[0]])} answers, but there are {len(before)} before")
+    found = {}
+    for condition, name in names.items():
+        pair = answers[condition], before[: len(answers[condition])]
+        found |= {f"{name}_change": points(*pair), f"mcnemar_p_{name}": mcnemar(*pair)}
+    return found
+
+
 def class_scores(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> dict[str, float]:
     """What else than accuracy tells how well the classes are told apart.
 
@@ -128,6 +153,27 @@ def recounted(before: float, after: float, n: int, level: float = 0.05) -> Recou
         _sign_p(0, abs(net)),
         abs(net) + 2 * back[-1] if back else None,
     )
+
+
+def recount_table(rows: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -> str:
+    """What `recounted` makes of a paper's accuracies, as text with a line for each pair of them.
+
+    Args:
+        rows: with 'where' ('TABLE, DATA SET'), 'model', 'name' (accuracy_baseline and accuracy_moved; others do not count) and
+            'value' (0 to 1).
+        sizes: data set -> its number of test images.
+    """
+    pairs: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        pairs.setdefault((row["where"], row["model"]), {})[row["name"]] = row["value"]
+    head = ("where", "model", "images", "before", "after", "net", "unpaired p", "best p", "most changed")
+    lines = ["{:19} {:7}{:>7}{:>7}{:>6}{:>5}{:>12}{:>8}{:>14}".format(*head)]
+    for (where, model), pair in pairs.items():
+        n = sizes[where.split(", ")[1]]
+        x = recounted(pair["accuracy_baseline"], pair["accuracy_moved"], n)
+        line = f"{where:19} {model:7}{n:7}{x.before:7}{x.after:6}{x.net:+5}"
+        lines.append(f"{line}{x.unpaired_p:12.2f}{x.best_p:8.3f}{x.most_changed or 'never':>14}")
+    return "\n".join([*lines, f"the smallest net change that can be significant: {least_significant()} images"])
 
 
 def least_significant(level: float = 0.05) -> int:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.special import entr
 from scipy.stats import rankdata
 from torch import Tensor
 
-from helpers.measures._arrays import Array, like, to_numpy
+from helpers.measures._arrays import Array, like, settled, to_numpy
 
 TIE = 1e-5  # of a value, to the next one
 
@@ -31,6 +31,18 @@ def iou(a: Bool[Array, "image patch"], b: Bool[Array, "image patch"]) -> Float[A
     """Intersection over union of two sets of patches, image by image; nan where both are empty."""
     with np.errstate(invalid="ignore"):
         return (a & b).sum(-1) / (a | b).sum(-1)
+
+
+def top_patches(scores: Float[Array, "image patch"], counts: Int[Array, " image"]) -> Bool[Array, "image patch"]:
+    """The `counts` patches of each image with the largest scores; of equal ones (`settled`) the first in row-major order.
+
+    Raises ValueError for a count below 0 or above the number of patches.
+    """
+    wanted, (images, patches) = to_numpy(counts), scores.shape
+    if (wanted < 0).any() or (wanted > patches).any():
+        raise ValueError(f"counts {wanted.tolist()} of {images} images with {patches} patches; give 0 to {patches} for each")
+    ranks = (-settled(scores)).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    return like(ranks < wanted[:, None], scores)
 
 
 def rank_correlation(a: Float[Array, "image patch"], b: Float[Array, "image patch"]) -> Float[Array, " image"]:

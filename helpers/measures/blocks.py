@@ -28,6 +28,11 @@ def growth(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " image"]:
     return by_block[:, -1] / thirds(by_block).early
 
 
+def growth_before(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " image"]:
+    """The last block but one over the mean of the first third, image by image: `growth` without what the last block adds."""
+    return by_block[:, -2] / thirds(by_block).early
+
+
 def over_blocks(
     per_image: Float[Array, "image block"], limits: tuple[float, float] | None = None, continuous: bool = False
 ) -> list[Estimate]:

@@ -7,12 +7,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helpers.measures._arrays import Array
-from helpers.measures.discovery import corloc, lost_boxes
+from helpers.measures.object_discovery import corloc, lost_boxes
 
 
 def lost_boxes_within(features: Float[Tensor, "image row column width"], k: int, bias: float = 0.0) -> Float[Tensor, "image 4"]:
     """`lost_boxes` with `k`, or all patches of a grid that has fewer."""
     return lost_boxes(features, min(k, features.shape[1] * features.shape[2]), bias)
+
+
+def lost_box_sweep(
+    features: Float[Tensor, "image row column width"], biases: Sequence[float], ks: Sequence[int]
+) -> Float[Tensor, "image {len(biases)} {len(ks)} 4"]:
+    """`lost_boxes_within` for every bias and every `k`."""
+    found = [lost_boxes_within(features, k, bias) for bias in biases for k in ks]
+    return torch.stack(found, dim=1).unflatten(1, (len(biases), len(ks)))
 
 
 def lost_boxes_of_share(features: Float[Tensor, "image row column width"], share: float) -> Float[Tensor, "image 4"]:

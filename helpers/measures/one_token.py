@@ -8,15 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from helpers.measures.probes import (
     Schedule,
+    coordinates,
     fit_classifier,
     fit_position,
     fit_regression,
+    nearest_position,
     position_distance,
     position_top1,
     squared_error,
@@ -126,18 +129,29 @@ class Reading:
         top1: the position is the right one, in %.
         chance: the same for always naming the commonest position among the training tokens of that kind, the first of equals.
         distance: of the position from the right one, in grid units.
+        constant: the same for always naming the position nearest to the training tokens of that kind (`nearest_position`).
+        square: of the distance of the regressed row and column from the right ones.
+        variance: the same for always naming the mean row and column of the training tokens of that kind.
         error: squared, summed over the normalised pixels of a patch.
     """
 
     top1: Float[Tensor, " image"]
     chance: Float[Tensor, " image"]
     distance: Float[Tensor, " image"]
+    constant: Float[Tensor, " image"]
+    square: Float[Tensor, " image"]
+    variance: Float[Tensor, " image"]
     error: Float[Tensor, " image"]
 
     @property
     def skill(self) -> Float[Tensor, " image"]:
         """`top1` minus `chance`: tokens that stand still reveal their position by being of that kind."""
         return self.top1 - self.chance
+
+    @property
+    def distance_skill(self) -> Float[Tensor, " image"]:
+        """`constant` minus `distance`: below zero where a constant answer comes nearer than the probe."""
+        return self.constant - self.distance
 
 
 def read_patches(
@@ -150,36 +164,47 @@ def read_patches(
     seed: int = 0,
     device: Any = None,
 ) -> dict[str, Reading]:
-    """One position probe and one pixel probe, tested on several kinds of token.
+    """One position probe, one regression of the coordinates and one of the pixels, tested on several kinds of token.
 
     Args:
-        learn: what both probes learn from, with pixels.
+        learn: what all of them learn from, with pixels.
         tested: kind -> tokens of other images.
-        usual: kind -> training tokens of that kind, which have the commonest position.
+        usual: kind -> training tokens of that kind, from whose positions come the constant answers.
         grid: (rows, columns) of the patches.
-        schedule, seed, device: of the position probe as in `fit_position`; the pixels are a regression in closed form.
+        schedule, seed, device: of the position probe as in `fit_position`; the regressions are in closed form.
 
     Raises ValueError as `fit_position` and `fit_regression`.
     """
     position = fit_position(learn.tokens, learn.positions, grid, schedule=schedule, seed=seed, device=device)
-    pixels = fit_regression(learn.tokens, learn.pixels, mask=learn.positions >= 0, device=device)
+    there = learn.positions >= 0
+    pixels = fit_regression(learn.tokens, learn.pixels, mask=there, device=device)
+    place = fit_regression(learn.tokens, coordinates(learn.positions, grid), mask=there, device=device)
     readings = {}
     for kind, on in tested.items():
-        scores, seen = position(on.tokens), usual[kind].positions
-        commonest = seen[seen >= 0].bincount().argmax()
-        readings[kind] = Reading(
-            _of_image(100 * position_top1(scores, on.positions), on.positions),
-            _of_image(100 * (on.positions == commonest), on.positions),
-            _of_image(position_distance(scores, on.positions, grid), on.positions),
-            _of_image(squared_error(pixels(on.tokens), on.pixels), on.positions),
+        scores, seen = position(on.tokens), usual[kind].positions[usual[kind].positions >= 0]
+        true = coordinates(on.positions, grid)
+        nearest, mean = (
+            x.expand_as(true)
+            for x in (coordinates(torch.tensor(nearest_position(seen, grid)), grid), coordinates(seen, grid).mean(0))
         )
+        of_tokens = (
+            100 * position_top1(scores, on.positions),
+            100 * (on.positions == seen.bincount().argmax()),
+            position_distance(scores, on.positions, grid),
+            squared_error(true, nearest).sqrt(),
+            squared_error(place(on.tokens), true),
+            squared_error(true, mean),
+            squared_error(pixels(on.tokens), on.pixels),
+        )
+        readings[kind] = Reading(*(_of_image(x, on.positions) for x in of_tokens))
     return readings
 
 
-def reading_estimates(readings: Mapping[str, Reading]) -> dict[str, Estimate]:
+def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> dict[str, Estimate]:
     """The means over images of each kind's `Reading`, and gaps between "normal" and "outlier", positive where that tells less.
 
-    Raises KeyError without these two kinds.
+    "r2_KIND" is the share of the variance of the coordinates that their regression explains, below zero where the mean is
+    better; `seed` is that of its interval. Raises KeyError without these two kinds.
     """
     estimates = {}
     for kind, r in readings.items():
@@ -187,6 +212,8 @@ def reading_estimates(readings: Mapping[str, Reading]) -> dict[str, Estimate]:
             f"top1_{kind}": over_images(r.top1, (0, 100)),
             f"skill_{kind}": over_images(r.skill, (-100, 100)),
             f"distance_{kind}": over_images(r.distance),
+            f"distance_skill_{kind}": over_images(r.distance_skill),
+            f"r2_{kind}": bootstrap(torch.stack([r.square, r.variance], dim=1), _explained, seed=seed),
             f"error_{kind}": over_images(r.error),
         }
     normal, outlier = readings["normal"], readings["outlier"]
@@ -194,6 +221,7 @@ def reading_estimates(readings: Mapping[str, Reading]) -> dict[str, Estimate]:
         "top1_gap": over_images(normal.top1 - outlier.top1, (-100, 100)),
         "skill_gap": over_images(normal.skill - outlier.skill, (-200, 200)),
         "distance_gap": over_images(outlier.distance - normal.distance),
+        "distance_skill_gap": over_images(normal.distance_skill - outlier.distance_skill),
     }
 
 
@@ -201,6 +229,11 @@ def error_ratio(readings: Mapping[str, Reading], seed: int = 0) -> Estimate:
     """Pixel error of "outlier" over that of "normal" tokens, paired over images."""
     errors = torch.stack([readings[kind].error for kind in ("outlier", "normal")], dim=1)
     return bootstrap(errors, ratio_of_means, seed=seed)
+
+
+def _explained(rows: np.ndarray) -> float:
+    """One minus the mean of the first column over that of the second."""
+    return 1 - ratio_of_means(rows)
 
 
 def _of_image(x: Tensor, positions: Tensor) -> Float[Tensor, " image"]:

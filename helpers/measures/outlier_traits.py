@@ -9,7 +9,7 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from helpers.measures.norms import outliers
 from helpers.measures.similarity import cosine
-from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means, share, share_at
+from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means
 
 
 def relative_norms(norms: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -102,17 +102,31 @@ def activity_at(
     return {"activation": over_images(one), "elsewhere": over_images(rest), "lead": lead}
 
 
-def counts_at(mask: Bool[Tensor, "image patch"], positions: Sequence[int]) -> dict[str, Estimate]:
-    """How many outliers images have, and where.
+def unit_traits(
+    activation: Float[Tensor, "image patch"],
+    second: Float[Tensor, "image patch"],
+    mask: Bool[Tensor, "image patch"],
+    outlier: Float[Tensor, "image token width"],
+    normal: Float[Tensor, "image token width"],
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """What a neuron does at outliers, and what these hold beside as many other patches.
 
     Args:
-        mask: which patches are outliers.
-        positions: patches where they are expected.
+        activation, second, mask, seed: as in `activity_at`.
+        outlier, normal: tokens of outliers, and of other patches of the same images.
 
     Returns:
-        "count", outliers an image; "images", the share of images with one anywhere; "share", of the outliers at `positions`.
+        "neuron_activation", "neuron_elsewhere", "neuron_lead": of `activity_at`; "channel_share" and "channel_share_normal": of
+        `largest_channel_share`; "cosine_outlier" and "cosine_normal": of `cosine_with_others`.
     """
-    return {"count": over_images(mask.sum(1)), "images": share(mask.any(1)), "share": share_at(mask, positions)}
+    activity = {f"neuron_{name}": x for name, x in activity_at(activation, second, mask, seed).items()}
+    return activity | {
+        "channel_share": largest_channel_share(outlier),
+        "cosine_outlier": cosine_with_others(outlier),
+        "channel_share_normal": largest_channel_share(normal),
+        "cosine_normal": cosine_with_others(normal),
+    }
 
 
 def _mean_where(scores: Tensor, mask: Tensor) -> Float[Tensor, " image"]:

@@ -2,7 +2,7 @@
 
 from jaxtyping import Float
 
-from helpers.measures._arrays import Array
+from helpers.measures._arrays import Array, to_numpy
 from helpers.measures.norms import outliers
 from helpers.measures.stats import Estimate, share
 
@@ -19,3 +19,11 @@ def outlier_images(norms: Float[Array, "image patch"], rule: str = PRESENT) -> E
     Raises ValueError for another rule and for no image.
     """
     return share(outliers(norms, rule).any(1))
+
+
+def outlier_shares(norms: Float[Array, "image patch"], rule: str = PRESENT) -> dict[str, Estimate | float]:
+    """outlier_images, by three medians whatever the rule, and outlier_tokens: the share of patches that are outliers by `rule`.
+
+    Raises what `outlier_images` raises.
+    """
+    return {"outlier_images": outlier_images(norms), "outlier_tokens": float(to_numpy(outliers(norms, rule)).mean())}

@@ -1,6 +1,6 @@
-"""How well least squares reads from a token where its patch stands and which colour it has (SORTS, experiment 4)."""
+"""What least squares reads from a token: where its patch stands, its colour, its pixels (SORTS, experiments 4 and 5)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from helpers.measures.one_token import PatchTokens
 from helpers.measures.probes import fit_regression, squared_error
+from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
 
 
 def coordinates(positions: Int[Tensor, "image token"], grid: tuple[int, int]) -> Float[Tensor, "image token 2"]:
@@ -37,8 +38,68 @@ def regression_errors(
         "position" in squared grid units, of "rgb" in squared units of the pixels, summed over rows and columns, or channels.
     """
     errors = {}
-    for name, target in (("position", lambda x: coordinates(x.positions, grid)), ("rgb", lambda x: mean_colour(x.pixels))):
+    for name, target in _targets(grid).items():
         probe = fit_regression(learn.tokens, target(learn), device=device)
-        found = [squared_error(probe(x.tokens), target(x)).where(x.positions >= 0, torch.nan) for x in tested.values()]
-        errors[name] = torch.stack([x.nanmean(1) for x in found], dim=1)
+        errors[name] = _mean_errors([probe(x.tokens) for x in tested.values()], target, tested)
     return errors
+
+
+def constant_errors(
+    learn: PatchTokens, tested: Mapping[str, PatchTokens], grid: tuple[int, int]
+) -> dict[str, Float[Tensor, "image kind"]]:
+    """The errors of one answer for all tokens, the mean of what is learnt from; all else as in `regression_errors`."""
+    errors = {}
+    for name, target in _targets(grid).items():
+        mean = target(learn).mean((0, 1), dtype=torch.float64)
+        errors[name] = _mean_errors([mean.expand_as(target(x)) for x in tested.values()], target, tested)
+    return errors
+
+
+def unexplained(
+    errors: Float[Tensor, "image 2"], constant: Float[Tensor, "image 2"], seed: int = 0
+) -> tuple[Estimate, Estimate, Estimate]:
+    """The share of the variance that a probe leaves unexplained in tokens of two kinds, and that of the first over the second.
+
+    A mean error over that of a constant answer. The position of tokens far from the middle of the grid has a larger error to
+    begin with, which the ratio of two errors takes for lost information and this does not.
+
+    Args:
+        errors, constant: from `regression_errors` and `constant_errors`; nan without a token.
+        seed: of the bootstrap over images.
+    """
+    rows = torch.stack([errors.double(), constant.double()], dim=1)
+    ratio = bootstrap(rows, lambda x: ratio_of_means(x[..., 0]) / ratio_of_means(x[..., 1]), seed=seed)
+    return *(bootstrap(rows[..., kind], ratio_of_means, seed=seed) for kind in (0, 1)), ratio
+
+
+def pixel_errors(
+    changed: Float[Tensor, "image token width"],
+    plain: Float[Tensor, "image token width"],
+    pixels: Float[Tensor, "image token values"],
+    device: Any = None,
+) -> Float[Tensor, "half 2"]:
+    """What a linear probe misses of the pixels of patches in the tokens of a changed model, and in those of the model as it is.
+
+    It learns from the plain tokens of the first half of the images. The squared errors of the others, summed over the pixels of a
+    patch and averaged over the tokens of an image, are the two columns; `stats.ratio_of_means` compares them.
+
+    Args:
+        device: where to fit.
+    """
+    half = len(pixels) // 2
+    probe = fit_regression(plain[:half], pixels[:half], device=device)
+    errors = [squared_error(probe(x[half:]), pixels[half:]).mean(-1) for x in (changed, plain)]
+    return torch.stack(errors, dim=1)
+
+
+def _targets(grid: tuple[int, int]) -> dict[str, Callable[[PatchTokens], Tensor]]:
+    """What is read from tokens."""
+    return {"position": lambda x: coordinates(x.positions, grid), "rgb": lambda x: mean_colour(x.pixels)}
+
+
+def _mean_errors(
+    answers: Sequence[Tensor], target: Callable[[PatchTokens], Tensor], tested: Mapping[str, PatchTokens]
+) -> Float[Tensor, "image kind"]:
+    pairs = zip(answers, tested.values(), strict=True)
+    errors = [squared_error(answer, target(x)).where(x.positions >= 0, torch.nan).nanmean(1) for answer, x in pairs]
+    return torch.stack(errors, dim=1)

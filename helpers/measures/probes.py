@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.measures._arrays import Array, like, to_numpy
+from helpers.measures._arrays import Array, like, settled, to_numpy
 
 TOLERANCE = 1e-7  # of the gradient's largest entry, in coordinates in which the curvature is about one
 ITERATIONS = 20_000  # far above what any fit has needed (about 2,000)
@@ -212,6 +212,26 @@ def position_distance(
     found, true = to_numpy(scores.argmax(-1)), to_numpy(positions)
     distance = np.hypot(found // columns - true // columns, found % columns - true % columns)
     return like(np.where(true < 0, np.nan, distance).astype(np.float32), scores)
+
+
+def nearest_position(positions: Int[Array, "..."], grid: tuple[int, int]) -> int:
+    """The patch of the grid (rows, columns) with the smallest mean distance to `positions`, those of -1 left out: the best answer
+    for who knows nothing of a token. The first of equal ones in row-major order.
+
+    Raises ValueError where there is no position.
+    """
+    seen = to_numpy(positions)
+    rows, columns = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
+    counts = np.bincount(seen[seen >= 0], minlength=len(rows))
+    if not counts.any():
+        raise ValueError("no position; give at least one that is not -1")
+    distances = np.hypot(rows[:, None] - rows, columns[:, None] - columns) @ counts
+    return int(settled(distances).argmin())
+
+
+def coordinates(positions: Int[Tensor, "..."], grid: tuple[int, int]) -> Float[Tensor, "... 2"]:
+    """Row and column of patches in the grid (rows, columns), in float64."""
+    return torch.stack([positions // grid[1], positions % grid[1]], dim=-1).double()
 
 
 def squared_error(predicted: Float[Array, "*batch output"], targets: Float[Array, "*batch output"]) -> Float[Array, "*batch"]:

@@ -1,5 +1,7 @@
 """What register tokens take over, and what one of them changes."""
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -37,6 +39,20 @@ def steadiness(without: Float[Tensor, " image"], with_one: Float[Tensor, " image
     return (without.abs() - with_one.abs()).round(decimals=decimals)
 
 
+def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
+    """What registers change in each image's answer: "gain_one", one register against none; "gain_more", more of them, in the mean
+    over their numbers, against one, on the images that all of these saw; nan where nobody asked for more than one.
+
+    Args:
+        right: number of registers, 0 and 1 among them -> 100 where the answer is right, else 0, of the same images in the same
+            order; of the first of them alone where a number was tried on fewer.
+    """
+    one, more = right[1], [right[count] for count in right if count > 1]
+    seen = min(map(len, [one, *more]))
+    further = torch.stack([x[:seen] for x in more]).mean(0) - one[:seen] if more else torch.full_like(one, torch.nan)
+    return {"gain_one": one - right[0], "gain_more": further}
+
+
 def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image register"]:
     """The registers in the order of their mean attention, the most attended one first, the first of equal ones."""
     return attention[:, attention.mean(0).argsort(descending=True, stable=True)]
@@ -45,3 +61,18 @@ def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image 
 def register_first(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> Bool[Tensor, " image"]:
     """Whether a register gets more attention than any patch, image by image."""
     return registers.amax(1) > patches.amax(1)
+
+
+def register_use(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> dict[str, Tensor]:
+    """How much attention registers get, image by image.
+
+    Args:
+        registers, patches: shares of one row of attention, such as [CLS]'s.
+
+    Returns:
+        "register_attention": all registers together; "register_first": whether one of them gets more than any patch; and
+        "register_attention I": the one that is the I-th most attended over all images, I from 1.
+    """
+    ranked = by_rank(registers)
+    use = {"register_attention": ranked.sum(1), "register_first": register_first(ranked, patches)}
+    return use | {f"register_attention {i}": x for i, x in enumerate(ranked.unbind(1), start=1)}

@@ -258,8 +258,11 @@ def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image pa
 def matched_auc_over_images(
     scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95
 ) -> Estimate:
-    """`matched_auc` with its interval over images by `jackknife`. Only images with a masked patch that has others to be compared
-    with at its position carry it."""
+    """`matched_auc` with its interval over images by `jackknife`.
+
+    Only images with a masked patch that has others to be compared with at its position carry it, or with one of these others. n
+    counts the rarer of the two: where outliers stand still, few images have a normal patch there, and all rests on these.
+    """
     scores, mask = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
     both = positive.any(axis=0) & negative.any(axis=0)
@@ -270,7 +273,8 @@ def matched_auc_over_images(
         for total, more in zip((wins, pairs), _wins(s[:, None], p[:, None], q[:, None]), strict=True):
             total += more
     none = np.zeros(len(scores))  # an image has one patch at a position, so none to be compared with inside it
-    return _auc_interval(wins, pairs, none, none, _fewer(positive[:, both], negative[:, both]), level)
+    carriers = _fewer(positive[:, both], negative[:, both])
+    return _auc_interval(wins, pairs, none, none, carriers, level)._replace(n=carriers)
 
 
 def position_share(mask: Bool[Array, "image patch"], level: float = 0.95, seed: int = 0) -> Estimate:

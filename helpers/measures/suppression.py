@@ -10,7 +10,7 @@ from torch import Tensor
 from helpers.measures._arrays import Array, to_numpy
 from helpers.measures.attention import mass
 from helpers.measures.blocks import at_peak
-from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
+from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means
 
 
 class Largest(NamedTuple):
@@ -51,6 +51,14 @@ def reductions(after: Largest, before: Largest, decimals: int = 2, seed: int = 0
     return {name: reduction(x, y, decimals, seed) for name, x, y in zip(names, after, before, strict=True)}
 
 
+def peaks(now: Largest, before: Largest) -> dict[str, Estimate]:
+    """max_norm and max_attention: means over images in the blocks where they are largest before."""
+    return {
+        "max_norm": over_images(at_peak(now.norm, before.norm)),
+        "max_attention": over_images(at_peak(now.attention, before.attention), (0, 1), continuous=True),
+    }
+
+
 def attention_on(attention: Float[Tensor, "image head patch"], outlier: Bool[Tensor, "image patch"]) -> Float[Tensor, " image"]:
     """The attention that lands on the outliers of an image, summed, mean over heads; nan for an image without an outlier."""
     return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
@@ -83,3 +91,19 @@ def medians(
         f"register_{name}": bootstrap(register, np.median, seed=seed),
         f"{name}_ratio": bootstrap(both, ratio, resamples, seed=seed),
     }
+
+
+def at_register(
+    norms: Float[Tensor, "image patch"],
+    attention: Float[Tensor, "image head patch"],
+    register_norm: Float[Tensor, " image"],
+    register_attention: Float[Tensor, "image head"],
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """`medians` of norm and of attention after one block, the latter as in the medical paper's Figures 5 and 6.
+
+    That is the largest over heads and, at the patches, over these too. The intervals of the first, for which all patches are
+    sorted, take 200 resamples.
+    """
+    most, on_register = attention.amax((1, 2))[:, None], register_attention.amax(1)
+    return medians("norm", norms, register_norm, 200, seed) | medians("attention", most, on_register, seed=seed)

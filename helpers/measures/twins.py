@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from helpers.measures._arrays import Array
-from helpers.measures.discovery import covered
 from helpers.measures.norms import paired_positions
+from helpers.measures.object_discovery import covered
 from helpers.measures.probes import fit_regression
 from helpers.measures.stats import Estimate, bootstrap, over_images, over_seeds, share
 

@@ -7,17 +7,20 @@ from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGIS
 from helpers.models.hub import ModelUnavailable
 from helpers.models.load import check_name, known, load_backbone, rounding_noise
 from helpers.models.open_clip_family import OpenClipBackbone
-from helpers.models.records import attention_curves, register_count, trained_families, training_curves, training_table
+from helpers.models.paths import portable
+from helpers.models.records import (
+    attention_curves,
+    register_count,
+    trained_alike,
+    trained_families,
+    training_curves,
+    training_table,
+)
 from helpers.models.timm_family import wrap_timm
 from helpers.models.tokens import TokenLayout
 from helpers.models.trained import Recipe
 
 __all__ = [
-    "attention_curves",
-    "register_count",
-    "trained_families",
-    "training_curves",
-    "training_table",
     "Attention",
     "Backbone",
     "CONTROLS",
@@ -35,9 +38,11 @@ __all__ = [
     "known",
     "load_backbone",
     "planted",
+    "portable",
     "register_count",
     "rounding_noise",
     "trained",
+    "trained_alike",
     "trained_families",
     "training_curves",
     "training_table",

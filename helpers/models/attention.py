@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from timm.layers import apply_rot_embed_cat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,18 +13,22 @@ from helpers.models.tokens import TokenLayout
 
 
 class Sublayer(NamedTuple):
-    """The layers around the attention of a block: y = x + scale(projection(attention(norm1(x)))), then the MLP of norm2(y)."""
+    """The layers around the attention of a block: y = x + gamma * projection(attention(norm1(x))), then the MLP of norm2(y).
+
+    gamma: (width,), LayerScale; None where there is none.
+    """
 
     norm1: nn.Module
     projection: nn.Linear
-    scale: nn.Module
+    gamma: Tensor | None
     norm2: nn.Module
 
 
 class Attention:
     """The attention of one block as a forward pass computed it, in float32; nothing is projected twice unless noted.
 
-    q, k, v: (image, head, token, head_dim), after q_norm and k_norm where the model has them. scale: 1/sqrt(head_dim).
+    q, k, v: (image, head, token, head_dim), after q_norm, k_norm and rotation where the model has them; keys and values that
+    several heads share are repeated. scale: 1/sqrt(head_dim).
     value_bias: (head, head_dim), what the bias of the value projection puts into every v; zeros where there is none.
     """
 
@@ -128,6 +133,63 @@ class TorchAttention(Attention):
         return values + weights.sum(dim=-1, keepdim=True) * self.value_bias[:, None]
 
 
+class RotaryAttention(Attention):
+    """From the input of timm's EvaAttention or AttentionRope, and the rotation (sine and cosine) that it gives the patches.
+
+    They add their bias without a call of the layer, or rotate after it, so no hook sees q and k as they meet. This projects
+    again what is asked for: [CLS], which stands in the prefix and is not rotated, costs one query.
+    """
+
+    def __init__(self, attn: nn.Module, x: Tensor, rotation: Tensor | None):
+        self.attn, self.scale, self.x, self.rotation, self.fixed = attn, attn.scale, x.float(), rotation, attn.num_prefix_tokens
+
+    def _layer(self, part: int) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias that make queries, keys or values."""
+        if self.attn.qkv is None:
+            layer = (self.attn.q_proj, self.attn.k_proj, self.attn.v_proj)[part]
+            return layer.weight, layer.bias
+        biases = [getattr(self.attn, name, None) for name in ("q_bias", "k_bias", "v_bias")]
+        if self.attn.qkv.bias is not None:
+            biases = self.attn.qkv.bias.chunk(3)
+        return self.attn.qkv.weight.chunk(3)[part], biases[part]
+
+    def _project(self, x: Tensor, part: int) -> Float[Tensor, "image head token dim"]:
+        weight, bias = self._layer(part)
+        heads = F.linear(x, weight.float(), None if bias is None else bias.float()).unflatten(-1, (-1, self.attn.head_dim))
+        return (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[part](heads.transpose(1, 2))
+
+    def _rotated(self, x: Float[Tensor, "image head token dim"]) -> Float[Tensor, "image head token dim"]:
+        if self.rotation is None:
+            return x
+        prefix, patches = x.split([self.fixed, x.shape[2] - self.fixed], dim=2)
+        return torch.cat([prefix, apply_rot_embed_cat(patches, self.rotation, half=self.attn.rotate_half)], dim=2)
+
+    def _shared(self, x: Float[Tensor, "image group token dim"]) -> Float[Tensor, "image head token dim"]:
+        return x.repeat_interleave(self.attn.num_heads // x.shape[1], dim=1)
+
+    @cached_property
+    def q(self) -> Tensor:
+        return self._rotated(self._project(self.x, 0))
+
+    @cached_property
+    def k(self) -> Tensor:
+        return self._shared(self._rotated(self._project(self.x, 1)))
+
+    @cached_property
+    def v(self) -> Tensor:
+        return self._shared(self._project(self.x, 2))
+
+    def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
+        query = self._project(layout.cls_token(self.x)[:, None], 0) * self.scale
+        return (query @ self.k.mT).squeeze(2)
+
+    @property
+    def value_bias(self) -> Tensor:
+        weight, bias = self._layer(2)
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        return self._shared(bias.float().view(1, -1, 1, self.attn.head_dim)).view(self.attn.num_heads, -1)
+
+
 class Update:
     """What the attention of one block adds to the residual stream: after = before + bias + contribution of the values.
 
@@ -138,7 +200,7 @@ class Update:
     def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
         self.before, self.attention, self.after = before.float(), attention, after.float()
         self.weight, bias = layers.projection.weight.float(), layers.projection.bias
-        self.gamma = getattr(layers.scale, "gamma", self.weight.new_ones(len(self.weight))).float()
+        self.gamma = self.weight.new_ones(len(self.weight)) if layers.gamma is None else layers.gamma.float()
         self.bias = torch.zeros_like(self.gamma) if bias is None else self.gamma * bias.float()
 
     def contribution(self, values: Float[Tensor, "image head row dim"]) -> Float[Tensor, "image row width"]:

@@ -18,12 +18,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from helpers.models.attention import Attention, Sublayer, Update
+from helpers.models.paths import nameless
 from helpers.models.tokens import TokenLayout
+
+POINTS = ("pixels", "embedding", "residual", "final", "normed", "neurons", "attention", "update", "feature", "output")
 
 
 @dataclass(eq=False)
 class Backbone(ABC):
-    """A Vision Transformer in eval mode without gradients, and where to look inside it.
+    """A Vision Transformer in eval mode without gradients, which it is put into, and where to look inside it.
 
     Attributes:
         layout: where its tokens stand; an intervention that appends tokens replaces it for as long as it lasts.
@@ -46,6 +49,10 @@ class Backbone(ABC):
     interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
 
     family: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Dropout and drop path off: in training mode two passes over one image differ."""
+        self.model.eval().requires_grad_(False)
 
     # ---- What a family supplies ---------------------------------------------------------------------------------------
 
@@ -84,12 +91,20 @@ class Backbone(ABC):
         """The output of `embed` as a grid of patches."""
 
     @abstractmethod
-    def neurons(self, block: int) -> nn.Linear:
+    def neurons(self, block: int) -> nn.Module:
         """The second MLP layer of `block`, whose input are its neurons. Raises ValueError where the block has no such layer."""
 
     @abstractmethod
     def sublayer(self, block: int) -> Sublayer:
         """The layers around the attention of `block`. Raises ValueError where these make no sum over the tokens."""
+
+    @abstractmethod
+    def require_attention(self, block: int) -> None:
+        """Raise ValueError where the rows of attention in `block` are not the softmax of one product of queries and keys."""
+
+    @abstractmethod
+    def require_order(self, block: int) -> None:
+        """Raise ValueError where `block` does not begin with a LayerNorm of the residual stream."""
 
     @abstractmethod
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
@@ -106,6 +121,15 @@ class Backbone(ABC):
     @abstractmethod
     def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
         """Replace the tokens (image, token, width) that leave the last block, before final norm and pooling."""
+
+    def lengthen_prefix(self, count: int) -> None:
+        """From now on `count` tokens more stand before the patches, in a model that rotates all tokens behind its prefix."""
+        return
+
+    def change_rotation(self, change: Callable[[Tensor], Tensor]) -> "RemovableHandle | Handles":
+        """Replace sine and cosine ([image, head,] patch, dim) by which the queries and keys of the patches are rotated; in a
+        model without rotary position nothing is."""
+        return Handles()
 
     # ---- What follows from it -----------------------------------------------------------------------------------------
 
@@ -144,9 +168,9 @@ class Backbone(ABC):
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, Any]:
-        """What a result's provenance says about the model."""
-        keys = ("name", "family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
-        return {key: getattr(self, key) for key in keys}
+        """What a result's provenance says about the model: its weights by their digest, and not where they lie."""
+        keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
+        return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
 
     def watch(self, point: str, block: int, see: Callable[[Any], object]) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`; nothing is changed.
@@ -157,8 +181,9 @@ class Backbone(ABC):
         block's attention, or the final one) makes of it. Points of the model, whatever the block: 'pixels' (image, 3, height,
         width), normalised; 'embedding' (image, row, column, width), patches before the position embedding; 'feature' (image,
         width), pooled, before the classification head; 'output', what the model returns.
-        Remove the handle afterwards. Raises ValueError for another point, and for 'update' and 'normed' of unusual blocks.
+        Remove the handle afterwards. Raises ValueError for another point, and where an unusual block has none.
         """
+        self.require(point, block)
         if point == "pixels":
             return self.embed.register_forward_pre_hook(lambda _, inputs: only(see(inputs[0])))
         if point == "embedding":
@@ -178,16 +203,32 @@ class Backbone(ABC):
             return self.watch_update(block, see)
         if point == "normed":
             last = block % self.depth == self.depth - 1
-            norm = self.final_norm if last else self.sublayer(block % self.depth + 1).norm1
+            norm = self.final_norm if last else self.norm_before(block % self.depth + 1)
             return self.blocks[block].register_forward_hook(
                 lambda _, __, output: only(see((output.float(), norm.forward(output.float()))))
             )
         if point == "feature":
             return self.watch_feature(see)
-        if point == "output":
-            return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
-        points = "pixels, embedding, residual, final, normed, neurons, attention, update, feature or output"
-        raise ValueError(f"unknown point '{point}'; choose {points}")
+        return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
+
+    def require(self, point: str, block: int) -> None:
+        """Raise ValueError for a point that `watch` does not know, or that `block` does not have."""
+        if point not in POINTS:
+            raise ValueError(f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}")
+        if point == "neurons":
+            self.neurons(block)
+        elif point == "attention":
+            self.require_attention(block)
+        elif point == "update":
+            self.sublayer(block)
+        elif point == "normed" and (following := block % self.depth + 1) < self.depth:
+            self.require_order(following)
+
+    def norm_before(self, block: int) -> nn.Module:
+        """The LayerNorm with which `block` begins. Raises ValueError where it begins with none."""
+        self.require_order(block)
+        layers = self.blocks[block]
+        return layers.norm1 if hasattr(layers, "norm1") else layers.ln_1
 
     def watch_update(self, block: int, see: Callable[[Update], object]) -> "Handles":
         """The 'update' of `watch`."""
@@ -205,6 +246,11 @@ class Backbone(ABC):
         """Replace the tokens (image, token, width) that enter the first block, after position embedding and CLIP's ln_pre."""
         return self.blocks[0].register_forward_pre_hook(lambda _, inputs: (change(inputs[0]), *inputs[1:]))
 
+    def hidden(self, block: int) -> int:
+        """Number of MLP neurons of `block`. Raises ValueError where it has none."""
+        layer = self.neurons(block)
+        return next(part.in_features for part in layer.modules() if hasattr(part, "in_features"))
+
     @property
     def patch_positions(self) -> Float[Tensor, "patch width"]:
         """The position embedding of the patches, row-major. Raises ValueError for a model without one."""
@@ -220,15 +266,17 @@ class Backbone(ABC):
         """
         return self.neurons(block).register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
 
-    def mlp_layer(self, block: int, name: str) -> nn.Linear:
-        """The second MLP layer of `block`, which its library calls `name`. Raises ValueError where there is none."""
+    def mlp_layer(self, block: int, name: str) -> nn.Module:
+        """The second MLP layer of `block`, which its library calls `name`; it may stand inside an adapter. Raises ValueError
+        where there is none."""
         if not -self.depth <= block < self.depth:
             raise ValueError(f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}")
         mlp = getattr(self.blocks[block], "mlp", None)
         layer = getattr(mlp, name, None)
-        if not isinstance(layer, nn.Linear):
+        if layer is None or not any(isinstance(part, nn.Linear) for part in layer.modules()):
+            where = "it has no MLP" if mlp is None else f"the second layer '{name}' is missing in {type(mlp).__name__}"
             raise ValueError(
-                f"block {block} of '{self.name}' has no MLP neurons: the second layer '{name}' is missing in {type(mlp).__name__}"
+                f"block {block} of '{self.name}' has no MLP neurons ({where}); choose another model, or what needs no neurons"
             )
         return layer
 
@@ -240,6 +288,12 @@ class Handles(tuple):
         """Remove them all."""
         for handle in self:
             handle.remove()
+
+    def __enter__(self) -> "Handles":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 def only(_: object) -> None:

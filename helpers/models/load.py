@@ -1,8 +1,8 @@
-"""name -> Backbone: the Vision Transformers of timm and open_clip, and the constructed and the trained models of this project.
+"""name or module -> Backbone: the Vision Transformers of timm, open_clip, torchvision and transformers, anyone's own weights, and
+the constructed and the trained models of this project.
 
-Weights come through timm and open_clip, which read safetensors, or older files with `torch.load(weights_only=True)`: a file
-that needs a pickle is refused. What a plain hook would get wrong without a sign (rotary, gated or differential attention,
-parallel blocks) is refused too.
+Weights are safetensors, or older files read with `torch.load(weights_only=True)`: a file that needs a pickle is refused. What of
+a model cannot be measured (rows of differential attention, what gated attention adds) is refused by the reducer that needs it.
 """
 
 import difflib
@@ -13,51 +13,87 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import nn
 
-from helpers.models import controls, open_clip_family, timm_family, trained
+from helpers.models import (
+    checkpoints,
+    controls,
+    modules,
+    open_clip_family,
+    timm_family,
+    torchvision_family,
+    trained,
+    transformers_family,
+)
 from helpers.models.backbone import Backbone
 from helpers.models.family import Family
+from helpers.models.paths import located
 
 # All there are; names that begin with no prefix are of the first.
-FAMILIES = (timm_family.FAMILY, open_clip_family.FAMILY, controls.FAMILY, trained.FAMILY)
+FAMILIES = (
+    timm_family.FAMILY,
+    open_clip_family.FAMILY,
+    torchvision_family.FAMILY,
+    transformers_family.FAMILY,
+    checkpoints.SAVED,
+    checkpoints.FROM_FILE,
+    controls.FAMILY,
+    trained.FAMILY,
+)
 
 _noise: int | None = None  # the seed of `rounding_noise`, inside it
 
 
 def load_backbone(
-    name: str,
+    model: str | nn.Module,
     *,
     image_size: int | tuple[int, int] | None = None,
     pretrained: bool = True,
     device: Any = None,
     whole: bool = False,
     fit: bool = False,
+    name: str | None = None,
+    data: dict[str, Any] | None = None,
 ) -> Backbone:
-    """The model called `name`, at its own image size or at `image_size` (position embedding resampled by its library).
+    """The model called or given as `model`, at its own image size or at `image_size` (position embedding resampled), in eval
+    mode and without gradients.
 
     Args:
-        name: a timm name, 'open_clip:ARCH/TAG' (vision tower only), 'control-...', 'scratch-...' (trained and shipped by this
-            project) or 'scratch:PATH' (trained with `python -m helpers train`).
+        model: a timm name, 'open_clip:ARCH/TAG' (vision tower only), 'torchvision:ARCH[/WEIGHTS]', 'transformers:OWNER/NAME' or
+            its folder, 'hf-hub:OWNER/NAME' and 'local-dir:PATH' (saved by timm), 'file:PATH@ARCH' (weights for an architecture of
+            timm, prefixes and number of classes found out), 'control-...', 'scratch-...' (trained and shipped by this project) or
+            'scratch:PATH' (trained with `python -m helpers train`). Or a module of one of these libraries, also inside
+            torch.compile, DataParallel, PEFT or a model around it: it shares its weights and stays as it is.
         image_size: side, or (height, width), in pixels.
         pretrained: False gives random weights (then TAG is not used); no effect on controls and models trained here.
         device: where to put it; the CPU unless given.
         whole: preprocessing squashes the whole image to the model's size and crops nothing away, so that boxes in relative
             coordinates [0, 1] carry over; the model's own recipe unless given.
         fit: `image_size` is rounded down to a multiple of the model's patch, at least one, where it else must be one.
+        name: what a module is called in results; its architecture unless given.
+        data: for a module, what it expects of an image, as in timm.data.create_transform: mean, std, interpolation, crop_pct;
+            that of its pretrained_cfg, or ImageNet's, unless given.
 
     Raises:
         ModelUnavailable: the weights cannot be had here.
         ValueError: unknown or unsupported model, image size that the patches do not divide, no such device, weights with NaN or
             infinity.
     """
-    check_name(name, pretrained)
-    _check_device(device)
     size = None if image_size is None else (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    backbone = family_of(name).load(name, size, pretrained, whole, fit)
-    backbone.model.eval().requires_grad_(False).to(device)
+    _check_device(device)
+    if isinstance(model, nn.Module):
+        backbone = modules.wrap(model, name, data, size, whole, fit)
+    elif isinstance(model, str):
+        if name is not None or data is not None:
+            raise ValueError(f"{model!r} has a name and a recipe of its own; give name and data for a module only")
+        check_name(model, pretrained)
+        backbone = family_of(model).load(model, size, pretrained, whole, fit)
+    else:
+        raise ValueError(f"{type(model).__name__} is no model; give a name or a torch.nn.Module")
+    backbone.model.to(device)
     for key, value in backbone.model.state_dict().items():
         if not value.isfinite().all():
-            raise ValueError(f"the weights of '{name}' hold NaN or infinity in '{key}'; fetch or train them again")
+            raise ValueError(f"the weights of '{backbone.name}' hold NaN or infinity in '{key}'; fetch or train them again")
     if _noise is not None:
         _add_noise(backbone, _noise)
     return backbone
@@ -109,7 +145,7 @@ def check_name(name: str, pretrained: bool = True) -> None:
     """Raise ValueError with the nearest name where `name` is not known."""
     if known(name, pretrained):
         return
-    if reason := family_of(name).absent(name):
+    if reason := family_of(name).absent(name) or _other_form(name):
         raise ValueError(reason)
     names = [other for family in FAMILIES for other in family.names()]
     begin = sorted((other for other in names if name and other.startswith(name)), key=len)
@@ -117,6 +153,20 @@ def check_name(name: str, pretrained: bool = True) -> None:
     *forms, last = (form for family in FAMILIES for form in family.forms)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {', '.join(forms)} or {last}"
     raise ValueError(f"unknown model '{name}'; {hint}")
+
+
+def _other_form(name: str) -> str:
+    """The form in which a path or a repository is named, where `name` is one without it; '' where it is not."""
+    if not name or name.startswith(tuple(prefix for family in FAMILIES for prefix in family.prefixes)):
+        return ""
+    path = located(name)
+    if path.is_file():
+        return f"unknown model '{name}'; give 'file:{name}@ARCH', with the timm architecture that its weights are for"
+    if (path / "config.json").is_file():
+        return f"unknown model '{name}'; give 'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
+    if transformers_family.REPOSITORY.fullmatch(name):
+        return f"unknown model '{name}'; give 'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
+    return ""
 
 
 def _check_device(device: Any) -> None:

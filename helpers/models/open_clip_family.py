@@ -33,12 +33,24 @@ class OpenClipBackbone(Backbone):
     def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
         return self.embed.register_forward_hook(lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2))
 
-    def neurons(self, block: int) -> nn.Linear:
+    def neurons(self, block: int) -> nn.Module:
         return self.mlp_layer(block, "c_proj")
 
     def sublayer(self, block: int) -> Sublayer:
+        self.require_attention(block)
         layers = self.blocks[block]
-        return Sublayer(layers.ln_1, layers.attn.out_proj, layers.ls_1, layers.ln_2)
+        return Sublayer(layers.ln_1, layers.attn.out_proj, getattr(layers.ls_1, "gamma", None), layers.ln_2)
+
+    def require_attention(self, block: int) -> None:
+        kind = type(self.blocks[block].attn)
+        if kind is not nn.MultiheadAttention:
+            raise ValueError(
+                f"the attention of block {block} of '{self.name}' is {kind.__name__}, not nn.MultiheadAttention, so its rows "
+                "cannot be rebuilt; choose another model, or what needs no attention"
+            )
+
+    def require_order(self, block: int) -> None:
+        pass  # all its blocks begin with ln_1
 
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
         return self.blocks[block].attn.register_forward_pre_hook(lambda attn, x: only(see(TorchAttention(attn, x[0]))))
@@ -93,14 +105,17 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
             force_quick_gelu=tag_config.get("quick_gelu", False),
         )
     visual = clip.visual
-    if not all(isinstance(block.attn, nn.MultiheadAttention) for block in visual.transformer.resblocks):
-        raise ValueError(f"the attention of '{name}' is not nn.MultiheadAttention, so its rows cannot be rebuilt; choose another")
+    return wrap_open_clip(name, visual, visual.preprocess_cfg, pretrained, whole)
+
+
+def wrap_open_clip(name: str, visual: nn.Module, recipe: dict[str, Any], pretrained: bool, whole: bool = False) -> Backbone:
+    """A Backbone around the vision tower of open_clip; `recipe` is its preprocess_cfg."""
+    transform = _open_clip().transform
     visual.output_tokens = False
-    resize = {"resize_mode": "squash"} if whole else {}
-    recipe = open_clip.transform.PreprocessCfg(**visual.preprocess_cfg | resize)
-    transform = open_clip.transform.image_transform_v2(recipe, is_train=False)
+    recipe = transform.PreprocessCfg(**recipe | ({"resize_mode": "squash"} if whole else {}))
     layout = TokenLayout(visual.grid_size)
-    return OpenClipBackbone(name, visual, layout, visual.image_size, visual.patch_size, transform, pretrained)
+    images = transform.image_transform_v2(recipe, is_train=False)
+    return OpenClipBackbone(name, visual, layout, visual.image_size, visual.patch_size, images, pretrained)
 
 
 def _open_clip() -> Any:

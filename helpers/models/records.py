@@ -1,7 +1,8 @@
 """The records of trainings, as figures and tables show them. Records are those of `helpers.models.trained.records`: (registers,
 seed) -> what one training of a preset wrote down."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,8 @@ from helpers.models import trained
 Records = Mapping[tuple[int, int], Mapping[str, Any]]
 Curves = list[tuple[list[int], list[float]]]  # steps and values, one pair a training
 
+# Of a name: the seed at its end, before what a file adds.
+_SEED = re.compile(r"-seed\d+(?=$|\.safetensors$)")
 _COLUMNS = {
     "trainings": "trainings",
     "outlier_images": "images with an outlier, at most (%)",
@@ -38,6 +41,19 @@ def trained_families(
         model: {(0, seeds[0]): model, (max(counts), seeds[0]): twin} if twin else trained.family(model, counts, seeds)
         for model, twin in zip(models, twins, strict=True)
     }
+
+
+def trained_alike(models: Iterable[str]) -> dict[str, list[str]]:
+    """The models among these that this project trained in one way with several seeds, under the name of the first of each.
+
+    A seed stands at the end of a name (`helpers.models.trained.name_of`): 'scratch-reg4' and 'scratch-reg4-seed1' differ in
+    nothing else. A model whose twins of other seeds are not among these is left out.
+    """
+    alike: dict[str, list[str]] = {}
+    for model in dict.fromkeys(models):
+        if model.startswith(trained.PREFIXES):
+            alike.setdefault(_SEED.sub("", model), []).append(model)
+    return {own[0]: own for own in alike.values() if len(own) > 1}
 
 
 def register_count(count: int) -> str:

@@ -1,7 +1,8 @@
 """TokenLayout: the one place that knows where [CLS], registers and patches stand in a token sequence.
 
 timm and DINOv2 order their tokens [CLS][distillation][registers][patches]; registers that are added at test time are
-appended after the patches. Every other module asks the layout and slices nothing by itself.
+appended after the patches, or, where position is a rotation that counts the tokens from the first patch on, stand before
+them. Every other module asks the layout and slices nothing by itself.
 """
 
 from dataclasses import dataclass, replace
@@ -18,8 +19,10 @@ class TokenLayout:
         cls: whether a [CLS] token leads the sequence.
         registers: trained registers between [CLS] and the patches.
         distillation: distillation tokens between [CLS] and the registers (DeiT's distilled models have one).
-        appended: test-time registers after the patches.
+        appended: test-time registers, after the patches or, with `rotary`, right before them.
         kept: patches left in the sequence where others were removed; None where all are there.
+        rotary: whether the blocks rotate queries and keys of all tokens behind the prefix, so that whatever is no patch must
+            stand in the prefix.
     """
 
     grid: tuple[int, int]
@@ -28,6 +31,7 @@ class TokenLayout:
     distillation: int = 0
     appended: int = 0
     kept: int | None = None
+    rotary: bool = False
 
     @property
     def patches(self) -> int:
@@ -37,6 +41,11 @@ class TokenLayout:
     @property
     def prefix(self) -> int:
         """Number of tokens before the first patch."""
+        return self.own_prefix + (self.appended if self.rotary else 0)
+
+    @property
+    def own_prefix(self) -> int:
+        """Number of tokens before the first patch that are the model's own."""
         return int(self.cls) + self.distillation + self.registers
 
     @property
@@ -57,7 +66,7 @@ class TokenLayout:
     @property
     def tokens(self) -> int:
         """Length of the whole sequence."""
-        return self.prefix + self.patches + self.appended
+        return self.own_prefix + self.patches + self.appended
 
     def patch_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
         """The patches of `x` (..., tokens, ...) along `dim`, in row-major order."""
@@ -70,11 +79,12 @@ class TokenLayout:
 
     def register_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
         """The trained registers of `x` along `dim`; length 0 where the model has none."""
-        return self._checked(x, dim).narrow(dim, self.prefix - self.registers, self.registers)
+        return self._checked(x, dim).narrow(dim, self.own_prefix - self.registers, self.registers)
 
     def appended_tokens(self, x: Tensor, dim: int = -2) -> Tensor:
         """The test-time registers of `x` along `dim`; length 0 where none was appended."""
-        return self._checked(x, dim).narrow(dim, self.prefix + self.patches, self.appended)
+        start = self.own_prefix if self.rotary else self.own_prefix + self.patches
+        return self._checked(x, dim).narrow(dim, start, self.appended)
 
     def to_grid(self, x: Tensor, dim: int = -1) -> Tensor:
         """`x` with its patch dimension (of length `patches`) unfolded to (rows, columns).
@@ -86,6 +96,16 @@ class TokenLayout:
                 f"{self.kept} of {self.grid[0]} x {self.grid[1]} patches are left, which is no grid; drop no patch here"
             )
         return x.unflatten(dim, self.grid)
+
+    def rolled(self, x: Tensor, dim: int = -1) -> Tensor:
+        """`x` with its patches (of dimension `dim`, row-major) moved by half of the grid's rows and of its columns, rounded down,
+        and around its edges: the four corners meet in the centre.
+
+        Raises ValueError where patches were removed.
+        """
+        dim %= x.ndim
+        rows, columns = self.grid
+        return self.to_grid(x, dim).roll((rows // 2, columns // 2), (dim, dim + 1)).flatten(dim, dim + 1)
 
     def with_appended(self, count: int) -> "TokenLayout":
         """The layout after `count` test-time registers were appended."""

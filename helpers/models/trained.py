@@ -4,7 +4,6 @@ A model is two files: `NAME.safetensors`, whose metadata hold the recipe, and `N
 training, device, time, energy). Both lie in `helpers/weights` for the models that are shipped; 'scratch:PATH' reads any other.
 """
 
-import hashlib
 import itertools
 import json
 import math
@@ -20,9 +19,10 @@ from safetensors.torch import save as to_bytes
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from helpers.files import written_whole
+from helpers.files import digest_of, written_whole
 from helpers.models.backbone import Backbone
 from helpers.models.family import Family, Size
+from helpers.models.paths import located
 from helpers.models.timm_family import wrap_own
 
 SHIPPED, FILE = "scratch-", "scratch:"
@@ -164,7 +164,7 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tu
 
 def path_of(name: str) -> Path:
     """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if they are there."""
-    return Path(name.removeprefix(FILE)) if name.startswith(FILE) else WEIGHTS / f"{name}.safetensors"
+    return located(name.removeprefix(FILE)) if name.startswith(FILE) else WEIGHTS / f"{name}.safetensors"
 
 
 def save(path: Path, model: nn.Module, recipe: Recipe) -> None:
@@ -205,9 +205,9 @@ def load(name: str) -> tuple[VisionTransformer, Recipe]:
         with safe_open(path, "pt") as file:
             text = (file.metadata() or {}).get("recipe", "null")
             weights = {key: file.get_tensor(key).float() for key in file.keys()}
-        if not isinstance(told := json.loads(text), dict):
+        if not isinstance(entries := json.loads(text), dict):
             raise ValueError("it has no recipe")
-        recipe = Recipe(**told)
+        recipe = Recipe(**entries)
     except (SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is not a checkpoint of this project ({error}); train it again") from None
     model = build(recipe, classes=len(weights.get("head.bias", ())))
@@ -240,37 +240,37 @@ def record(name: str) -> dict[str, Any]:
     path = path_of(name).with_suffix(".json")
     data = _read(path)
     weights = path.with_suffix(".safetensors")
-    if weights.is_file() and digest(weights) != data["provenance"]["weights"]:
+    if weights.is_file() and digest_of(weights.read_bytes()) != data["provenance"]["weights"]:
         raise ValueError(f"{path.name} does not tell of the weights beside it (another sha256); delete both and train again")
     return data
 
 
 def records(label: str) -> dict[tuple[int, int], dict[str, Any]]:
-    """(registers, seed) -> record of each training of the preset `label` that is told of here, whether its weights are or not.
+    """(registers, seed) -> record of each recorded training of the preset `label`, whether its weights are here or not.
 
     Raises ValueError where there is none.
     """
-    found = {}
+    recorded = {}
     for path in WEIGHTS.glob(f"{name_of(label, 0).removesuffix('0')}*.json"):
         recipe = (data := record(path.stem))["recipe"]
         if path.stem == name_of(label, recipe["registers"], recipe["seed"]):
-            found[recipe["registers"], recipe["seed"]] = data
-    if not found:
+            recorded[recipe["registers"], recipe["seed"]] = data
+    if not recorded:
         raise ValueError(
             f"no training of the preset {label!r} is recorded; run `python -m helpers train {label}`, or leave it out"
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(recorded.items()))
 
 
-def summary(told: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summary(records: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the `records` of one preset came to, one row for each number of registers.
 
     'registers'; 'trainings', their number; over all their checkpoints but the untrained start, the largest 'outlier_images',
     'norm_ratio' (last block) and 'norm_ratio_anywhere' (any block); 'accuracy', the mean at their ends.
     """
     rows = []
-    for registers in dict.fromkeys(count for count, _ in told):
-        histories = [record["history"] for (count, _), record in told.items() if count == registers]
+    for registers in dict.fromkeys(count for count, _ in records):
+        histories = [record["history"] for (count, _), record in records.items() if count == registers]
         entries = [entry for history in histories for entry in history[1:]]
         rows.append({
             "registers": registers,
@@ -301,24 +301,19 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def card(folder: Path) -> str:
     """The model card, as Markdown, of all models trained into `folder`, from their records; '' where there is none."""
-    told = {path.stem: _read(path) for path in sorted(folder.glob(f"{SHIPPED}*.json"), key=lambda p: p.stem)}
-    if not told:
+    records = {path.stem: _read(path) for path in sorted(folder.glob(f"{SHIPPED}*.json"), key=lambda p: p.stem)}
+    if not records:
         return ""
     rows, commands = [], {}
-    for name, record in told.items():
-        recipe, last, made = record["recipe"], record["history"][-1], record["provenance"]
+    for name, record in records.items():
+        recipe, last, origin = record["recipe"], record["history"][-1], record["provenance"]
         shipped = "yes" if (folder / f"{name}.safetensors").is_file() else "no"
-        numbers = (f"{last['accuracy']:.1f}", f"{100 * last['outlier_images']:.1f}", f"{made['wall_s'] / 60:.1f}")
-        about = (recipe["registers"], recipe["seed"], *numbers, f"{made['energy_wh']:.1f}", made["device"], shipped)
+        numbers = (f"{last['accuracy']:.1f}", f"{100 * last['outlier_images']:.1f}", f"{origin['wall_s'] / 60:.1f}")
+        about = (recipe["registers"], recipe["seed"], *numbers, f"{origin['energy_wh']:.1f}", origin["device"], shipped)
         rows.append("| " + " | ".join(map(str, (f"`{name}`", *about))) + " |")
-        commands[made["command"]] = changes(recipe)
+        commands[origin["command"]] = changes(recipe)
     return _CARD.format(
         recipe=", ".join(f"{key} {value}" for key, value in asdict(Recipe()).items() if key not in ("registers", "seed")),
         commands="\n".join(f"- `{command}`: {differs or 'the recipe above'}" for command, differs in commands.items()),

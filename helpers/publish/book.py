@@ -22,7 +22,7 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nbformat import NotebookNode
 
-from helpers.publish import house, pages
+from helpers.publish import appendix, house, pages, trail
 from helpers.publish.claims import Claim
 from helpers.publish.criteria import Value
 from helpers.publish.digests import HELPERS
@@ -69,6 +69,8 @@ def assemble(root: Path) -> Path:
     claims = [claim for claim in registry.claims.values() if claim.notebook]
     executed = {claim.id: _executed(project, claim) for claim in claims}
     calibration = {id: result for id, (result, _) in executed.items()}
+    logged = trail.load(root)
+    log = {id: logged[id] for id in registry.claims if id in logged}
 
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
@@ -85,7 +87,7 @@ def assemble(root: Path) -> Path:
             _write_notebook(_folded(notebook), folder / path.name, *texts)
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
-        _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs))
+        _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
 
     rows = list(pages.rows(registry, runs, calibration))
     fragments = {
@@ -99,6 +101,10 @@ def assemble(root: Path) -> Path:
         **_benchmarks(root, source),
         **_portability(root),
         "coverage": _coverage(root, source),
+        "criteria-summary": appendix.criteria_summary(log),
+        "criteria-log": appendix.criteria_log(registry, log),
+        **appendix.tests(registry, runs),
+        **appendix.sharing(runs),
         **_architecture(source),
     }
     for name, text in fragments.items():

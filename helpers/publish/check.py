@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from helpers.files import locked
-from helpers.publish import numbers
+from helpers.publish import numbers, trail
 from helpers.publish.claims import MIME, Claim, Result
 from helpers.publish.parameters import checked, read_notebook
 from helpers.publish.project import CONTROLS, Project
@@ -49,6 +49,7 @@ def problems(project: Project) -> Iterator[str]:
                 yield f"{name}: contains an absolute path of the machine it ran on"
         except ValueError as error:
             yield f"{name}: {error}"
+    yield from trail.problems(project)
 
 
 def published(project: Project) -> list[Path]:

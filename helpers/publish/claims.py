@@ -97,6 +97,19 @@ class Claim:
         """An empty collection for what is measured of this claim on `dataset`."""
         return Values(self, dataset)
 
+    def verdict_on(self, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
+        """The verdict on `model` alone.
+
+        Args:
+            estimates: name -> estimate or plain number; of those that also come with `end` behind their name, that one is taken.
+
+        Raises KeyError for a value that a test on this model names and `estimates` has not.
+        """
+        tests = (*self.criterion.applies, *self.criterion.tests)
+        names = dict.fromkeys(test.value for test in tests if test.concerns(model))
+        own = {name: estimates[name + end if name + end in estimates else name] for name in names}
+        return self.judge(Value.of(name, estimate, model=model) for name, estimate in own.items()).verdict
+
     def judge(
         self,
         values: Iterable[Value],

@@ -5,7 +5,7 @@ controls; `calibration` is claim -> result on the controls. Links lead from the 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -143,8 +143,9 @@ def claims_index(registry: Registry, runs: Runs) -> str:
     return table_of(lines, str)
 
 
-def paper_page(paper: Paper, registry: Registry, runs: Runs) -> str:
-    """Every claim of one paper, whether it has a notebook or not. Lies in `book/claims/`."""
+def paper_page(paper: Paper, registry: Registry, runs: Runs, logged: Collection[str] = ()) -> str:
+    """Every claim of one paper, whether it has a notebook or not; those `logged` have a place in the log of criteria. Lies in
+    `book/claims/`."""
     source = f"{paper.authors} {{cite}}`{paper.bib}`." if paper.bib else "Questions that none of the papers asks."
     parts = [f"# {paper.title}", source]
     if paper.errors:
@@ -159,6 +160,7 @@ def paper_page(paper: Paper, registry: Registry, runs: Runs) -> str:
             claim._repr_markdown_(),
             f":::{{dropdown}} Expected verdict on each control\n{expected}\n:::",
         ]
+        parts += [f"[Log of this criterion](#criterion-{claim.id})"] if claim.id in logged else []
     return "\n\n".join(parts)
 
 

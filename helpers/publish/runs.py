@@ -25,6 +25,8 @@ from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import hardware, inputs_digest, provenance
 from helpers.publish.results import bundle, check_run, publish, read_result
 
+LOCAL = ("local-dir:", "file:", "scratch:", "transformers:")  # names of models that may be paths
+
 
 class Outcome(NamedTuple):
     """What became of one notebook: a verdict, 'stored', 'kept' (nothing to do) or 'failed' with the reason."""
@@ -62,6 +64,7 @@ def resolve(
         overrides = {name: parse(name, text, defaults.get(name, "")) for name, text in (overrides or {}).items()}
         parameters = checked(parameters, overrides)
         check_values(parameters, defaults)
+        parameters = _without_folders(parameters)
         sets = data_sets(parameters)
         if unknown := set(claim.labels) - defaults.keys():
             raise ValueError(f"its labels name the unknown parameter {min(unknown)!r}; correct them in the registry")
@@ -75,6 +78,25 @@ def resolve(
     for data in sets:
         images.check_name(data)
     return parameters
+
+
+def _without_folders(parameters: Mapping) -> dict:
+    """The parameters with models of this machine by the last part of their path; kernels find them by REGISTERS_MODELS."""
+    names = [name for value in parameters.values() for name in (value if isinstance(value, list) else [value])]
+    texts = [name for name in names if isinstance(name, str) and name.startswith(LOCAL)]
+    if not texts:
+        return dict(parameters)
+    from helpers import models  # here, since it takes seconds to import, and `list` and `check` need it not
+
+    short = dict(zip(texts, models.portable(texts), strict=True))
+
+    def shortened(value: object) -> object:
+        return short.get(value, value) if isinstance(value, str) else value
+
+    return {
+        key: [shortened(item) for item in value] if isinstance(value, list) else shortened(value)
+        for key, value in parameters.items()
+    }
 
 
 def _require_data(claim: Claim, parameters: Mapping, root: Path) -> None:

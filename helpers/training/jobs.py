@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from helpers.files import locked
+from helpers.files import digest_of, locked
 from helpers.models import Recipe
 from helpers.models import trained as scratch
 from helpers.training.loop import train
@@ -99,7 +99,7 @@ def _produce(name: str, recipe: Recipe, folder: Path, device: str, workers: int,
                     **about,
                     "wall_s": round(seconds, 1),
                     "energy_wh": round(energy, 2),
-                    "weights": scratch.digest(weights),
+                    "weights": digest_of(weights.read_bytes()),
                 }
                 scratch.write_json(record, {"recipe": asdict(recipe), "history": history, "provenance": details})
                 outcome = Trained(name, "trained", seconds)

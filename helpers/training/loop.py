@@ -112,10 +112,10 @@ class _Training:
         """Take up the state at `path`. Raises ValueError where it is damaged, or belongs to another recipe."""
         try:
             state = torch.load(self.path, weights_only=True, map_location=self.device)
-            made = Recipe(**state["recipe"])
+            stored = Recipe(**state["recipe"])
         except Exception:  # what a damaged file raises has no end of kinds
             raise ValueError(f"{self.path} is not a whole state of a training; delete it to start anew") from None
-        check_same(self.path, made, self.recipe)
+        check_same(self.path, stored, self.recipe)
         for name, one in self._kept().items():
             one.load_state_dict(state[name])
         self.history, self.seconds, self.start = state["history"], state["seconds"], state["step"]

@@ -22,8 +22,8 @@ PRESETS = {
 }  # fmt: skip
 
 
-def check_same(path: Path, made: Recipe, asked: Recipe) -> None:
+def check_same(path: Path, stored: Recipe, asked: Recipe) -> None:
     """Raise ValueError where what lies at `path` was made with another recipe than the one asked for."""
-    differ = [field.name for field in fields(asked) if getattr(made, field.name) != getattr(asked, field.name)]
+    differ = [field.name for field in fields(asked) if getattr(stored, field.name) != getattr(asked, field.name)]
     if differ:
         raise ValueError(f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another folder or name")

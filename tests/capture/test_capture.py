@@ -45,6 +45,8 @@ from helpers.capture import (
     PatchNorms,
     Pooled,
     QKVNorms,
+    RandomPixels,
+    RandomTokens,
     Reducer,
     SelectedPixels,
     SelectedTokens,
@@ -53,6 +55,7 @@ from helpers.capture import (
 )
 from helpers.capture import fused as module
 from helpers.images import load_images
+from helpers.measures.norms import random_positions
 from helpers.models import TokenLayout
 
 every = models(*KINDS)
@@ -138,6 +141,22 @@ def test_selected_pixels(backbone):
         for j, p in enumerate(row):
             crop = x[i].narrow(1, p // columns * height, height).narrow(2, p % columns * width, width)
             assert torch.equal(got[i, j], crop.flatten() if p >= 0 else torch.zeros(3 * height * width))
+
+
+@every
+def test_random_patches_are_those_that_were_drawn(backbone):
+    """For every batch, and for images that are a part of more."""
+    x, (rows, columns) = pixels(backbone, 7), backbone.layout.grid
+    drawn = random_positions(7, rows * columns, 3, seed=5)
+    got = capture(backbone, x, [RandomTokens(3, seed=5), RandomPixels(3, seed=5)], batch_size=2)
+    expected = capture(backbone, x, [SelectedTokens(drawn), SelectedPixels(drawn)], batch_size=7)
+    assert_near(got["tokens"], expected["tokens"].double())
+    assert torch.equal(got["pixels"], expected["pixels"])
+    assert not torch.equal(got["pixels"], capture(backbone, x, [RandomPixels(3)])["pixels"])
+    part = capture(backbone, x[4:], [RandomPixels(3, seed=5).of(4, 7)], batch_size=2)
+    assert torch.equal(part["pixels"], expected["pixels"][4:])
+    with pytest.raises(ValueError, match="without replacement"):
+        capture(backbone, x, [RandomTokens(rows * columns + 1)])
 
 
 def test_selected_pixels_of_oblong_patches():

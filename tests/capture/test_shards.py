@@ -195,7 +195,8 @@ def test_what_a_function_reads_from_its_module_counts(tmp_path, backbone, monkey
 def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
     code = (
         "from functools import partial; from helpers.capture import OnQKV; from helpers.capture.shards import _describe; "
-        "from helpers.measures.discovery import lost_boxes; print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
+        "from helpers.measures.object_discovery import lost_boxes; "
+        "print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
     )
     told = []
     for seed in "12":

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from helpers.capture import ClsParts, PatchNorms, capture, find_register_neurons
+from helpers.capture import ClsParts, PatchNorms, capture, find_register_neurons, matched_neurons
 from helpers.capture import test_time as module
 from helpers.images import load_images
 from helpers.interventions import neurons as registers
@@ -13,6 +13,7 @@ from helpers.models import load_backbone
 
 MODELS = ["control-content", "control-registers", "control-clean"]
 CONDITIONS = {"": "moved", "as it is": "plain", "random": "random neurons", "empty": "empty token", "zero": "set to zero"}
+CONDITIONS |= {"matched": "matched neurons", "mean": "set to mean"}
 REDUCERS = [PatchNorms((-1, -2)), ClsParts()]
 COUNT, SEED = 2, 3
 
@@ -32,13 +33,16 @@ def study(images, learn):
     return module.test_time_study(MODELS, images, learn, REDUCERS, COUNT, CONDITIONS, seed=SEED, batch_size=5)
 
 
-def changed(name, backbone, neurons):
+def changed(name, backbone, neurons, learn):
     """What a condition is, entered by hand."""
     if name == "as it is":
         return ExitStack()
     if name == "zero":
         return registers.ablated_neurons(backbone, neurons)
+    if name == "mean":
+        return registers.averaged_neurons(backbone, neurons)
     own = {"": neurons, "random": registers.random_neurons(backbone, neurons, SEED), "empty": []}
+    own["matched"] = matched_neurons(backbone, neurons, learn, seed=SEED, batch_size=5)
     return registers.test_time_registers(backbone, own[name], 1, seed=SEED)
 
 
@@ -46,7 +50,7 @@ def changed(name, backbone, neurons):
 def test_what_is_kept_of_a_model_with_outliers(study, images, learn, name):
     backbone = load_backbone("control-content")
     neurons = find_register_neurons(backbone, learn, top_k=COUNT)
-    with changed(name, backbone, neurons):
+    with changed(name, backbone, neurons, learn):
         expected, layout = capture(backbone, images, REDUCERS, batch_size=5), backbone.layout
     kept = study.passes[name]["control-content"]
     assert kept.layout == layout and kept.tensors.keys() == expected.keys()
@@ -57,7 +61,8 @@ def test_what_is_kept_of_a_model_with_outliers(study, images, learn, name):
 def test_a_moved_register_clears_the_patches(study):
     """The controls beside it do not: only the neurons that write the outliers take them away."""
     peaks = {name: own["control-content"]["patch_norms"][:, 0].amax(1).mean() for name, own in study.passes.items()}
-    assert max(peaks[""], peaks["zero"]) < 0.5 * min(peaks["as it is"], peaks["random"], peaks["empty"])
+    clean, left = ("", "zero", "mean"), ("as it is", "random", "matched", "empty")
+    assert max(peaks[name] for name in clean) < 0.5 * min(peaks[name] for name in left)
 
 
 def test_models_without_outliers_or_with_registers_stay_as_they_are(study, images):

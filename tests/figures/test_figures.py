@@ -411,6 +411,18 @@ def test_found_boxes():
     return ax.figure
 
 
+def test_rows_of_boxes():
+    """Every picture with its own boxes, and one legend in the last row."""
+    images, truth = [np.zeros((20, 10, 3), dtype=np.uint8)] * 2, [[[0, 0, 0.5, 0.5]], []]
+    found = {model: {"LOST": np.full((2, 4), x) + [[0], [0.1]]} for model, x in (("one.a", 0.1), ("two", 0.5))}
+    axes = figures.box_rows(images, truth, found, figures.rows(2, 2))
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == ["one.\na", "two"]
+    assert [[len(ax.patches) for ax in row] for row in axes] == [[2, 1], [2, 1]]
+    corners = [[ax.patches[-1].get_xy()[0] for ax in row] for row in axes]
+    assert np.diff(corners, axis=0) == pytest.approx(np.full((1, 2), 4)) and np.diff(corners) == pytest.approx(np.ones((2, 1)))
+    assert [[ax.get_legend() is not None for ax in row] for row in axes] == [[False, False], [True, True]]
+
+
 @PICTURE
 def test_panels(caplog):
     axes, rows = draw_panels()

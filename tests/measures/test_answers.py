@@ -7,7 +7,16 @@ from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, roc_auc_score, top_k_accuracy_score
 
-from helpers.measures.answers import class_scores, least_significant, paired_accuracy, points, probe_answers, recounted
+from helpers.measures.answers import (
+    class_scores,
+    condition_changes,
+    least_significant,
+    paired_accuracy,
+    points,
+    probe_answers,
+    recount_table,
+    recounted,
+)
 
 BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
@@ -149,3 +158,27 @@ def test_recounted_takes_a_fiftieth_of_an_image_for_rounding():
     assert recounted(0.50019, 0.5, 100).before == 50
     with pytest.raises(ValueError, match="whole number of 100 images"):
         recounted(0.5003, 0.5, 100)
+
+
+@BOTH
+def test_condition_changes_are_paired_with_the_same_images_before(convert):
+    after, before = planted(lost=12, gained=3, right=60, wrong=25)
+    answers = {"plain": before, "moved": after, "part": after[:40], "other": before}
+    found = condition_changes({x: convert(y) for x, y in answers.items()}, convert(before), {"moved": "m", "part": "p"})
+    assert list(found) == ["m_change", "mcnemar_p_m", "p_change", "mcnemar_p_p"]
+    assert found["m_change"].value == pytest.approx(-9) and found["mcnemar_p_m"] == pytest.approx(reference(12, 3))
+    lost, gained = (before[:40] & ~after[:40]).sum(), (after[:40] & ~before[:40]).sum()
+    assert found["p_change"].value == pytest.approx(100 * (gained - lost) / 40) and found["p_change"].n == 40
+    assert found["mcnemar_p_p"] == pytest.approx(reference(lost, gained))
+    with pytest.raises(ValueError, match="'moved' has 100 answers, but there are 40 before"):
+        condition_changes({"moved": after}, before[:40], {"moved": "m"})
+
+
+def test_recount_table_has_a_line_for_each_pair():
+    where, value = "Table 1, Knees", {"accuracy_baseline": 0.65, "accuracy_change": 5.0, "accuracy_moved": 0.70}
+    rows = [{"where": where, "model": "A", "name": name, "value": x} for name, x in value.items()]
+    head, line, end = recount_table(rows, {"Knees": 100, "Hips": 3}).split("\n")
+    found = recounted(0.65, 0.7, 100)
+    words = line.replace(where, "").split()
+    assert words == ["A", "100", "65", "70", "+5", f"{found.unpaired_p:.2f}", f"{found.best_p:.3f}", "never"]
+    assert len(head) == len(line) and end.endswith(": 6 images")

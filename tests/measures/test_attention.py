@@ -4,7 +4,8 @@ import torch
 from scipy import stats
 from sklearn.metrics import jaccard_score
 
-from helpers.measures.attention import entropy, iou, mass, rank_correlation, top_agreement
+from helpers.measures.attention import entropy, iou, mass, rank_correlation, top_agreement, top_patches
+from helpers.measures.norms import outliers
 
 BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
@@ -99,3 +100,40 @@ def test_rank_correlation_ties_what_float32_cannot_tell_apart():
     np.testing.assert_allclose(rank_correlation(noisy, other), exact)
     assert not np.allclose([stats.spearmanr(a, b).statistic for a, b in zip(noisy, other, strict=True)], exact, rtol=1e-3)
     assert np.isnan(rank_correlation(np.full((1, 9), 3.0) * (1 + 1e-7 * rng.normal(size=9)), rng.random((1, 9)))).all()
+
+
+@BOTH
+def test_top_patches_against_a_sort(convert):
+    rng = np.random.default_rng(0)
+    scores, counts = rng.normal(size=(12, 30)).astype(np.float32), rng.integers(0, 31, 12)
+    counts[:2] = 0, 30
+    found = top_patches(convert(scores), convert(counts))
+    assert type(found) is type(convert(scores)) and np.asarray(found).dtype == bool
+    for row, count, mask in zip(scores, counts, np.asarray(found), strict=True):
+        assert sorted(row[mask]) == sorted(row)[30 - count :]
+
+
+def test_of_equal_scores_the_first_patches_are_taken():
+    flat = np.array([[0.5, 0.9, 0.5, 0.5], [0.2, 0.2, 0.2, 0.1]])
+    noisy = flat * (1 + 3e-7 * np.array([[1, 0, -1, 2], [-1, 0, 1, 0]]))
+    expected = [[True, True, False, False], [True, True, False, False]]
+    assert top_patches(flat, np.array([2, 2])).tolist() == expected == top_patches(noisy, np.array([2, 2])).tolist()
+    assert top_patches(np.array([[3.0, 7.0, 7.0]]), np.array([1])).tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize("counts", [[1, 5], [-1, 1]])
+def test_top_patches_refuses_what_is_no_number_of_patches(counts):
+    with pytest.raises(ValueError, match=r"counts \[.*\] of 2 images with 4 patches; give 0 to 4 for each"):
+        top_patches(np.zeros((2, 4)), np.array(counts))
+
+
+def test_as_many_patches_overlap_where_one_rule_selects_ten_times_as_many():
+    """The same four patches stand out in both maps, and the tail of one is heavy: 3 medians find it, and the overlap falls."""
+    rng = np.random.default_rng(0)
+    norms, attention = 1 + 0.1 * rng.random((50, 196)), rng.lognormal(sigma=1.0, size=(50, 196))
+    norms[:, :4], attention[:, :4] = 9.0, 99.0
+    found = outliers(norms, "median:3")
+    assert iou(found, top_patches(attention, found.sum(1))).tolist() == [1] * 50
+    assert iou(found, outliers(attention, "median:3")).mean() < 0.2
+    unrelated = iou(found, top_patches(rng.random((50, 196)), found.sum(1)))
+    assert unrelated.mean() < 0.05

@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
-from helpers.measures.blocks import at_peak, growth, largest_before, median_onset, over_blocks, peak_block, thirds
+from helpers.measures.blocks import at_peak, growth, growth_before, largest_before, median_onset, over_blocks, peak_block, thirds
 from helpers.measures.stats import over_images
 
 
@@ -22,6 +22,13 @@ def test_planted_growth():
     assert growth(x).tolist() == [5.0] * 4
     assert thirds(x)[1].tolist() == [2.0, 4.0, 6.0, 20.0]
     assert growth(torch.ones(2, 12)).tolist() == [1.0, 1.0]
+
+
+def test_growth_before_a_planted_jump():
+    """Flat but for the last block, and growing through all of them: only the second has grown before the last."""
+    flat, growing = torch.tensor([4.0, 4.0, 4.0, 4.0, 4.0, 12.0]), torch.tensor([1.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    assert growth_before(torch.stack([flat, growing])).tolist() == [1.0, 4.0]
+    assert growth(torch.stack([flat, growing])).tolist() == [3.0, 5.0]
 
 
 BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])

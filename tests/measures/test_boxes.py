@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from helpers.measures.boxes import box_hits, lost_boxes_of_share, lost_boxes_within, whole_box_hits
-from helpers.measures.discovery import lost_boxes
+from helpers.measures.boxes import box_hits, lost_box_sweep, lost_boxes_of_share, lost_boxes_within, whole_box_hits
+from helpers.measures.object_discovery import lost_boxes
 
 FEATURES = torch.randn(3, 5, 4, 6, generator=torch.Generator().manual_seed(0))
 TRUTH = [torch.tensor([[0.0, 0.0, 0.5, 0.5]]), torch.tensor([[0.5, 0.5, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]])]
@@ -23,6 +23,14 @@ def test_a_coarse_grid_gives_all_its_patches():
     assert torch.equal(lost_boxes_within(FEATURES[:1], 1000), lost_boxes(FEATURES[:1], 20))
     assert torch.equal(lost_boxes_within(FEATURES, 3), lost_boxes(FEATURES, 3))
     assert not torch.equal(lost_boxes_within(FEATURES, 1), lost_boxes_within(FEATURES, 1000))
+
+
+def test_a_sweep_has_every_setting_in_its_place():
+    found = lost_box_sweep(FEATURES, [0.0, -0.5, -1.0], [2, 1000])
+    assert found.shape == (3, 3, 2, 4)
+    for i, bias in enumerate([0.0, -0.5, -1.0]):
+        for j, k in enumerate([2, 20]):
+            assert torch.equal(found[:, i, j], lost_boxes(FEATURES, k, bias))
 
 
 @pytest.mark.parametrize("share, k", [(0.4, 8), (0.12, 2), (0.0, 1), (1.0, 20)])

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import r2_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -123,6 +124,40 @@ def test_position_chance_is_that_of_the_commonest_training_position():
     assert torch.equal(skill, (readings["outlier"].top1 - readings["outlier"].chance)[:-1])
 
 
+def test_a_constant_answer_is_learnt_from_the_training_tokens_of_that_kind():
+    """Outliers at patch 5 and 6, three to one: 5 is nearest to them, and column 1.25 is their mean."""
+    _, _, usual, tested = planted()
+    r = read_patches(usual["outlier"], tested, usual, GRID)["outlier"]
+    at_6 = torch.arange(40, 59) % 4 == 3
+    assert r.constant[:-1].tolist() == at_6.tolist()
+    assert r.variance[:-1].tolist() == pytest.approx(np.where(at_6, 0.75**2, 0.25**2))
+    assert torch.equal(r.distance_skill[:-1], (r.constant - r.distance)[:-1])
+
+
+def test_coordinates_are_regressed_as_scikit_learn_does():
+    _, normal, usual, tested = planted()
+    noisy = patches(False, normal.positions.numpy(), 3)
+    r = read_patches(noisy[:40], {"noise": noisy[40:]}, {"noise": noisy[:40]}, GRID)["noise"]
+    rows = np.stack(np.divmod(normal.positions.numpy(), GRID[1]), axis=-1)
+    x, y = noisy.tokens.flatten(0, 1).numpy(), rows.reshape(-1, 2)
+    model = make_pipeline(StandardScaler(), Ridge(alpha=240 * 1e-4)).fit(x[:240], y[:240])
+    squares = ((model.predict(x[240:]) - y[240:]) ** 2).sum(1).reshape(20, 6).mean(1)
+    assert r.square.tolist() == pytest.approx(squares.tolist(), rel=1e-4)
+    known = read_patches(normal[:40], {"normal": normal[40:]}, usual, GRID)["normal"]
+    assert known.square.max() < 1e-3 < known.variance.min()
+
+
+def test_r2_is_that_of_scikit_learn_where_images_have_as_many_tokens():
+    rng = np.random.default_rng(0)
+    true, found = rng.integers(0, 12, (30, 6)), rng.normal(size=(30, 6))
+    rows = [((a - b) ** 2).mean(1) for a, b in ((true, found), (true, true.mean()))]
+    r = Reading(*(torch.zeros(30) for _ in range(4)), *map(torch.from_numpy, rows), torch.zeros(30))
+    estimate = reading_estimates({"normal": r, "outlier": r}, seed=3)["r2_normal"]
+    assert (
+        estimate.value == pytest.approx(r2_score(true.ravel(), found.ravel())) and estimate.low < estimate.value < estimate.high
+    )
+
+
 def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
     _, normal, usual, tested = planted()
     noisy = patches(False, normal.positions.numpy(), 3)
@@ -139,25 +174,32 @@ def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
         assert readings["noise"].error[image] == pytest.approx(np.mean(errors), rel=1e-5)
 
 
-def reading(top1, chance, distance, error):
-    return Reading(*(torch.tensor([x] * 8 + [torch.nan]) for x in (top1, chance, distance, error)))
+def reading(*numbers):
+    return Reading(*(torch.tensor([x] * 8 + [torch.nan]) for x in numbers))
 
 
 def test_gaps_are_positive_where_an_outlier_tells_less():
-    readings = {"outlier": reading(100.0, 80.0, 3.0, 4.0), "normal": reading(100.0, 0.0, 1.0, 2.0)}
+    # top1, chance, distance, constant, square, variance, error
+    outlier, normal = reading(100.0, 80.0, 3.0, 3.5, 9.0, 8.0, 4.0), reading(100.0, 0.0, 1.0, 6.0, 2.0, 8.0, 2.0)
+    readings = {"outlier": outlier, "normal": normal}
     estimates = reading_estimates(readings)
     assert {name: estimate.value for name, estimate in estimates.items()} == {
         "top1_outlier": 100,
         "skill_outlier": 20,
         "distance_outlier": 3,
+        "distance_skill_outlier": 0.5,
+        "r2_outlier": -0.125,
         "error_outlier": 4,
         "top1_normal": 100,
         "skill_normal": 100,
         "distance_normal": 1,
+        "distance_skill_normal": 5,
+        "r2_normal": 0.75,
         "error_normal": 2,
         "top1_gap": 0,
         "skill_gap": 80,
         "distance_gap": 2,
+        "distance_skill_gap": 4.5,
     }
     assert {estimate.n for estimate in estimates.values()} == {8}
     assert estimates["top1_outlier"].high == 100 and estimates["skill_gap"].high <= 200

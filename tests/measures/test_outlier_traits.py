@@ -6,12 +6,12 @@ from helpers.measures.outlier_traits import (
     activity_at,
     as_common,
     cosine_with_others,
-    counts_at,
     largest_channel_share,
     onset_depth,
     onset_ratio,
     overlapping,
     relative_norms,
+    unit_traits,
 )
 
 
@@ -117,14 +117,20 @@ def test_activity_at_planted_outliers():
     assert activity["lead"].low < 4.5 < activity["lead"].high
 
 
-def test_counts_at_planted_positions():
-    mask = torch.from_numpy(planted() > 30)  # two in each of 7 of 40 images, at 3 and 4
-    counts = counts_at(mask, [4, 9])
-    assert {name: (e.value, e.n) for name, e in counts.items()} == {
-        "count": (14 / 40, 40),
-        "images": (7 / 40, 40),
-        "share": (0.5, 40),
+def test_traits_of_a_unit_are_those_of_its_patches_and_tokens():
+    mask = torch.eye(12, dtype=torch.bool)
+    activation, second = (torch.from_numpy(np.random.default_rng(seed).uniform(1, 2, (12, 12))) for seed in (1, 2))
+    outlier, normal = tokens_of_two_kinds(12), tokens_of_two_kinds(12, seed=5)
+    normal[..., 3] /= 10
+    found = unit_traits(activation, second, mask, outlier, normal, seed=3)
+    assert found == {
+        **{f"neuron_{name}": e for name, e in activity_at(activation, second, mask, 3).items()},
+        "channel_share": largest_channel_share(outlier),
+        "cosine_outlier": cosine_with_others(outlier),
+        "channel_share_normal": largest_channel_share(normal),
+        "cosine_normal": cosine_with_others(normal),
     }
+    assert found["channel_share"].value > 0.9 > 0.5 > found["channel_share_normal"].value
 
 
 def test_what_is_at_its_limit_by_construction_has_no_width():

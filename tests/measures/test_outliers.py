@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from helpers.measures.outliers import outlier_images
+from helpers.measures.outliers import outlier_images, outlier_shares
 
 
 def planted(images=40, bearing=7, factor=4.0, patches=49, seed=0):
@@ -29,3 +29,11 @@ def test_outlier_images_by_another_rule():
     assert outlier_images(norms, "fixed:12").value == 7 / 40
     with pytest.raises(ValueError, match="at least one image"):
         outlier_images(norms[:0])
+
+
+@pytest.mark.parametrize("to", [np.asarray, torch.from_numpy])
+def test_outlier_shares(to):
+    """Two planted patches of 49 in 7 of 40 images; a rule changes which patches count, not which images have outliers."""
+    norms = to(planted())
+    assert outlier_shares(norms) == {"outlier_images": outlier_images(norms), "outlier_tokens": pytest.approx(14 / (40 * 49))}
+    assert outlier_shares(norms, "fixed:1e9") == {"outlier_images": outlier_images(norms), "outlier_tokens": 0}

@@ -1,10 +1,18 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression
 
 from helpers.measures.one_token import PatchTokens
-from helpers.measures.patch_regression import coordinates, mean_colour, regression_errors
+from helpers.measures.patch_regression import (
+    constant_errors,
+    coordinates,
+    mean_colour,
+    pixel_errors,
+    regression_errors,
+    unexplained,
+)
 
 GRID = (3, 5)
 
@@ -55,3 +63,62 @@ def test_the_probes_are_scikit_learns_least_squares():
         assert errors[name][2].isnan().all()
         expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
         np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-2)
+
+
+def test_the_constant_answer_is_scikit_learns():
+    learn, tested = patches(40, 5, 6), patches(20, 3, 7)
+    tested.positions[2], tested.positions[3, 1] = -1, -1
+    errors = constant_errors(learn, {"kind": tested}, GRID)
+    places = [np.stack([x.positions // 5, x.positions % 5], axis=-1).reshape(-1, 2) for x in (learn, tested)]
+    colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
+    for name, (target, true) in (("position", places), ("rgb", colours)):
+        reference = DummyRegressor().fit(np.zeros((len(target), 1)), target)
+        squares = ((reference.predict(np.zeros((len(true), 1))) - true) ** 2).sum(-1).reshape(20, 3)
+        squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
+        assert errors[name][2].isnan().all()
+        expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
+        np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-5)
+
+
+def test_tokens_in_corners_that_kept_their_place():
+    """A probe that reads three quarters of every coordinate: its error is larger in the corners, its skill is not."""
+    rng = np.random.default_rng(8)
+    corners, anywhere = rng.choice([-6.5, 6.5], (60, 4, 2)), rng.uniform(-7, 7, (60, 4, 2))
+    errors, constant = (
+        torch.from_numpy(np.stack([((part * x) ** 2).sum(-1).mean(1) for x in (corners, anywhere)], axis=1)) for part in (0.25, 1)
+    )
+    assert errors[:, 0].mean() > 2 * errors[:, 1].mean()
+    corner, other, ratio = unexplained(errors, constant, seed=1)
+    assert [e.value for e in (corner, other, ratio)] == pytest.approx([1 / 16, 1 / 16, 1])
+    assert ratio.n == 60 and ratio.low == pytest.approx(1) == ratio.high
+    errors[:, 0] *= 3  # the corners have lost theirs
+    assert unexplained(errors, constant, seed=1)[2].low > 2.9
+
+
+def test_the_ratio_is_paired_and_leaves_out_images_without_a_token():
+    rng = np.random.default_rng(9)
+    errors, constant = (torch.from_numpy(rng.lognormal(size=(50, 2))) for _ in range(2))
+    errors[7], constant[7] = torch.nan, torch.nan
+    kept = np.delete(np.arange(50), 7)
+    e, c = errors.numpy()[kept], constant.numpy()[kept]
+    found = unexplained(errors, constant, seed=3)
+    shares = e.mean(0) / c.mean(0)
+    assert [x.value for x in found] == pytest.approx([*shares, shares[0] / shares[1]]) and {x.n for x in found} == {49}
+    drawn = [rng.integers(0, 49, 49) for _ in range(4000)]
+    ratios = [np.divide(*(e[at].mean(0) / c[at].mean(0))) for at in drawn]
+    assert (found[2].low, found[2].high) == pytest.approx(np.percentile(ratios, (2.5, 97.5)), rel=0.08)
+
+
+def test_pixels_that_a_change_takes_away():
+    """The plain tokens hold all four pixels, the changed ones of odd images none: the reference is scikit-learn's probe."""
+    rng = np.random.default_rng(10)
+    pixels = rng.normal(size=(60, 5, 4))
+    plain = np.concatenate([pixels @ rng.normal(size=(4, 4)), rng.normal(size=(60, 5, 2))], axis=-1)
+    changed = plain.copy()
+    changed[1::2] = rng.permutation(changed[1::2].reshape(-1, 6)).reshape(-1, 5, 6)
+    errors = pixel_errors(*map(torch.from_numpy, (changed, plain, pixels)))
+    probe = LinearRegression().fit(plain[:30].reshape(-1, 6), pixels[:30].reshape(-1, 4))
+    for column, tokens in zip(errors.T, (changed, plain), strict=True):
+        squares = ((probe.predict(tokens[30:].reshape(-1, 6)) - pixels[30:].reshape(-1, 4)) ** 2).sum(-1)
+        np.testing.assert_allclose(column, squares.reshape(30, 5).mean(1), rtol=1e-2, atol=1e-3)
+    assert errors[:, 1].max() < 1e-3 and errors[::2, 0].max() < 1e-3 < 1 < errors[1::2, 0].min()

@@ -13,9 +13,11 @@ from helpers.measures.probes import (
     SCHEDULES,
     Probe,
     Schedule,
+    coordinates,
     fit_classifier,
     fit_position,
     fit_regression,
+    nearest_position,
     position_distance,
     position_top1,
     squared_error,
@@ -499,3 +501,28 @@ def test_speed():
     start = time.process_time()
     fit_classifier(x, labels)
     assert time.process_time() - start < 10  # about half a second on one core
+
+
+def test_the_nearest_position_is_found_by_trying_all():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        positions = rng.choice(30, size=(4, 5), p=rng.dirichlet(np.ones(30)))
+        at = [divmod(int(p), 6) for p in positions.flatten()]
+        means = [np.mean([np.hypot(p // 6 - row, p % 6 - column) for row, column in at]) for p in range(30)]
+        found = nearest_position(positions, (5, 6))
+        assert means[found] == pytest.approx(min(means))
+        assert found == min(p for p in range(30) if means[p] < min(means) + 1e-9)
+
+
+def test_the_nearest_position_to_corners_is_the_first_in_the_centre():
+    corners = torch.tensor([[0, 13, 182, 195], [-1, -1, -1, -1]])
+    assert nearest_position(corners, (14, 14)) == 6 * 14 + 6
+    assert nearest_position(corners.numpy(), (14, 14)) == 6 * 14 + 6
+    assert nearest_position(torch.tensor([-1, 7, -1]), (14, 14)) == 7
+    with pytest.raises(ValueError, match="no position; give at least one that is not -1"):
+        nearest_position(torch.tensor([-1, -1]), (14, 14))
+
+
+def test_coordinates_are_row_and_column():
+    assert coordinates(torch.tensor([[0, 6], [13, 29]]), (5, 6)).tolist() == [[[0, 0], [1, 0]], [[2, 1], [4, 5]]]
+    assert coordinates(torch.tensor(4), (5, 6)).dtype == torch.float64

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.registers import by_rank, register_first, register_ratio, steadiness, tail_ratio
+from helpers.measures.registers import (
+    by_rank,
+    register_first,
+    register_gains,
+    register_ratio,
+    register_use,
+    steadiness,
+    tail_ratio,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -57,6 +65,20 @@ def test_planted_steadiness():
     assert steadiness(torch.tensor([0.004]), torch.tensor([0.0]), 2).item() == 0  # less than a hundredth is rounding
 
 
+def test_planted_gains():
+    """The first register sets one answer of four right; two and eight spoil one and two of the three images that they see."""
+    answers = {0: [0, 100, 0, 100], 1: [100, 100, 0, 100], 2: [100, 0, 0], 8: [0, 0, 0]}
+    gains = register_gains({count: torch.tensor(right, dtype=torch.float32) for count, right in answers.items()})
+    assert gains["gain_one"].tolist() == [100, 0, 0, 0]
+    assert gains["gain_more"].tolist() == [-50, -100, 0]
+
+
+def test_no_gain_of_more_where_one_is_the_most():
+    right = {0: torch.zeros(3), 1: torch.tensor([0.0, 100.0, 0.0])}
+    gains = register_gains(right)
+    assert gains["gain_one"].tolist() == [0, 100, 0] and gains["gain_more"].isnan().tolist() == [True] * 3
+
+
 def test_registers_by_their_mean_attention():
     attention = torch.from_numpy(RNG.dirichlet([1, 5, 2], 40))
     means = attention.numpy().mean(0)
@@ -71,3 +93,14 @@ def test_a_register_that_gets_the_most():
     registers = torch.tensor([[0.0, 0.4], [0.2, 0.29], [0.3, 0.3]])  # more, less, as much
     assert register_first(registers, patches).tolist() == [True, False, False]
     assert not math.isnan(register_ratio(registers, patches)[0])
+
+
+def test_use_of_registers_most_attended_first():
+    registers = torch.tensor([[0.1, 0.3, 0.0], [0.2, 0.1, 0.0], [0.0, 0.4, 0.1]])
+    patches = torch.tensor([[0.2, 0.4], [0.1, 0.15], [0.3, 0.2]])
+    use = register_use(registers, patches)
+    assert [*use] == ["register_attention", "register_first", *(f"register_attention {i}" for i in (1, 2, 3))]
+    torch.testing.assert_close(use["register_attention"], torch.tensor([0.4, 0.3, 0.5]))
+    assert use["register_first"].tolist() == [False, True, True]
+    for i, register in enumerate((1, 0, 2), start=1):
+        assert torch.equal(use[f"register_attention {i}"], registers[:, register])

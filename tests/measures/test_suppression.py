@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from helpers.measures.stats import bootstrap
-from helpers.measures.suppression import Largest, attention_on, largest, medians, reduction, reductions
+from helpers.measures.suppression import Largest, at_register, attention_on, largest, medians, peaks, reduction, reductions
 
 BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
@@ -99,3 +99,32 @@ def test_the_ratio_pairs_patches_and_register_of_an_image():
 def test_a_reduction_that_rounds_to_nothing_has_no_sign():
     _, before = planted()
     assert str(reduction(before * (1 + 1e-7), before).value) == "0.0"
+
+
+def test_peaks_are_means_where_it_was_largest_before():
+    before = Largest(*(torch.from_numpy(planted(block=block)[1]) / scale for block, scale in ((1, 1), (3, 200), (4, 200))))
+    after = Largest(*(0.5 * x for x in before))
+    found = peaks(after, before)
+    assert list(found) == ["max_norm", "max_attention"]
+    assert found["max_norm"].value == pytest.approx(float(before.norm[:, 1].mean() / 2))
+    assert found["max_attention"].value == pytest.approx(float(before.attention[:, 3].mean() / 2))
+    assert peaks(before, before)["max_norm"].value == pytest.approx(2 * found["max_norm"].value)
+
+
+def test_at_register_takes_the_largest_over_heads_and_patches():
+    rng = np.random.default_rng(1)
+    norms, register = rng.uniform(1, 2, (30, 9)), rng.uniform(8, 9, 30)
+    attention, on_register = rng.uniform(0, 0.1, (30, 3, 9)), rng.uniform(0.2, 0.3, (30, 3))
+    found = at_register(*map(torch.from_numpy, (norms, attention, register, on_register)), seed=2)
+    largest_on_patch = [max(map(max, heads)) for heads in attention.tolist()]
+    largest_on_register = [max(heads) for heads in on_register.tolist()]
+    expected = {
+        "patch_norm": np.median(norms),
+        "register_norm": np.median(register),
+        "norm_ratio": np.median(register) / np.median(norms),
+        "patch_attention": np.median(largest_on_patch),
+        "register_attention": np.median(largest_on_register),
+        "attention_ratio": np.median(largest_on_register) / np.median(largest_on_patch),
+    }
+    assert {name: x.value for name, x in found.items()} == pytest.approx(expected)
+    assert found["norm_ratio"] == medians("norm", norms, register, 200, 2)["norm_ratio"]

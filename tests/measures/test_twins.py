@@ -3,8 +3,8 @@ import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 
-from helpers.measures.discovery import covered
 from helpers.measures.norms import norm_ratio
+from helpers.measures.object_discovery import covered
 from helpers.measures.stats import bootstrap, over_images, over_seeds, share
 from helpers.measures.twins import family_estimates, object_accuracy, object_places
 

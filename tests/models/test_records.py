@@ -2,7 +2,15 @@
 
 import pytest
 
-from helpers.models import attention_curves, register_count, trained, trained_families, training_curves, training_table
+from helpers.models import (
+    attention_curves,
+    register_count,
+    trained,
+    trained_alike,
+    trained_families,
+    training_curves,
+    training_table,
+)
 from helpers.models.trained import Recipe
 
 
@@ -59,3 +67,17 @@ def test_families_of_controls_and_of_trainings():
     assert [*found["scratch-reg0"]] == [(0, 0), (2, 0), (4, 0), (0, 1), (2, 1), (4, 1)]
     with pytest.raises(ValueError, match="2 models cannot have 1 twins"):
         trained_families(["a", "b"], [""], [0, 4], [0])
+
+
+def test_what_was_trained_alike_is_found_by_its_name():
+    """As all that is shipped: a family's members differ in registers and seed, and only those of other seeds are alike."""
+    family = trained.family("scratch-reg0", [0, 4], [0, 1, 2])
+    alike = trained_alike(family.values())
+    assert alike == {family[count, 0]: [family[count, seed] for seed in (0, 1, 2)] for count in (0, 4)}
+    files = [f"scratch:there/{name}.safetensors" for name in ("a-reg1-seed2", "a-reg1", "a-reg1-seed10", "b-reg1-seed1")]
+    assert trained_alike(files) == {files[0]: files[:3]}
+
+
+def test_what_has_no_twin_of_another_seed_is_left_out():
+    assert trained_alike(["control-clean", "a-seed1", "a", "scratch-reg0", "scratch-gap-reg0", "scratch-reg1-seed1"]) == {}
+    assert trained_alike(["scratch-reg1"] * 2) == trained_alike([]) == {}

@@ -108,3 +108,19 @@ def test_corners_and_centre_of_the_grid():
     numbers = layout.to_grid(torch.arange(196))
     assert layout.corners == numbers[[0, 0, -1, -1], [0, -1, 0, -1]].tolist()
     assert layout.centre == numbers[6:8, 6:8].flatten().tolist()
+
+
+def test_rolled_patches_are_those_of_the_rolled_grid():
+    layout = TokenLayout((4, 7))
+    grid = torch.arange(28).view(4, 7)
+    expected = torch.tensor([[grid[(row - 2) % 4, (column - 3) % 7] for column in range(7)] for row in range(4)])
+    assert layout.rolled(torch.arange(28)).tolist() == expected.flatten().tolist()
+    x = torch.randn(2, 28, 5)
+    assert torch.equal(layout.rolled(x, dim=1), layout.rolled(x, dim=-2))
+    assert torch.equal(layout.rolled(x, dim=1)[0, :, 3], layout.rolled(x[0, :, 3]))
+    even = TokenLayout((14, 14))
+    corners = torch.zeros(196).index_fill(0, torch.tensor(even.corners), 1)
+    assert even.rolled(corners).nonzero()[:, 0].tolist() == even.centre
+    assert torch.equal(even.rolled(even.rolled(corners)), corners)
+    with pytest.raises(ValueError, match="which is no grid"):
+        layout.with_kept(10).rolled(torch.zeros(10))

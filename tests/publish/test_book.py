@@ -11,7 +11,7 @@ from conftest import edit_registry
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.images import load_images
-from helpers.publish import pages
+from helpers.publish import pages, trail
 from helpers.publish.book import assemble, build, published, render_reading
 from helpers.publish.claims import Result
 from helpers.publish.criteria import Value
@@ -254,6 +254,27 @@ def test_paper_page_lists_every_claim(library):
     assert "[run mine](../runs/mine/aa1-first.ipynb), [calibration](../../notebooks/beyond/aa1-first.ipynb)." in page
     assert "not run</span> needs probes" in page
     assert page.count("The score exceeds one.") == 3
+
+
+def test_a_claim_leads_to_the_log_of_its_criterion(library):
+    assert "Log of this criterion" not in read(assemble(library.root), "book", "claims", "beyond.md")
+    trail.record(library, "aa1-first", "controls", "First criterion.")
+    source = assemble(library.root)
+    assert read(source, "book", "claims", "beyond.md").count("[Log of this criterion](#criterion-aa1-first)") == 1
+    assert "(criterion-aa1-first)=" in read(source, "book", "_generated", "criteria-log.md")
+    assert "1 with controls seen" in read(source, "book", "_generated", "criteria-summary.md")
+
+
+def test_tests_and_what_verdicts_share_are_on_the_page_of_statistics(library):
+    publish_run(library, "mine", "aa1-first")
+    source = assemble(library.root)
+    parts = {
+        name: read(source, "book", "_generated", f"statistics-{name}.md")
+        for name in ("verdicts", "tests", "resolution", "shared")
+    }
+    assert parts["verdicts"].startswith("1 tests were put") and "vit-a" in parts["tests"] and "vit-a" in parts["resolution"]
+    assert "| `vit-a` | 1 | 0 | aa1-first |" in parts["shared"] and "| `scenes` | 1 |" in parts["shared"]
+    assert "1 of 1 decided verdicts of run mine rest on one" in read(source, "book", "_generated", "dependence.md")
 
 
 def test_known_errors_are_listed(library):

@@ -248,3 +248,15 @@ def test_scoreboard_sorts_and_searches(site, page):
     shown = table.locator("tbody tr:visible")
     assert 0 < shown.count() < len(before)
     assert all(before[0] in row for row in shown.all_inner_texts())
+
+
+def test_columns_of_numbers_sort_as_numbers(site, page):
+    page.goto((site / "book" / "statistics.html").as_uri())
+    table = page.locator("table.scoreboard").first
+    place = table.locator("th").all_inner_texts().index("p") + 1
+    cells = table.locator(f"tbody td:nth-child({place})")
+    numbers = [float(number) for number in cells.evaluate_all("cells => cells.map((cell) => cell.dataset.number)")]
+    assert numbers != sorted(numbers) and "< 1e-9" in cells.all_inner_texts()
+    table.locator(f"th:nth-child({place}) button").click()
+    found = cells.evaluate_all("cells => cells.map((cell) => cell.dataset.number)")
+    assert [float(number) for number in found] == sorted(numbers)

@@ -305,7 +305,8 @@ def test_numbers_of_a_notebook():
     notebook = {"cells": [{"cell_type": "markdown"}, {"outputs": outputs}, {"outputs": [result]}]}
     found = numbers.of_notebook(notebook, claim)
     assert found["verdict"] == "inconclusive" and found["figures"] == [axes]
-    tests = {"outlier_images > 0.05": "holds", "auc > 0.6": "holds", "auc_matched > 0.55": "undecided"}
+    tests = {"outlier_images > 0.05": "holds", "auc > 0.6": "holds"}
+    tests |= dict.fromkeys(("auc_matched > 0.55", "auc_rolled > 0.6", "rolled_share < 0.5"), "undecided")
     assert found["models"]["m"] == {"verdict": "inconclusive", "tests": tests}
     assert found["models"]["unjudged"]["verdict"] is None
     assert found["values"] == {

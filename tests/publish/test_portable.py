@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -124,7 +125,8 @@ def test_the_plan_covers_what_is_asked():
     ],
 )
 def test_distance_in_closed_form(verdict, auc, matched, share, expected):
-    claim = load_registry()["nr3-redundancy"]  # auc > 0.6 and auc_matched > 0.55, where outlier_images > 0.05
+    claim = load_registry()["nr3-redundancy"]  # its first tests: auc > 0.6 and auc_matched > 0.55, where outlier_images > 0.05
+    claim = replace(claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2]))
     named = zip(("auc", "auc_matched", "outlier_images"), (auc, matched, share), strict=True)
     result = claim.judge([Value(name, "m", "d", *three, 80) for name, three in named])
     assert result.verdict == verdict

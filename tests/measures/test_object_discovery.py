@@ -4,7 +4,7 @@ import torch
 
 from helpers.images import draw_scene
 from helpers.images.scenes import SIZE
-from helpers.measures.discovery import box_iou, corloc, covered, lost_boxes, lost_maps
+from helpers.measures.object_discovery import box_iou, corloc, covered, lost_boxes, lost_maps
 
 
 def lost_by_loops(features, k, bias):

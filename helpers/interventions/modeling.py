@@ -1,0 +1,78 @@
+"""A timm Vision Transformer whose outliers go to registers: `from modeling import load; model = load()`.
+
+A few MLP neurons write the outlier tokens of this model. Here they act at additional zero tokens and no more at the patches
+(Jiang et al., "Vision Transformers Don't Need Trained Registers", arXiv:2506.08010). The tokens stand among timm's prefix
+tokens, so its own methods take them away: forward_intermediates, get_intermediate_layers, pooling. Needs torch, timm and
+safetensors alone.
+"""
+
+import json
+from pathlib import Path
+
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ShiftedLinear(nn.Linear):
+    """The second MLP layer of a block: `units` of its input act at `owners`, their registers, and are zero at the patches, or
+    with `clear` "all" at every other token. Registers stand at `first` to before `prefix`, patches from there on.
+
+    The weight has a dimension more than a plain layer's, so that a model without registers cannot take it in silence.
+    """
+
+    def __init__(self, linear: nn.Linear, units: list[int], owners: list[int], first: int, prefix: int, clear: str = "patches"):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight = nn.Parameter(linear.weight.detach()[None].clone(), linear.weight.requires_grad)
+        self.bias = linear.bias
+        self.register_buffer("units", torch.tensor(units, device=linear.weight.device))
+        self.register_buffer("owners", torch.tensor(owners, device=linear.weight.device))
+        self.first, self.prefix, self.clear = first, prefix, clear
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1], device=x.device)[:, None]
+        registers = (place >= self.first) & (place < self.prefix)
+        values = x[..., self.units]  # (image, token, unit)
+        others = values.masked_fill(registers, 0)
+        largest = others.gather(1, others.abs().argmax(dim=1, keepdim=True))  # with its sign
+        values = values.masked_fill(place >= (0 if self.clear == "all" else self.prefix), 0)
+        values = torch.where(registers, largest.where(place - self.first == self.owners, 0), values)
+        return F.linear(x.index_copy(-1, self.units, values), self.weight[0], self.bias)
+
+
+def add_registers(model: nn.Module, count: int, neurons: dict[str, list], clear: str = "patches") -> nn.Module:
+    """Give a timm VisionTransformer `count` zero registers, the last of its prefix tokens, and `neurons`, path of an MLP layer ->
+    [units, owners], to write there; in place."""
+    old, patches, learnt = model.num_prefix_tokens, model.pos_embed, model.pos_embed.requires_grad
+    before = patches.new_zeros(1, old, patches.shape[2]) if model.no_embed_class else patches[:, :old]
+    patches = patches if model.no_embed_class else patches[:, old:]
+    registers = patches.new_zeros(1, count, patches.shape[2])
+    own = [] if model.reg_token is None else [model.reg_token.detach()]
+    model.reg_token = nn.Parameter(torch.cat([*own, registers], dim=1), learnt)
+    model.pos_embed = nn.Parameter(torch.cat([before, registers, patches], dim=1).detach(), learnt)
+    model.no_embed_class = False
+    model.num_reg_tokens += count
+    model.num_prefix_tokens += count
+    for path, (units, owners) in neurons.items():
+        layer = ShiftedLinear(model.get_submodule(path), units, owners, old, old + count, clear)
+        setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], layer)
+    return model
+
+
+def load(folder: str | Path = Path(__file__).parent, check: bool = True) -> nn.Module:
+    """The model, in eval mode. Raises RuntimeError where its outputs are not those it was written with."""
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    create = timm.create_model if config["architecture"] else timm.models.vision_transformer.VisionTransformer
+    model = create(*filter(None, [config["architecture"]]), **config["arguments"])
+    add_registers(model, config["registers"], config["neurons"], config["clear"])
+    model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
+    model.eval().requires_grad_(False)
+    if check:
+        batch = load_file(Path(folder) / "check.safetensors")
+        distance = (model(batch["pixels"].float()) - batch["output"]).abs().max()
+        if not distance <= 1e-3 * batch["output"].abs().max():
+            raise RuntimeError(f"outputs differ by {distance:.3g} from those that were stored: the neurons are not moved")
+    return model

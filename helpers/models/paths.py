@@ -1,0 +1,51 @@
+"""Models that lie on this machine: where a name finds them, and what a result may say of where that is (nothing)."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
+PREFIXES = ("local-dir:", "file:", "scratch:", "transformers:")
+
+
+def located(path: str) -> Path:
+    """`path` as it is, or in the first folder of the variable REGISTERS_MODELS that has it; as it is where none has."""
+    own = Path(path).expanduser()
+    places = [own, *(Path(folder).expanduser() / path for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder)]
+    return next((place for place in places if place.exists()), own)
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Prefix, path, and what stands behind the path of a 'file:PATH@ARCH'."""
+    prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+    path = name.removeprefix(prefix)
+    if prefix == "file:" and "@" in path:
+        path, _, arch = path.rpartition("@")
+        return prefix, path, f"@{arch}"
+    return prefix, path, ""
+
+
+def nameless(name: str) -> str:
+    """The name of a model as a result may hold it: without the folder that its file or folder lies in."""
+    prefix, path, rest = _parts(name)
+    return f"{prefix}{Path(path).name}{rest}" if prefix and located(path).exists() else name
+
+
+def portable(names: Sequence[str]) -> list[str]:
+    """`names` with those of local models shortened to the last part of their path, whose folders REGISTERS_MODELS then lists, so
+    that this process and those it starts find them. Raises ValueError where two of them would have one name."""
+    short, places = [], dict[str, Path]()
+    for name in names:
+        prefix, path, _ = _parts(name)
+        own = nameless(name)
+        if own != name:
+            place = located(path).resolve()
+            if places.setdefault(own, place) != place:
+                raise ValueError(f"two models would be called {own!r} in the result; rename the file or folder of one")
+            folders = os.environ.get(FOLDERS, "").split(os.pathsep)
+            if str(place.parent) not in folders:
+                os.environ[FOLDERS] = os.pathsep.join(filter(None, [str(place.parent), *folders]))
+            if located(Path(path).name).resolve() != place:
+                raise ValueError(f"another model called {own!r} is found before {str(place)!r}; rename one")
+        short.append(own)
+    return short

@@ -1,0 +1,250 @@
+"""Vision Transformers in the format of transformers, as timm's: ViT, DeiT, DINOv2 with and without registers, and the vision
+towers of CLIP and SigLIP. Read from `config.json` and the weights, so that library need not be here.
+
+Names are those of its files (which version 4 has in memory, too) and those that version 5 has in memory.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from safetensors.torch import load_file
+from timm.layers import GELUTanh, QuickGELU, SwiGLUPacked
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from helpers.models.backbone import Backbone
+from helpers.models.family import Family, Size
+from helpers.models.hub import loading
+from helpers.models.paths import located
+from helpers.models.timm_family import wrap_at
+
+PREFIX = "transformers:"
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_CLIP, _IMAGENET, _HALF = (
+    {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)},
+    {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+    {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+)
+_DINO = _IMAGENET | {"interpolation": "bicubic", "crop_pct": 224 / 256}
+# What each kind expects where no preprocessor_config.json says it.
+KINDS: dict[str, dict[str, Any]] = {
+    "vit": _HALF | {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"},
+    "deit": _DINO,
+    "dinov2": _DINO,
+    "dinov2_with_registers": _DINO,
+    "clip": _CLIP | {"interpolation": "bicubic", "crop_pct": 1.0},
+    "siglip": _HALF | {"interpolation": "bicubic", "crop_pct": 1.0, "crop_mode": "squash"},
+}
+ACTIVATIONS: dict[str, Callable] = {
+    "gelu": nn.GELU, "quick_gelu": QuickGELU, "gelu_pytorch_tanh": GELUTanh, "gelu_new": GELUTanh, "relu": nn.ReLU,
+    "silu": nn.SiLU, "swish": nn.SiLU,
+}  # fmt: skip
+INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+NAMES = {  # theirs -> timm's, within a tower
+    r"^embeddings\.patch_embeddings?\.(projection\.)?": "patch_embed.proj.",
+    r"^embeddings\.position_embeddings?(\.weight)?$": "pos_embed",
+    r"^embeddings\.(cls_token|class_embedding)$": "cls_token",
+    r"^embeddings\.distillation_token$": "dist_token",
+    r"^embeddings\.register_tokens$": "reg_token",
+    r"^(encoder\.)?layers?\.(\d+)\.": r"blocks.\2.",
+    r"\.attention\.attention\.(query|key|value)\.": r".attn.\1.",
+    r"\.(attention|self_attn)\.([qkv])_proj\.": r".attn.\2.",
+    r"\.attn\.(q)uery\.|\.attn\.(k)ey\.|\.attn\.(v)alue\.": r".attn.\1\2\3.",
+    r"\.(attention\.output\.dense|attention\.o_proj|self_attn\.out_proj)\.": ".attn.proj.",
+    r"\.(layernorm_before|layer_norm1)\.": ".norm1.",
+    r"\.(layernorm_after|layer_norm2)\.": ".norm2.",
+    r"\.(intermediate\.dense|mlp\.weights_in)\.": ".mlp.fc1.",
+    r"^(blocks\.\d+)\.(output\.dense|mlp\.weights_out|mlp\.down_proj)\.": r"\1.mlp.fc2.",
+    r"\.layer_scale(\d)\.lambda1$": r".ls\1.gamma",
+    r"^pre_layrnorm\.": "norm_pre.",
+    r"^(post_)?layernorm\.": "norm.",
+    r"^head\.probe$": "attn_pool.latent",
+    r"^head\.attention\.out_proj\.": "attn_pool.proj.",
+    r"^head\.layernorm\.": "attn_pool.norm.",
+    r"^head\.mlp\.": "attn_pool.mlp.",
+}
+_LEFT_OUT = re.compile(r"^(embeddings\.(mask_token|position_ids)|pooler\.)")
+_ANCHOR = re.compile(r"(^|.*\.)embeddings\.patch_embeddings?\.(projection\.)?weight$")
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The key in KINDS. Raises ValueError for another model."""
+    told = str(config.get("model_type"))
+    kind = told.removesuffix("_vision_model")
+    if kind not in KINDS:
+        raise ValueError(f"model type {told!r} of transformers is not read here; choose one of {', '.join(KINDS)}")
+    return kind
+
+
+def is_distilled(config: Mapping[str, Any]) -> bool:
+    """Whether its one register is DeiT's distillation token."""
+    return config.get("model_type") == "deit"
+
+
+def is_one(module: nn.Module) -> bool:
+    """Whether it is a model of transformers that is read here."""
+    told = str(getattr(getattr(module, "config", None), "model_type", "")).removesuffix("_vision_model")
+    return type(module).__module__.startswith("transformers.") and told in KINDS
+
+
+def converted(config: Mapping[str, Any], state: Mapping[str, Tensor], name: str) -> tuple[VisionTransformer, dict[str, Any]]:
+    """timm's model with these weights, and what it expects of an image.
+
+    Raises ValueError for a model of another kind, or weights that are not all of one.
+    """
+    kind = kind_of(config)
+    config = config.get("vision_config") or config  # of CLIP and SigLIP with their text tower
+    state, heads = _tower(state, name)
+    state |= _heads(heads, kind)
+    if kind == "dinov2_with_registers":  # timm gives registers no position, and [CLS] its own at once
+        first, rest = state["pos_embed"].split([1, state["pos_embed"].shape[1] - 1], dim=1)
+        state |= {"cls_token": state["cls_token"] + first, "pos_embed": rest}
+    if kind == "deit" and "head_dist.weight" not in state:
+        state["reg_token"] = state.pop("dist_token")
+    width, gated = config["hidden_size"], bool(config.get("use_swiglu_ffn"))
+    make = VisionTransformerDistilled if "dist_token" in state else VisionTransformer
+    try:
+        with torch.device("meta"):
+            model = make(
+                img_size=config["image_size"], patch_size=config["patch_size"], embed_dim=width,
+                depth=config["num_hidden_layers"], num_heads=config["num_attention_heads"],
+                mlp_ratio=(len(state["blocks.0.mlp.fc1.weight"]) + 0.5) / width, qkv_bias="blocks.0.attn.qkv.bias" in state,
+                init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
+                num_classes=len(state["head.weight"]) if "head.weight" in state else 0,
+                class_token="cls_token" in state, reg_tokens=state["reg_token"].shape[1] if "reg_token" in state else 0,
+                global_pool="token" if "cls_token" in state else "map" if "attn_pool.latent" in state else "avg",
+                fc_norm=False, no_embed_class=kind == "dinov2_with_registers", pre_norm="norm_pre.weight" in state,
+                norm_layer=partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-6)),
+                act_layer=nn.SiLU if gated else ACTIVATIONS[config.get("hidden_act", "gelu")],
+                **{"mlp_layer": SwiGLUPacked} if gated else {},
+            )  # fmt: skip
+        model.load_state_dict(state, assign=True)
+    except KeyError as error:
+        raise ValueError(f"'{name}' is not read here: {error} is missing or unknown; choose another model") from None
+    except RuntimeError as error:
+        told = " ".join(str(error).split())[:200]
+        raise ValueError(f"the weights of '{name}' are not those of its configuration ({told}); save it again") from None
+    return model, KINDS[kind]
+
+
+def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights of the vision tower under timm's names, and those beside it."""
+    anchors = [match[1] for match in map(_ANCHOR.match, state) if match]
+    if len(anchors) != 1:
+        raise ValueError(f"'{name}' holds the weights of {len(anchors)} vision towers; give a model with one")
+    prefix = anchors[0]
+    inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    beside = {key: value for key, value in state.items() if not key.startswith(prefix) or not prefix}
+    tower = {}
+    for key, value in inside.items():
+        new = key
+        for theirs, ours in NAMES.items():
+            new = re.sub(theirs, ours, new)
+        if not _LEFT_OUT.match(key) and not re.match(r"(\w+_)?(classifier|projection)\.", key):
+            tower[new] = value.float()
+    for key in [key for key in tower if ".attn.q." in key]:
+        tower[key.replace(".q.", ".qkv.")] = torch.cat([tower.pop(key.replace(".q.", f".{part}.")) for part in "qkv"])
+    for key in [key for key in tower if ".mlp.gate_proj." in key]:
+        parts = [tower.pop(key), tower.pop(key.replace("gate_proj", "up_proj"))]
+        tower[key.replace("gate_proj", "fc1")] = torch.cat(parts)
+    for kind in ("weight", "bias"):
+        if (joint := tower.pop(f"head.attention.in_proj_{kind}", None)) is not None:
+            query, keys, values = joint.chunk(3)
+            tower |= {f"attn_pool.q.{kind}": query, f"attn_pool.kv.{kind}": torch.cat([keys, values])}
+    if "cls_token" in tower:
+        tower["cls_token"] = tower["cls_token"].reshape(1, 1, -1)
+    tower["pos_embed"] = tower["pos_embed"].reshape(1, -1, tower["pos_embed"].shape[-1])
+    return tower, beside
+
+
+def _heads(beside: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """The classification heads, or CLIP's projection, under timm's names; DINOv2's reads more than [CLS], and is left out."""
+    if kind.startswith("dinov2"):
+        return {}
+    heads = {}
+    names = {"classifier": "head", "cls_classifier": "head", "distillation_classifier": "head_dist", "visual_projection": "head"}
+    for theirs, ours in names.items():
+        if f"{theirs}.weight" in beside:
+            weight = beside[f"{theirs}.weight"].float()
+            bias = beside.get(f"{theirs}.bias")
+            heads |= {f"{ours}.weight": weight, f"{ours}.bias": weight.new_zeros(len(weight)) if bias is None else bias.float()}
+    return {} if kind == "siglip" else heads
+
+
+def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """What preprocessor_config.json says, in the words of timm."""
+    data = dict(default)
+    for ours, theirs in (("mean", "image_mean"), ("std", "image_std")):
+        if theirs in processor:
+            data[ours] = tuple(processor[theirs])
+    data["interpolation"] = INTERPOLATIONS.get(processor.get("resample"), data["interpolation"])
+    size, crop = processor.get("size"), processor.get("crop_size")
+    side = size if isinstance(size, int) else (size or {}).get("shortest_edge")
+    crop = crop.get("height") if isinstance(crop, dict) else crop
+    if processor and not processor.get("do_center_crop", crop is not None):
+        data |= {"crop_pct": 1.0, "crop_mode": "squash"}
+    elif side and crop:
+        data |= {"crop_pct": crop / side, "crop_mode": "center"}
+    return data
+
+
+def _file(name: str, filename: str) -> Path | None:
+    """The file of that name in the folder or the repository; None where there is none."""
+    path = name.removeprefix(PREFIX)
+    if (folder := located(path)).is_dir():
+        return folder / filename if (folder / filename).is_file() else None
+    try:
+        return Path(hf_hub_download(path, filename))
+    except (LocalEntryNotFoundError, EntryNotFoundError):
+        return None
+
+
+def _json(path: Path | None) -> dict[str, Any]:
+    return {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+
+
+def _weights(name: str) -> dict[str, Tensor]:
+    if (index := _file(name, "model.safetensors.index.json")) is not None:
+        parts = sorted({*_json(index)["weight_map"].values()})
+        return {key: value for part in parts for key, value in load_file(_file(name, part)).items()}
+    if (path := _file(name, "model.safetensors")) is not None:
+        return load_file(path)
+    if (path := _file(name, "pytorch_model.bin")) is not None:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    raise FileNotFoundError(f"'{name}' has no model.safetensors")
+
+
+def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+    with loading(name):
+        path = _file(name, "config.json")
+        if path is None:
+            raise FileNotFoundError(f"'{name}' has no config.json")
+        config = _json(path)
+        kind_of(config)  # before anything large is fetched
+        state = _weights(name)
+    model, data = converted(config, state, name)
+    if not pretrained:
+        model.init_weights()
+    data = _recipe(_json(_file(name, "preprocessor_config.json")), data)
+    return wrap_at(name, model, data, size, whole, fit, pretrained, is_distilled(config))
+
+
+def _known(name: str, pretrained: bool) -> bool:
+    path = name.removeprefix(PREFIX)
+    return (located(path) / "config.json").is_file() or bool(REPOSITORY.fullmatch(path))
+
+
+def _absent(name: str) -> str:
+    path = name.removeprefix(PREFIX)
+    return f"there is no config.json in {path!r}; give the folder of a saved model, or OWNER/NAME of one on the hub"
+
+
+FAMILY = Family((PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _known, lambda: [], _load, _absent)
