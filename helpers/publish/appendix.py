@@ -170,9 +170,11 @@ def _verdicts(rows: Sequence[Judgement], levels: Mapping[str, float], verdicts: 
     """What the corrections would change, in sentences, and the claims whose verdict they change."""
     known = [row for row in rows if row.p is not None]
     counts = {name: sum(own[0].verdict != own[i].verdict for own in verdicts.values()) for i, name in enumerate(levels, 1)}
+    missing = sum(row.value is None for row in rows)
     text = (
-        f"{len(rows)} tests were put to models to which their claims apply; {len(known)} of them have a p-value. "
-        f"The corrections lower the level of a single test from {statistics.ALPHA} to "
+        f"{len(rows)} tests were put to models to which their claims apply; {len(known)} of them have a p-value"
+        + (f", and {missing} ask for a value that the results, which are older, do not have" if missing else "")
+        + f". The corrections lower the level of a single test from {statistics.ALPHA} to "
         + " and ".join(f"{level:.2g} ({name})" for name, level in levels.items())
         + f". Of the verdicts on {len(verdicts)} published results they change "
         + " and ".join(f"{count} ({name})" for name, count in counts.items())

@@ -108,7 +108,9 @@ def test_every_test_has_a_row(project, runs):
 def test_what_a_criterion_asks_and_no_result_has_is_not_measured(project, runs):
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"].append(
         {"value": "other", "op": ">", "margin": 0}))  # fmt: skip
-    table = rows(appendix.tests(Project(project.root).registry, runs)["statistics-tests"])
+    fragments = appendix.tests(Project(project.root).registry, runs)
+    assert "a p-value, and 3 ask for a value that the results, which are older, do not have." in fragments["statistics-verdicts"]
+    table = rows(fragments["statistics-tests"])
     assert [row[5] for row in table if row[2] == "other &gt; 0"] == ["not measured"] * 3
 
 

@@ -1,85 +1,17 @@
-import math
+"""What published verdicts are worth together, on results of the small project and on those of this one."""
+
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare, ttest_1samp
+from scipy.stats import t
 
-from helpers.measures import stats
-from helpers.publish import statistics
 from helpers.publish.book import published
 from helpers.publish.criteria import Test, Value
 from helpers.publish.project import Project
-from helpers.publish.statistics import (
-    ALPHA,
-    Judgement,
-    at_level,
-    corrected,
-    deciders,
-    judged,
-    judgements,
-    levels,
-    p_value,
-    shared,
-)
-
-
-def value(estimate, name="score", model="vit-a"):
-    return Value.of(name, estimate, model=model)
-
-
-def row(value, op=">", margin=0.0):
-    return Judgement("aa1-first", "mine", "vit-a", Test("score", op, margin), value, "supported")
-
-
-SYMMETRIC = np.concatenate([x := np.linspace(0.1, 3, 20) ** 2, -x]) + 0.7  # no skewness, so that its interval is plain Student's
-
-
-def test_the_p_value_of_a_mean_is_that_of_students_test():
-    estimate = stats.over_images(SYMMETRIC)
-    for margin in (-1.0, 0.0, 0.7, 2.5):
-        assert p_value(value(estimate), margin) == pytest.approx(ttest_1samp(SYMMETRIC, margin).pvalue, rel=1e-6)
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 80), (3, 80), (40, 80), (80, 80), (721, 1000)])
-def test_the_p_value_of_a_share_is_that_of_the_score_test(k, n):
-    estimate = stats.share(np.arange(n) < k)
-    for margin in (0.05, 0.5, 0.9):
-        reference = chisquare([k, n - k], [n * margin, n * (1 - margin)]).pvalue
-        assert p_value(value(estimate), margin) == pytest.approx(reference, rel=1e-6, abs=1e-300)
-    assert p_value(value(estimate), 0.0) == (1.0 if k == 0 else 0.0)
-
-
-def test_the_p_value_of_a_bounded_statistic_is_taken_on_its_own_scale():
-    """An AUC of 0.98: on the plain scale a margin of 0.9 would lie as far as one of 1.06."""
-    without = 0.98 + np.linspace(-1, 1, 100) * 2e-4
-    estimate = stats.jackknife(0.98, without, (0, 1))
-    error = math.sqrt(99 / 100 * ((without - without.mean()) ** 2).sum()) / (0.98 * 0.02)
-    distance = math.log(0.98 / 0.02) - math.log(0.9 / 0.1)
-    two_sided = 2 * statistics.t.sf(distance / error, 99)
-    assert p_value(value(estimate), 0.9) == pytest.approx(two_sided, rel=1e-6)
-    assert p_value(value(estimate), 1.2) == 0.0
-
-
-@pytest.mark.parametrize("alpha", [0.2, 0.01, 0.001])
-@pytest.mark.parametrize(
-    "estimate",
-    [
-        lambda level: stats.over_images(SYMMETRIC, level=level),
-        lambda level: stats.share(np.arange(60) < 7, level),
-        lambda level: stats.share(np.arange(60) < 0, level),
-        lambda level: stats.jackknife(0.9, 0.9 + np.linspace(-1, 1, 50) * 1e-3, (0, 1), level),
-        lambda level: stats.jackknife(7.0, 7.0 + np.linspace(-1, 1, 50) * 1e-1, (0, math.inf), level),
-    ],
-)
-def test_an_interval_at_another_level_is_what_the_estimator_gives_there(estimate, alpha):
-    other = at_level(value(estimate(0.95)), alpha)
-    assert (other.low, other.high) == pytest.approx(estimate(1 - alpha)[1:3], rel=1e-6)
-    assert at_level(value(estimate(0.95)), ALPHA).low == pytest.approx(estimate(0.95).low)
-
+from helpers.publish.statistics import ALPHA, at_level, corrected, judged, judgements, levels, p_value
 
 NUMBERS = st.floats(-3, 3).map(lambda x: round(x, 3))
 
@@ -95,73 +27,6 @@ def test_p_is_below_alpha_where_the_interval_at_that_level_excludes_the_margin(m
             assert (p < alpha) == (not wider.low <= margin <= wider.high)
 
 
-def test_what_has_no_interval_has_no_p_value_and_stays_as_it_is():
-    plain, undefined = Value("count", "vit-a", value=3.0), Value("score", "vit-a", n=9)
-    exact, unbounded = Value("score", "vit-a", None, 1.0, 1.0, 1.0, 9), Value("score", "vit-a", None, 1.0, None, None, 3)
-    for one in (plain, undefined, exact, unbounded):
-        assert p_value(one, 0.5) is None and at_level(one, 1e-6) == one and row(one).distance is None
-        assert row(one).thresholds is None and row(one).images_needed is None and row(one).effect is None
-    assert row(None).p is None
-
-
-def test_without_a_bound_towards_the_margin_nothing_is_excluded():
-    half = Value("ratio", "vit-a", None, 0.0, 0.0, None, 20)
-    assert p_value(half, 5.0) == 1.0 and at_level(half, 0.001).high is None
-    assert row(half, "<", 5.0).thresholds[0] == -math.inf
-
-
-# So6, tt2 and tt4 as they were published first, whose readings an audit took by hand: 0.9 and -0.6 and 4 points.
-@pytest.mark.parametrize(
-    ("numbers", "margin", "holds", "fails", "needed"),
-    [
-        ((-0.06, -0.5, 0.38, 1000), 0.5, 0.94, 0.06, 618),
-        ((-2.7, -4.1, -1.3, 1000), -2, -0.6, -3.4, 4000),
-        ((1.9, -0.2, 4.0, 900), 2, 4.1, -0.1, 396_900),
-    ],
-)
-def test_what_a_test_could_have_decided(numbers, margin, holds, fails, needed):
-    measured = Value("score", "vit-a", None, *numbers)
-    one = row(measured, ">", margin)
-    assert one.thresholds == pytest.approx((holds, fails), abs=1e-9) and one.images_needed == pytest.approx(needed, rel=1e-3)
-    assert replace(one, test=Test("score", "<", margin)).thresholds == pytest.approx((fails, holds), abs=1e-9)
-    # As many images as that, and the interval just reaches the margin.
-    shrunk = (abs(margin - numbers[0]) / one.distance) / math.sqrt(one.images_needed / numbers[3])
-    assert shrunk == pytest.approx(abs(margin - numbers[0]), rel=1e-3)
-
-
-def test_thresholds_of_a_share_are_those_of_wilson():
-    """Of 1,000 images, from which count on is a share of more than 5 % certain? Tried one by one."""
-    estimates = [stats.share(np.arange(1000) < k) for k in range(200)]
-    least = next(k for k, one in enumerate(estimates) if one.low > 0.05)
-    most = max(k for k, one in enumerate(estimates) if one.high < 0.05)
-    holds, fails = row(value(estimates[0]), ">", 0.05).thresholds
-    assert least - 1 < holds * 1000 <= least and most <= fails * 1000 < most + 1
-
-
-def test_a_value_at_its_limit_is_as_wide_on_either_side_of_the_margin():
-    none = Value("outliers", "vit-a", None, 0.0, 0.0, 0.0076, 3)
-    assert row(none, ">", 0.05).thresholds == pytest.approx((0.0576, 0.0424))
-
-
-def test_effect_is_cohens_d_of_one_sample():
-    measured = value(stats.over_images(SYMMETRIC))
-    assert row(measured, ">", 0.2).effect == pytest.approx(abs(SYMMETRIC.mean() - 0.2) / SYMMETRIC.std(ddof=1), rel=1e-6)
-
-
-def test_a_value_on_the_margin_is_never_decided():
-    on = Value("score", "vit-a", None, 1.0, 0.9, 1.1, 50)
-    assert row(on, ">", 1.0).p == 1.0 and row(on, ">", 1.0).images_needed is None and row(on, ">", 1.0).distance == 0
-
-
-def test_corrections_by_hand():
-    bonferroni, hochberg = corrected([0.01, 0.02, 0.03, 0.04, 0.9])
-    assert bonferroni == pytest.approx([0.05, 0.1, 0.15, 0.2, 1.0])
-    assert hochberg == pytest.approx([0.05, 0.05, 0.05, 0.05, 0.9])
-    assert levels([0.01, 0.02, 0.03, 0.04, 0.9]) == pytest.approx({"Bonferroni": 0.01, "Benjamini-Hochberg": 0.04})
-    assert corrected([]) == ([], []) and levels([]) == {"Bonferroni": 0.05, "Benjamini-Hochberg": 0.05}
-    assert levels([0.5, 0.6])["Benjamini-Hochberg"] == 0.025  # no test below its step: that of the first
-
-
 def result(claim, scores, run="mine", images=("photographs", "d1", 50), half=1.0):
     """A result of the small project: model -> score, with intervals of this half-width over 50 images."""
     values = [Value("score", model, None, score, score - half, score + half, 50) for model, score in scores.items()]
@@ -173,7 +38,7 @@ def result(claim, scores, run="mine", images=("photographs", "d1", 50), half=1.0
 def test_a_planted_effect_remains_and_chance_does_not(project):
     """One true effect among 40 models without any: their values spread about the margin as the interval says."""
     rng = np.random.default_rng(0)
-    error = float(1 / statistics.t.ppf(0.975, 49))
+    error = float(1 / t.ppf(0.975, 49))
     scores = {f"null-{i}": 1 + error * x for i, x in enumerate(rng.standard_normal(40).tolist())} | {"planted": 1 + 6 * error}
     claim = project.registry["aa1-first"]
     runs = {"mine": {"aa1-first": result(claim, scores)}}
@@ -195,35 +60,6 @@ def test_models_to_which_a_claim_does_not_apply_are_no_tests(project):
     registry = replace(project.registry, claims={"aa1-first": restricted})
     runs = {"mine": {"aa1-first": result(restricted, {"vit-a": 9.0, "vit-b": 0.0})}}
     assert [one.model for one in judgements(registry, runs)] == ["vit-a"]
-
-
-def test_a_verdict_rests_on_the_models_with_the_same_one(project):
-    claim = project.registry["aa1-first"]
-    assert deciders(result(claim, {"vit-a": 9.0, "vit-b": 8.0})) == ["vit-a", "vit-b"]
-    assert deciders(result(claim, {"vit-a": 9.0, "vit-b": -8.0})) == ["vit-b"]
-    assert deciders(result(claim, {"vit-a": 9.0, "vit-b": 1.5})) == []
-
-
-def test_shared_checkpoints_and_images_are_counted(project):
-    one, two = (project.registry[id] for id in ("aa1-first", "aa2-second"))
-    longer = ("photographs", "d2", 80)
-    runs = {
-        "mine": {"aa1-first": result(one, {"vit-a": 9.0, "vit-b": -8.0}), "aa2-second": result(two, {"vit-b": -9.0})},
-        "other": {
-            "aa1-first": result(one, {"vit-a": 9.0, "vit-b": 8.0}),
-            "aa2-second": result(two, {"vit-a": 1.0}, images=longer),
-        },
-    }
-    # The same weights under another name are the same checkpoint.
-    runs["other"]["aa1-first"]["sources"][1]["weights_hash"] = "weights of vit-a"
-    found = shared(runs)
-    assert found.decided == [("mine", "aa1-first"), ("mine", "aa2-second"), ("other", "aa1-first")]
-    assert found.checkpoints == {
-        "vit-b": ([("mine", "aa1-first"), ("mine", "aa2-second")], []),
-        "vit-a": ([("other", "aa1-first")], []),
-    }
-    assert found.images == {"photographs": ["aa1-first", "aa2-second"]}
-    assert found.lists == {"d1": ("photographs", 50, ["aa1-first", "aa2-second"]), "d2": ("photographs", 80, ["aa2-second"])}
 
 
 def test_every_published_p_value_says_what_its_test_says():
