@@ -6,6 +6,7 @@ from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, capture_conditions, capture_each
+from helpers.capture.probe_study import ProbeStudy, probe_study
 from helpers.capture.reducers import (
     PARTS,
     AttentionEntropy,
@@ -55,6 +56,7 @@ __all__ = [
     "PatchContributions",
     "PatchNorms",
     "Pooled",
+    "ProbeStudy",
     "QKVNorms",
     "Reducer",
     "SEARCH_MODES",
@@ -73,6 +75,7 @@ __all__ = [
     "matched_neurons_of",
     "outlier_units",
     "paired_tokens",
+    "probe_study",
     "register_neurons_of",
     "test_time_study",
 ]
