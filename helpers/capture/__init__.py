@@ -7,6 +7,7 @@ from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens
 from helpers.capture.passes import Captured, capture_conditions, capture_each
+from helpers.capture.probe_study import ProbeStudy, probe_study
 from helpers.capture.reducers import (
     PARTS,
     AttentionEntropy,
@@ -59,6 +60,7 @@ __all__ = [
     "PatchContributions",
     "PatchNorms",
     "Pooled",
+    "ProbeStudy",
     "QKVNorms",
     "RandomPixels",
     "RandomTokens",
@@ -80,6 +82,7 @@ __all__ = [
     "matched_neurons_of",
     "outlier_units",
     "paired_tokens",
+    "probe_study",
     "register_neurons_of",
     "test_time_study",
 ]

@@ -32,7 +32,8 @@ from helpers.publish.provenance import ARITHMETIC
 MOST = 1000.0  # the ratio of what must be equal and is not, since JSON has no infinity
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
 NUMERIC = ("tests/measures", "tests/interventions/test_neurons.py", "tests/capture/test_register_neurons.py")
-FITS = {"fit_classifier", "fit_position", "fit_regression", "classifiers_of"}  # what a notebook fits with, itself or by a measure
+# What a notebook fits with, itself or by a measure.
+FITS = {"fit_classifier", "fit_position", "fit_regression", "classifiers_of", "probe_study"}
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def test_the_plan_covers_what_is_asked():
     project = Project()
     quick, whole = portable.plan(project, quick=True), portable.plan(project)
     fitting = portable.fitting(project)
-    assert {"nr4-local", "nr4-global", "so4-linear-probes", "de4-one-shot", "tt2-removal-accuracy"} <= set(fitting)
+    assert {"nr4-local", "nr4-global", "so4-linear-probes", "de4-one-shot", "tt2-removal-accuracy", "tt4-domains"} <= set(fitting)
     assert not {"nr1-artifacts", "tt3-attention-patterns"} & set(fitting)  # the second uses a measure beside those that fit
     assert [path for path in portable.NUMERIC if not (project.root / path).exists()] == []
     assert {id for _, ids in quick for id in ids} == {*fitting, TESTS}
