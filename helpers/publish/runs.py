@@ -25,7 +25,6 @@ from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import hardware, inputs_digest, provenance
 from helpers.publish.results import bundle, check_run, publish, read_result
 
-
 LOCAL = ("local-dir:", "file:", "scratch:", "transformers:")  # names of models that may be paths
 
 
