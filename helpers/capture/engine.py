@@ -37,7 +37,7 @@ class Accumulator(Protocol):
 def capture(
     backbone: Backbone,
     images: Any,
-    reducers: Sequence[Reducer],
+    reducers: Any,
     *,
     batch_size: int = 32,
     device: Any = None,
@@ -54,7 +54,7 @@ def capture(
         images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8; or pixels (image, 3, height, width) that
             are ready for this model. Also a data set whose items are one of these, or a tuple that begins with one (torchvision's
             ImageFolder); of a DataLoader its data set, in order.
-        reducers: what to keep; two reducers must not share a key.
+        reducers: what to keep, a list; two reducers must not share a key.
         batch_size: images in one forward pass; the result does not depend on it (beyond float rounding). Where they do not
             fit into memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
@@ -80,9 +80,9 @@ def capture(
             in what a reducer returns.
     """
     into = {key: list(summaries) for key, summaries in into.items()}
-    dtype, images = _precision(dtype), as_images(images, backbone)
+    dtype, images, reducers = _precision(dtype), as_images(images, backbone), _listed(reducers)
     wanted = _plan(backbone, reducers, len(images))
-    _check(backbone, images, reducers, batch_size, workers, dtype, into)
+    _check(backbone, images, reducers, batch_size, workers, into)
     if engine is not None:
         return engine(backbone, images, reducers, batch_size, device, dtype, progress, into, workers)
     backbone.model.eval().to(device)
@@ -90,9 +90,27 @@ def capture(
     return _Pass(backbone, reducers, dtype, into, len(images), first).run(wanted, batches, batch_size, progress)
 
 
-def _precision(dtype: Any) -> Any:
-    """The dtype that a text such as 'bfloat16' names."""
-    return {str(known).removeprefix("torch."): known for known in DTYPES}.get(str(dtype).removeprefix("torch."), dtype)
+def _listed(reducers: Any) -> Sequence[Reducer]:
+    """The reducers. Raises ValueError where they are none, in one sentence."""
+    if not isinstance(reducers, Iterable) or isinstance(reducers, str):
+        one = isinstance(reducers, Reducer)
+        raise ValueError(f"reducers are {'one ' if one else 'a '}{type(reducers).__name__}; give a list, [PatchNorms()]")
+    for reducer in (reducers := list(reducers)):
+        if not isinstance(reducer, Reducer):
+            raise ValueError(
+                f"{reducer.__name__} is a class; give {reducer.__name__}(...)"
+                if isinstance(reducer, type)
+                else f"{reducer!r} is no reducer; give those of helpers.capture, such as PatchNorms()"
+            )
+    return reducers
+
+
+def _precision(dtype: torch.dtype | str) -> torch.dtype:
+    """The dtype, or the one that a text such as 'bfloat16' names. Raises ValueError for another than DTYPES."""
+    known = {str(known).removeprefix("torch."): known for known in DTYPES}
+    if (name := str(dtype).removeprefix("torch.")) not in known:
+        raise ValueError(f"capture does not run in dtype {dtype}; choose {', '.join(map(str, DTYPES[:-1]))} or {DTYPES[-1]}")
+    return known[name]
 
 
 def _check(
@@ -101,7 +119,6 @@ def _check(
     reducers: Sequence[Reducer],
     batch_size: int,
     workers: int | None,
-    dtype: torch.dtype,
     into: Mapping[str, Sequence[Accumulator]],
 ) -> None:
     """Raise ValueError for arguments of `capture` that do not fit one another."""
@@ -116,8 +133,6 @@ def _check(
         )
     if isinstance(images, Tensor) and not images.is_floating_point():
         raise ValueError(f"pixels of type {images.dtype}; capture takes normalised floats, or PIL images to normalise by itself")
-    if dtype not in DTYPES:
-        raise ValueError(f"capture does not run in dtype {dtype}; choose {', '.join(map(str, DTYPES[:-1]))} or {DTYPES[-1]}")
 
 
 class _Pass:
@@ -217,15 +232,7 @@ class _Pass:
 def _plan(backbone: Backbone, reducers: Sequence[Reducer], images: int) -> dict[tuple[str, int], list[Reducer]]:
     """(point, block) -> the reducers that look there, so that one hook serves them all."""
     wanted, keys = defaultdict(list), set()
-    if isinstance(reducers, Reducer) or not isinstance(reducers, Sequence):
-        raise ValueError(f"reducers are one {type(reducers).__name__}; give a list of them")
     for reducer in reducers:
-        if not isinstance(reducer, Reducer):
-            raise ValueError(
-                f"{reducer.__name__} is a class; give {reducer.__name__}(...)"
-                if isinstance(reducer, type)
-                else f"{reducer!r} is no reducer; give those of helpers.capture, such as PatchNorms()"
-            )
         reducer.check(images, backbone.layout)
         if clash := keys.intersection(reducer.keys):
             raise ValueError(f"two reducers return '{min(clash)}'; capture them in two passes or rename one")

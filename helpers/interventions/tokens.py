@@ -148,8 +148,8 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
         left["patches"] = chosen
         return x[keep].unflatten(0, (len(x), -1)) if mode == "remove" else x.masked_fill(~keep[..., None], 0)
 
-    def rotation(rope: Float[Tensor, "... patch dim"]) -> Float[Tensor, "image head kept dim"]:
-        """The rotation of the patches that are left, other ones in each image."""
+    def rotation(rope: Float[Tensor, "*more patch dim"]) -> Float[Tensor, "*other left dim"]:
+        """The rotation (image, head, patch, dim) of the patches that are left, other ones in each image."""
         if mode == "zero":
             return rope
         chosen = left["patches"]

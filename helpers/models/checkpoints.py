@@ -92,7 +92,7 @@ def weights_of(path: Path, name: str) -> dict[str, Tensor]:
     found = _state_dict(data)
     prefixes = {key.removesuffix(ANCHOR) for key in found if key.endswith(ANCHOR)}
     if not prefixes:
-        some = ", ".join(list(found)[:3]) or "nothing"
+        some = ", ".join(map(str, list(data)[:3])) if isinstance(data, Mapping) else type(data).__name__
         raise ValueError(f"'{name}' has no {ANCHOR!r} among its weights ({some}, ...); give weights under timm's names")
     prefix = min(prefixes, key=lambda p: (not any(place in p for place in AVERAGED), len(p), p))
     own = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}

@@ -44,7 +44,7 @@ def portable(names: Sequence[str]) -> list[str]:
                 raise ValueError(f"two models would be called {own!r} in the result; rename the file or folder of one")
             folders = os.environ.get(FOLDERS, "").split(os.pathsep)
             if str(place.parent) not in folders:
-                os.environ[FOLDERS] = os.pathsep.join(filter(None, [str(place.parent), *folders]))
+                os.environ[FOLDERS] = os.pathsep.join(filter(None, [*folders, str(place.parent)]))
             if located(Path(path).name).resolve() != place:
                 raise ValueError(f"another model called {own!r} is found before {str(place)!r}; rename one")
         short.append(own)

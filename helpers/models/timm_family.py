@@ -83,8 +83,8 @@ class TimmBackbone(Backbone):
         layers = self.blocks[block]
         if isinstance(layers, ResPostBlock | EvaBlockPostNorm) or not isinstance(getattr(layers, "norm1", None), nn.Module):
             raise ValueError(
-                f"block {block} of '{self.name}' is {type(layers).__name__}, which does not begin with a LayerNorm; choose "
-                "another model"
+                f"block {block} of '{self.name}' is {type(layers).__name__}, whose first layer is no LayerNorm known here; "
+                "choose another model"
             )
 
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:

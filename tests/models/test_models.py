@@ -16,7 +16,19 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from timm.models.vision_transformer import VisionTransformer
 
-from helpers.capture import ClsAttention, FinalTokens, PatchNorms, capture
+from helpers.capture import (
+    AttentionEntropy,
+    ClsAttention,
+    ClsParts,
+    Feature,
+    FinalTokens,
+    HighestToken,
+    NeuronActivation,
+    Output,
+    PatchNorms,
+    QKVNorms,
+    capture,
+)
 from helpers.models import (
     CONTROL_DATA,
     ModelUnavailable,
@@ -35,6 +47,7 @@ from helpers.models.controls import build_control
 from helpers.models.family import Family
 
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+ROWS = (AttentionEntropy, QKVNorms)  # what needs rows of attention, or what they are made of
 REAL = {TINY: ("8452bc0b7259d575", 587.8), "deit_tiny_patch16_224.fb_in1k": ("c0e0d0ae17843a15", None)}
 
 
@@ -81,6 +94,10 @@ LAYOUTS = [
     ("vit_small_patch14_dinov2", (56, 70), TokenLayout((4, 5)), 6),
     ("vit_small_patch14_reg4_dinov2", 70, TokenLayout((5, 5), registers=4), 6),
     ("vit_little_patch16_reg4_gap_256", 64, TokenLayout((4, 4), cls=False, registers=4), 5),
+    ("vit_small_patch16_dinov3", 64, TokenLayout((4, 4), registers=4, rotary=True), 6),
+    ("eva02_tiny_patch14_224", 56, TokenLayout((4, 4), rotary=True), 3),
+    ("vit_pe_core_tiny_patch16_384", 64, TokenLayout((4, 4), rotary=True), 3),
+    ("vit_base_patch16_siglip_224", 64, TokenLayout((4, 4), cls=False), 12),
 ]
 
 
@@ -213,26 +230,64 @@ def test_a_name_like_no_other_gets_the_forms():
     [
         ("resnet50.a1_in1k", "not a plain Vision Transformer"),
         ("swin_tiny_patch4_window7_224", "not a plain Vision Transformer"),
-        ("vit_small_patch16_dinov3.lvd1689m", "rotary embedding after qkv, so a plain qkv hook would be silently wrong"),
-        ("eva02_tiny_patch14_224.mim_in22k", "rotary embedding"),
-        ("vit_dlittle_patch16_reg1_gap_256.sbb_nadamuon_in1k", "Block with DiffAttention"),
-        ("vit_base_patch16_xp_224", "ParallelScalingBlock"),
-        ("vit_small_patch16_18x2_224", "ParallelThingsBlock"),
         ("open_clip:RN50/openai", "not a Vision Transformer"),
         ("open_clip:ViT-B-16-SigLIP/webli", "vision tower of .* is timm's 'vit_base_patch16_siglip_224'"),
     ],
 )
-def test_models_that_a_plain_hook_would_misread_are_refused(name, reason, hub):
+def test_what_is_no_plain_vision_transformer_is_refused(name, reason, hub):
     for pretrained in (True, False):  # with weights: before anything is fetched
         with pytest.raises(ValueError, match=reason):
             load_backbone(name, pretrained=pretrained)
 
 
-def test_gated_attention_is_refused():
+@pytest.mark.parametrize(
+    "name, block, refused",
+    [
+        ("vit_dlittle_patch16_reg1_gap_256.sbb_nadamuon_in1k", "Block with DiffAttention", ROWS),
+        (
+            "vit_base_patch16_xp_224",
+            "ParallelScalingBlock with no attention of its own",
+            {*ROWS, NeuronActivation},
+        ),
+        ("vit_small_patch16_18x2_224", "ParallelThingsBlock", {*ROWS, NeuronActivation, HighestToken}),
+    ],
+)
+def test_each_reducer_refuses_by_itself_what_an_unusual_block_does_not_show(name, block, refused):
+    with torch.device("meta"):
+        sketch = timm.create_model(name, depth=2, img_size=64)
+    model = sketch.to_empty(device="cpu")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(0.01)
+    backbone, x = wrap_timm(name, model, CONTROL_DATA, pretrained=False), torch.ones(1, 3, 64, 64)
+    reducers = [
+        PatchNorms(),
+        Feature(),
+        Output(),
+        HighestToken(),
+        NeuronActivation("neuron", 0, 0),
+        QKVNorms(),
+        AttentionEntropy(),
+    ]
+    for reducer in reducers:
+        if type(reducer) in refused:
+            with pytest.raises(ValueError, match=f"^{type(reducer).__name__} has nothing to read: block .*; choose") as error:
+                capture(backbone, x, [reducer])
+            assert "\n" not in str(error.value)
+            assert type(reducer) not in ROWS or block in str(error.value)
+        else:
+            capture(backbone, x, [reducer])
+    with pytest.raises(ValueError, match=block):
+        backbone.sublayer(0)
+
+
+def test_gated_attention_has_rows_and_no_sum_of_contributions():
     model = VisionTransformer(img_size=32, patch_size=16, embed_dim=8, depth=1, num_heads=2)
     model.blocks[0].attn.gate = torch.nn.Linear(8, 8)
-    with pytest.raises(ValueError, match="'gated' has Block with Attention"):
-        wrap_timm("gated", model, CONTROL_DATA, pretrained=False)
+    backbone = wrap_timm("gated", model, CONTROL_DATA, pretrained=False)
+    assert capture(backbone, torch.ones(1, 3, 32, 32), [ClsAttention()])["cls_attention"].shape == (1, 1, 5)
+    with pytest.raises(ValueError, match="ClsParts has nothing to read: block 0 of 'gated' gates what its attention returns"):
+        capture(backbone, torch.ones(1, 3, 32, 32), [ClsParts()])
 
 
 def test_without_open_clip_the_rest_is_there(monkeypatch):

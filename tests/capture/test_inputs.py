@@ -1,0 +1,153 @@
+"""What people give as images, reducers and precision: it works, or ends in one sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import ToTensor
+from zoo import build
+
+from helpers.capture import ClsTokens, Output, PatchNorms, capture, capture_shards
+from helpers.images import load_images
+from helpers.models import load_backbone
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return load_backbone("control-clean", image_size=64)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    noise = np.random.default_rng(0).integers(0, 256, (3, 40, 60, 3), dtype=np.uint8)
+    return [Image.fromarray(picture) for picture in noise]
+
+
+@pytest.fixture(scope="module")
+def expected(backbone, pictures):
+    return capture(backbone, pictures, [PatchNorms()])["patch_norms"]
+
+
+@pytest.fixture
+def folder(tmp_path, pictures):
+    for index, picture in enumerate(pictures):
+        place = tmp_path / "pictures" / f"class{index % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        picture.save(place / f"{index}.png")
+    return tmp_path / "pictures"
+
+
+class Normalised(Dataset):
+    """A data set whose items are ready for the model, with a label."""
+
+    def __init__(self, backbone, pictures):
+        self.items = [(backbone.preprocess(picture), 1) for picture in pictures]
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+def norms(backbone, images, **options):
+    return capture(backbone, images, [PatchNorms()], batch_size=2, **options)["patch_norms"]
+
+
+@pytest.mark.parametrize("kind", [str, Path, np.asarray, lambda p: np.asarray(p.convert("RGBA")), lambda p: (p, 3)])
+def test_lists(backbone, pictures, expected, folder, kind):
+    paths = sorted(folder.rglob("*.png"), key=lambda path: path.name)
+    images = [kind(path) for path in paths] if kind in (str, Path) else [kind(picture) for picture in pictures]
+    torch.testing.assert_close(norms(backbone, images), expected)
+
+
+def test_one_array_of_all_and_grey_ones(backbone, pictures, expected):
+    torch.testing.assert_close(norms(backbone, np.stack([np.asarray(picture) for picture in pictures])), expected)
+    grey = [np.asarray(picture.convert("L")) for picture in pictures]
+    whole = [Image.fromarray(picture).convert("RGB") for picture in grey]
+    torch.testing.assert_close(norms(backbone, grey), norms(backbone, whole))
+    torch.testing.assert_close(norms(backbone, [picture[..., None] for picture in grey]), norms(backbone, whole))
+
+
+def test_data_sets_and_loaders(backbone, pictures, expected, folder):
+    order = [0, 2, 1]  # by class
+    torch.testing.assert_close(norms(backbone, ImageFolder(folder)), expected[order])
+    ready = Normalised(backbone, pictures)
+    torch.testing.assert_close(norms(backbone, ready), expected)
+    torch.testing.assert_close(norms(backbone, DataLoader(ready, batch_size=1, shuffle=True)), expected)
+    with pytest.raises(ValueError, match=r"image 0 is a tensor \(3, 40, 60\) of torch.float32; give a PIL image"):
+        norms(backbone, ImageFolder(folder, transform=ToTensor()))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield 1
+
+
+@pytest.mark.parametrize(
+    "images, reason",
+    [
+        ("pictures", "images are the path 'pictures'; give a list of PIL images, paths or uint8 arrays, .*load_images"),
+        (Path("pictures"), "images are the path 'pictures'"),
+        (Image.new("RGB", (9, 9)), r"images are one picture; give a list, \[image\]"),
+        (np.zeros((9, 9, 3), np.uint8), r"images are one array \(9, 9, 3\); give a list"),
+        (torch.zeros(3, 64, 64), r"pixels have the shape \(3, 64, 64\); give \(image, 3,"),
+        (iter([1]), "images are a list_iterator, which has no length and no order"),
+        (DataLoader(Stream()), "images are a Stream, which has no length and no order"),
+        (None, "images are a NoneType"),
+        ({"a": 1}, "images are a dict; give a list"),
+        (["gone.png"], "image 0, 'gone.png': there is no such file; correct the path, or leave it out"),
+        ([__file__], "image 0, .*: it is no picture that can be read"),
+        ([np.zeros((9, 9, 3))], r"image 0 is an array \(9, 9, 3\) of float64; give .* of uint8, from 0 to 255"),
+        ([np.zeros((3, 9, 9), np.uint8)], r"image 0 is an array \(3, 9, 9\) of uint8; give \(height, width, 3\)"),
+        ([torch.zeros(3, 9, 9)], r"image 0 is a tensor \(3, 9, 9\) of torch.float32; give .*\(3, 64, 64\)"),
+        ([7], "image 0 is a int; give a PIL image, a path"),
+        ([], "0 images in batches of 32"),
+    ],
+)
+def test_what_are_no_images(backbone, images, reason):
+    with pytest.raises(ValueError, match=reason) as error:
+        capture(backbone, images, [PatchNorms()])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "reducers, reason",
+    [
+        ([PatchNorms], r"PatchNorms is a class; give PatchNorms\(...\)"),
+        (PatchNorms(), r"reducers are one PatchNorms; give a list, \[PatchNorms\(\)\]"),
+        (PatchNorms, r"reducers are a type; give a list"),
+        ("patch_norms", "reducers are a str; give a list"),
+        (["patch_norms"], "'patch_norms' is no reducer; give those of helpers.capture"),
+    ],
+)
+def test_what_are_no_reducers(backbone, pictures, reducers, reason):
+    with pytest.raises(ValueError, match=reason):
+        capture(backbone, pictures, reducers)
+
+
+def test_precision_as_text(backbone, pictures, expected):
+    for name in ("bfloat16", "torch.bfloat16", torch.bfloat16):
+        got = norms(backbone, pictures, dtype=name)
+        assert torch.equal(got, norms(backbone, pictures, dtype=torch.bfloat16)) and not torch.equal(got, expected)
+    for wrong in ("bf16", "float64"):
+        with pytest.raises(ValueError, match=f"capture does not run in dtype {wrong}; choose torch.float32, torch.bfloat16 or"):
+            norms(backbone, pictures, dtype=wrong)
+
+
+def test_what_needs_cls_says_so_and_the_rest_goes_on():
+    pooled = build("pooled")
+    x = torch.zeros(1, 3, 32, 32)
+    assert capture(pooled, x, [PatchNorms(), Output()])["patch_norms"].shape == (1, 3, 16)
+    with pytest.raises(ValueError, match=r"ClsTokens needs a \[CLS\] token, and this model has no .*; leave it out"):
+        capture(pooled, x, [PatchNorms(), ClsTokens()])
+
+
+def test_shards_want_images_that_can_be_told_from_others(backbone, pictures, tmp_path):
+    with pytest.raises(ValueError, match="shards of a list cannot tell their images from others; give load_images"):
+        capture_shards(tmp_path, backbone, pictures, [PatchNorms()])
+    assert len(capture_shards(tmp_path, backbone, load_images("scenes", 2), [PatchNorms()])) == 1
