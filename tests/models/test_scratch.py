@@ -36,7 +36,11 @@ def tell(weights, recipe, **provenance):
     """Write the record beside the weights."""
     history = [{"step": 0, "accuracy": 10.0, "outlier_images": 0.0}, {"step": 4, "accuracy": 51.26, "outlier_images": 0.125}]
     made = {"command": "python -m helpers train t", "wall_s": 90.0, "energy_wh": 1.25, "device": "cpu (x)"}
-    told = {"recipe": asdict(recipe), "history": history, "provenance": made | {"weights": digest_of(weights.read_bytes())} | provenance}
+    told = {
+        "recipe": asdict(recipe),
+        "history": history,
+        "provenance": made | {"weights": digest_of(weights.read_bytes())} | provenance,
+    }
     write_json(weights.with_suffix(".json"), told)
 
 
