@@ -25,7 +25,7 @@ ALIKE = 0.02  # of an interval: how far from its middle a value may lie on a sca
 
 
 class _Scale(NamedTuple):
-    """A map of values to a line without bounds, and its inverse; those outside `lowest` to `highest` are infinite on it."""
+    """A map of values to a line without bounds, and its inverse; those outside `lowest` to `highest` are infinitely far."""
 
     forward: Callable[[float], float]
     inverse: Callable[[float], float]
@@ -33,9 +33,7 @@ class _Scale(NamedTuple):
     highest: float
 
     def __call__(self, x: float) -> float:
-        if x <= self.lowest or x >= self.highest:
-            return -math.inf if x <= self.lowest else math.inf
-        return float(self.forward(x))
+        return float(self.forward(x)) if self.lowest < x < self.highest else math.inf
 
 
 PLAIN = _Scale(float, float, -math.inf, math.inf)
@@ -89,7 +87,7 @@ class Judgement:
         """With how many images a value as measured would just be decided; None where it lies on the margin, or n is unknown."""
         if not self.distance or not self.value.n:
             return None
-        return max(1, math.ceil(self.value.n / self.distance**2 - 1e-9))
+        return max(1, math.ceil(self.value.n / self.distance**2))
 
 
 def p_value(value: Value, margin: float) -> float | None:
@@ -98,7 +96,7 @@ def p_value(value: Value, margin: float) -> float | None:
     None for a plain number, an undefined value, and a value without an interval or with one without width, which takes what is
     the same on all images as exact.
     """
-    if value.value is None or value.n is None or (value.low is None and value.high is None) or value.low == value.high:
+    if not _has_width(value):
         return None
     statistic = abs(_statistic(value, margin))
     if _is_wilsons(value):
@@ -108,7 +106,7 @@ def p_value(value: Value, margin: float) -> float | None:
 
 def at_level(value: Value, alpha: float) -> Value:
     """The value with the interval that it would have at level 1 - `alpha` in place of 95 %."""
-    if p_value(value, 0.0) is None:
+    if not _has_width(value):
         return value
     if _is_wilsons(value):
         ends = binomtest(round(value.value * value.n), value.n).proportion_ci(1 - alpha, method="wilson")
@@ -213,16 +211,20 @@ def shared(runs: Mapping[str, Mapping[str, dict]]) -> Shared:
     return found
 
 
+def _has_width(value: Value) -> bool:
+    """Whether there is an interval, bounded on one side at least, that is more than a point."""
+    return None not in (value.value, value.n) and value.low != value.high
+
+
 def _ends(value: Value) -> tuple[float | None, float | None]:
     return value.low, value.high
 
 
 def _is_wilsons(value: Value) -> bool:
     """Whether the interval is Wilson's of so many of n images: it is known by its ends."""
-    count = value.value * value.n
-    if None in _ends(value) or not 0 <= value.value <= 1 or abs(count - round(count)) > 1e-6:
+    if None in _ends(value) or not 0 <= value.value <= 1:
         return False
-    ends = binomtest(round(count), value.n).proportion_ci(1 - ALPHA, method="wilson")
+    ends = binomtest(round(value.value * value.n), value.n).proportion_ci(1 - ALPHA, method="wilson")
     return bool(max(abs(value.low - ends.low), abs(value.high - ends.high)) < 1e-9)
 
 
@@ -231,7 +233,7 @@ def _scale(value: Value) -> _Scale:
     if None not in _ends(value):
         for scale in _SCALES:
             low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
-            if math.isfinite(high - low) and abs(high + low - 2 * middle) <= ALIKE * (high - low):
+            if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
                 return scale
     return PLAIN
 
@@ -270,6 +272,6 @@ def _beside(value: Value, margin: float, side: int) -> float:
         return margin + side * _quantile(value, ALPHA) * math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
     scale = _scale(value)
     scale = scale if math.isfinite(scale(margin)) else PLAIN
-    looks, other = (value.low, value.high) if side > 0 else (value.high, value.low)  # first the end towards the margin
+    looks, other = (value.low, value.high) if side == 1 else (value.high, value.low)  # first the end towards the margin
     end = other if looks == value.value else looks  # a value at its limit has one side only
     return side * math.inf if end is None else float(scale.inverse(scale(margin) + side * abs(scale(end) - scale(value.value))))

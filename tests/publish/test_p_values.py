@@ -1,15 +1,29 @@
 """From intervals to p-values, without the small project: `make mutants` runs these tests alone."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from scipy.special import logit
 from scipy.stats import chisquare, t, ttest_1samp
 
 from helpers.measures import stats
-from helpers.publish.criteria import Test, Value
-from helpers.publish.statistics import ALPHA, Judgement, at_level, corrected, deciders, levels, p_value, shared
+from helpers.publish.claims import Claim, Paper
+from helpers.publish.criteria import Criterion, Test, Value
+from helpers.publish.registry import Registry
+from helpers.publish.statistics import (
+    ALPHA,
+    Judgement,
+    at_level,
+    corrected,
+    deciders,
+    judged,
+    judgements,
+    levels,
+    p_value,
+    shared,
+)
 
 
 def value(estimate, name="score", model="vit-a"):
@@ -57,6 +71,7 @@ def test_the_p_value_of_a_bounded_statistic_is_taken_on_its_own_scale():
         lambda level: stats.share(np.arange(60) < 7, level),
         lambda level: stats.share(np.arange(60) < 0, level),
         lambda level: stats.jackknife(0.9, 0.9 + np.linspace(-1, 1, 50) * 1e-3, (0, 1), level),
+        lambda level: stats.jackknife(0.4, 0.4 + np.linspace(-1, 1, 50) * 1e-2, (0, math.inf), level),
         lambda level: stats.jackknife(7.0, 7.0 + np.linspace(-1, 1, 50) * 1e-1, (0, math.inf), level),
     ],
 )
@@ -69,7 +84,8 @@ def test_an_interval_at_another_level_is_what_the_estimator_gives_there(estimate
 def test_what_has_no_interval_has_no_p_value_and_stays_as_it_is():
     plain, undefined = Value("count", "vit-a", value=3.0), Value("score", "vit-a", n=9)
     exact, unbounded = Value("score", "vit-a", None, 1.0, 1.0, 1.0, 9), Value("score", "vit-a", None, 1.0, None, None, 3)
-    for one in (plain, undefined, exact, unbounded):
+    uncounted, odd = Value("score", "vit-a", None, 1.0, 0.0, 2.0), Value("score", "vit-a", None, None, 0.0, 2.0, 9)
+    for one in (plain, undefined, exact, unbounded, uncounted, odd):
         assert p_value(one, 0.5) is None and at_level(one, 1e-6) == one and row(one).distance is None
         assert row(one).thresholds is None and row(one).images_needed is None and row(one).effect is None
     assert row(None).p is None
@@ -114,6 +130,36 @@ def test_a_value_at_its_limit_is_as_wide_on_either_side_of_the_margin():
     assert row(none, ">", 0.05).thresholds == pytest.approx((0.0576, 0.0424))
 
 
+def test_each_side_of_an_uneven_interval_counts_by_itself():
+    uneven = Value("score", "vit-a", None, 1.0, 0.0, 4.0, 30)
+    error, freedom = t.ppf(0.975, 29), 29
+    assert p_value(uneven, 1.5) == pytest.approx(2 * t.sf(0.5 / 3 * error, freedom))
+    assert p_value(uneven, 0.5) == pytest.approx(2 * t.sf(0.5 / 1 * error, freedom))
+    assert row(uneven, ">", 3.0).thresholds == pytest.approx((4.0, 0.0))
+
+
+def test_an_interval_that_ends_at_a_limit_is_no_one_on_the_logit_scale():
+    at_limit = Value("share", "vit-a", None, 0.95, 0.8, 1.0, 50)
+    assert p_value(at_limit, 0.7) == pytest.approx(2 * t.sf(0.25 / 0.15 * t.ppf(0.975, 49), 49))
+
+
+def test_thresholds_keep_to_the_scale_of_the_interval():
+    auc = value(stats.jackknife(0.9, 0.9 + np.linspace(-1, 1, 50) * 1e-3, (0, 1)))
+    holds, fails = row(auc, ">", 0.6).thresholds
+    assert logit(holds) - logit(0.6) == pytest.approx(logit(0.9) - logit(auc.low))
+    assert logit(0.6) - logit(fails) == pytest.approx(logit(auc.high) - logit(0.9))
+    assert row(auc, ">", 1.0).thresholds[0] == pytest.approx(1.0 + 0.9 - auc.low)  # a margin that no AUC exceeds
+
+
+def test_with_one_item_there_is_one_degree_of_freedom():
+    assert p_value(Value("score", "vit-a", None, 0.0, -1.0, 1.0, 1), 1.0) == pytest.approx(0.05)
+
+
+def test_what_lies_infinitely_far_takes_one_image():
+    half = value(stats.share(np.arange(80) < 40))
+    assert row(half, ">", 0.0).images_needed == 1
+
+
 def test_effect_is_cohens_d_of_one_sample():
     measured = value(stats.over_images(SYMMETRIC))
     assert row(measured, ">", 0.2).effect == pytest.approx(abs(SYMMETRIC.mean() - 0.2) / SYMMETRIC.std(ddof=1), rel=1e-6)
@@ -151,9 +197,9 @@ def test_shared_checkpoints_and_images_are_counted():
     longer = ("photographs", "d2", 80)
     runs = {
         "mine": {
+            "aa3": stored("not applicable", {"vit-b": "not applicable"}),
             "aa1": stored("refuted", {"vit-a": "supported", "vit-b": "refuted"}),
             "aa2": stored("refuted", {"vit-b": "refuted"}),
-            "aa3": stored("not applicable", {"vit-b": "not applicable"}),
         },
         "other": {
             # The same weights under another name are the same checkpoint.
@@ -170,3 +216,22 @@ def test_shared_checkpoints_and_images_are_counted():
     }
     assert found.images == {"photographs": ["aa1", "aa2", "aa4"]}
     assert found.lists == {"d1": ("photographs", 50, ["aa1", "aa2"]), "d2": ("photographs", 80, ["aa2", "aa4"])}
+
+
+def test_the_tests_of_models_to_which_the_claim_applies_are_put():
+    tests = (Test("score", ">", 1), Test("other", ">", 0, "vit-b"))
+    criterion = Criterion("all", tests, applies=(Test("score", ">", -5),))
+    claim = Claim("aa1", "p", "t", "s", "w", "m", "h", [], criterion, {}, {}, Paper("p", "t", "a", None, None, None, {}, []))
+    values = {"vit-a": (2.0, 1.4, 2.6), "vit-b": (3.0, 2.5, 3.5), "vit-c": (-9.0, -9.5, -8.5)}
+    data = {"values": [asdict(Value("score", model, None, *numbers, 20)) for model, numbers in values.items()], "not_run": {}}
+    rows = judgements(Registry({}, {"aa1": claim}), {"mine": {"aa1": data}})
+    assert [(one.id, one.run, one.model, one.test, one.verdict) for one in rows] == [
+        ("aa1", "mine", "vit-a", tests[0], "supported"),
+        ("aa1", "mine", "vit-b", tests[0], "inconclusive"),
+        ("aa1", "mine", "vit-b", tests[1], "inconclusive"),
+    ]
+    assert [one.value and one.value.value for one in rows] == [2.0, 3.0, None] and rows[2].p is None
+    # Judged again at another level: a test of 1.67 half-widths is undecided where intervals are twice as wide.
+    verdicts = {alpha: judged(claim, data, alpha).verdicts[0]["verdict"] for alpha in (ALPHA, 0.04, 1e-4)}
+    assert verdicts == {ALPHA: "supported", 0.04: "supported", 1e-4: "inconclusive"}
+    assert judged(claim, data).values == [Value(**value) for value in data["values"]]
