@@ -101,3 +101,12 @@ def test_no_outlier_by_the_rule_is_not_applicable(claim):
     few = {name: value for name, value in {"n": 6, "n_train": 12}.items() if name in claim.parameters}
     result = run(claim, {"models": ["control-content"], "rule": "fixed:1e9"} | few)
     assert result.verdict == "not applicable", result.reason
+
+
+def test_no_more_registers_than_one_leaves_their_gain_open():
+    """None and one are measured whatever is asked for, and a gain of more that nobody measured decides nothing."""
+    claim = PROJECT.registry["so6-multi-register"]
+    small = {"models": ["control-clean"], "classifier": "published", "counts": [1], "n": 12}
+    values = {value.name: value.value for value in run(claim, small).values}
+    assert values["gain_one"] == 0 and {"accuracy_0", "accuracy_1"} <= values.keys()
+    assert values["gain_more"] is None
