@@ -3,6 +3,7 @@ weights for one of timm's architectures ('file:PATH@ARCH')."""
 
 import json
 import math
+import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +71,7 @@ def _absent_saved(name: str) -> str:
 def _known_saved(name: str, pretrained: bool) -> bool:
     if name.startswith(HUB):
         return bool(REPOSITORY.fullmatch(name.removeprefix(HUB).partition("@")[0]))
-    return (located(name.removeprefix(FOLDER)) / "config.json").is_file()
+    return os.path.isfile(located(name.removeprefix(FOLDER)) / "config.json")
 
 
 # ---- A file of weights --------------------------------------------------------------------------------------------------
@@ -133,7 +134,12 @@ def _load_file(name: str, size: Size | None, pretrained: bool, whole: bool, fit:
     overlay = {
         "state_dict": state, "num_classes": classes, "source": "", "url": None, "hf_hub_id": None, "custom_load": False,
     }  # fmt: skip
-    return create(name, arch, own, True, whole, fit, num_classes=classes, pretrained_cfg_overlay=overlay)
+    try:
+        return create(name, arch, own, True, whole, fit, num_classes=classes, pretrained_cfg_overlay=overlay)
+    except ValueError as error:
+        if isinstance(error.__cause__, RuntimeError):  # of load_state_dict
+            raise ValueError(f"{error}; name the architecture that they are for, or save all of them and nothing else") from None
+        raise
 
 
 def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
@@ -148,14 +154,14 @@ def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
 
 def _known_file(name: str, pretrained: bool) -> bool:
     path, arch = _parts(name)
-    return bool(path) and timm.is_model(arch.partition(".")[0]) and located(path).is_file()
+    return bool(path) and timm.is_model(arch.partition(".")[0]) and os.path.isfile(located(path))
 
 
 def _absent_file(name: str) -> str:
     path, arch = _parts(name)
     if not path:
         return f"'{name}' names no architecture; give '{FILE}PATH@ARCH' with a timm name, such as '@vit_small_patch16_224'"
-    if not located(path).is_file():
+    if not os.path.isfile(located(path)):
         return f"there is no file {path!r}; give the path of a .pth or .safetensors"
     near = timm.list_models(f"{arch[:12]}*")
     return f"timm has no architecture {arch!r}; " + (f"did you mean '@{near[0]}'?" if near else "choose a vit_*, deit* or eva*")

@@ -6,6 +6,7 @@ a model cannot be measured (rows of differential attention, what gated attention
 """
 
 import difflib
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,9 +161,9 @@ def _other_form(name: str) -> str:
     if not name or name.startswith(tuple(prefix for family in FAMILIES for prefix in family.prefixes)):
         return ""
     path = located(name)
-    if path.is_file():
+    if os.path.isfile(path):
         return f"unknown model '{name}'; give 'file:{name}@ARCH', with the timm architecture that its weights are for"
-    if (path / "config.json").is_file():
+    if os.path.isfile(path / "config.json"):
         return f"unknown model '{name}'; give 'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
     if transformers_family.REPOSITORY.fullmatch(name):
         return f"unknown model '{name}'; give 'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"

@@ -10,9 +10,11 @@ PREFIXES = ("local-dir:", "file:", "scratch:", "transformers:")
 
 def located(path: str) -> Path:
     """`path` as it is, or in the first folder of the variable REGISTERS_MODELS that has it; as it is where none has."""
-    own = Path(path).expanduser()
-    places = [own, *(Path(folder).expanduser() / path for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder)]
-    return next((place for place in places if place.exists()), own)
+    own = Path(os.path.expanduser(path))
+    folders = filter(None, os.environ.get(FOLDERS, "").split(os.pathsep))
+    places = [own, *(Path(os.path.expanduser(folder), path) for folder in folders)]
+    # os.path says no, where Path raises, of a name that no file can have.
+    return next((place for place in places if os.path.exists(place)), own)
 
 
 def _parts(name: str) -> tuple[str, str, str]:
@@ -28,7 +30,9 @@ def _parts(name: str) -> tuple[str, str, str]:
 def nameless(name: str) -> str:
     """The name of a model as a result may hold it: without the folder that its file or folder lies in."""
     prefix, path, rest = _parts(name)
-    return f"{prefix}{Path(path).name}{rest}" if prefix and located(path).exists() else name
+    place = located(path)
+    there = os.path.isfile(place if prefix in ("file:", "scratch:") else place / "config.json")
+    return f"{prefix}{place.resolve().name}{rest}" if prefix and there else name
 
 
 def portable(names: Sequence[str]) -> list[str]:
@@ -45,7 +49,7 @@ def portable(names: Sequence[str]) -> list[str]:
             folders = os.environ.get(FOLDERS, "").split(os.pathsep)
             if str(place.parent) not in folders:
                 os.environ[FOLDERS] = os.pathsep.join(filter(None, [*folders, str(place.parent)]))
-            if located(Path(path).name).resolve() != place:
+            if located(place.name).resolve() != place:
                 raise ValueError(f"another model called {own!r} is found before {str(place)!r}; rename one")
         short.append(own)
     return short

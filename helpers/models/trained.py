@@ -7,6 +7,7 @@ training, device, time, energy). Both lie in `helpers/weights` for the models th
 import itertools
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -229,7 +230,11 @@ def _absent(name: str) -> str:
     )
 
 
-FAMILY = Family(PREFIXES, (f"'{SHIPPED}...'", f"'{FILE}PATH'"), lambda name, _: path_of(name).is_file(), names, _load, _absent)
+def _known(name: str, pretrained: bool) -> bool:
+    return os.path.isfile(path_of(name))
+
+
+FAMILY = Family(PREFIXES, (f"'{SHIPPED}...'", f"'{FILE}PATH'"), _known, names, _load, _absent)
 
 
 def record(name: str) -> dict[str, Any]:

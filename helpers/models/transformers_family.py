@@ -5,6 +5,7 @@ Names are those of its files (which version 4 has in memory, too) and those that
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -199,7 +200,7 @@ def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
 def _file(name: str, filename: str) -> Path | None:
     """The file of that name in the folder or the repository; None where there is none."""
     path = name.removeprefix(PREFIX)
-    if (folder := located(path)).is_dir():
+    if os.path.isdir(folder := located(path)):
         return folder / filename if (folder / filename).is_file() else None
     try:
         return Path(hf_hub_download(path, filename))
@@ -239,7 +240,7 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
 
 def _known(name: str, pretrained: bool) -> bool:
     path = name.removeprefix(PREFIX)
-    return (located(path) / "config.json").is_file() or bool(REPOSITORY.fullmatch(path))
+    return os.path.isfile(located(path) / "config.json") or bool(REPOSITORY.fullmatch(path))
 
 
 def _absent(name: str) -> str:

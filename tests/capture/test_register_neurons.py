@@ -242,7 +242,10 @@ def test_search_without_images_or_with_patches_removed(backbone):
 def test_a_block_without_mlp_neurons(kind, name):
     backbone = build(kind)
     backbone.blocks[1].mlp = nn.Identity()
-    x, message = pixels(backbone, 5), f"block 1 of '{kind}' has no MLP neurons: the second layer '{name}' is missing in Identity"
+    x, message = (
+        pixels(backbone, 5),
+        f"block 1 of '{kind}' has no MLP neurons .the second layer '{name}' is missing in Identity.; choose",
+    )
     with pytest.raises(ValueError, match=message):
         find_register_neurons(backbone, x, rule="percentile:90")
     with pytest.raises(ValueError, match=message):

@@ -229,9 +229,9 @@ def test_files_that_are_refused(whole, model, tmp_path):
     for name, reason in (
         (f"pickled.pth@{ARCH}", "holds more than tensors, and is not run; save its state_dict alone"),
         (f"other.pth@{ARCH}", r"has no 'patch_embed.proj.weight' among its weights \(layer.weight, ...\)"),
-        (f"edited.pth@{ARCH}", "do not load: .*blocks.0.mlp.fc2.shift.units"),
+        (f"edited.pth@{ARCH}", "do not load: .*blocks.0.mlp.fc2.shift.units.*; name the architecture"),
         (f"broken.safetensors@{ARCH}", "does not load"),
-        ("mine.pth@vit_small_patch16_224", "do not load: .*size mismatch"),
+        ("mine.pth@vit_small_patch16_224", "do not load: .*; name the architecture that they are for, or save all of them"),
         ("mine.pth@resnet18", "'resnet18' in .* is not a plain Vision Transformer; choose"),
         ("mine.pth@vit_tiny_patch16_225", "timm has no architecture 'vit_tiny_patch16_225'; did you mean '@vit_tiny_"),
         ("mine.pth", "names no architecture; give 'file:PATH@ARCH'"),
@@ -265,6 +265,14 @@ def test_repositories(monkeypatch):
             load_backbone(name)
     with pytest.raises(ValueError, match="'hf-hub:model' names no repository; give 'hf-hub:OWNER/NAME'"):
         check_name("hf-hub:model")
+
+
+@pytest.mark.parametrize("path", ["", ".", "~nobody/x", "\0", "x" * 5000, "a\nb", "@", "//"])
+@pytest.mark.parametrize("prefix", ["", "file:", "local-dir:", "transformers:", "hf-hub:", "torchvision:", "scratch:"])
+def test_names_that_no_file_can_have(prefix, path):
+    assert not known(f"{prefix}{path}") and portable([f"{prefix}{path}"]) == [f"{prefix}{path}"]
+    with pytest.raises(ValueError):
+        check_name(f"{prefix}{path}")
 
 
 def test_bare_names_get_their_form(tmp_path, monkeypatch):

@@ -333,6 +333,25 @@ def test_the_parameters_of_this_project_are_not_refused():
             parameters.check_values(claim.parameters | profile, claim.parameters)
 
 
+def test_a_model_of_this_machine_is_published_by_the_last_part_of_its_path(project, monkeypatch, tmp_path):
+    """Kernels find it by the variable, which they inherit."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "REGISTERS_MODELS": ""})
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    (folder / "mine.pth").touch()
+    (outcome,) = run(project, name="own", overrides={"models": f"control-clean,file:{folder}/mine.pth@vit_tiny_patch16_224"})
+    assert outcome.status == "supported", outcome.reason
+    result = read_result(project.runs / "own" / "aa1-first.json")
+    assert result["parameters"]["models"] == ["control-clean", "file:mine.pth@vit_tiny_patch16_224"]
+    for path in (project.runs / "own").iterdir():
+        assert "my models" not in path.read_text(), path
+    assert os.environ["REGISTERS_MODELS"] == str(folder)
+    (outcome,) = run(project, name="own", overrides={"models": "control-clean,file:mine.pth@vit_tiny_patch16_224"})
+    assert outcome.status == "kept"
+    with pytest.raises(ValueError, match="there is no file 'gone.pth'"):
+        run(project, name="own", overrides={"models": "file:gone.pth@vit_tiny_patch16_224"})
+
+
 @pytest.mark.parametrize(
     ("dataset", "reason"),
     [
