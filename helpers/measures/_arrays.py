@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 Array = Tensor | np.ndarray
@@ -15,6 +16,11 @@ def to_numpy(x: Array) -> np.ndarray:
 def like(result: np.ndarray, reference: Array) -> Array:
     """`result` as a tensor on the device of `reference` where that is a tensor, else unchanged."""
     return torch.from_numpy(result).to(reference.device) if isinstance(reference, Tensor) else result
+
+
+def mean_where(scores: Float[Tensor, "image token"], mask: Bool[Tensor, "image token"]) -> Float[Tensor, " image"]:
+    """Mean over the masked tokens of an image, nan where it has none."""
+    return scores.where(mask, torch.nan).nanmean(-1)
 
 
 def settled(x: Array) -> np.ndarray:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from helpers.measures._arrays import mean_where
 from helpers.measures.probes import (
     Schedule,
     coordinates,
@@ -196,7 +197,7 @@ def read_patches(
             squared_error(true, mean),
             squared_error(pixels(on.tokens), on.pixels),
         )
-        readings[kind] = Reading(*(_of_image(x, on.positions) for x in of_tokens))
+        readings[kind] = Reading(*(mean_where(x.float(), on.positions >= 0) for x in of_tokens))
     return readings
 
 
@@ -234,8 +235,3 @@ def error_ratio(readings: Mapping[str, Reading], seed: int = 0) -> Estimate:
 def _explained(rows: np.ndarray) -> float:
     """One minus the mean of the first column over that of the second."""
     return 1 - ratio_of_means(rows)
-
-
-def _of_image(x: Tensor, positions: Tensor) -> Float[Tensor, " image"]:
-    """Mean over the tokens of an image, nan where it has none."""
-    return x.float().where(positions >= 0, torch.nan).nanmean(-1)

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
+from helpers.measures._arrays import mean_where
 from helpers.measures.norms import outliers
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means
@@ -97,7 +98,7 @@ def activity_at(
     Returns:
         "activation", at outliers; "elsewhere", at the other patches; "lead", at outliers over that of the second neuron.
     """
-    one, two, rest = (_mean_where(*at) for at in ((activation, mask), (second, mask), (activation, ~mask)))
+    one, two, rest = (mean_where(*at) for at in ((activation, mask), (second, mask), (activation, ~mask)))
     lead = bootstrap(torch.stack([one, two], dim=1), ratio_of_means, seed=seed)
     return {"activation": over_images(one), "elsewhere": over_images(rest), "lead": lead}
 
@@ -127,8 +128,3 @@ def unit_traits(
         "channel_share_normal": largest_channel_share(normal),
         "cosine_normal": cosine_with_others(normal),
     }
-
-
-def _mean_where(scores: Tensor, mask: Tensor) -> Float[Tensor, " image"]:
-    """Over the masked patches of an image, nan where it has none."""
-    return scores.where(mask, torch.nan).nanmean(1)

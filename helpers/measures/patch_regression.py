@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from helpers.measures._arrays import mean_where
 from helpers.measures.one_token import PatchTokens
 from helpers.measures.probes import fit_regression, squared_error
 from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
@@ -101,5 +102,5 @@ def _mean_errors(
     answers: Sequence[Tensor], target: Callable[[PatchTokens], Tensor], tested: Mapping[str, PatchTokens]
 ) -> Float[Tensor, "image kind"]:
     pairs = zip(answers, tested.values(), strict=True)
-    errors = [squared_error(answer, target(x)).where(x.positions >= 0, torch.nan).nanmean(1) for answer, x in pairs]
+    errors = [mean_where(squared_error(answer, target(x)), x.positions >= 0) for answer, x in pairs]
     return torch.stack(errors, dim=1)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
-from helpers.measures._arrays import Array
+from helpers.measures._arrays import Array, mean_where
 from helpers.measures.norms import paired_positions
 from helpers.measures.object_discovery import covered
 from helpers.measures.probes import fit_regression
@@ -51,7 +51,7 @@ def object_accuracy(
     targets = (2.0 * on - 1).expand(train_tokens.shape[:2])[..., None]
     probe = fit_regression(train_tokens, targets, mask=train_places >= 0, device=device)
     right = (probe(tokens)[..., 0] > 0) == on
-    return 100 * right.float().where(places >= 0, torch.nan).nanmean(1)
+    return 100 * mean_where(right.float(), places >= 0)
 
 
 def family_estimates(
