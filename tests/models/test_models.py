@@ -247,7 +247,7 @@ def test_what_is_no_plain_vision_transformer_is_refused(name, reason, hub):
         (
             "vit_base_patch16_xp_224",
             "ParallelScalingBlock with no attention of its own",
-            {*ROWS, NeuronActivation},
+            {*ROWS, NeuronActivation, HighestToken},
         ),
         ("vit_small_patch16_18x2_224", "ParallelThingsBlock", {*ROWS, NeuronActivation, HighestToken}),
     ],
