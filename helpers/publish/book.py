@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,8 @@ def render_reading(text: str, data: dict, name: str) -> str:
     """A commentary with its numbers filled in. It may compute with them, but reaches nothing else (Jinja's sandbox).
 
     Args:
-        text: Markdown in which `{{ v('iou', 'vit_tiny_...') }}` stands for that value of that model, with its interval.
+        text: Markdown in which `{{ v('iou', 'vit_tiny_...') }}` stands for that value of that model, with its
+            interval where this has a width in print.
         data: the result that it comments on.
         name: what to call the commentary in an error.
 
@@ -144,7 +146,11 @@ def render_reading(text: str, data: dict, name: str) -> str:
     def v(value: str, model: str) -> str:
         if (value, model) not in values:
             raise ValueError(f"the result has no value {value!r} of {model!r}; quote one that it has")
-        return inert(values[value, model])
+        quoted = values[value, model]
+        # An interval whose ends print as the value does tells a reader nothing: `1 [1, 1]`.
+        if len({None if x is None else f"{x:.3g}" for x in (quoted.value, quoted.low, quoted.high)}) == 1:
+            quoted = replace(quoted, low=None, high=None)
+        return inert(quoted)
 
     try:
         return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text).render(v=v)

@@ -401,6 +401,14 @@ def test_the_book_draws_how_often_intervals_cover(library):
     assert [value.value for group in pages.coverage(rows).values() for value in group] == [94.0, 95.5]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "quoted"), [(1.0, 1.0, "1"), (0.99999, 1.00001, "1"), (0.99, 1.0, "1 [0.99, 1]"), (None, 1.0, "1 [?, 1]")]
+)
+def test_a_quoted_value_has_an_interval_where_one_can_be_seen(low, high, quoted):
+    data = {"values": [{"name": "score", "model": "vit-a", "value": 1.0, "low": low, "high": high, "n": 9}]}
+    assert render_reading("{{ v('score', 'vit-a') }}", data, "a.reading.md") == quoted
+
+
 def test_a_quoted_value_is_no_markup():
     data = {"values": [{"name": "score", "model": "vit-a", "value": 2.0, "unit": HOSTILE}]}
     assert inert(render_reading("It is {{ v('score', 'vit-a') }}.", data, "a.reading.md"))
