@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures._arrays import like, settled, to_numpy
+from helpers.measures._arrays import like, mean_where, settled, to_numpy
 
 
 def test_tensors_become_arrays_and_results_what_was_given():
@@ -11,6 +11,13 @@ def test_tensors_become_arrays_and_results_what_was_given():
     result = np.arange(3)
     assert like(result, np.ones(1)) is result
     assert torch.equal(like(result, x), torch.arange(3))
+
+
+def test_a_mean_is_over_the_masked_tokens_of_each_image():
+    scores = torch.tensor([[1.0, 2.0, 6.0], [3.0, 5.0, 7.0]])
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    mean = mean_where(scores, mask)
+    assert mean[0] == 3.5 and mean[1].isnan()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
