@@ -55,9 +55,10 @@ def advice(d: Diagnosis) -> list[str]:
     """What was seen and what follows, in sentences; the first says whether there are outliers."""
     count, present = round(d.images_with_outliers.value * d.n), d.images_with_outliers
     if not d.outliers:
+        chance = f"By chance alone up to {present.high:.0%} of such images could have one."
         return [
-            f"No outliers: {count} of {d.n} images have a patch above three times the median norm. By chance alone up to "
-            f"{present.high:.0%} of such images could have one.",
+            f"No outliers: {count} of {d.n} images have a patch above three times the median norm. "
+            f"{chance if present.high == present.high else 'So few images say little of others.'}",
             "There is nothing for registers to take over. If maps of attention look noisy all the same, norms are not the cause.",
         ]
     sentences = [

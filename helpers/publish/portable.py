@@ -74,8 +74,11 @@ MACHINES = (
     Setting("two threads", {"OMP_WAIT_POLICY": "PASSIVE"}, threads=2),
     Setting("batches of 7", parameters={"batch_size": 7}),
 )
-LONG = (MACHINES[0], PROCESSORS[2])  # left out where time is short: nbval compares on this machine, and MKL has a setting less
 NOISE = tuple(Setting(f"noise {seed}", noise=seed) for seed in range(5))
+QUICK = (
+    *PROCESSORS[:2],
+    *NOISE[:2],
+)  # where time is short: other threads and batches have never moved a number of these notebooks
 IMAGES = tuple(Setting(f"images {seed}", parameters={"seed": seed}, other_images=True) for seed in range(5))
 
 
@@ -83,13 +86,13 @@ def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> list
     """Each setting with the claims that run under it: those that fit something under other machines' settings, with the numeric
     tests, and all under rounding noise and on other images.
 
-    Quick, for continuous integration: those that fit something alone, under five machines' settings and two of noise, and the
+    Quick, for continuous integration: those that fit something alone, under older instructions and two seeds of noise, and the
     tests with the oldest instructions. `ids` stand for all and for those that fit, without the tests, if there are any.
     """
     every, some = list(ids or project.with_notebook()), list(ids or fitting(project))
     tests = [] if ids else [TESTS]
     if quick:
-        return [(s, some + (tests if s is PROCESSORS[0] else [])) for s in (*MACHINES, *NOISE[:2]) if s not in LONG]
+        return [(s, some + (tests if s is PROCESSORS[0] else [])) for s in QUICK]
     machines = [(setting, some + (tests if setting in PROCESSORS else [])) for setting in MACHINES]
     return [*machines, *((setting, every) for setting in (*NOISE, *IMAGES))]
 

@@ -47,6 +47,11 @@ def test_none_is_said_as_clearly(examined, name):
     assert advice(examined[name])[0].startswith("No outliers: 0 of 24 images")
 
 
+def test_few_images_give_no_share(examined):
+    first = advice(diagnose(load_backbone("control-clean"), load_images("scenes", 4)))[0]
+    assert first.endswith("So few images say little of others.") and "nan" not in first
+
+
 def test_position_and_content_are_told_apart(examined):
     content, position = (" ".join(advice(examined[f"control-{kind}"])) for kind in ("content", "position"))
     assert "Position decides" in position and "Position" not in content and "content decides" in content.lower()
