@@ -79,11 +79,10 @@ def test_what_the_machine_has_not_is_not_run(stored):
 
 
 def test_the_command(stored, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(portable, "MACHINES", portable.MACHINES[-2:])
-    monkeypatch.setattr(portable, "NOISE", portable.NOISE[:1])
+    settings = (*portable.MACHINES[-2:], portable.NOISE[0])
+    monkeypatch.setattr(portable, "QUICK", settings)
     assert main(["portable", "aa1-first", "--quick", "--json", str(tmp_path / "found.json")], stored.root) == 0
     printed = capsys.readouterr().out.splitlines()
-    settings = [*portable.MACHINES, *portable.NOISE]  # those of this test, of which none is left out
     assert [line.partition(":")[0] for line in printed[: len(settings)]] == [setting.name for setting in settings]
     assert printed[-1].startswith("0 of ") and "largest deviation" in printed[-1]
     findings = json.loads((tmp_path / "found.json").read_text())
