@@ -9,8 +9,9 @@ from html import escape
 
 from helpers.publish import statistics, trail
 from helpers.publish.markdown import inert, table_of
-from helpers.publish.pages import Runs, badge
+from helpers.publish.pages import Runs
 from helpers.publish.registry import Registry
+from helpers.publish.site.marks import badge
 from helpers.publish.statistics import Judgement
 from helpers.publish.trail import Entry
 

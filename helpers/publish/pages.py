@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 
 from helpers.publish.agreement import ANSWERS, Agreement
@@ -17,6 +16,7 @@ from helpers.publish.criteria import VERDICTS, Value
 from helpers.publish.markdown import inert, table_of
 from helpers.publish.project import CONTROLS
 from helpers.publish.registry import Registry
+from helpers.publish.site.marks import agreement_badge, badge, html
 
 Runs = Mapping[str, Mapping[str, dict]]
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
@@ -55,15 +55,15 @@ class Row:
     def measured(self) -> str:
         """The values that the criterion looks at, a block for each model; or the reason why there are none. HTML."""
         if self.run is None:
-            return _html(self.data["reason"])
+            return html(self.data["reason"])
         criterion, values = self.claim.criterion, self.result.values
         tests = (*criterion.applies, *criterion.tests, *criterion.needs)
         blocks = []
         for model in dict.fromkeys(value.model for value in values):
             own = {value.name: value for value in values if value.model == model}
             names = dict.fromkeys(test.value for test in tests if test.concerns(model) and test.value in own)
-            lines = [f"{_html(name)} {_html(own[name])}" for name in names]
-            blocks.append(f"<div class='model'><code>{_html(model)}</code><br>{'<br>'.join(lines)}</div>")
+            lines = [f"{html(name)} {html(own[name])}" for name in names]
+            blocks.append(f"<div class='model'><code>{html(model)}</code><br>{'<br>'.join(lines)}</div>")
         return "".join(blocks)
 
 
@@ -87,10 +87,10 @@ def scoreboard(rows: Iterable[Row], up: str = "") -> str:
     lines = []
     for row in rows:
         cells = (
-            f"<a href='{up}{row.page}'>{row.claim.id}</a><br>{_html(row.claim.title)}",
-            _html(row.claim.paper),
-            _html(row.run or ""),
-            _html(row.claim.headline),
+            f"<a href='{up}{row.page}'>{row.claim.id}</a><br>{html(row.claim.title)}",
+            html(row.claim.paper),
+            html(row.run or ""),
+            html(row.claim.headline),
             row.measured,
             badge(row.data["verdict"], row.data["reason"]) + _by_todays(row.result, lambda now: badge(now.verdict, now.reason)),
             agreement_badge(row.agreement) + _by_todays(row.result, lambda now: agreement_badge(now.agreement)),
@@ -98,8 +98,8 @@ def scoreboard(rows: Iterable[Row], up: str = "") -> str:
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     names = ("Claim", "Paper", "Run", "Reported", "Measured", "Verdict", "With the paper")
     head = "".join(f"<th scope='col'>{name}</th>" for name in names)
-    html = ["<div class='scoreboard-frame'><table class='scoreboard'>", f"<thead><tr>{head}</tr></thead>"]
-    return "\n".join(["```{raw} html", *html, "<tbody>", *lines, "</tbody></table></div>", "```"])
+    frame = ["<div class='scoreboard-frame'><table class='scoreboard'>", f"<thead><tr>{head}</tr></thead>"]
+    return "\n".join(["```{raw} html", *frame, "<tbody>", *lines, "</tbody></table></div>", "```"])
 
 
 def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> str:
@@ -407,18 +407,6 @@ def _share(part: float | None, whole: float | None) -> str:
     return "" if part is None or whole is None else f"{part / whole:.0%}"
 
 
-def badge(verdict: str, reason: str = "") -> str:
-    """A verdict in its colour, as HTML."""
-    title = f" title='{_html(reason)}'" if reason else ""
-    return f"<span class='verdict {_html(verdict).replace(' ', '-')}'{title}>{_html(verdict)}</span>"
-
-
-def agreement_badge(agreement: Agreement) -> str:
-    """An agreement with its sign, as HTML; the sign, not a colour, tells it from the others."""
-    title = f" title='{_html(agreement.reason)}'" if agreement.reason else ""
-    return f"<span class='agreement {agreement.answer.replace(' ', '-')}'{title}>{agreement.answer}</span>"
-
-
 def _by_todays(result: Result | None, shown: Callable[[Result], str]) -> str:
     """What is shown of the verdict that today's criterion gives, where an earlier one gave the stored verdict; else ''. HTML."""
     if result is None or result.today is None:
@@ -462,11 +450,6 @@ def verdict_distances(survey: Mapping) -> str:
         for control, one in of_claim.items()
     ]
     return table_of(lines) if lines else "Nothing has been measured here yet."
-
-
-def _html(text: object) -> str:
-    """A text from data as one line of HTML that shows it."""
-    return escape(" ".join(str(text).split()))
 
 
 def _distinct(items: Iterable) -> list:

@@ -1,0 +1,1 @@
+"""What readers see: marks that every page shares, and the pages of the book."""

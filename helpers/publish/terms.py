@@ -1,0 +1,75 @@
+"""What measured values are called for people: `notebooks/terms.yml`, read and looked up.
+
+A value has a short name, by which criteria and code know it. A reader sees its label, its unit and what a higher value means.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+TERMS = Path(__file__).resolve().parents[2] / "notebooks" / "terms.yml"
+
+
+@dataclass(frozen=True)
+class Term:
+    """What a value is called.
+
+    Attributes:
+        label: a noun phrase in the field's words, without its unit.
+        unit: such as 'share of images', 'points', 'count'; empty for a plain ratio or index.
+        higher: what a higher value means, as a clause; empty where that is no question.
+    """
+
+    label: str
+    unit: str = ""
+    higher: str = ""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of all claims.
+
+    Attributes:
+        claims: claim -> name -> Term; a name may hold one `{}`, for a number or a word, which its label repeats.
+        common: name -> Term, for every claim that does not say otherwise.
+        endings: ending of a name -> what it says, for names that have a term without it.
+    """
+
+    claims: Mapping[str, Mapping[str, Term]] = field(default_factory=dict)
+    common: Mapping[str, Term] = field(default_factory=dict)
+    endings: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, claim: str, name: str) -> Term | None:
+        """The term for the value `name` of `claim`; None where there is none."""
+        for terms in (self.claims.get(claim, {}), self.common):
+            if name in terms:
+                return terms[name]
+        for terms in (self.claims.get(claim, {}), self.common):
+            for pattern, term in terms.items():
+                before, found, after = pattern.partition("{}")
+                if found and (match := re.fullmatch(f"{re.escape(before)}(.+){re.escape(after)}", name)):
+                    return replace(term, label=term.label.replace("{}", match[1]))
+        for ending in sorted(self.endings, key=len, reverse=True):
+            if name.endswith(ending) and (term := self.of(claim, name.removesuffix(ending))):
+                return replace(term, label=f"{term.label}, {self.endings[ending]}")
+        return None
+
+
+@cache
+def load_terms(path: Path = TERMS) -> Terms:
+    """Read the terms. Raises ValueError that names the file where it has another form."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        claims = {id: {name: Term(**term) for name, term in own.items()} for id, own in data["claims"].items()}
+        return Terms(claims, {name: Term(**term) for name, term in data["common"].items()}, data["endings"])
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def term(claim: str, name: str) -> Term:
+    """The term for a value of a claim, or else its name in words."""
+    return load_terms().of(claim, name) or Term(name.replace("_", " "))
