@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (  # the lowest first; rooms on one floor know nothing of one another
-    ("files", "condensed"),
+    ("files", "condensed", "names"),
     ("models", "images", "measures", "figures"),
     ("interventions",),
     ("capture",),

@@ -1,0 +1,28 @@
+"""Short names of models."""
+
+import pytest
+
+from helpers.names import short_name, short_names
+
+REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
+NAMES = {
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k": "ViT-Ti (AugReg)",
+    "deit_tiny_patch16_224.fb_in1k": "DeiT-Ti",
+    "deit3_medium_patch16_224.fb_in1k": "DeiT-III-M",
+    REG4: "ViT-S (4 reg., DINOv2)",
+    "scratch-reg4-seed2": "Twin, 4 reg., seed 2",
+    "control-clean": "clean (control)",
+    "open_clip:ViT-B-32/laion2b_s34b_b79k": "open_clip:ViT-B-32/laion2b_s34b_b79k",
+    "test_vit.r160_in1k": "test_vit.r160_in1k",
+}
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_what_a_name_says_is_kept(model):
+    assert short_name(model) == NAMES[model]
+
+
+def test_models_that_would_share_a_name_keep_their_own():
+    in_21k = "vit_tiny_patch16_224.augreg_in21k"
+    assert short_names([in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", PLAIN]) == [
+        in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", "ViT-S (DINOv2)"]  # fmt: skip
