@@ -12,30 +12,29 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import yaml
-from jinja2 import StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nbformat import NotebookNode
 
 from helpers.publish import appendix, house, pages, trail
 from helpers.publish.claims import Claim
 from helpers.publish.criteria import Value
 from helpers.publish.digests import HELPERS
-from helpers.publish.markdown import inert
 from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
+from helpers.publish.site import landing
+from helpers.publish.site.quotes import Quotes, quoted, rendered
+from helpers.publish.site.tally import tally
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
 Executed = tuple[dict, NotebookNode]
-LANDING = "nr1-artifacts"  # the cell of this notebook that is tagged 'landing' draws the figure of the landing page
+LANDING = ("tt3-attention-patterns", "fig-tt3-maps")  # the claim and the figure of its notebook on the landing page
 
 
 def build(root: Path | str) -> Path:
@@ -77,9 +76,10 @@ def assemble(root: Path) -> Path:
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
     shutil.copy(root / "_config.yml", source)
     _write(source / "_toc.yml", _contents(project, runs))
+    first_picture = _landing(registry, read, executed, source)  # before the notebooks are written, which takes names off
 
     for claim in claims:
-        _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
+        _write_notebook(_calibration(executed[claim.id][1]), source / claim.notebook, pages.calibration_note(claim, runs))
     for run, results in read.items():
         folder = source / "book" / "runs" / run
         for id, (data, notebook) in results.items():
@@ -90,15 +90,23 @@ def assemble(root: Path) -> Path:
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
 
+    quotes = Quotes(registry, runs)
+    for page in sorted((source / "book").glob("*.md")):
+        if "{{" in (text := _text(page)):  # a page that quotes results
+            page.write_text(quotes.render(text, f"book/{page.name}"), encoding="utf-8")
+
     rows = list(pages.rows(registry, runs, calibration))
     fragments = {
         "scoreboard": pages.scoreboard(rows),
         "calibration": pages.calibration_table(registry, calibration),
-        "summary": pages.tally(rows, registry, runs),
+        "summary": tally(registry, runs),
         "claims": pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
         "trained-models": pages.model_card(_text(root / "helpers" / "weights" / "README.md")),
-        "landing": _landing(registry, read, executed, source),
+        "landing": first_picture,
+        "cards": landing.cards(root / "book" / "cards.yml", quotes),
+        "scope": landing.scope(registry, runs),
+        "strip": landing.strip(registry, runs),
         **_benchmarks(root, source),
         **_portability(root),
         "coverage": _coverage(root, source),
@@ -146,16 +154,9 @@ def render_reading(text: str, data: dict, name: str) -> str:
     def v(value: str, model: str) -> str:
         if (value, model) not in values:
             raise ValueError(f"the result has no value {value!r} of {model!r}; quote one that it has")
-        quoted = values[value, model]
-        # An interval whose ends print as the value does tells a reader nothing: `1 [1, 1]`.
-        if len({None if x is None else f"{x:.3g}" for x in (quoted.value, quoted.low, quoted.high)}) == 1:
-            quoted = replace(quoted, low=None, high=None)
-        return inert(quoted)
+        return quoted(values[value, model])
 
-    try:
-        return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text).render(v=v)
-    except Exception as error:  # what an expression raises has no end of kinds
-        raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
+    return rendered(text, name, v=v)
 
 
 def _executed(project: Project, claim: Claim) -> Executed:
@@ -173,6 +174,14 @@ def _reading(path: Path, data: dict) -> str:
     """The hand-written commentary that lies beside a published notebook, '' where there is none."""
     reading = path.with_suffix(".reading.md")
     return render_reading(_text(reading), data, reading.name)
+
+
+def _calibration(notebook: NotebookNode) -> NotebookNode:
+    """The notebook with a title that tells it from the findings of the same claim."""
+    first = notebook.cells[0]
+    if first.source.startswith("# "):
+        first.source = f"# Calibration: {first.source.removeprefix('# ')}"
+    return notebook
 
 
 def _folded(notebook: NotebookNode) -> NotebookNode:
@@ -194,14 +203,30 @@ def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
 
 
 def _contents(project: Project, runs: pages.Runs) -> str:
-    """The repository's table of contents with the pages that are written here."""
+    """The repository's table of contents with the pages that are written here.
+
+    The run with most findings comes first. A page of findings has its calibration below it, folded; a claim with several has it
+    below the first.
+    """
     toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
+    claims = project.registry.claims
+    below: dict[str, dict] = {}  # calibration page -> its entry
+    findings = []
+    for run, results in sorted(runs.items(), key=lambda one: -len(one[1])):
+        sections = []
+        for id in results:
+            entry: dict = {"file": f"book/runs/{run}/{id}", "title": claims[id].title}
+            page = str(Path(claims[id].notebook or "").with_suffix(""))
+            if page not in below:
+                below[page] = {"file": page, "title": "Calibration"}
+                entry["sections"] = [below[page]]
+            sections.append(entry)
+        findings.append({"file": f"book/runs/{run}/index", "sections": sections})
     for part in toc["parts"]:
         if part.get("caption") == "Findings":
-            part["chapters"] = [
-                {"file": f"book/runs/{run}/index", "sections": [{"file": f"book/runs/{run}/{id}"} for id in results]}
-                for run, results in runs.items()
-            ]
+            part["chapters"] = findings
+        else:
+            part["chapters"] = [chapter for chapter in part["chapters"] if chapter["file"] not in below]
         for chapter in part["chapters"]:
             if chapter["file"] == "book/claims":
                 chapter["sections"] = [{"file": f"book/claims/{paper.folder}"} for paper in project.registry.papers.values()]
@@ -211,17 +236,19 @@ def _contents(project: Project, runs: pages.Runs) -> str:
 
 def _landing(registry: Registry, runs: Mapping[str, dict[str, Executed]], executed: Mapping[str, Executed], source: Path) -> str:
     """The figure of the landing page, from the first published notebook that draws it, or else from the calibration."""
-    if LANDING not in executed:
+    id, figure = LANDING
+    if id not in executed:
         return ""
-    findings = [(results[LANDING], f"runs/{run}/{LANDING}.ipynb") for run, results in runs.items() if LANDING in results]
-    for (_, notebook), page in [*findings, (executed[LANDING], f"../{registry[LANDING].notebook}")]:
+    findings = [(results[id], f"runs/{run}/{id}.ipynb") for run, results in runs.items() if id in results]
+    for (_, notebook), page in [*findings, (executed[id], f"../{registry[id].notebook}")]:
         for cell in notebook.cells:
+            shown = cell.metadata.get("mystnb", {})
             images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
-            if images and "landing" in cell.metadata.get("tags", ()):
+            if images and shown.get("figure", {}).get("name") == figure:
                 (source / "book" / "_static" / "landing.png").write_bytes(base64.b64decode(images[0]))
                 # As on its own page, the cell's metadata say what the figure shows.
-                alt, caption = cell.metadata.mystnb.image.alt, cell.metadata.mystnb.figure.caption
-                return f"```{{figure}} _static/landing.png\n:alt: {alt}\n\n{caption} From [this page]({page}).\n```"
+                caption = f"{shown.figure.caption} From [this page]({page})."
+                return f"```{{figure}} _static/landing.png\n:alt: {shown.image.alt}\n\n{caption}\n```"
     return ""
 
 

@@ -4,15 +4,14 @@ Everything here turns stored results into text. `runs` is always run -> claim ->
 controls; `calibration` is claim -> result on the controls. Links lead from the folder `book/`, unless a function says otherwise.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from helpers.publish.agreement import ANSWERS, Agreement
+from helpers.publish.agreement import Agreement
 from helpers.publish.claims import Claim, Paper, Result
-from helpers.publish.criteria import VERDICTS, Value
+from helpers.publish.criteria import Value
 from helpers.publish.markdown import inert, table_of
 from helpers.publish.project import CONTROLS
 from helpers.publish.registry import Registry
@@ -112,20 +111,6 @@ def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> st
             line[control] = badge(got) + ("" if got == want else f" but {want} was expected")
         lines.append(line | {"in order": "yes" if all(got == want for got, want in verdicts.values()) else "**no**"})
     return table_of(lines, str) if lines else "No claim has a notebook yet."
-
-
-def tally(rows: Sequence[Row], registry: Registry, runs: Runs) -> str:
-    """How many claims stand where, for the landing page."""
-    counts = Counter(row.data["verdict"] for row in rows)
-    answers = Counter(row.agreement.answer for row in rows if row.run)
-    measured = len({row.claim.id for row in rows if row.run})
-    named = ", ".join(f"[{run}](runs/{run}/index.md)" for run in runs)
-    return "\n\n".join([
-        f"The registry holds {len(registry.claims)} claims and experiments. {measured} of them have been measured.",
-        f"Published runs: {named or 'none yet'}.",
-        " · ".join(f"{badge(verdict)} {counts[verdict]}" for verdict in VERDICTS if counts[verdict]),
-        " · ".join(f"{agreement_badge(Agreement(answer, ''))} {answers[answer]}" for answer in ANSWERS if answers[answer]),
-    ])  # fmt: skip
 
 
 def claims_index(registry: Registry, runs: Runs) -> str:
