@@ -141,6 +141,7 @@ class Quotes:
             number=lambda *what: inert(replace(self.value(*what), low=None, high=None, unit="")),
             percent=lambda *what: _percent(self.value(*what)),
             n=lambda *what: _images(self.value(*what)),
+            dataset=lambda *what: inert(self.value(*what).dataset),
             verdict=lambda run, claim: badge((result := self.result(run, claim)).verdict, result.reason),
             agreement=lambda run, claim: agreement_badge(self.result(run, claim).agreement),
             bar=bar,
