@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -134,6 +135,42 @@ def _edit(_: Project, options: argparse.Namespace) -> int:
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
     print(f"{options.out}: {options.model} with {named} moved to {options.registers} additional token(s).")
     print(f"It changes an output by up to {written['change']:.3g}; the files give the same to {written['difference']:.2g}.")
+    return 0
+
+
+def _explore(project: Project, options: argparse.Namespace) -> int:
+    from helpers import explore, files, images, models  # here, since only this command needs them
+    from helpers.publish import digests
+
+    images.check_name(options.images)
+    models.check_name(options.model)
+    machine, origin = _machine(options.device), provenance(project.root)
+    if options.what == "patches":
+        measure = partial(explore.patches, options.model)
+    else:
+        pictures, batches = images.load_images(options.images, options.n, options.seed), {"batch_size": options.batch_size}
+        if options.what == "thresholds":
+            registry = project.registry
+            measure = partial(
+                explore.thresholds,
+                options.model,
+                pictures,
+                lambda id, model, estimates, end: registry[id].verdict_on(model, estimates, end),
+                **batches,
+            )
+        else:
+            changed = min(options.changed or len(pictures), len(pictures))
+            measure = partial(explore.moves, options.model, pictures, changed=changed, seed=options.seed, **batches)
+    try:
+        measured = measure(device=options.device)
+    except models.ModelUnavailable as error:
+        raise ValueError(f"{error}; give a model that is here") from None
+    result = {"what": options.what, **measured, "seed": options.seed, "provenance": {**origin, **machine}}
+    result |= {"sha256": digests.of_json(result)}
+    path = project.root / "book" / "explore" / f"{options.what}-{re.sub(r'[^A-Za-z0-9._-]+', '-', options.model)}.json"
+    with files.written_whole(path) as new:
+        new.write_text(json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    print(path.relative_to(project.root).as_posix())
     return 0
 
 
@@ -432,7 +469,14 @@ def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
     which.add_argument("--auto", action="store_true", help="those that `diagnose` would move")
     edit.add_argument("--registers", type=_positive, default=1, metavar="R", help="tokens that share the neurons (default: 1)")
     edit.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files are written")
-    for command in (diagnose, edit):
+    touch = add(
+        _explore,
+        "measure what a reader can touch in the book, and write it to book/explore",
+        "explore patches vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    )
+    touch.add_argument("what", choices=("patches", "thresholds", "moves"), metavar="WHAT", help="patches, thresholds or moves")
+    touch.add_argument("--changed", type=_positive, metavar="N", help="moves: how many of the images are changed (default: all)")
+    for command in (diagnose, edit, touch):
         command.add_argument("model", metavar="MODEL", help="a Vision Transformer, by its name")
         command.add_argument(
             "--images", default="photographs", metavar="WHAT", help="a data set (default: those of scikit-image)"

@@ -9,11 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (  # the lowest first; rooms on one floor know nothing of one another
-    ("files", "condensed", "names"),
+    ("files", "condensed", "names", "packed"),
     ("models", "images", "measures", "figures"),
     ("interventions",),
     ("capture",),
-    ("training", "bench", "cluster", "diagnosis"),
+    ("training", "bench", "cluster", "diagnosis", "explore"),
     ("publish",),
     ("__main__",),
 )
