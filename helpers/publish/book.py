@@ -29,6 +29,7 @@ from helpers.publish.project import CONTROLS, Project
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
 from helpers.publish.site import landing
+from helpers.publish.site.picture import picture
 from helpers.publish.site.quotes import Quotes, quoted, rendered
 from helpers.publish.site.tally import tally
 
@@ -76,7 +77,8 @@ def assemble(root: Path) -> Path:
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
     shutil.copy(root / "_config.yml", source)
     _write(source / "_toc.yml", _contents(project, runs))
-    first_picture = _landing(registry, read, executed, source)  # before the notebooks are written, which takes names off
+    # Before the notebooks are written, which takes the names off their figures.
+    first = picture(root / "book" / "explore") or _landing(registry, read, executed, source)
 
     for claim in claims:
         _write_notebook(_calibration(executed[claim.id][1]), source / claim.notebook, pages.calibration_note(claim, runs))
@@ -103,7 +105,7 @@ def assemble(root: Path) -> Path:
         "claims": pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
         "trained-models": pages.model_card(_text(root / "helpers" / "weights" / "README.md")),
-        "landing": first_picture,
+        "landing": first,
         "cards": landing.cards(root / "book" / "cards.yml", quotes),
         "scope": landing.scope(registry, runs),
         "strip": landing.strip(registry, runs),

@@ -12,11 +12,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.images import load_images
 from helpers.publish import pages, trail
-from helpers.publish.book import assemble, build, published, render_reading
+from helpers.publish.book import LANDING, assemble, build, published, render_reading
 from helpers.publish.claims import Result
 from helpers.publish.criteria import Value
+from helpers.publish.parameters import read_notebook
 from helpers.publish.project import Project
 from helpers.publish.results import bundle, publish
+from helpers.publish.site import landing
+from helpers.publish.site.tally import tally
 
 ROOT = Path(__file__).parents[2]
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"not really a picture"
@@ -32,17 +35,19 @@ TOC = {
 }
 
 
-def executed(claim, models, score=2.0, *, not_run=None, tags=()):
+def executed(claim, models, score=2.0, *, not_run=None, tags=(), figure=None):
     """A notebook of `claim` as it looks after a run: a heading, a figure, the result. And the result."""
     values = [Value("score", model, "scenes", score, score - 0.1, score + 0.1, 8) for model in models]
     described = {"parameters": 5717416, "image_size": [224, 224], "patch_size": [16, 16], "weights_hash": "abc"}
     sources = [{"name": model, **described} for model in models] + [load_images("scenes", 8).describe()]
     result = claim.judge(values, sources=sources, not_run=not_run)
     shown = {"image": {"alt": "A map of norms"}, "figure": {"caption": "Norms before the final LayerNorm."}}
-    figure = new_output("display_data", {"image/png": base64.b64encode(PNG).decode()})
+    if figure:
+        shown["figure"]["name"] = figure
+    drawn = new_output("display_data", {"image/png": base64.b64encode(PNG).decode()})
     cells = [
         new_markdown_cell(f"# {claim.title}"),
-        new_code_cell("draw()", outputs=[figure], execution_count=1, metadata={"tags": list(tags), "mystnb": shown}),
+        new_code_cell("draw()", outputs=[drawn], execution_count=1, metadata={"tags": list(tags), "mystnb": shown}),
         new_code_cell("judge()", outputs=[new_output("display_data", result._repr_mimebundle_())], execution_count=2),
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -94,13 +99,15 @@ def test_a_new_folder_is_a_new_part_of_the_book(library):
     publish_run(library, "mine", "aa1-first")
     publish_run(library, "later", "aa1-first")
     contents = chapters(assemble(library.root))
-    assert list(contents) == ["Overview", "Findings", "Calibration"]
+    assert list(contents) == ["Overview", "Findings"], "each calibration lies below a page of findings"
+
+    def page(run, id, folded):
+        below = {"sections": [{"file": f"notebooks/beyond/{id}", "title": "Calibration"}]} if folded else {}
+        return {"file": f"book/runs/{run}/{id}", "title": "Two is more than one"} | below
+
     assert contents["Findings"] == [
-        {"file": "book/runs/later/index", "sections": [{"file": "book/runs/later/aa1-first"}]},
-        {
-            "file": "book/runs/mine/index",
-            "sections": [{"file": "book/runs/mine/aa1-first"}, {"file": "book/runs/mine/aa2-second"}],
-        },
+        {"file": "book/runs/mine/index", "sections": [page("mine", "aa1-first", True), page("mine", "aa2-second", True)]},
+        {"file": "book/runs/later/index", "sections": [page("later", "aa1-first", False)]},
     ]
     assert contents["Overview"] == [{"file": "book/claims", "sections": [{"file": "book/claims/beyond"}]}]
 
@@ -131,7 +138,7 @@ def test_the_run_on_controls_is_calibration_and_never_a_finding(library):
     folder = library.runs / "controls"
     folder.mkdir(parents=True)
     source = assemble(library.root)
-    assert texts(source, "notebooks", "beyond", "aa1-first.ipynb")[0] == "# Two is more than one"
+    assert texts(source, "notebooks", "beyond", "aa1-first.ipynb")[0] == "# Calibration: Two is more than one"
     nbformat.write(notebook, folder / "aa1-first.ipynb")
     (folder / "aa1-first.json").write_text("{}")
     assert published(library) == {}
@@ -371,7 +378,8 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
     stored = {"aa1-first": result | {"provenance": origin | {"sources": result["sources"]}}}
     page = pages.run_page("mine", stored, library.registry)
     assert inert(page) and page.count("onerror") > 10
-    assert inert(pages.tally([pages.Row(claim, "mine", result)], library.registry, {"mine": stored}))
+    assert inert(tally(library.registry, {"mine": stored})) and inert(landing.strip(library.registry, {"mine": stored}))
+    assert inert(landing.scope(library.registry, {"mine": stored}))
 
     row = {"method": HOSTILE, "ratio": 1.0, "quartiles": [1, 1], "images_per_s": HOSTILE, "extra_mb": 1.0, "version": HOSTILE}
     row["deviation"] = {HOSTILE: 0.0}
@@ -433,16 +441,33 @@ def test_a_notebook_without_a_result_is_named(library):
 
 
 def test_landing_figure_comes_from_findings_and_else_from_calibration(library, monkeypatch):
-    monkeypatch.setattr("helpers.publish.book.LANDING", "aa1-first")
+    monkeypatch.setattr("helpers.publish.book.LANDING", ("aa1-first", "fig-maps"))
     assert read(assemble(library.root), "book", "_generated", "landing.md") == "\n"
-    notebook, _ = executed(library.registry["aa1-first"], CONTROLS, tags=["landing"])
+    notebook, _ = executed(library.registry["aa1-first"], CONTROLS, figure="fig-maps")
     nbformat.write(notebook, library.root / "notebooks" / "beyond" / "aa1-first.ipynb")
     source = assemble(library.root)
     assert (source / "book" / "_static" / "landing.png").read_bytes() == PNG
     text = read(source, "book", "_generated", "landing.md")
     assert ":alt: A map of norms" in text and "(../notebooks/beyond/aa1-first.ipynb)" in text
-    publish_run(library, "mine", "aa1-first", tags=["landing"])
+    publish_run(library, "mine", "aa1-first", figure="fig-maps")
     assert "(runs/mine/aa1-first.ipynb)" in read(assemble(library.root), "book", "_generated", "landing.md")
+
+
+def test_the_landing_figure_is_in_the_notebook():
+    id, figure = LANDING
+    cells = read_notebook(Project(ROOT).source(id)).cells
+    names = [cell.metadata.get("mystnb", {}).get("figure", {}).get("name") for cell in cells]
+    assert names.count(figure) == 1
+
+
+def test_hand_written_pages_quote_results(library):
+    publish_run(library, "mine", "aa1-first")
+    page = library.root / "book" / "said.md"
+    page.write_text("# Said\n\nIt is {{ v('mine', 'aa1-first', 'score', 'vit-a') }}.\n", encoding="utf-8")
+    assert read(assemble(library.root), "book", "said.md") == "# Said\n\nIt is 2 [1.9, 2.1].\n"
+    page.write_text("# Said\n\nIt is {{ v('mine', 'aa1-first', 'socre', 'vit-a') }}.\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="^book/said.md: the result of aa1-first in run mine has no value 'socre' of 'vit-a'"):
+        assemble(library.root)
 
 
 def test_what_is_written_meanwhile_is_of_the_next_book(library, monkeypatch):

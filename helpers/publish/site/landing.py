@@ -6,6 +6,7 @@ holds, the card says so.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -23,6 +24,7 @@ from helpers.publish.site.tally import DIFFERS, together
 Runs = Mapping[str, Mapping[str, dict]]
 TWINS = "scratch"  # how the names of the models begin that this project trained
 _KEYS = {"title", "says", "link", "rests_on", "shows"}
+_DOOR = {"title", "says", "link"}
 
 
 def cards(path: Path, quotes: Quotes) -> str:
@@ -33,13 +35,18 @@ def cards(path: Path, quotes: Quotes) -> str:
     if not path.is_file():
         return ""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))["cards"]
-        if wrong := [key for card in data for key in card.keys() ^ _KEYS if key != "shows"]:
-            raise ValueError(f"a card has {', '.join(sorted(_KEYS))} and nothing else; correct {wrong[0]!r}")
-        items = [_card(card, quotes, path.name) for card in data]
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for known, items in ((_KEYS, data["cards"]), (_DOOR, data["doors"])):
+            if wrong := [key for item in items for key in item.keys() ^ known]:
+                raise ValueError(f"an item has {', '.join(sorted(known))} and nothing else; correct {wrong[0]!r}")
+        items = [_card(card, quotes, path.name) for card in data["cards"]]
+        doors = [
+            f"<li><a href='{html(door['link'])}'><strong>{html(door['title'])}</strong> {html(door['says'])}</a></li>"
+            for door in data["doors"]
+        ]
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name}: {' '.join(str(error).split()).removeprefix(f'{path.name}: ')}") from None
-    return _raw(f"<div class='cards'>{''.join(items)}</div>")
+    return _raw(f"<div class='cards'>{''.join(items)}<ul class='doors'>{''.join(doors)}</ul></div>")
 
 
 def scope(registry: Registry, runs: Runs) -> str:
@@ -93,21 +100,17 @@ def comparisons(path: Path, quotes: Quotes) -> list[tuple[str, Comparison]]:
 
 def _card(card: Mapping, quotes: Quotes, name: str) -> str:
     own = [quotes.comparison(*one) for one in card["rests_on"]]
-    shown = [own[i] for i in card.get("shows", range(len(own)))]
+    shown = {label: own[i] for label, i in card["shows"].items()}
     quotes.broken.setdefault(name, []).extend(one for one in own if not one.holds)
     warning = f"<p class='moved' role='note'>{text}</p>" if (text := moved(own)) else ""
-    says = quotes.render(card["says"], name)
-    bars = []
-    for one in shown:
-        label = html(one.label)
-        model = html(short_name(one.value.model))
-        bars.append(
-            f"<div class='card-bar'><span title='{html(one.value.model)}'>{label}, {model}: <b>{html(one.value)}</b>"
-            f"{f' {html(one.unit)}' if one.unit else ''}</span>{one.bar(_span(one, shown))}</div>"
-        )
+    bars = [
+        f"<div class='card-bar' title='{html(f'{one.label}, {one.value.model}; {one.says}')}'><span>{html(label)}</span>"
+        f"<span><b>{html(replace(one.value, unit=''))}</b> {html(one.unit)}</span>{one.bar(_span(one, shown.values()))}</div>"
+        for label, one in shown.items()
+    ]
     return (
         f"<section class='card'><h3><a href='{html(card['link'])}'>{html(card['title'])}</a></h3>{warning}"
-        f"<p>{says.strip()}</p>{''.join(bars)}</section>"
+        f"<p>{quotes.render(card['says'], name).strip()}</p>{''.join(bars)}</section>"
     )
 
 

@@ -81,7 +81,8 @@ class Comparison:
         return interval_bar(self.value, self.test, span=span, label=f"{self.label}, {short_name(self.value.model)}")
 
     def __str__(self) -> str:
-        return f"{self.run}, {self.claim.id}: {self.value.name} = {self.value} on {self.value.model} is not {self.op} {self.number:g}"
+        where = f"{self.run}, {self.claim.id}, {self.value.model}"
+        return f"{where}: {self.value.name} = {self.value} is not {self.op} {self.number:g}"
 
 
 @dataclass
