@@ -106,7 +106,7 @@ def test_every_number_of_the_book_exists_and_every_sentence_rests_on_what_holds(
 
 
 def test_what_the_cards_rest_on_holds(book):
-    assert "<section class='card'>" in landing.cards(BOOK / "cards.yml", book)
+    assert "<section class='finding'>" in landing.cards(BOOK / "cards.yml", book)
     assert [str(one) for one in book.broken["cards.yml"]] == []
 
 

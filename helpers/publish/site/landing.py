@@ -105,13 +105,18 @@ def _card(card: Mapping, quotes: Quotes, name: str) -> str:
     warning = f"<p class='moved' role='note'>{text}</p>" if (text := moved(own)) else ""
     bars = [
         f"<div class='card-bar' title='{html(f'{one.label}, {one.value.model}; {one.says}')}'><span>{html(label)}</span>"
-        f"<span><b>{html(replace(one.value, unit=''))}</b> {html(one.unit)}</span>{one.bar(_span(one, shown.values()))}</div>"
+        f"<span><b>{html(replace(one.value, unit=''))}</b>{_short(one.unit)}</span>{one.bar(_span(one, shown.values()))}</div>"
         for label, one in shown.items()
     ]
     return (
-        f"<section class='card'><h3><a href='{html(card['link'])}'>{html(card['title'])}</a></h3>{warning}"
+        f"<section class='finding'><h2><a href='{html(card['link'])}'>{html(card['title'])}</a></h2>{warning}"
         f"<p>{quotes.render(card['says'], name).strip()}</p>{''.join(bars)}</section>"
     )
+
+
+def _short(unit: str) -> str:
+    """A unit where it is short; the sentence tells of what a share is."""
+    return f" {html(unit)}" if unit and len(unit) <= len("points") else ""
 
 
 def _span(one: Comparison, shown: Iterable[Comparison]) -> tuple[float, float] | None:
