@@ -45,8 +45,7 @@ class Comparison:
     def holds(self) -> bool:
         """Whether the whole interval lies as the sentence says."""
         if self.op == SPANS:
-            low, high = self.value.ends or (self.number, -self.number)
-            return low <= self.number <= high
+            return self.value.ends is not None and self.value.ends[0] <= self.number <= self.value.ends[1]
         return self.test.outcome(self.value) is True
 
     @property
