@@ -85,12 +85,7 @@ def assemble(root: Path) -> Path:
         folder = source / "book" / "runs" / run
         for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
-            texts = (
-                pages.answers(registry[id], data),
-                _reading(path, data),
-                explore.note(id),
-                pages.finding_note(registry[id], run),
-            )
+            texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
             _write_notebook(_folded(notebook), folder / path.name, *texts, explore.note(id))
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
