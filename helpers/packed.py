@@ -34,10 +34,9 @@ def unpack(packed: Mapping) -> Float[np.ndarray, "..."]:
 
 
 def _step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below `least`; 1 where that is 0."""
+    """The smallest of 1, 2 and 5 times a power of ten that is not below `least`, but for rounding; 1 where that is 0."""
     if least == 0:
         return 1.0
     power = math.floor(math.log10(least))
-    return next(
-        float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5) if float(f"{digit}e{power + more}") >= least
-    )
+    steps = (float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5))
+    return next(step for step in steps if step >= least * (1 - 1e-12))

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from helpers.capture import PatchNorms, capture_conditions, capture_each
-from helpers.explore.photographs import jpeg, shown
+from helpers.explore.photographs import described, jpeg, shown
 from helpers.images import Images
 from helpers.interventions import expected_at, position_conditions
 from helpers.measures.outliers import PRESENT
@@ -38,10 +38,10 @@ def moves(
 
     Returns:
         `model`, `grid`; `limit`, the norm above which a patch is an outlier; `n`, the images in each condition; `usual`, the
-        patches that most images have an outlier at; `conditions`, name -> `frequency` (patch), in how many of the n images the
-        patch is an outlier; `expected`, where outliers are that follow position; `count`, `images`, `share` and `filled` of
-        `counts_at`, each [value, low, high]; `picture`, the example as JPEG in base64; `norms`, packed, of its patches after the
-        last block. `sources`.
+        patches that most images have an outlier at; `photograph`, the terms of the example; `conditions`, name -> `frequency`
+        (patch), in how many of the n images the patch is an outlier; `expected`, where outliers are that follow position;
+        `count`, `images`, `share` and `filled` of `counts_at`, each [value, low, high]; `picture`, the example as JPEG in base64;
+        `norms`, packed, of its patches after the last block. `sources`.
 
     Raises ModelUnavailable where its weights cannot be had, ValueError for a model without outliers in these images.
     """
@@ -79,6 +79,7 @@ def moves(
         "limit": round(placed.limit, 4),
         "n": len(few),
         "usual": placed.usual,
+        "photograph": {key: text for key, text in described(example)[0].items() if key != "jpeg"},
         "conditions": told,
         "sources": [c.source, images.describe(), few.describe(), example.describe()],
     }

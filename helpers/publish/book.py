@@ -28,7 +28,7 @@ from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
-from helpers.publish.site import landing
+from helpers.publish.site import explore, landing
 from helpers.publish.site.picture import picture
 from helpers.publish.site.quotes import Quotes, quoted, rendered
 from helpers.publish.site.tally import tally
@@ -87,7 +87,7 @@ def assemble(root: Path) -> Path:
         for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
             texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
-            _write_notebook(_folded(notebook), folder / path.name, *texts)
+            _write_notebook(_folded(notebook), folder / path.name, *texts, explore.note(id))
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
@@ -117,6 +117,7 @@ def assemble(root: Path) -> Path:
         **appendix.tests(registry, runs),
         **appendix.sharing(runs),
         **_architecture(source),
+        **explore.fragments(root, registry),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
