@@ -214,7 +214,7 @@ def _decisive(criterion, model: str, own: Mapping[str, Value], verdict: str) -> 
         role: [(test, test.outcome(own.get(test.value))) for test in getattr(criterion, role) if test.concerns(model)]
         for role in ("applies", "tests")
     }
-    applies = [outcome for _, outcome in outcomes["applies"]]
+    applies = [outcome for _, outcome in outcomes["applies"]] if outcomes["tests"] else []
     role, forced = "tests", {"supported": True, "refuted": False, "inconclusive": None}.get(verdict)
     if False in applies or None in applies:
         role, forced = "applies", False if False in applies else None
