@@ -34,7 +34,8 @@ class Terms:
     """The terms of all claims.
 
     Attributes:
-        claims: claim -> name -> Term; a name may hold one `{}`, for a number or a word, which its label repeats.
+        claims: claim -> name -> Term; a name may hold `{}`, for a number or a word, which its label repeats. A name that begins
+            with `_` is an ending of this claim's names, its label what it says.
         common: name -> Term, for every claim that does not say otherwise.
         endings: ending of a name -> what it says, for names that have a term without it.
     """
@@ -44,18 +45,26 @@ class Terms:
     endings: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, claim: str, name: str) -> Term | None:
-        """The term for the value `name` of `claim`; None where there is none."""
-        for terms in (self.claims.get(claim, {}), self.common):
+        """The term for the value `name` of `claim`; None where there is none.
+
+        First the name as it is, then without an ending, then as one that a name with `{}` describes, the longest first; the
+        claim's own terms go before the common ones.
+        """
+        own = self.claims.get(claim, {})
+        for terms in (own, self.common):
             if name in terms:
                 return terms[name]
-        for terms in (self.claims.get(claim, {}), self.common):
-            for pattern, term in terms.items():
-                before, found, after = pattern.partition("{}")
-                if found and (match := re.fullmatch(f"{re.escape(before)}(.+){re.escape(after)}", name)):
-                    return replace(term, label=term.label.replace("{}", match[1]))
-        for ending in sorted(self.endings, key=len, reverse=True):
-            if name.endswith(ending) and (term := self.of(claim, name.removesuffix(ending))):
-                return replace(term, label=f"{term.label}, {self.endings[ending]}")
+        endings = {**self.endings, **{key: term.label for key, term in own.items() if key.startswith("_")}}
+        for ending in sorted(endings, key=len, reverse=True):
+            if name.endswith(ending) and (found := self.of(claim, name.removesuffix(ending))):
+                return replace(found, label=f"{found.label}, {endings[ending]}")
+        for terms in (own, self.common):
+            for pattern in sorted((key for key in terms if "{}" in key), key=len, reverse=True):
+                if words := re.fullmatch("(.+)".join(map(re.escape, pattern.split("{}"))), name):
+                    label = terms[pattern].label
+                    for word in words.groups():
+                        label = label.replace("{}", word.replace("_", " "), 1)
+                    return replace(terms[pattern], label=label)
         return None
 
 
@@ -64,7 +73,10 @@ def load_terms(path: Path = TERMS) -> Terms:
     """Read the terms. Raises ValueError that names the file where it has another form."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        claims = {id: {name: Term(**term) for name, term in own.items()} for id, own in data["claims"].items()}
+        claims = {
+            id: {name: Term(term) if name.startswith("_") else Term(**term) for name, term in own.items()}
+            for id, own in data["claims"].items()
+        }
         return Terms(claims, {name: Term(**term) for name, term in data["common"].items()}, data["endings"])
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
