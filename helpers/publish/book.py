@@ -30,8 +30,10 @@ from helpers.publish.digests import HELPERS
 from helpers.publish.markdown import inert
 from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
+from helpers.publish.provenance import git
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
+from helpers.publish.site import downloads
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
 Executed = tuple[dict, NotebookNode]
@@ -53,6 +55,7 @@ def build(root: Path | str) -> Path:
         )
     if done.returncode:
         raise RuntimeError(f"the book was not built: Jupyter Book ended with status {done.returncode}, its log is {log}")
+    shutil.copytree(source / downloads.FOLDER, source / "_build" / "html" / downloads.FOLDER)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(source / "_build" / "html", site)
     return site
@@ -78,13 +81,16 @@ def assemble(root: Path) -> Path:
     shutil.copy(root / "_config.yml", source)
     _write(source / "_toc.yml", _contents(project, runs))
 
+    downloads.write(source / downloads.FOLDER, registry, read, executed)  # first, as the notebooks are changed for their pages
     for claim in claims:
+        _end(executed[claim.id][1], downloads.on_page(CONTROLS, claim.id, *executed[claim.id], up="../../"))
         _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
     for run, results in read.items():
         folder = source / "book" / "runs" / run
         for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
             texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
+            _end(notebook, downloads.on_page(run, id, data, notebook, up="../../../"))
             _write_notebook(_folded(notebook), folder / path.name, *texts)
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
@@ -107,6 +113,7 @@ def assemble(root: Path) -> Path:
         **appendix.tests(registry, runs),
         **appendix.sharing(runs),
         **_architecture(source),
+        **downloads.fragments(registry, runs, git(root, "rev-parse", "HEAD")),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
@@ -181,6 +188,11 @@ def _folded(notebook: NotebookNode) -> NotebookNode:
         if cell.cell_type == "code":
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
     return notebook
+
+
+def _end(notebook: NotebookNode, text: str) -> None:
+    """Put a text at the end of a notebook's page."""
+    notebook.cells.append(nbformat.v4.new_markdown_cell(text))
 
 
 def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
