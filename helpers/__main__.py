@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from helpers.publish import check, runs, trail
+from helpers.publish import check, compare, runs, trail
 from helpers.publish.claims import Result
 from helpers.publish.parameters import checked, parse
 from helpers.publish.project import CONTROLS, Project
@@ -288,6 +288,17 @@ def _agree(project: Project) -> bool:
     return not problems
 
 
+def _compare(project: Project, options: argparse.Namespace) -> int:
+    sides = [compare.read_side(project, text) for text in (options.a, options.b)]
+    claims = [project.registry[id] for id in sides[0] if id in sides[1]]
+    if not claims:
+        held = (f"{text} holds {', '.join(side)}" for text, side in zip((options.a, options.b), sides, strict=True))
+        raise ValueError(f"no claim is in both: {'; '.join(held)}; compare results of the same claims")
+    comparisons = [compare.compared(claim, sides[0][claim.id], sides[1][claim.id]) for claim in claims]
+    print(f"A: {options.a}", f"B: {options.b}", "", *compare.report(*sides, comparisons), sep="\n")
+    return int(any(one.moved for one in comparisons))
+
+
 def _criteria(project: Project, options: argparse.Namespace) -> int:
     if options.id:
         entry = trail.record(project, options.id, options.seen or "", options.reason or "", options.same)
@@ -531,6 +542,14 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         action="store_true",
         help="fail also for results of other code, by an earlier criterion, with local changes or at an unknown revision",
     )
+    comparing = add(
+        _compare,
+        "show where two runs, or two result files, differ: verdicts, values, parameters, packages, weights. The exit status is 1 "
+        "where a verdict moved",
+        "compare vit-tiny mine",
+    )
+    for side in ("a", "b"):
+        comparing.add_argument(side, metavar=side.upper(), help="name of a run, or a result file CLAIM.json")
     criteria = add(
         _criteria,
         "log the criterion of a claim that changed, look up the commits of entries, and name criteria without an entry",

@@ -7,6 +7,7 @@ and nothing is judged again: the pages show the stored results and the stored ou
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,9 +27,10 @@ from helpers.publish.criteria import Value
 from helpers.publish.digests import HELPERS
 from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
+from helpers.publish.provenance import git
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
-from helpers.publish.site import explore, landing
+from helpers.publish.site import downloads, explore, finding, landing
 from helpers.publish.site.picture import picture
 from helpers.publish.site.quotes import Quotes, quoted, rendered
 from helpers.publish.site.tally import tally
@@ -53,6 +55,7 @@ def build(root: Path | str) -> Path:
         )
     if done.returncode:
         raise RuntimeError(f"the book was not built: Jupyter Book ended with status {done.returncode}, its log is {log}")
+    shutil.copytree(source / downloads.FOLDER, source / "_build" / "html" / downloads.FOLDER)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(source / "_build" / "html", site)
     return site
@@ -80,14 +83,21 @@ def assemble(root: Path) -> Path:
     # Before the notebooks are written, which takes the names off their figures.
     first = picture(root / "book" / "explore") or _landing(registry, read, executed, source)
 
+    downloads.write(source / downloads.FOLDER, registry, read, executed)  # first, as the notebooks are changed for their pages
     for claim in claims:
-        _write_notebook(_calibration(executed[claim.id][1]), source / claim.notebook, pages.calibration_note(claim, runs))
+        _entitle(executed[claim.id][1])
+        _end(executed[claim.id][1], downloads.on_page(CONTROLS, claim.id, *executed[claim.id], up="../../"))
+        _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
     for run, results in read.items():
         folder = source / "book" / "runs" / run
         for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
-            texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
-            _write_notebook(_folded(notebook), folder / path.name, *texts, explore.note(id))
+            reading = "\n\n".join(filter(None, [_reading(path, data), explore.note(id)]))
+            page, pictures = finding.page(registry[id], run, data, notebook, reading, calibration.get(id))
+            _end(page, downloads.on_page(run, id, data, notebook, up=finding.UP))
+            _write_notebook(page, folder / path.name)
+            for name, content in pictures.items():
+                (folder / name).write_bytes(content)
         _write(folder / "index.md", pages.run_page(run, runs[run], registry))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
@@ -118,6 +128,7 @@ def assemble(root: Path) -> Path:
         **appendix.sharing(runs),
         **_architecture(source),
         **explore.fragments(root, registry),
+        **downloads.fragments(registry, runs, git(root, "rev-parse", "HEAD")),
     }
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
@@ -179,20 +190,15 @@ def _reading(path: Path, data: dict) -> str:
     return render_reading(_text(reading), data, reading.name)
 
 
-def _calibration(notebook: NotebookNode) -> NotebookNode:
-    """The notebook with a title that tells it from the findings of the same claim."""
+def _entitle(notebook: NotebookNode) -> None:
+    """Tell a calibration page from the findings of the same claim by its title."""
     first = notebook.cells[0]
-    if first.source.startswith("# "):
-        first.source = f"# Calibration: {first.source.removeprefix('# ')}"
-    return notebook
+    first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
 
 
-def _folded(notebook: NotebookNode) -> NotebookNode:
-    """The notebook with its code behind a click: its readers come for what was found; the calibration shows how."""
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
-    return notebook
+def _end(notebook: NotebookNode, text: str) -> None:
+    """Put a text at the end of a notebook's page."""
+    notebook.cells.append(nbformat.v4.new_markdown_cell(text))
 
 
 def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:

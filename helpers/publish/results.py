@@ -35,6 +35,20 @@ def read_result(path: Path) -> dict:
     return read_published(path)[0]
 
 
+def read_alone(path: Path) -> dict:
+    """A result file wherever it lies, without its notebook. Raises ValueError where it is no result or was edited by hand."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        intact = result.pop("sha256") == digests.of_json(result)
+        if missing := {"id", "run", "verdict", "verdicts", "values", "provenance"} - result.keys():
+            raise KeyError(min(missing))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError):
+        raise ValueError("not a readable result; give the file as a run wrote it") from None
+    if not intact:
+        raise ValueError("was changed after it was written (its sha256 does not fit); give the file as a run wrote it")
+    return result
+
+
 def read_published(path: Path) -> tuple[dict, bytes]:
     """A run's `<id>.json`, whole and as it was written, and the executed notebook that belongs to it. Where they are being
     published just now, that is waited for.

@@ -22,11 +22,13 @@ class Term:
         label: a noun phrase in the field's words, without its unit.
         unit: such as 'share of images', 'points', 'count'; empty for a plain ratio or index.
         higher: what a higher value means, as a clause; empty where that is no question.
+        of: what the n of the value counts.
     """
 
     label: str
     unit: str = ""
     higher: str = ""
+    of: str = "images"
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,12 @@ class Terms:
         for terms in (own, self.common):
             if name in terms:
                 return terms[name]
-        endings = {**self.endings, **{key: term.label for key, term in own.items() if key.startswith("_")}}
+        endings = {key: Term(says) for key, says in self.endings.items()}
+        endings |= {key: term for key, term in own.items() if key.startswith("_")}
         for ending in sorted(endings, key=len, reverse=True):
             if name.endswith(ending) and (found := self.of(claim, name.removesuffix(ending))):
-                return replace(found, label=f"{found.label}, {endings[ending]}")
+                says = endings[ending]
+                return replace(found, label=f"{found.label}, {says.label}", of=found.of if says.of == Term.of else says.of)
         for terms in (own, self.common):
             for pattern in sorted((key for key in terms if "{}" in key), key=len, reverse=True):
                 if words := re.fullmatch("(.+)".join(map(re.escape, pattern.split("{}"))), name):
@@ -74,7 +78,7 @@ def load_terms(path: Path = TERMS) -> Terms:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         claims = {
-            id: {name: Term(term) if name.startswith("_") else Term(**term) for name, term in own.items()}
+            id: {name: Term(term) if isinstance(term, str) else Term(**term) for name, term in own.items()}
             for id, own in data["claims"].items()
         }
         return Terms(claims, {name: Term(**term) for name, term in data["common"].items()}, data["endings"])

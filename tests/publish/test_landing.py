@@ -151,8 +151,9 @@ def test_no_two_pages_have_one_title():
 
 def test_code_is_not_searched_and_stays_on_the_page():
     document = nodes.document(None, None)
-    code = nodes.container("", nodes.literal_block("", "import helpers"), classes=["cell_input"])
-    document += [nodes.paragraph("", "found"), nodes.container("", code)]
+    code = nodes.literal_block("import helpers", "import helpers", language="ipython3")
+    shell = nodes.literal_block("make book", "make book", language="bash")
+    document += [nodes.paragraph("", "found"), nodes.container("", code), shell]
     seen = []
 
     class Builder:
@@ -163,4 +164,5 @@ def test_code_is_not_searched_and_stays_on_the_page():
     app.builder = Builder()
     search._index_no_code(app)
     app.builder.index_page("page", document, "Title")
-    assert "import" not in seen[0] and "found" in seen[0] and "import helpers" in document.astext()
+    assert "import" not in seen[0] and "found" in seen[0] and "make book" in seen[0]
+    assert "import helpers" in document.astext()

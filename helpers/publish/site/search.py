@@ -1,4 +1,4 @@
-"""A Sphinx extension: the search index of the book holds what pages say, and not the code of their cells.
+"""A Sphinx extension: the search index of the book holds what pages say, and not their Python.
 
 A reader who searches for a finding must not be led to a line that imports it.
 """
@@ -8,7 +8,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-CODE = "cell_input"  # the class that MyST-NB gives to the code of a cell
+CODE = ("python", "ipython", "ipython3")  # the languages that are not searched; commands for a shell are
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def _index_no_code(app: Sphinx) -> None:
         index = app.builder.index_page
 
         def index_page(pagename: str, doctree: nodes.document, title: str) -> None:
-            found = [node for node in doctree.findall(nodes.container) if CODE in node.get("classes", ())]
+            found = [node for node in doctree.findall(nodes.literal_block) if node.get("language") in CODE]
             code = [(node, node.children) for node in found]
             for node, _ in code:
                 node.children = []

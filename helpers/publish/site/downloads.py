@@ -1,0 +1,157 @@
+"""All that was measured, to take away: every value in one CSV, what its columns and names mean, each result and its files.
+
+Everything lies in `data/` of the built book. The CSV is RFC 4180 with a head, UTF-8, and numbers in full: what is read from it is
+what the results hold, to the last digit. An empty cell is a number that is not there.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+from nbformat import NotebookNode
+
+from helpers.publish import digests
+from helpers.publish.claims import Result
+from helpers.publish.markdown import table_of
+from helpers.publish.project import CONTROLS
+from helpers.publish.registry import Registry
+from helpers.publish.site import cite
+from helpers.publish.site.marks import html
+from helpers.publish.terms import term
+
+FOLDER = "data"  # of the built book
+VALUES, COLUMNS_FILE, NAMES_FILE = "values.csv", "values.dictionary.csv", "values.names.csv"
+Executed = Mapping[str, tuple[dict, NotebookNode]]  # claim -> its result, and the notebook that displays it
+
+
+class Column(NamedTuple):
+    """A column of the CSV: its name, the type of its cells, and what they say."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+COLUMNS = (
+    Column("run", "text", f"The published run; `{CONTROLS}` is the calibration on models whose answers are known."),
+    Column("claim", "text", "The claim for which the value was measured."),
+    Column("model", "text", "The model, by the name under which it is loaded."),
+    Column("dataset", "text", "The images on which it was measured; empty where no image is behind it."),
+    Column("name", "text", f"What was measured, as criteria and code name it; `{NAMES_FILE}` says what each is."),
+    Column("label", "text", "The same in words."),
+    Column("value", "number", "The measured number; empty where it is not defined."),
+    Column("low", "number", "Lower end of the 95 % interval over images; empty where there is none."),
+    Column("high", "number", "Upper end of the same interval."),
+    Column("n", "whole number", "Images behind the value (trainings, where the label says so); empty for a plain number."),
+    Column("unit", "text", "The unit of value, low and high; empty for a plain ratio or index."),
+    Column("verdict", "text", "The verdict on this model; empty for a model that was not judged."),
+    Column("agreement", "text", "Whether the verdict of this claim in this run agrees with what the paper says."),
+    Column("verdict_claim", "text", "The verdict on all models of this claim and run together."),
+    Column("revision", "text", "The git revision of the code that measured it, marked where it had local changes."),
+    Column("weights", "text", "Digest of the model's weights, where the result names it."),
+)
+
+
+def rows(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> Iterator[dict[str, Any]]:
+    """A row by COLUMNS for every value of the results (run -> claim -> result), in their order."""
+    for run, results in runs.items():
+        for id, data in results.items():
+            result = Result.from_json(registry[id], data)
+            verdicts = {one["model"]: one["verdict"] for one in result.verdicts}
+            weights = {source["name"]: source.get("weights_hash") for source in result.sources}
+            for value in result.values:
+                words = term(id, value.name)
+                row = {
+                    "run": run, "claim": id, "model": value.model, "dataset": value.dataset, "name": value.name,
+                    "label": words.label, "value": value.value, "low": value.low, "high": value.high, "n": value.n,
+                    "unit": value.unit or words.unit, "verdict": verdicts.get(value.model), "agreement": result.agreement.answer,
+                    "verdict_claim": result.verdict, "revision": _revision(data), "weights": weights.get(value.model),
+                }  # fmt: skip
+                yield {name: None if cell == "" else cell for name, cell in row.items()}
+
+
+def read_values(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV as `rows` gives them: numbers as numbers, and None for what is not there."""
+    types = {column.name: {"number": float, "whole number": int, "text": str}[column.type] for column in COLUMNS}
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [{name: types[name](text) if text else None for name, text in row.items()} for row in csv.DictReader(stream)]
+
+
+def write(folder: Path, registry: Registry, runs: Mapping[str, Executed], calibration: Executed) -> None:
+    """Write into `folder` the CSV with its dictionaries, and `<run>/` with result, notebook and figures of each claim."""
+    everything = {**runs, CONTROLS: calibration}
+    found = list(rows(registry, {run: {id: data for id, (data, _) in own.items()} for run, own in everything.items()}))
+    _write_csv(folder / VALUES, [column.name for column in COLUMNS], found)
+    _write_csv(folder / COLUMNS_FILE, Column._fields, [column._asdict() for column in COLUMNS])
+    _write_csv(folder / NAMES_FILE, ["claim", "name", "label", "unit", "higher"], names(found))
+    for run, own in everything.items():
+        for id, (data, notebook) in own.items():
+            content = data if run == CONTROLS else {**data, "sha256": digests.of_json(data)}
+            text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            files = {f"{id}.json": text, f"{id}.ipynb": nbformat.writes(notebook) + "\n"}
+            files |= {f"{id}-{k}.svg": svg for k, svg in enumerate(figures(notebook), 1)}
+            (folder / run).mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (folder / run / name).write_text(text, encoding="utf-8")
+
+
+def names(found: Sequence[Mapping]) -> list[dict]:
+    """What each name of each claim is: label, unit, and what a higher value means."""
+    lines = {}
+    for row in found:
+        words = term(row["claim"], row["name"])
+        line = {name: row[name] for name in ("claim", "name", "label", "unit")} | {"higher": words.higher}
+        lines.setdefault((row["claim"], row["name"]), line)
+    return list(lines.values())
+
+
+def figures(notebook: NotebookNode) -> list[str]:
+    """The figures that an executed notebook shows as SVG, in its order."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return [output["data"]["image/svg+xml"] for output in outputs if "image/svg+xml" in output.get("data", ())]
+
+
+def links(run: str, id: str, notebook: NotebookNode, up: str) -> str:
+    """Links to the files of one result, as HTML; `up` leads from its page to the root of the book."""
+    files = [("result (JSON)", f"{run}/{id}.json"), ("notebook", f"{run}/{id}.ipynb")]
+    files += [(f"figure {k} (SVG)", f"{run}/{id}-{k}.svg") for k, _ in enumerate(figures(notebook), 1)]
+    files += [("all values (CSV)", VALUES)]
+    found = [f"<a href='{up}{FOLDER}/{html(path)}' download>{html(what)}</a>" for what, path in files]
+    return f"<p class='downloads'>Download: {' · '.join(found)}</p>"
+
+
+def on_page(run: str, id: str, data: Mapping, notebook: NotebookNode, up: str) -> str:
+    """What ends the page of a result, as Markdown: its files, and how to cite it where it was published."""
+    return "\n\n".join([links(run, id, notebook, up), *([] if run == CONTROLS else [cite.block(cite.bibtex(data))])])
+
+
+def fragments(registry: Registry, runs: Mapping[str, Mapping[str, dict]], revision: str | None) -> dict[str, str]:
+    """What the page on data shows: `data-columns`, `data-files` and `data-cite`."""
+    counts = [
+        {"run": f"`{run}`", "results": len(own), "values": f"{sum(len(data['values']) for data in own.values()):,}"}
+        for run, own in runs.items()
+    ]
+    columns = [{"column": f"`{column.name}`", "type": column.type, "meaning": column.meaning} for column in COLUMNS]
+    entry = cite.bibtex_whole(runs, revision)
+    return {
+        "data-columns": table_of(columns, str),
+        "data-files": table_of(counts, str) if counts else "No run has been published yet.",
+        "data-cite": f"```bibtex\n{entry}\n```",
+    }
+
+
+def _revision(data: Mapping) -> str | None:
+    origin = data.get("provenance", {})
+    revision = origin.get("git_revision")
+    return revision and revision + ("-dirty" if origin.get("git_dirty") else "")
+
+
+def _write_csv(path: Path, columns: Sequence[str], lines: Sequence[Mapping]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(lines)
