@@ -181,6 +181,11 @@ def test_index_leads_to_the_landing_page(site, page):
     assert page.locator("article img").count() >= 1, "the landing page has no figure"
 
 
+def test_no_two_pages_share_a_title(visits):
+    titles = [visit.seen["title"] for visit in visits.values()]
+    assert sorted(titles) == sorted(set(titles))
+
+
 def test_no_page_reports_an_error(visits):
     assert {name: visit.errors for name, visit in visits.items() if visit.errors} == {}
 
