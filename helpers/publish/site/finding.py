@@ -222,7 +222,8 @@ def _test(row: Decision, span: tuple[float, float] | None) -> str:
         f"<div class='what'>{first}{html(row.term.label)} <small><code>{html(row.test.value)}</code></small>"
         f" <span class='who'><span title='{html(row.model)}'>{html(row.name)}</span>{mark}</span></div>"
         f"{interval_bar(row.value, row.test, row.numbers, span, f'{row.term.label}, {row.name}')}"
-        f"<div class='said'><span class='outcome {outcome}'>{outcome}:</span> <strong>{html(row.measured)}</strong>; {facts}</div>"
+        f"<div class='said'><span class='outcome {outcome}'>{outcome}:</span> <strong>{html(row.measured)}</strong>; "
+        f"{facts}</div>"
         f"{higher}{paper}</li>"
     )
 
