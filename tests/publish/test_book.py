@@ -204,7 +204,7 @@ def test_a_verdict_by_an_earlier_criterion_says_so(library):
     assert row.index("verdict supported") < row.index("by an earlier criterion; by today's: <span class='verdict refuted'")
     assert row.index("agreement disagrees") < row.index("by an earlier criterion; by today's: <span class='agreement agrees'")
     page = texts(source, "book", "runs", "mine", "aa1-first.ipynb")
-    by_todays = "by an earlier criterion; by today's</span> <span class='verdict refuted'>refuted</span>"
+    by_todays = "by an earlier criterion; by today&#x27;s</span> <span class='verdict refuted'>refuted</span>"
     assert page[1].index("<span class='verdict supported'>supported</span>") < page[1].index(by_todays)
     assert "<p class='finding-answer'>Refuted: " in page[1]
     assert "earlier" not in same and "earlier" not in texts(source, "book", "runs", "other", "aa2-second.ipynb")[1]

@@ -122,7 +122,9 @@ def beside(found: Decisions) -> str:
             lines.append(f"<tr>{''.join(cells)}</tr>")
     if not lines:
         return "<p>The paper reports no figure of what is measured here.</p>"
-    return _table("What the paper reports, and what was measured here of the same quantity", ("Quantity", "Paper", "Ours"), lines)
+    return _table(
+        "What the paper reports, and what was measured here of the same quantity", ("Quantity", "Paper", "Ours"), lines, "paper"
+    )
 
 
 def values_table(found: Decisions) -> str:
@@ -139,7 +141,7 @@ def values_table(found: Decisions) -> str:
         cells = [html(amount(by_model[model], words)) if model in by_model else "" for model in models]
         lines.append(_row([_quantity(result.id, name), *cells, html("; ".join(filter(None, ns)))]))
     heads = [f"<span title='{html(model)}'>{html(found.names[model])}</span>" for model in models]
-    return _table("All values, with 95 % intervals", ("Quantity", *heads, "n"), lines, escaped=False)
+    return _table("All values, with 95 % intervals", ("Quantity", *heads, "n"), lines)
 
 
 def limits(claim: Claim, found: Decisions, notebook: NotebookNode, calibration: Mapping | None) -> str:
@@ -178,16 +180,19 @@ def _head(claim: Claim, found: Decisions) -> str:
     stored = found.stored
     by = f" <span class='by'>({html(found.by)})</span>" if found.by else ""
     lines = [f"<p class='finding-claim'>{html(claim.statement)}</p>"]
-    badges = f"{badge(stored.verdict)} <span class='with'>with the paper</span> {agreement_badge(stored.agreement)}"
+    badges = f"{_about('Verdict', badge(stored.verdict))} {_about('With the paper', agreement_badge(stored.agreement))}"
     if found.result is not stored:
         now = found.result
-        badges += (
-            f" <span class='with'>by an earlier criterion; by today's</span> {badge(now.verdict)} "
-            f"<span class='with'>with the paper</span> {agreement_badge(now.agreement)}"
-        )
+        marks = f"{badge(now.verdict)} {agreement_badge(now.agreement)}"
+        badges += f" {_about('by an earlier criterion; by today&#x27;s', marks)}"
     lines.append(f"<p class='finding-badges'>{badges}</p>")
     lines.append(f"<p class='finding-answer'>{html(found.answer)}{by}</p>")
     return "\n".join(lines)
+
+
+def _about(text: str, marks: str) -> str:
+    """Badges after what they are about. HTML."""
+    return f"<span class='about'><span class='with'>{text}</span> {marks}</span>"
 
 
 def _tests(found: Decisions) -> str:
@@ -203,9 +208,10 @@ def _test(row: Decision, span: tuple[float, float] | None) -> str:
     """A test of a model: what, the bar, what came out, and what the paper reports."""
     kind = "" if row.applicable else " not-applicable"
     decided = " decides" if row.decides else ""
+    first = "<span class='visually-hidden'>Decided: </span>" if row.decides else ""
     outcome = OUTCOMES[row.outcome]
-    said = {"applies": "asked first: ", "needs": "needed on one model: "}.get(row.role, "")
-    facts = ", ".join(filter(None, [f"{html(said)}{html(row.asked)}", html(behind(row.value, row.term))]))
+    said = {"applies": "asked first", "needs": "needed on one model"}.get(row.role, "asked")
+    facts = "; ".join(filter(None, [f"{said}: {html(row.asked)}", html(behind(row.value, row.term))]))
     paper = "".join(f"<div class='paper'>Paper: {_said(one)}</div>" for one in row.reported[:2])
     more = len(row.reported) - 2
     paper += f"<div class='paper'>and {more} more, below</div>" if more > 0 else ""
@@ -213,10 +219,11 @@ def _test(row: Decision, span: tuple[float, float] | None) -> str:
     mark = f" {badge('not applicable')}" if not row.applicable else ""
     return (
         f"<li class='test{kind}{decided}' data-model='{html(row.model)}' data-name='{html(row.test.value)}'>"
-        f"<div class='what'>{html(row.term.label)} <small><code>{html(row.test.value)}</code></small></div>"
-        f"<div class='who'><span title='{html(row.model)}'>{html(row.name)}</span>{mark}</div>"
+        f"<div class='what'>{first}{html(row.term.label)} <small><code>{html(row.test.value)}</code></small>"
+        f" <span class='who'><span title='{html(row.model)}'>{html(row.name)}</span>{mark}</span></div>"
         f"{interval_bar(row.value, row.test, row.numbers, span, f'{row.term.label}, {row.name}')}"
-        f"<div class='said'><span class='outcome {outcome}'>{outcome}</span> <strong>{html(row.measured)}</strong>; {facts}</div>"
+        f"<div class='said'><span class='outcome {outcome}'>{outcome}:</span> <strong>{html(row.measured)}</strong>; "
+        f"{facts}</div>"
         f"{higher}{paper}</li>"
     )
 
@@ -247,7 +254,7 @@ def _legend(found: Decisions) -> str:
     reported = ", hollow: reported by the paper" if any(row.numbers for row in found.rows) else ""
     return (
         f"<p class='legend'>Filled: measured, with its 95 % interval{reported}; dashed: the margin, with the side that passes "
-        "shaded. What decided comes first.</p>"
+        "shaded. What decided comes first, with a bar at its side.</p>"
     )
 
 
@@ -285,11 +292,11 @@ def _cell(text: str, rows: int = 1, kind: str = "td") -> str:
     return f"<{kind}{scope}{span}>{text}</{kind}>"
 
 
-def _table(caption: str, heads: Sequence[str], lines: Sequence[str], escaped: bool = True) -> str:
-    """A table in a frame of its own, which scrolls where the page is narrow. HTML."""
-    head = "".join(f"<th scope='col'>{html(name) if escaped else name}</th>" for name in heads)
+def _table(caption: str, heads: Sequence[str], lines: Sequence[str], kind: str = "values") -> str:
+    """A table in a frame of its own, which scrolls where the page is narrow. HTML, and so are its heads."""
+    head = "".join(f"<th scope='col'>{name}</th>" for name in heads)
     return (
-        f"<div class='finding-frame'><table class='finding-table'><caption>{html(caption)}</caption>"
+        f"<div class='finding-frame' tabindex='0'><table class='finding-table {kind}'><caption>{html(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 
