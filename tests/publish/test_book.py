@@ -47,7 +47,7 @@ def executed(claim, models, score=2.0, *, not_run=None, tags=(), figure=None):
     drawn = new_output("display_data", {"image/png": base64.b64encode(PNG).decode()})
     cells = [
         new_markdown_cell(f"# {claim.title}"),
-        new_code_cell("draw()", outputs=[drawn], execution_count=1, metadata={"tags": list(tags), "mystnb": shown}),
+        new_code_cell("n = 2", outputs=[drawn], execution_count=1, metadata={"tags": [*tags, "parameters"], "mystnb": shown}),
         new_code_cell("judge()", outputs=[new_output("display_data", result._repr_mimebundle_())], execution_count=2),
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -231,8 +231,8 @@ def test_calibration_says_where_a_control_surprises(library):
 def test_summary_counts(library):
     publish_run(library, "mine", "aa1-first", score=0.5)
     text = read(assemble(library.root), "book", "_generated", "summary.md")
-    assert "3 claims" in text and "1 of them" in text and "[mine](runs/mine/index.md)" in text
-    assert "refuted</span> 1 " in text and "not run</span> 2\n" in text and "supported" not in text
+    assert "Of 3 claims" in text and "1 were put to trained models" in text and "[mine](runs/mine/index.md)" in text
+    assert "refuted</span> 1\n" in text and "2 were not run" in text and "supported" not in text
 
 
 def test_run_page_lists_models_and_what_was_not_run(library):
