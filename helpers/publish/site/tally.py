@@ -58,8 +58,8 @@ def tally(registry: Registry, runs: Runs) -> str:
     rest = [f"{counts[verdict]} {text}" for verdict, text in left.items() if counts[verdict]]
     named = ", ".join(f"[{run}](runs/{run}/index.md)" for run in runs)
     return "\n\n".join([
-        f"Of {len(standing)} claims and experiments, {len(answered)} were put to trained models; each counts once, in however many "
-        "runs it was measured.",
+        f"Of {len(standing)} claims and experiments, {len(answered)} were put to trained models; each counts once, in however "
+        "many runs it was measured.",
         *([f"**The statement is** {' · '.join(marks)}", f"**With the paper** {' · '.join(answers)}"] if answered else []),
         (f"Not counted: {'; '.join(rest)}. " if rest else "") + f"Published runs: {named or 'none yet'}.",
     ])  # fmt: skip
