@@ -311,9 +311,9 @@ def test_findings_fold_their_code_and_the_calibration_shows_it(library):
         return [cell.metadata.get("tags", []) for cell in cells if cell.cell_type == "code"]
 
     source = assemble(library.root)
-    assert tags("book", "runs", "mine", "aa1-first.ipynb") == [["landing", "remove-input"]]
+    assert tags("book", "runs", "mine", "aa1-first.ipynb") == [["landing", "parameters", "remove-input"]]
     assert "judge()" in next(x for x in texts(source, "book", "runs", "mine", "aa1-first.ipynb") if "{dropdown} Code" in x)
-    assert tags("notebooks", "beyond", "aa1-first.ipynb") == [[], []]
+    assert tags("notebooks", "beyond", "aa1-first.ipynb") == [["parameters"], []]
     assert (source / "book" / "runs" / "mine" / "aa1-first.key.png").read_bytes() == PNG
     assert path.read_bytes() == before
 
