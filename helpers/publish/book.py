@@ -33,7 +33,8 @@ from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import git
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
-from helpers.publish.site import downloads
+from helpers.publish.site import comparison, downloads
+from helpers.publish.site.board import board
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
 Executed = tuple[dict, NotebookNode]
@@ -92,13 +93,15 @@ def assemble(root: Path) -> Path:
             texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
             _end(notebook, downloads.on_page(run, id, data, notebook, up="../../../"))
             _write_notebook(_folded(notebook), folder / path.name, *texts)
-        _write(folder / "index.md", pages.run_page(run, runs[run], registry))
+        _write(folder / "index.md", pages.run_page(run, runs[run], registry, calibration))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
 
     rows = list(pages.rows(registry, runs, calibration))
     fragments = {
-        "scoreboard": pages.scoreboard(rows),
+        "scoreboard": board(registry, runs, calibration),
+        "compare-runs": comparison.matrix(registry, runs),
+        "compare-models": comparison.side_by_side(registry, runs),
         "calibration": pages.calibration_table(registry, calibration),
         "summary": pages.tally(rows, registry, runs),
         "claims": pages.claims_index(registry, runs),
