@@ -56,14 +56,15 @@ def build(root: Path | str) -> Path:
         )
     if done.returncode:
         raise RuntimeError(f"the book was not built: Jupyter Book ended with status {done.returncode}, its log is {log}")
-    shutil.copytree(source / downloads.FOLDER, source / "_build" / "html" / downloads.FOLDER)
+    shutil.copytree(source.parent / downloads.FOLDER, source / "_build" / "html" / downloads.FOLDER)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(source / "_build" / "html", site)
     return site
 
 
 def assemble(root: Path) -> Path:
-    """Write the book's sources to `_build/source`, emptied first, and return that folder.
+    """Write the book's sources to `_build/source`, and what can be downloaded to `_build/data`, both emptied first; return the
+    former.
 
     Raises ValueError or FileNotFoundError, naming the file, for a result that is not intact or belongs to no claim, for a
     notebook without a result, and for a commentary that quotes a value which its result does not have.
@@ -82,7 +83,10 @@ def assemble(root: Path) -> Path:
     shutil.copy(root / "_config.yml", source)
     _write(source / "_toc.yml", _contents(project, runs))
 
-    downloads.write(source / downloads.FOLDER, registry, read, executed)  # first, as the notebooks are changed for their pages
+    shutil.rmtree(source.parent / downloads.FOLDER, ignore_errors=True)
+    downloads.write(
+        source.parent / downloads.FOLDER, registry, read, executed
+    )  # before the notebooks are changed for their pages
     for claim in claims:
         _end(executed[claim.id][1], downloads.on_page(CONTROLS, claim.id, *executed[claim.id], up="../../"))
         _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
