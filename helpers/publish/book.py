@@ -7,6 +7,7 @@ and nothing is judged again: the pages show the stored results and the stored ou
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import git
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
-from helpers.publish.site import comparison, downloads
+from helpers.publish.site import comparison, downloads, finding
 from helpers.publish.site.board import board
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
@@ -84,19 +85,21 @@ def assemble(root: Path) -> Path:
     _write(source / "_toc.yml", _contents(project, runs))
 
     shutil.rmtree(source.parent / downloads.FOLDER, ignore_errors=True)
-    downloads.write(
-        source.parent / downloads.FOLDER, registry, read, executed
-    )  # before the notebooks are changed for their pages
+    # Before the notebooks are changed for their pages.
+    downloads.write(source.parent / downloads.FOLDER, registry, read, executed)
     for claim in claims:
+        _entitle(executed[claim.id][1])
         _end(executed[claim.id][1], downloads.on_page(CONTROLS, claim.id, *executed[claim.id], up="../../"))
         _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
     for run, results in read.items():
         folder = source / "book" / "runs" / run
         for id, (data, notebook) in results.items():
             path = project.runs / run / f"{id}.ipynb"
-            texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
-            _end(notebook, downloads.on_page(run, id, data, notebook, up="../../../"))
-            _write_notebook(_folded(notebook), folder / path.name, *texts)
+            page, pictures = finding.page(registry[id], run, data, notebook, _reading(path, data), calibration.get(id))
+            _end(page, downloads.on_page(run, id, data, notebook, up=finding.UP))
+            _write_notebook(page, folder / path.name)
+            for name, content in pictures.items():
+                (folder / name).write_bytes(content)
         _write(folder / "index.md", pages.run_page(run, runs[run], registry, calibration))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
@@ -189,12 +192,10 @@ def _reading(path: Path, data: dict) -> str:
     return render_reading(_text(reading), data, reading.name)
 
 
-def _folded(notebook: NotebookNode) -> NotebookNode:
-    """The notebook with its code behind a click: its readers come for what was found; the calibration shows how."""
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
-    return notebook
+def _entitle(notebook: NotebookNode) -> None:
+    """Tell a calibration page from the findings of the same claim by its title."""
+    first = notebook.cells[0]
+    first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
 
 
 def _end(notebook: NotebookNode, text: str) -> None:

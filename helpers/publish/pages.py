@@ -193,29 +193,6 @@ def calibration_note(claim: Claim, runs: Runs) -> str:
     )
 
 
-def answers(claim: Claim, data: Mapping) -> str:
-    """What a page of findings says first: the verdict, whether it agrees with the paper, and today's if an earlier one judged."""
-    result = Result.from_json(claim, data)
-    lines = [f"{_both(result)} {inert(result.agreement.reason)}"]
-    if now := result.today:
-        told = "This verdict was given by an earlier criterion. Of the same values, today's says:"
-        lines.append(f":::{{warning}}\n{told}\n\n{_both(now)} {inert(now.reason)}\n:::")
-    return "\n\n".join(lines)
-
-
-def _both(result: Result) -> str:
-    """The two answers in a line."""
-    return f"**Verdict** {badge(result.verdict)} · **With the paper** {agreement_badge(result.agreement)}"
-
-
-def finding_note(claim: Claim, run: str) -> str:
-    """What a page of findings says of itself. Lies in `book/runs/<run>/`."""
-    return (
-        f":::{{note}}\nThis page belongs to the run [{run}](index.md). The same measurement on models with known answers:\n"
-        f"[calibration](../../../{claim.notebook}). [The claim in full](#claim-{claim.id}).\n:::"
-    )
-
-
 def errors(registry: Registry) -> str:
     """What the registry records as known errors, a table for each paper."""
     tables = [f"### {paper.title}\n\n{table_of(paper.errors, str)}" for paper in registry.papers.values() if paper.errors]

@@ -18,6 +18,7 @@ from helpers.publish.claims import Result
 from helpers.publish.criteria import Value
 from helpers.publish.project import Project
 from helpers.publish.results import bundle, publish
+from helpers.publish.site import finding
 
 ROOT = Path(__file__).parents[2]
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"not really a picture"
@@ -132,12 +133,12 @@ def test_the_run_on_controls_is_calibration_and_never_a_finding(library):
     folder = library.runs / "controls"
     folder.mkdir(parents=True)
     source = assemble(library.root)
-    assert texts(source, "notebooks", "beyond", "aa1-first.ipynb")[0] == "# Two is more than one"
+    assert texts(source, "notebooks", "beyond", "aa1-first.ipynb")[0] == "# Calibration: Two is more than one"
     nbformat.write(notebook, folder / "aa1-first.ipynb")
     (folder / "aa1-first.json").write_text("{}")
     assert published(library) == {}
     source = assemble(library.root)
-    assert texts(source, "notebooks", "beyond", "aa1-first.ipynb")[0] == "# Just executed"
+    assert texts(source, "notebooks", "beyond", "aa1-first.ipynb")[0] == "# Calibration: Just executed"
     assert "Findings" not in chapters(source)
 
 
@@ -200,11 +201,9 @@ def test_a_verdict_by_an_earlier_criterion_says_so(library):
     assert row.index("verdict supported") < row.index("by an earlier criterion; by today's: <span class='verdict refuted'")
     assert row.index("agreement disagrees") < row.index("by an earlier criterion") < row.index("agreement agrees")
     page = texts(source, "book", "runs", "mine", "aa1-first.ipynb")
-    assert (
-        ":::{warning}\nThis verdict was given by an earlier criterion. Of the same values, today's says:\n\n**Verdict** "
-        in page[1]
-    )
-    assert page[1].endswith("1 refuted: score = 2 [1.9, 2.1] > 3 fails on vit-a.\n:::")
+    by_todays = "by an earlier criterion; by today&#x27;s</span> <span class='verdict refuted'>refuted</span>"
+    assert page[1].index("<span class='verdict supported'>supported</span>") < page[1].index(by_todays)
+    assert "<p class='finding-answer'>Refuted: " in page[1]
     assert "earlier" not in same and "earlier" not in texts(source, "book", "runs", "other", "aa2-second.ipynb")[1]
 
 
@@ -293,9 +292,9 @@ def test_reading_comes_after_the_first_cell_of_the_copy(library):
     before = path.read_bytes()
     path.with_suffix(".reading.md").write_text("The score is {{ v('score', 'vit-a') }}.")
     cells = texts(assemble(library.root), "book", "runs", "mine", "aa1-first.ipynb")
-    assert cells[0] == "# Two is more than one" and cells[2] == "The score is 2 [1.9, 2.1]."
-    assert "**Verdict** <span class='verdict supported'>supported</span>" in cells[1]
-    assert "calibration" in cells[3] and len(cells) == 7 and "Cite this result" in cells[6]
+    assert cells[0] == "# Two is more than one · run mine" and cells[2] == "The score is 2 [1.9, 2.1]."
+    assert "<span class='verdict supported'>supported</span>" in cells[1]
+    assert "../../../notebooks/beyond/aa1-first.ipynb" in cells[1] and "class='downloads'" in cells[-1]
     assert path.read_bytes() == before
 
 
@@ -309,8 +308,10 @@ def test_findings_fold_their_code_and_the_calibration_shows_it(library):
         return [cell.metadata.get("tags", []) for cell in cells if cell.cell_type == "code"]
 
     source = assemble(library.root)
-    assert tags("book", "runs", "mine", "aa1-first.ipynb") == [["landing", "hide-input"], ["hide-input"]]
+    assert tags("book", "runs", "mine", "aa1-first.ipynb") == [["landing", "remove-input"]]
+    assert "judge()" in next(x for x in texts(source, "book", "runs", "mine", "aa1-first.ipynb") if "{dropdown} Code" in x)
     assert tags("notebooks", "beyond", "aa1-first.ipynb") == [[], []]
+    assert (source / "book" / "runs" / "mine" / "aa1-first.key.png").read_bytes() == PNG
     assert path.read_bytes() == before
 
 
@@ -372,6 +373,8 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
     origin = {"git_revision": HOSTILE, "git_dirty": HOSTILE, "python": HOSTILE, "packages": {HOSTILE: HOSTILE}, "device": HOSTILE}
     origin |= {"seed": HOSTILE, "started": HOSTILE, "wall_s": 1.0, "energy_wh": 1.0, "energy_assumption": HOSTILE}
     stored = {"aa1-first": result | {"provenance": origin | {"sources": result["sources"]}}}
+    shown = finding.page(claim, "mine", stored["aa1-first"] | {"parameters": {"k": HOSTILE}}, new_notebook(cells=[]))
+    assert all(inert(cell.source) for cell in shown.notebook.cells)
     page = pages.run_page("mine", stored, library.registry, {})
     assert inert(page) and page.count("onerror") > 10
     assert inert(pages.tally([pages.Row(claim, "mine", result)], library.registry, {"mine": stored}))

@@ -25,7 +25,7 @@ TERMS = Terms(
 
 
 def measured_names() -> dict[str, list[str]]:
-    """claim -> the names of all values that are stored, of its runs and of its controls, or that its criterion tests."""
+    """claim -> the names of all values that are stored (runs, controls), tested by its criterion or reported by its paper."""
     project, names = Project(), {id: [] for id in load_registry().claims}
     for path in project.results():
         names[path.stem] += [value["name"] for value in json.loads(path.read_text(encoding="utf-8"))["values"]]
@@ -35,6 +35,7 @@ def measured_names() -> dict[str, list[str]]:
     for id, claim in load_registry().claims.items():
         criterion = claim.criterion
         names[id] += [test.value for test in (*criterion.tests, *criterion.applies, *criterion.needs)]
+        names[id] += [row["name"] for row in claim.reported]
     return {id: list(dict.fromkeys(own)) for id, own in names.items()}
 
 

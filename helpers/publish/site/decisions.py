@@ -26,7 +26,7 @@ class Reported:
         numbers: in our unit; a range as its two ends, none of a figure in words.
         text: as printed.
         note: what to know of it, or ''.
-        same: whether the paper's model is the one measured.
+        checkpoint: that model as we call it, or ''.
     """
 
     where: str
@@ -34,7 +34,7 @@ class Reported:
     numbers: tuple[float, ...]
     text: str
     note: str = ""
-    same: bool = False
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,18 +221,25 @@ def _decisive(criterion, model: str, own: Mapping[str, Value], verdict: str) -> 
     return role, [test for test, outcome in outcomes[role] if outcome is forced]
 
 
-def _reported(claim: Claim, name: str, model: str) -> tuple[Reported, ...]:
-    """The paper's figures of the quantity `name`: of `model` where there are any, else of others."""
+def reported_of(claim: Claim, name: str) -> list[Reported]:
+    """The paper's figures of the quantity `name`."""
     figures = []
     for row in claim.reported:
-        if row["name"] == name.removesuffix("_seeds"):
+        if row["name"] == name:
             scale = _SCALES.get(row["unit"], 1.0)
-            numbers = tuple(scale * x for x in row.get("range", [row["value"]] if "value" in row else []))
-            printed = row.get("text") or " to ".join(f"{x:,.10g}" for x in row.get("range", (row.get("value"),)))
-            same = claim.source.models.get(row["model"]) == model
-            text = f"{printed} {row['unit']}".strip()
-            figures.append(Reported(row["where"], row["model"], numbers, text, row.get("note", ""), same))
-    own = [one for one in figures if one.same]
+            printed = row["range"] if "range" in row else [row["value"]] if "value" in row else []
+            text = row.get("text") or " to ".join(f"{x:,.10g}" for x in printed)
+            numbers, checkpoint = tuple(scale * x for x in printed), claim.source.models.get(row["model"], "")
+            figures.append(
+                Reported(row["where"], row["model"], numbers, f"{text} {row['unit']}".strip(), row.get("note", ""), checkpoint)
+            )
+    return figures
+
+
+def _reported(claim: Claim, name: str, model: str) -> tuple[Reported, ...]:
+    """The paper's figures of the quantity `name`: of `model` where there are any, else of others."""
+    figures = reported_of(claim, name.removesuffix("_seeds"))
+    own = [one for one in figures if one.checkpoint == model]
     return tuple(own or figures)
 
 
