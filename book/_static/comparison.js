@@ -32,7 +32,10 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     return text + suffix + star;
   };
-  const images = (a, b) => (a[3] === null || b[3] === null ? "" : a[3] === b[3] && a[5] && a[5] === b[5] ? "same" : "other");
+  const images = (a, b) => {
+    if (a[3] === null || b[3] === null) return "";
+    return a[5] === "" || a[5] !== b[5] ? "other" : a[3] === b[3] ? "same" : "partly";
+  };
 
   const body = (claim, first, second) => {
     const [a, b] = [claim.cells[first], claim.cells[second]];
@@ -58,7 +61,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     if (changes.length) {
       const list = make("ul", {}, ...changes.map(([name, x, y]) => make("li", { textContent: `${name}: ${x} → ${y}` })));
-      const more = make("details", {}, make("summary", { textContent: `${changes.length} settings differ` }), list);
+      const more = make("details", {}, make("summary", { textContent: `Settings that differ: ${changes.length}` }), list);
       rows.push(make("tr", {}, make("td", { colSpan: 5 }, more)));
     }
     const part = make("tbody", {}, ...rows);

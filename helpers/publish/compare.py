@@ -28,7 +28,8 @@ class Pair(NamedTuple):
 
     Attributes:
         models: the model of A and that of B.
-        images: 'same' where both were measured on the same list of images, 'other' where not, '' where no images are behind them.
+        images: 'same' where both were measured on the same list of images, 'partly' where so many of it differ, 'other' where not,
+            '' where no images are behind them.
         judged: whether the criterion names it.
     """
 
@@ -156,7 +157,7 @@ def report(a: Mapping[str, Mapping], b: Mapping[str, Mapping], comparisons: list
 def _row(pair: Pair) -> tuple[str, ...]:
     moved = pair.difference
     model = pair.models[0] if pair.models[0] == pair.models[1] else " and ".join(pair.models)
-    images = {"same": "same images", "other": "other images", "": ""}[pair.images]
+    images = {"same": "same images", "partly": "partly the same images", "other": "other images", "": ""}[pair.images]
     star = "*" if excludes_zero(moved) else ""
     return model, pair.name + (" (judged)" if pair.judged else ""), _told(pair.a), _told(pair.b), f"{moved or ''}{star}", images
 
@@ -180,11 +181,11 @@ def _pairs(claim: Claim, models: Change, ours: Mapping, theirs: Mapping, a: Mapp
 
 
 def _images(first: Value | None, second: Value | None, a: Mapping, b: Mapping) -> str:
-    """Whether two values were measured on the same list of images: as many of the same set, whose digests are the same."""
+    """Whether two values were measured on the same list of images, by its digest, and on as many of them."""
     if first is None or second is None or None in (first.n, second.n):
         return ""
     drawn = [lists(data).get(value.dataset) for value, data in ((first, a), (second, b))]
-    return "same" if first.n == second.n and drawn[0] and drawn[0] == drawn[1] else "other"
+    return "other" if not drawn[0] or drawn[0] != drawn[1] else "same" if first.n == second.n else "partly"
 
 
 def _matched(ours: list[str], theirs: list[str]) -> list[Change]:

@@ -138,9 +138,7 @@ def _claim(claim: Claim, one: Comparison) -> str:
         )
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     other = "".join(f"<li>{html(what)}: {html(a)} → {html(b)}</li>" for what, (a, b) in one.settings.items())
-    more = (
-        f"<tr><td colspan='5'><details><summary>{len(one.settings)} settings differ</summary><ul>{other}</ul></details></td></tr>"
-    )
+    more = f"<tr><td colspan='5'><details><summary>Settings that differ: {len(one.settings)}</summary><ul>{other}</ul></details></td></tr>"
     return f"<tbody data-claim='{claim.id}'><tr>{head}</tr>{''.join(lines)}{more if other else ''}</tbody>"
 
 
