@@ -132,7 +132,7 @@ def test_every_published_result_says_what_decided_it(path):
         (Value("x", "m", value=1e-7), Term("x", "p-value"), "p < 0.001"),
         (Value("x", "m", value=0.0314), Term("x", "p-value"), "p = 0.031"),
         (Value("x", "m", value=-1e-12), Term("x"), "0"),
-        (Value("x", "m", value=2.0), Term("x", "nats"), "2 nats"),
+        (Value("x", "m", value=2.0, low=1.5, high=2.5, n=6), Term("x", "nats"), "2 nats [1.5, 2.5]"),
         (Value("x", "m"), Term("x"), "not defined"),
         (None, Term("x"), "not measured"),
     ],

@@ -1,6 +1,7 @@
 """Measured values in words: with their unit, their interval where it can be seen, and counts as counts."""
 
 import math
+import re
 
 from helpers.publish.criteria import Test, Value
 from helpers.publish.terms import Term
@@ -23,10 +24,10 @@ def amount(value: Value | None, term: Term) -> str:
     # An interval whose ends print as the value does tells a reader nothing.
     if ends == [None, None] or all(end == number(value.value, unit) for end in ends):
         return text
-    low, high = ("?" if end is None else end for end in ends)
-    if unit.startswith(SHARE) or unit == "%":
-        low, high = (end.removesuffix(" %") for end in (low, high))
-    low, high = (end.removesuffix(" points").removesuffix(" point") for end in (low, high))
+    bare = re.compile(
+        rf" ({'|'.join(map(re.escape, ('%', 'points', 'point', unit)))})$"
+    )  # the unit stands once, behind the value
+    low, high = ("?" if end is None else bare.sub("", end) for end in ends)
     return f"{text} ({low} to {high} %)" if count else f"{text} [{low}, {high}]"
 
 

@@ -200,7 +200,8 @@ def _tests(found: Decisions) -> str:
     spans = _spans(found.rows)
     items = [_test(row, spans[row.test.value]) for row in found.rows]
     items += [_silent(found.names[model], "no test is put to this model") for model in found.untested]
-    items += [_silent(found.names[model], f"not run: {reason}") for model, reason in found.result.not_run.items()]
+    if missing := [found.names[model] for model in found.result.not_run]:
+        items.append(_silent("Not run", ", ".join(missing)))
     return f"<ul class='tests'>{''.join(items)}</ul>"
 
 
@@ -229,6 +230,7 @@ def _test(row: Decision, span: tuple[float, float] | None) -> str:
 
 
 def _silent(name: str, reason: str) -> str:
+    """A line of what was not tested. HTML."""
     return f"<li class='test not-applicable'><div class='who'>{html(name)}: {html(reason)}</div></li>"
 
 
