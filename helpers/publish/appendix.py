@@ -240,10 +240,10 @@ def _about(row: Judgement) -> dict[str, Cell]:
 
 
 def _html_table(lines: Sequence[Mapping[str, Cell]]) -> str:
-    """Lines of cells as a table that `_static/scoreboard.js` makes sortable."""
+    """Lines of cells as a table that `_static/sortable.js` makes sortable."""
     head = "".join(f"<th scope='col'>{_text(name)}</th>" for name in lines[0])
     body = ["<tr>" + "".join(_td(cell) for cell in line.values()) + "</tr>" for line in lines]
-    frame = "<div class='scoreboard-frame'><table class='scoreboard'>"
+    frame = "<div class='sortable-frame'><table class='sortable'>"
     return "\n".join(
         ["```{raw} html", frame, f"<thead><tr>{head}</tr></thead>", "<tbody>", *body, "</tbody></table></div>", "```"]
     )

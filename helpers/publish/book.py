@@ -30,7 +30,8 @@ from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import git
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
-from helpers.publish.site import downloads, explore, finding, landing
+from helpers.publish.site import comparison, downloads, explore, finding, landing
+from helpers.publish.site.board import board
 from helpers.publish.site.picture import picture
 from helpers.publish.site.quotes import Quotes, quoted, rendered
 from helpers.publish.site.tally import tally
@@ -55,14 +56,15 @@ def build(root: Path | str) -> Path:
         )
     if done.returncode:
         raise RuntimeError(f"the book was not built: Jupyter Book ended with status {done.returncode}, its log is {log}")
-    shutil.copytree(source / downloads.FOLDER, source / "_build" / "html" / downloads.FOLDER)
+    shutil.copytree(source.parent / downloads.FOLDER, source / "_build" / "html" / downloads.FOLDER)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(source / "_build" / "html", site)
     return site
 
 
 def assemble(root: Path) -> Path:
-    """Write the book's sources to `_build/source`, emptied first, and return that folder.
+    """Write the book's sources to `_build/source`, and what can be downloaded to `_build/data`, both emptied first; return the
+    former.
 
     Raises ValueError or FileNotFoundError, naming the file, for a result that is not intact or belongs to no claim, for a
     notebook without a result, and for a commentary that quotes a value which its result does not have.
@@ -83,7 +85,9 @@ def assemble(root: Path) -> Path:
     # Before the notebooks are written, which takes the names off their figures.
     first = picture(root / "book" / "explore") or _landing(registry, read, executed, source)
 
-    downloads.write(source / downloads.FOLDER, registry, read, executed)  # first, as the notebooks are changed for their pages
+    shutil.rmtree(source.parent / downloads.FOLDER, ignore_errors=True)
+    # Before the notebooks are changed for their pages.
+    downloads.write(source.parent / downloads.FOLDER, registry, read, executed)
     for claim in claims:
         _entitle(executed[claim.id][1])
         _end(executed[claim.id][1], downloads.on_page(CONTROLS, claim.id, *executed[claim.id], up="../../"))
@@ -98,7 +102,7 @@ def assemble(root: Path) -> Path:
             _write_notebook(page, folder / path.name)
             for name, content in pictures.items():
                 (folder / name).write_bytes(content)
-        _write(folder / "index.md", pages.run_page(run, runs[run], registry))
+        _write(folder / "index.md", pages.run_page(run, runs[run], registry, calibration))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
 
@@ -107,9 +111,10 @@ def assemble(root: Path) -> Path:
         if "{{" in (text := _text(page)):  # a page that quotes results
             page.write_text(quotes.render(text, f"book/{page.name}"), encoding="utf-8")
 
-    rows = list(pages.rows(registry, runs, calibration))
     fragments = {
-        "scoreboard": pages.scoreboard(rows),
+        "scoreboard": board(registry, runs, calibration),
+        "compare-runs": comparison.matrix(registry, runs),
+        "compare-models": comparison.side_by_side(registry, runs),
         "calibration": pages.calibration_table(registry, calibration),
         "summary": tally(registry, runs),
         "claims": pages.claims_index(registry, runs),

@@ -28,7 +28,8 @@ class Pair(NamedTuple):
 
     Attributes:
         models: the model of A and that of B.
-        images: 'same' where both were measured on the same list of images, 'other' where not, '' where no images are behind them.
+        images: 'same' where both were measured on the same list of images, 'partly' where so many of it differ, 'other' where not,
+            '' where no images are behind them.
         judged: whether the criterion names it.
     """
 
@@ -57,6 +58,7 @@ class Comparison:
     Attributes:
         verdicts: of all models together.
         models: the pairs of models that are compared.
+        of_models: the verdicts on each of them, 'not judged' where there is none.
         moved: model ('' for all together) -> the two verdicts, where they differ.
         pairs: every value of these models, those that the criterion names first.
         settings: what else differs: parameters, code, packages, weights, each as what A has and what B has.
@@ -66,6 +68,7 @@ class Comparison:
     id: str
     verdicts: Change
     models: list[Change]
+    of_models: list[Change]
     moved: dict[str, Change]
     pairs: list[Pair]
     settings: dict[str, Change]
@@ -116,13 +119,13 @@ def compared(claim: Claim, a: Mapping, b: Mapping, models: Iterable[Change] | No
     own = [list(dict.fromkeys([*values[side], *verdicts[side]])) for side in (0, 1)]
     pairs = _matched(*own) if models is None else list(models)
     moved = {"": (a["verdict"], b["verdict"])} if a["verdict"] != b["verdict"] else {}
-    for first, second in pairs:
-        both = verdicts[0].get(first, "not judged"), verdicts[1].get(second, "not judged")
+    of_models = [(verdicts[0].get(first, "not judged"), verdicts[1].get(second, "not judged")) for first, second in pairs]
+    for (first, second), both in zip(pairs, of_models, strict=True):
         if both[0] != both[1]:
             moved[first if first == second else f"{first} and {second}"] = both
     alone = tuple([model for model in own[side] if model not in [pair[side] for pair in pairs]] for side in (0, 1))
     found = [pair for models in pairs for pair in _pairs(claim, models, *values, a, b)]
-    return Comparison(claim.id, (a["verdict"], b["verdict"]), pairs, moved, found, _settings(a, b, pairs), alone)
+    return Comparison(claim.id, (a["verdict"], b["verdict"]), pairs, of_models, moved, found, _settings(a, b, pairs), alone)
 
 
 def report(a: Mapping[str, Mapping], b: Mapping[str, Mapping], comparisons: list[Comparison]) -> Iterator[str]:
@@ -154,7 +157,7 @@ def report(a: Mapping[str, Mapping], b: Mapping[str, Mapping], comparisons: list
 def _row(pair: Pair) -> tuple[str, ...]:
     moved = pair.difference
     model = pair.models[0] if pair.models[0] == pair.models[1] else " and ".join(pair.models)
-    images = {"same": "same images", "other": "other images", "": ""}[pair.images]
+    images = {"same": "same images", "partly": "partly the same images", "other": "other images", "": ""}[pair.images]
     star = "*" if excludes_zero(moved) else ""
     return model, pair.name + (" (judged)" if pair.judged else ""), _told(pair.a), _told(pair.b), f"{moved or ''}{star}", images
 
@@ -178,14 +181,11 @@ def _pairs(claim: Claim, models: Change, ours: Mapping, theirs: Mapping, a: Mapp
 
 
 def _images(first: Value | None, second: Value | None, a: Mapping, b: Mapping) -> str:
-    """Whether two values were measured on the same list of images: as many of the same set, whose digests are the same."""
+    """Whether two values were measured on the same list of images, by its digest, and on as many of them."""
     if first is None or second is None or None in (first.n, second.n):
         return ""
-    lists = [
-        {source["digest"] for source in sources_of(data) if source["name"] == value.dataset and "digest" in source}
-        for value, data in ((first, a), (second, b))
-    ]
-    return "same" if first.n == second.n and lists[0] and lists[0] == lists[1] else "other"
+    drawn = [lists(data).get(value.dataset) for value, data in ((first, a), (second, b))]
+    return "other" if not drawn[0] or drawn[0] != drawn[1] else "same" if first.n == second.n else "partly"
 
 
 def _matched(ours: list[str], theirs: list[str]) -> list[Change]:
@@ -195,31 +195,47 @@ def _matched(ours: list[str], theirs: list[str]) -> list[Change]:
     return [(model, model) for model in ours if model in theirs]
 
 
+def settings(data: Mapping) -> dict[str, str]:
+    """With what a result was made, apart from its models: parameters, packages, machine, code and criterion, each as text."""
+    origin = data.get("provenance", {})
+    code = (origin.get("git_revision") or "unknown")[:7] + (" with local changes" if origin.get("git_dirty") else "")
+    found = {
+        **{f"parameter {name}": value for name, value in data.get("parameters", {}).items()},
+        **{f"package {name}": version for name, version in origin.get("packages", {}).items()},
+        **{name: origin.get(name) or "unknown" for name in ("python", "device")},
+        "code": code,
+        "criterion": (data.get("criterion") or "unknown")[:12],
+    }
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+
+
+def weights(data: Mapping) -> dict[str, str]:
+    """model -> digest of its weights."""
+    return {source["name"]: source["weights_hash"] for source in sources_of(data) if "weights_hash" in source}
+
+
+def lists(data: Mapping) -> dict[str, list[str]]:
+    """set of images -> the digests of the lists that were drawn from it."""
+    found: dict[str, list[str]] = {}
+    for source in sources_of(data):
+        if "digest" in source:
+            found.setdefault(source["name"], []).append(source["digest"])
+    return {name: sorted(digests) for name, digests in found.items()}
+
+
 def _settings(a: Mapping, b: Mapping, models: Iterable[Change]) -> dict[str, Change]:
     """What else differs between two results, by what it is."""
-    origins = [data.get("provenance", {}) for data in (a, b)]
-    code = [(o.get("git_revision") or "unknown")[:7] + (" with local changes" if o.get("git_dirty") else "") for o in origins]
-    weights = [{s["name"]: s["weights_hash"] for s in sources_of(data) if "weights_hash" in s} for data in (a, b)]
-    found = {
-        **{f"parameter {key}": both for key, both in _changes(a.get("parameters", {}), b.get("parameters", {})).items()},
-        **{f"package {key}": both for key, both in _changes(*(o.get("packages", {}) for o in origins)).items()},
-        **{key: both for key, both in _changes(*({k: o.get(k) for k in ("python", "device")} for o in origins)).items()},
-    }
+    found, hashes = _changes(settings(a), settings(b)), (weights(a), weights(b))
     for first, second in models:
-        if (hashes := (str(weights[0].get(first)), str(weights[1].get(second))))[0] != hashes[1]:
-            found[f"weights of {first if first == second else f'{first} and {second}'}"] = hashes
-    if code[0] != code[1]:
-        found["code"] = code[0], code[1]
-    if a.get("criterion") != b.get("criterion"):
-        found["criterion"] = (a.get("criterion") or "unknown")[:12], (b.get("criterion") or "unknown")[:12]
+        both = hashes[0].get(first, "unknown"), hashes[1].get(second, "unknown")
+        if both[0] != both[1]:
+            found[f"weights of {first if first == second else f'{first} and {second}'}"] = both
     return found
 
 
-def _changes(a: Mapping, b: Mapping) -> dict[str, Change]:
-    """key -> both values as text, where they differ."""
-    texts = [{key: value if isinstance(value, str) else json.dumps(value) for key, value in one.items()} for one in (a, b)]
-    keys = dict.fromkeys([*texts[0], *texts[1]])
-    both = {key: (texts[0].get(key, "none"), texts[1].get(key, "none")) for key in keys}
+def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, Change]:
+    """key -> both texts, where they differ."""
+    both = {key: (a.get(key, "none"), b.get(key, "none")) for key in dict.fromkeys([*a, *b])}
     return {key: change for key, change in both.items() if change[0] != change[1]}
 
 

@@ -15,7 +15,8 @@ from helpers.publish.criteria import Value
 from helpers.publish.markdown import inert, table_of
 from helpers.publish.project import CONTROLS
 from helpers.publish.registry import Registry
-from helpers.publish.site.marks import agreement_badge, badge, html
+from helpers.publish.site.board import board
+from helpers.publish.site.marks import badge
 
 Runs = Mapping[str, Mapping[str, dict]]
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
@@ -25,20 +26,11 @@ BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the scoreboard: a claim in one run, or a claim without a result (`run` is None)."""
+    """What the tally counts: a claim in one run, or a claim without a result (`run` is None)."""
 
     claim: Claim
     run: str | None
     data: dict
-
-    @property
-    def page(self) -> str:
-        """The HTML page that the row leads to."""
-        if self.run is None:
-            return f"claims/{self.claim.source.folder}.html#claim-{self.claim.id}"
-        if self.run == CONTROLS:
-            return f"../{Path(self.claim.notebook).with_suffix('.html')}"
-        return f"runs/{self.run}/{self.claim.id}.html"
 
     @cached_property
     def result(self) -> Result | None:
@@ -49,21 +41,6 @@ class Row:
     def agreement(self) -> Agreement:
         """Whether the verdict agrees with the paper."""
         return self.result.agreement if self.result else Agreement("not stated", "Nothing was measured.")
-
-    @property
-    def measured(self) -> str:
-        """The values that the criterion looks at, a block for each model; or the reason why there are none. HTML."""
-        if self.run is None:
-            return html(self.data["reason"])
-        criterion, values = self.claim.criterion, self.result.values
-        tests = (*criterion.applies, *criterion.tests, *criterion.needs)
-        blocks = []
-        for model in dict.fromkeys(value.model for value in values):
-            own = {value.name: value for value in values if value.model == model}
-            names = dict.fromkeys(test.value for test in tests if test.concerns(model) and test.value in own)
-            lines = [f"{html(name)} {html(own[name])}" for name in names]
-            blocks.append(f"<div class='model'><code>{html(model)}</code><br>{'<br>'.join(lines)}</div>")
-        return "".join(blocks)
 
 
 def rows(registry: Registry, runs: Runs, calibration: Mapping[str, dict]) -> Iterator[Row]:
@@ -79,26 +56,6 @@ def rows(registry: Registry, runs: Runs, calibration: Mapping[str, dict]) -> Ite
         else:
             reason = claim.waiting or "No published run yet; calibrated on the controls."
             yield Row(claim, None, {"verdict": "not run", "reason": reason})
-
-
-def scoreboard(rows: Iterable[Row], up: str = "") -> str:
-    """The rows as an HTML table, which `_static/scoreboard.js` makes sortable; `up` leads from the page to `book/`."""
-    lines = []
-    for row in rows:
-        cells = (
-            f"<a href='{up}{row.page}'>{row.claim.id}</a><br>{html(row.claim.title)}",
-            html(row.claim.paper),
-            html(row.run or ""),
-            html(row.claim.headline),
-            row.measured,
-            badge(row.data["verdict"], row.data["reason"]) + _by_todays(row.result, lambda now: badge(now.verdict, now.reason)),
-            agreement_badge(row.agreement) + _by_todays(row.result, lambda now: agreement_badge(now.agreement)),
-        )
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    names = ("Claim", "Paper", "Run", "Reported", "Measured", "Verdict", "With the paper")
-    head = "".join(f"<th scope='col'>{name}</th>" for name in names)
-    frame = ["<div class='scoreboard-frame'><table class='scoreboard'>", f"<thead><tr>{head}</tr></thead>"]
-    return "\n".join(["```{raw} html", *frame, "<tbody>", *lines, "</tbody></table></div>", "```"])
 
 
 def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> str:
@@ -149,7 +106,7 @@ def paper_page(paper: Paper, registry: Registry, runs: Runs, logged: Collection[
     return "\n\n".join(parts)
 
 
-def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
+def run_page(run: str, results: Mapping[str, dict], registry: Registry, calibration: Mapping[str, dict]) -> str:
     """What was run, on which models and images, with which verdicts, and what could not be run. Lies in `book/runs/<run>/`."""
     origins = [data["provenance"] for data in results.values()]
     sources = _distinct(source for origin in origins for source in origin["sources"])
@@ -172,7 +129,7 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
     parts = [
         f"# Run {run}",
         f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{inert(name)}`' for name in datasets)}.",
-        scoreboard([Row(registry[id], run, data) for id, data in results.items()], up="../../"),
+        board(registry, {run: results}, calibration, up="../../", whole=False),
         f"## Models\n\n{table_of(models)}",
     ]
     if images:
@@ -367,13 +324,6 @@ def _two_digits(value: float) -> str:
 
 def _share(part: float | None, whole: float | None) -> str:
     return "" if part is None or whole is None else f"{part / whole:.0%}"
-
-
-def _by_todays(result: Result | None, shown: Callable[[Result], str]) -> str:
-    """What is shown of the verdict that today's criterion gives, where an earlier one gave the stored verdict; else ''. HTML."""
-    if result is None or result.today is None:
-        return ""
-    return f"<div class='earlier'>by an earlier criterion; by today's: {shown(result.today)}</div>"
 
 
 def deviations(survey: Mapping) -> str:

@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -152,15 +153,18 @@ def test_scoreboard_has_a_row_for_each_claim_and_run(library):
     project = Project(library.root)
     publish_run(project, "mine", "aa1-first", ("vit-a", "vit-b"), 0.5)
     publish_run(project, "other", "aa1-first")
-    rows = read(assemble(library.root), "book", "_generated", "scoreboard.md").split("<tr>")[2:]
-    assert ["aa1-first" in row for row in rows] == [True, True, False, False]
-    first, second, calibrated, waiting = rows
-    assert "href='runs/mine/aa1-first.html'" in first and "class='verdict refuted'" in first
-    assert "<code>vit-a</code><br>score 0.5 [0.4, 0.6]</div>" in first and "<code>vit-b</code>" in first
-    assert "less than &lt;two&gt;" in first
-    assert "class='verdict supported'" in second and ">other<" in second
+    first, calibrated, waiting = claims_on(assemble(library.root))
+    mine, other = re.findall("<div class='one' .*?data-agreement=.*?</div>", first)
+    assert "href='runs/mine/aa1-first.html'" in mine and "class='verdict refuted'" in mine
+    assert "0.5 [0.4, 0.6]" in first and "data-model='vit-b'" in first and "less than &lt;two&gt;" in first
+    assert "class='verdict supported'" in other and ">other<" in other
     assert "class='verdict not-run'" in calibrated and "No published run yet" in calibrated
     assert "needs probes" in waiting and "href='claims/beyond.html#claim-aa3-later'" in waiting
+
+
+def claims_on(source):
+    """What the scoreboard says of each claim."""
+    return read(source, "book", "_generated", "scoreboard.md").split("<tbody class='claim'")[1:]
 
 
 def told_by_the_paper(project, **says):
@@ -179,11 +183,10 @@ def test_every_row_says_whether_it_agrees_with_the_paper(library):
     publish_run(project, "mine", "aa1-first")
     publish_run(project, "other", "aa1-first", ("vit-b",), 0.5)
     source = assemble(library.root)
-    head, first, second, *others = read(source, "book", "_generated", "scoreboard.md").split("<tr>")[1:]
-    assert "Verdict</th><th scope='col'>With the paper</th></tr>" in head
+    first, *others = claims_on(source)
     reason = "As a whole refuted in the paper, supported here; on ViT-A supported in the paper and here."
     badge = f"<span class='agreement mixed' title='{reason}'>mixed</span>"
-    assert f"<td>{badge}</td></tr>" in first and "class='agreement agrees'" in second
+    assert badge in first and "class='agreement agrees'" in first.split(badge)[1]
     assert all("title='Nothing was measured.'>not stated</span>" in row for row in others)
     page = texts(source, "book", "runs", "mine", "aa1-first.ipynb")
     assert page[1].startswith("**Verdict** <span") and page[1].endswith(f"**With the paper** {badge} {reason}")
@@ -200,9 +203,9 @@ def test_a_verdict_by_an_earlier_criterion_says_so(library):
     publish_run(project, "other", "aa2-second")
     edit_registry(library.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3))
     source = assemble(library.root)
-    row, same = read(source, "book", "_generated", "scoreboard.md").split("<tr>")[2:4]
+    row, same, _ = claims_on(source)
     assert row.index("verdict supported") < row.index("by an earlier criterion; by today's: <span class='verdict refuted'")
-    assert row.index("agreement disagrees") < row.index("by an earlier criterion; by today's: <span class='agreement agrees'")
+    assert row.index("agreement disagrees") < row.index("by an earlier criterion") < row.index("agreement agrees")
     page = texts(source, "book", "runs", "mine", "aa1-first.ipynb")
     by_todays = "by an earlier criterion; by today&#x27;s</span> <span class='verdict refuted'>refuted</span>"
     assert page[1].index("<span class='verdict supported'>supported</span>") < page[1].index(by_todays)
@@ -215,7 +218,7 @@ def test_a_claim_about_controls_has_its_result_from_them(library):
         data["claims"]["aa1-first"]["criterion"]["tests"][0]["model"] = "control-clean"
 
     edit_registry(library.root, restrict)
-    rows = read(assemble(library.root), "book", "_generated", "scoreboard.md").split("<tr>")[2:]
+    rows = claims_on(assemble(library.root))
     assert "href='../notebooks/beyond/aa1-first.html'" in rows[0] and "class='verdict supported'" in rows[0]
     assert "class='verdict not-run'" in rows[1]
 
@@ -378,7 +381,7 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
     stored = {"aa1-first": result | {"provenance": origin | {"sources": result["sources"]}}}
     shown = finding.page(claim, "mine", stored["aa1-first"] | {"parameters": {"k": HOSTILE}}, new_notebook(cells=[]))
     assert all(inert(cell.source) for cell in shown.notebook.cells)
-    page = pages.run_page("mine", stored, library.registry)
+    page = pages.run_page("mine", stored, library.registry, {})
     assert inert(page) and page.count("onerror") > 10
     assert inert(tally(library.registry, {"mine": stored})) and inert(landing.strip(library.registry, {"mine": stored}))
     assert inert(landing.scope(library.registry, {"mine": stored}))

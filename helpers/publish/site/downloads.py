@@ -45,10 +45,11 @@ COLUMNS = (
     Column("value", "number", "The measured number; empty where it is not defined."),
     Column("low", "number", "Lower end of the 95 % interval over images; empty where there is none."),
     Column("high", "number", "Upper end of the same interval."),
-    Column("n", "whole number", "Images behind the value (trainings, where the label says so); empty for a plain number."),
+    Column("n", "whole number", "How many images, or what `n_of` says, are behind the value; empty for a plain number."),
     Column("unit", "text", "The unit of value, low and high; empty for a plain ratio or index."),
     Column("verdict", "text", "The verdict on this model; empty for a model that was not judged."),
     Column("agreement", "text", "Whether the verdict of this claim in this run agrees with what the paper says."),
+    Column("n_of", "text", "What n counts."),
     Column("verdict_claim", "text", "The verdict on all models of this claim and run together."),
     Column("revision", "text", "The git revision of the code that measured it, marked where it had local changes."),
     Column("weights", "text", "Digest of the model's weights, where the result names it."),
@@ -67,8 +68,10 @@ def rows(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> Iterator
                 row = {
                     "run": run, "claim": id, "model": value.model, "dataset": value.dataset, "name": value.name,
                     "label": words.label, "value": value.value, "low": value.low, "high": value.high, "n": value.n,
-                    "unit": value.unit or words.unit, "verdict": verdicts.get(value.model), "agreement": result.agreement.answer,
-                    "verdict_claim": result.verdict, "revision": _revision(data), "weights": weights.get(value.model),
+                    "unit": value.unit or words.unit, "verdict": verdicts.get(value.model),
+                    "agreement": result.agreement.answer,
+                    "n_of": words.of, "verdict_claim": result.verdict,
+                    "revision": _revision(data), "weights": weights.get(value.model),
                 }  # fmt: skip
                 yield {name: None if cell == "" else cell for name, cell in row.items()}
 

@@ -1,16 +1,16 @@
-/* Every table of class "scoreboard" gets a search field and columns that sort on click. Without JavaScript it is a plain table. */
+/* Every table of class "sortable" gets a search field and columns that sort on click. Without JavaScript it is a plain table. */
 document.addEventListener("DOMContentLoaded", () => {
   const { compare } = new Intl.Collator("en", { numeric: true });
   // A cell that says its number is sorted by it: "< 1e-9" before 0.05.
   const order = (a, b) => "number" in a.dataset && "number" in b.dataset
     ? (Number(a.dataset.number) - Number(b.dataset.number)) || 0
     : compare(a.textContent.trim(), b.textContent.trim());
-  for (const table of document.querySelectorAll("table.scoreboard")) {
+  for (const table of document.querySelectorAll("table.sortable")) {
     const body = table.tBodies[0];
     const rows = [...body.rows];
 
     const search = Object.assign(document.createElement("input"), {
-      type: "search", className: "scoreboard-search", placeholder: "Search this table",
+      type: "search", className: "sortable-search", placeholder: "Search this table",
     });
     search.setAttribute("aria-label", "Search this table");
     search.addEventListener("input", () => {
