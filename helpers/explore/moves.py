@@ -14,7 +14,7 @@ from helpers.packed import pack
 
 PLAIN = "as it is"
 CONTENT = ("constant", "noise", "rolled", "padded", "flipped", "cropped")
-THUMB = (112, 112)  # pixels of the example; noise takes many bytes
+THUMB = (168, 168)  # pixels of the example; noise takes many bytes
 
 
 def moves(
