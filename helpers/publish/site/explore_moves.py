@@ -11,6 +11,7 @@ from helpers.publish.site.explore_parts import (
     colours,
     credited,
     figure,
+    fixed,
     folded,
     panel,
     patch_map,
@@ -140,7 +141,7 @@ def _moved_told(own: Mapping, what: str) -> str:
 
 def _frequency_told(own: Mapping, norms: np.ndarray, n: int, patch: int, columns: int) -> str:
     place = f"Row {patch // columns + 1}, column {patch % columns + 1}"
-    return f"{place}: an outlier in {own['frequency'][patch]} of {n} images; norm {norms[patch]:.1f} in the example"
+    return f"{place}: an outlier in {own['frequency'][patch]} of {n} images; norm {fixed(norms[patch], 1)} in the example"
 
 
 def _percent(row: Sequence) -> str:
