@@ -61,7 +61,7 @@ def moves(
 
     example = shown(c.image_size)[0][:1]
     pictures = {PLAIN: example} | {kind: example.changed(kind) for kind in CONTENT} | dict.fromkeys(moved, example)
-    seen, _ = capture_conditions([model], pictures, last, conditions, whole=True, image_size=c.image_size, **options)
+    seen, _ = capture_conditions([model], pictures, last, conditions, whole=True, **options)
     told = {}
     for kind in conditions:
         mask = passes[kind][model]["patch_norms"][:, 0] > placed.limit

@@ -80,9 +80,7 @@ def thresholds(
         for id, end in JUDGED.items():
             verdicts[id].append(judge(id, model, estimates, end))
     photographs, _ = shown(c.image_size)
-    seen, _ = capture_conditions(
-        [model], photographs, [PatchNorms((-1,))], {"": nullcontext}, whole=True, image_size=c.image_size, **options
-    )
+    seen, _ = capture_conditions([model], photographs, [PatchNorms((-1,))], {"": nullcontext}, whole=True, **options)
     own = seen[""][model]["patch_norms"][:, 0].double().numpy()
     median = float(np.median(last))
     return {

@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 from helpers.packed import unpack
 from helpers.publish import load_registry
 from helpers.publish.site import explore, explore_thresholds
-from helpers.publish.site.explore_parts import colours, level
+from helpers.publish.site.explore_parts import colours, fixed, level
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "book" / "explore").glob("*.json"))
@@ -216,6 +216,7 @@ def fills(figure, name):
 
 def point(figure, name, patch, grid):
     """Point at a patch of a map."""
+    figure.locator(f"[data-map={name}]").scroll_into_view_if_needed()
     box = figure.locator(f"[data-map={name}]").bounding_box()
     figure.page.mouse.move(
         box["x"] + (patch % grid[1] + 0.5) * box["width"] / grid[1], box["y"] + (patch // grid[1] + 0.5) * box["height"] / grid[0]
@@ -245,6 +246,13 @@ TOLERANCES = np.array([0, 0, 0.051, 0.051, 0, 0, 0.0051])  # what is printed has
 def assert_told(figure, expected):
     found = numbers(figure.locator(".explore-readout").inner_text())
     assert len(found) == len(expected) and (abs(np.array(found) - expected) <= TOLERANCES).all(), (found, expected)
+
+
+@needs_chromium
+def test_numbers_are_rounded_as_in_the_browser(page):
+    values = [0.0, 0.5, 1.5, 10.5, 12.25, 0.005, 1.005, 99.995, 504.53, 3.3]
+    for digits in (0, 1, 2):
+        assert [fixed(value, digits) for value in values] == page.evaluate(f"{values}.map((x) => x.toFixed({digits}))")
 
 
 @needs_chromium
@@ -353,7 +361,7 @@ def test_every_control_changes_what_is_shown(page):
         i = data["states"].index(state)
         assert_told(figure, told_of(data, i, 1, 10, 0))
         scale = json.loads(figure.locator("script").text_content())["scales"]["norms"]
-        assert fills(figure, "norms") == [colours()[level(norm, scale)] for norm in norms[i, 1, 10]]
+        assert fills(figure, "norms") == [colours()[level(norm, tuple(scale))] for norm in norms[i, 1, 10]]
         count = data["outliers"][i][1][10]
         assert (
             figure.locator("[data-count]")

@@ -11,6 +11,7 @@ from helpers.publish.site.explore_parts import (
     colours,
     credited,
     figure,
+    fixed,
     folded,
     panel,
     patch_map,
@@ -81,7 +82,7 @@ def draw(models: Sequence[Mapping]) -> str:
             "its patch norms", patch_map(norms[first], grid, scale, "norms", "Patch norms of the example after the last block")
         ),
         panel(
-            "how often a patch is an outlier",
+            "how often an outlier",
             patch_map(
                 np.array(default["frequency"]) / n,
                 grid,
@@ -119,12 +120,10 @@ def draw(models: Sequence[Mapping]) -> str:
 
 
 def _lead(one: Mapping, places: str) -> str:
-    conditions, kinds = one["conditions"], ("constant", "rolled", "swapped")
-    grey, rolled, swapped = ([_percent(conditions[kind][x]) for x in ("share", "filled")] for kind in kinds)
+    grey, rolled, swapped = (_percent(one["conditions"][kind]["share"]) for kind in ("constant", "rolled", "swapped"))
     return (
-        f"{html(short_names([one['model']])[0])}: {grey[0]} % of the outliers on grey pictures and {rolled[0]} % of those on "
-        f"rolled ones are at the {places} patches. After a swap of position embeddings {swapped[0]} % are where these went. "
-        f"Content can prevent one: of these places, {grey[1]}, {rolled[1]} and {swapped[1]} % have an outlier."
+        f"{html(short_names([one['model']])[0])}: of the outliers {grey} % on grey pictures and {rolled} % on rolled ones are at "
+        f"the {places} patches. After a swap of position embeddings {swapped} % are where these went."
     )
 
 
@@ -142,7 +141,7 @@ def _moved_told(own: Mapping, what: str) -> str:
 
 def _frequency_told(own: Mapping, norms: np.ndarray, n: int, patch: int, columns: int) -> str:
     place = f"Row {patch // columns + 1}, column {patch % columns + 1}"
-    return f"{place}: an outlier in {own['frequency'][patch]} of {n} images; norm {norms[patch]:.1f} in the example"
+    return f"{place}: an outlier in {own['frequency'][patch]} of {n} images; norm {fixed(norms[patch], 1)} in the example"
 
 
 def _percent(row: Sequence) -> str:

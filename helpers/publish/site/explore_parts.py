@@ -8,6 +8,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from io import BytesIO
 
@@ -146,6 +147,11 @@ def credited(photographs: Sequence[Mapping]) -> str:
     """Who took the photographs that are shown, and on what terms."""
     named = "; ".join(f"{html(p['title'])}: {html(p['by'])}, {html(p['licence'])}" for p in photographs)
     return f"Photograph{'s' if len(photographs) > 1 else ''} from scikit-image: {named}."
+
+
+def fixed(number: float, digits: int) -> str:
+    """A number with so many decimals, a tie away from zero: as JavaScript's toFixed, where Python takes the even digit."""
+    return str(Decimal(float(number)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
 def scale_of(values: np.ndarray) -> tuple[float, float]:

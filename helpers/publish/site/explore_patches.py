@@ -12,6 +12,7 @@ from helpers.publish.site.explore_parts import (
     controls,
     credited,
     figure,
+    fixed,
     folded,
     panel,
     patch_map,
@@ -61,9 +62,9 @@ def draw(models: Sequence[Mapping]) -> str:
         ],
     }
     told = (
-        f"Row {patch // columns + 1}, column {patch % columns + 1}: norm {values[patch]:.1f}, "
-        f"{values[patch] / first['medians'][0][block]:.1f} × the median, "
-        f"rank {1 + int((values > values[patch]).sum())} of {rows * columns}; [CLS] attention {100 * seen[patch]:.2f} %"
+        f"Row {patch // columns + 1}, column {patch % columns + 1}: norm {fixed(values[patch], 1)}, "
+        f"{fixed(values[patch] / first['medians'][0][block], 1)} × the median, "
+        f"rank {1 + int((values > values[patch]).sum())} of {rows * columns}; [CLS] attention {fixed(100 * seen[patch], 2)} %"
     )
     film = "".join(
         f"<div class='explore-state'>{html(STATES[state])}</div><div class='explore-film-row' data-state='{html(state)}'>"
@@ -130,14 +131,14 @@ def _film_told(first: Mapping, norms: np.ndarray) -> str:
     """The small maps in words, by state."""
     largest = norms[:, 0].max(-1)
     return "Largest patch norm by block. " + " ".join(
-        f"{STATES[state]}: {', '.join(f'{x:.0f}' for x in largest[i])}." for i, state in _shown(first)
+        f"{STATES[state]}: {', '.join(fixed(x, 0) for x in largest[i])}." for i, state in _shown(first)
     )
 
 
 def _norm_table(first: Mapping, norms: np.ndarray) -> str:
     head = ["After block", "Median norm", *(f"Largest, {STATES[state]}" for _, state in _shown(first))]
     rows = [
-        [str(b), f"{first['medians'][0][b]:.1f}", *(f"{norms[i, 0, b].max():.1f}" for i, _ in _shown(first))]
+        [str(b), fixed(first["medians"][0][b], 1), *(fixed(norms[i, 0, b].max(), 1) for i, _ in _shown(first))]
         for b in range(norms.shape[2])
     ]
     return table(head, rows)

@@ -7,7 +7,19 @@ import numpy as np
 
 from helpers.names import short_names
 from helpers.publish.registry import Registry
-from helpers.publish.site.explore_parts import controls, credited, figure, folded, panel, photo, radios, readout, slider, table
+from helpers.publish.site.explore_parts import (
+    controls,
+    credited,
+    figure,
+    fixed,
+    folded,
+    panel,
+    photo,
+    radios,
+    readout,
+    slider,
+    table,
+)
 from helpers.publish.site.marks import badge, html
 from helpers.publish.terms import term
 
@@ -62,12 +74,12 @@ def draw(models: Sequence[Mapping], registry: Registry) -> str:
         "<div class='explore-columns'><div>",
         panel("patches above the threshold", _lit(photographs[0], first["grid"], at)),
         f"<p data-count>{_lit_told(photographs[0]['passed'], at)}</p>",
-        "<div class='explore-scroll'>" + table(["Over the images", "Value"], measures, escape=False) + "</div>",
         f"</div><div class='explore-strips' style='--n:{len(multiples)};--at:{at}'>",
+        slider("thresholds-multiple", "Threshold", len(multiples) - 1, at, _threshold_told(first, at)),
         _rule_marks(first),
         strips,
-        slider("thresholds-multiple", "Threshold", len(multiples) - 1, at, _threshold_told(first, at)),
         "</div></div>",
+        "<div class='explore-scroll'>" + table(["Over the images", "Value"], measures, escape=False) + "</div>",
         readout(f"{_threshold_told(first, at)}. {_verdicts_told(first['verdicts'], titles, at)}"),
         folded("Verdicts as a table", _verdict_table(first, titles)),
     ]
@@ -99,7 +111,7 @@ def _at_default(one: Mapping, name: str) -> list:
 
 def _threshold_told(one: Mapping, at: int) -> str:
     multiple = one["multiples"][at]
-    return f"{multiple:g} × the median, a norm of {multiple * one['median']:.0f}"
+    return f"{multiple:g} × the median, a norm of {fixed(multiple * one['median'], 0)}"
 
 
 def _verdicts_told(verdicts: Mapping[str, Sequence[str]], titles: Mapping[str, str], at: int) -> str:
@@ -111,9 +123,9 @@ def _measured(row: Sequence, share: bool) -> str:
     value, low, high, _ = row
     if value is None:
         return "–"
-    one = (lambda x: f"{100 * x:.1f}") if share else (lambda x: f"{x:.2f}")
-    interval = "" if low is None or one(low) == one(high) else f" [{one(low)}, {one(high)}]"
-    return f"{one(value)}{interval}{' %' if share else ''}"
+    value, low, high = (x if x is None else fixed(100 * x, 1) if share else fixed(x, 2) for x in (value, low, high))
+    interval = "" if low is None or low == high else f" [{low}, {high}]"
+    return f"{value}{interval}{' %' if share else ''}"
 
 
 def _label(name: str) -> str:
