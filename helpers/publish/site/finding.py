@@ -56,7 +56,7 @@ def page(
         "## Figures and tables" if shown else "",
         *(_without_code(cell) for cell in shown),
         "## The paper beside ours",
-        f"{agreement_badge(found.result.agreement)} {inert(found.result.agreement.reason)}",
+        raw(f"<p>{agreement_badge(found.result.agreement)} {html(found.result.agreement.reason)}</p>"),
         raw(beside(found)),
         limits(claim, found, notebook, calibration),
         "## All values",
