@@ -24,9 +24,8 @@ def amount(value: Value | None, term: Term) -> str:
     # An interval whose ends print as the value does tells a reader nothing.
     if ends == [None, None] or all(end == number(value.value, unit) for end in ends):
         return text
-    bare = re.compile(
-        rf" ({'|'.join(map(re.escape, ('%', 'points', 'point', unit)))})$"
-    )  # the unit stands once, behind the value
+    # The unit stands once, behind the value.
+    bare = re.compile(rf" ({'|'.join(map(re.escape, ('%', 'points', 'point', unit)))})$")
     low, high = ("?" if end is None else bare.sub("", end) for end in ends)
     return f"{text} ({low} to {high} %)" if count else f"{text} [{low}, {high}]"
 

@@ -385,7 +385,7 @@ def _is_shown(cell: NotebookNode) -> bool:
 
 def _without_code(cell: NotebookNode) -> NotebookNode:
     """A cell of which only the outputs are seen."""
-    cell = cell.copy()
+    cell = nbformat.from_dict(cell)
     tags = {*cell.metadata.get("tags", ())} - _CODE_TAGS | {"remove-input"}
     cell.metadata = nbformat.from_dict({**cell.metadata, "tags": sorted(tags)})
     return cell
