@@ -98,7 +98,7 @@ def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
     What the notebook's defaults and the profile called `run` give is left out, and so is what the notebook has no more or has as
     another kind of value.
     """
-    known = {**claim.parameters, **claim.profiles.get(run, {})}
+    known = {**_defaults(claim), **claim.profiles.get(run, {})}
     same = {x: value for x, value in parameters.items() if x in known and isinstance(value, list) == isinstance(known[x], list)}
     more = [f" -p {_argument(name, value)}" for name, value in same.items() if known[name] != value]
     return f"python -m helpers run {claim.id} --run {run}{''.join(more)}"
@@ -318,7 +318,7 @@ def _card(claim: Claim) -> str:
 
 def _parameters(claim: Claim, data: Mapping) -> str:
     """The parameters of the run, and the notebook's own where they differ, as Markdown."""
-    defaults = claim.parameters
+    defaults = _defaults(claim)
     rows = []
     for name, value in data.get("parameters", {}).items():
         other = (
@@ -330,6 +330,14 @@ def _parameters(claim: Claim, data: Mapping) -> str:
         )
         rows.append((f"`{inert(name)}`", f"`{inert(_plain(value))}`", other))
     return table(("parameter", "this run", "on the controls, where it differs"), rows, str) if rows else ""
+
+
+def _defaults(claim: Claim) -> dict:
+    """The parameters of today's notebook; none where it says none, which is for `python -m helpers check` to name."""
+    try:
+        return claim.parameters
+    except ValueError:
+        return {}
 
 
 def _plain(value: object) -> str:
