@@ -153,7 +153,7 @@ def limits(claim: Claim, found: Decisions, notebook: NotebookNode, calibration: 
     if claim.source.models and not set(measured) & set(claim.source.models.values()):
         lines.append("None of the paper's own models was measured, so nothing here refutes or supports it on them.")
     lines += [f"`{inert(model)}` was not run: {inert(reason)}" for model, reason in result.not_run.items()]
-    for images in (source for source in result.sources if "digest" in source):
+    for images in (source for source in result.sources if "weights_hash" not in source):
         where = f"; the same or the nearest on the Hub is `{inert(images['hub'])}`" if images.get("hub") else ""
         lines.append(f"{images['n']:,} images of `{inert(images['name'])}`{where}.")
     if calibration and (controls := Result.from_json(claim, calibration).calibration()):
