@@ -28,8 +28,8 @@ class Pair(NamedTuple):
 
     Attributes:
         models: the model of A and that of B.
-        images: 'same' where both were measured on the same list of images, 'partly' where so many of it differ, 'other' where not,
-            '' where no images are behind them.
+        images: 'same' where both were measured on the same list of images, 'partly' where on other numbers of it, 'other' where
+            on another, '' where no images are behind them.
         judged: whether the criterion names it.
     """
 

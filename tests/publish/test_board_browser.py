@@ -173,7 +173,7 @@ def test_a_script_compares_as_python_does(tmp_path, page, bare, runs):
     default = write(tmp_path / "default.html", side_by_side(PROJECT.registry, runs))
     page.goto(default)
     bare.goto(default)
-    assert page.locator("table").inner_text() == bare.locator("table").inner_text()
+    assert page.locator("table").text_content() == bare.locator("table").text_content()
     for first, second in ((sides[0], sides[1]), (sides[-1], sides[0]), (sides[2], sides[-2])):
         state = f"a={quote('/'.join(first), safe='')}&b={quote('/'.join(second), safe='')}"
         page.goto("about:blank")

@@ -232,7 +232,7 @@ def _value(row: Decision) -> str:
     """The value of a test and what is asked of it, in few letters: `0.777, above 0.5`."""
     if row.value is None or row.value.value is None:
         return "not measured" if row.value is None else "not defined"
-    return f"<b>{html(number(row.value.value, row.term.unit))}</b>, {html(asked(row.test, row.term.unit))}?"
+    return f"<strong>{html(number(row.value.value, row.term.unit))}</strong>, {html(asked(row.test, row.term.unit))}?"
 
 
 def _missing(claim: Claim, own: Sequence[Entry]) -> str:
@@ -279,7 +279,7 @@ def _tests(claim: Claim, own: Sequence[Entry]) -> str:
     far = [entry.distance for entry in own if entry.distance is not None]
     near = f"{min(far):.1f}" if far and min(far) < 100 else "over 100"
     nearest = f"; from the margin: {near} half-widths of the interval" if far else ""
-    about = f"<p>{html(claim.statement)} <b>Reported:</b> {html(claim.headline)}.</p>"
+    about = f"<p>{html(claim.statement)} <strong>Reported:</strong> {html(claim.headline)}.</p>"
     return f"<details><summary>{len(rows)} tests{nearest}</summary>{about}{table}</details>"
 
 
@@ -304,7 +304,7 @@ def _legend() -> str:
     """What the signs mean."""
     kinds = " ".join(badge(verdict) for verdict in VERDICTS)
     signs = " ".join(f"<span><sup class='corner'>{sign}</sup> {html(meaning)}</span>" for sign, meaning in LITTLE.values())
-    return f"<div class='board-legend'><p>{kinds}</p><p><b>Verdicts that say little</b> carry a sign: {signs}</p></div>"
+    return f"<div class='board-legend'><p>{kinds}</p><p><strong>Verdicts that say little</strong> carry a sign: {signs}</p></div>"
 
 
 def _page(claim: Claim, run: str) -> str:

@@ -138,7 +138,8 @@ def _claim(claim: Claim, one: Comparison) -> str:
         )
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     other = "".join(f"<li>{html(what)}: {html(a)} → {html(b)}</li>" for what, (a, b) in one.settings.items())
-    more = f"<tr><td colspan='5'><details><summary>Settings that differ: {len(one.settings)}</summary><ul>{other}</ul></details></td></tr>"
+    folded = f"<details><summary>Settings that differ: {len(one.settings)}</summary><ul>{other}</ul></details>"
+    more = f"<tr><td colspan='5'>{folded}</td></tr>"
     return f"<tbody data-claim='{claim.id}'><tr>{head}</tr>{''.join(lines)}{more if other else ''}</tbody>"
 
 
