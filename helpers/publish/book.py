@@ -32,6 +32,7 @@ from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
+from helpers.publish.site.outputs import PICTURES, improve
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
 Executed = tuple[dict, NotebookNode]
@@ -188,6 +189,7 @@ def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
     for cell in notebook.cells:
         # The same notebook stands in the book once for each run, and a label may be given once.
         cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
+    improve(notebook)
     notebook.cells[1:1] = [nbformat.v4.new_markdown_cell(text) for text in texts if text]
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)
@@ -216,12 +218,19 @@ def _landing(registry: Registry, runs: Mapping[str, dict[str, Executed]], execut
     findings = [(results[LANDING], f"runs/{run}/{LANDING}.ipynb") for run, results in runs.items() if LANDING in results]
     for (_, notebook), page in [*findings, (executed[LANDING], f"../{registry[LANDING].notebook}")]:
         for cell in notebook.cells:
-            images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
+            images = [
+                (kind, output.data[kind])
+                for output in cell.get("outputs", ())
+                for kind in PICTURES
+                if kind in output.get("data", ())
+            ]
             if images and "landing" in cell.metadata.get("tags", ()):
-                (source / "book" / "_static" / "landing.png").write_bytes(base64.b64decode(images[0]))
+                kind, content = images[0]
+                picture = source / "book" / "_static" / f"landing.{'svg' if kind == PICTURES[0] else 'png'}"
+                picture.write_bytes(content.encode() if kind == PICTURES[0] else base64.b64decode(content))
                 # As on its own page, the cell's metadata say what the figure shows.
                 alt, caption = cell.metadata.mystnb.image.alt, cell.metadata.mystnb.figure.caption
-                return f"```{{figure}} _static/landing.png\n:alt: {alt}\n\n{caption} From [this page]({page}).\n```"
+                return f"```{{figure}} _static/{picture.name}\n:alt: {alt}\n\n{caption} From [this page]({page}).\n```"
     return ""
 
 
@@ -261,8 +270,9 @@ def _architecture(source: Path) -> dict[str, str]:
     rooms = house.rooms(HELPERS)
     with _figure(source, "house") as ax:
         house.draw(rooms, ax)
-    alt = "The rooms of the package on their floors, with an arrow from each to those that it imports"
-    return {"house": f"```{{image}} _static/house.png\n:alt: {alt}\n```\n", "rooms": house.overview(rooms)}
+    alt = f"The {len(rooms)} rooms of the package on {max(house.floors(rooms).values()) + 1} floors; every arrow leads down"
+    caption = "The rooms of the package on their floors, with an arrow from each to those that it imports."
+    return {"house": f"```{{figure}} _static/house.svg\n:alt: {alt}\n\n{caption}\n```\n", "rooms": house.overview(rooms)}
 
 
 def _draw(
@@ -287,7 +297,7 @@ def _figure(source: Path, name: str) -> Iterator[Any]:
     with plt.rc_context(figures.STYLE):
         figure, ax = plt.subplots()
         yield ax
-        figure.savefig(source / "book" / "_static" / f"{name}.png", dpi=150)
+        figure.savefig(source / "book" / "_static" / f"{name}.svg", metadata={"Date": None, "Creator": None})
         plt.close(figure)
 
 

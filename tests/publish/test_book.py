@@ -397,7 +397,7 @@ def test_the_book_draws_how_often_intervals_cover(library):
     (library.root / "book" / "intervals.json").write_text(json.dumps(rows), encoding="utf-8")
     source = assemble(library.root)
     assert "lies between 94.0 and 95.5 %" in read(source, "book", "_generated", "coverage.md")
-    assert (source / "book" / "_static" / "coverage.png").stat().st_size > 5000
+    assert (source / "book" / "_static" / "coverage.svg").stat().st_size > 5000
     assert [value.value for group in pages.coverage(rows).values() for value in group] == [94.0, 95.5]
 
 
