@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from helpers.figures.style import COLOURS, DASHES, NORM, REFERENCE, add_legend, cycled, log_axis
+from helpers.figures.style import COLOURS, DASHES, NORM, PLAIN, REFERENCE, add_legend, cycled, log_axis
 
 
 def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, float], ax: Axes, rule: str = "") -> Axes:
@@ -29,6 +29,7 @@ def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, floa
             ax.axvline(thresholds[model], color=colour, linestyle="--", linewidth=1)
     ax.set(xlabel=NORM, ylabel="share of patch tokens per bin", yscale="log")
     log_axis(ax, "x")
+    ax.yaxis.set_major_formatter(PLAIN)
     label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
     threshold = [Line2D([], [], **REFERENCE, label=label)] if thresholds else []
     add_legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])

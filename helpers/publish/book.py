@@ -189,7 +189,7 @@ def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
     for cell in notebook.cells:
         # The same notebook stands in the book once for each run, and a label may be given once.
         cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
-    improve(notebook)
+    improve(notebook, target.stem)
     notebook.cells[1:1] = [nbformat.v4.new_markdown_cell(text) for text in texts if text]
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)

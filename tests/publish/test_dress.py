@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 from bs4 import BeautifulSoup
 from PIL import Image
+from sphinx.application import Sphinx
 
 from helpers import figures
 from helpers.publish.site.dress import dressed, inline
@@ -99,3 +100,18 @@ def test_tables_have_captions_and_scope(tmp_path):
     assert [cell["scope"] for cell in one.find_all("th")] == ["col", "col"]
     assert two.thead is None and [(cell.get_text(), cell["scope"]) for cell in two.find_all("th")] == [("a", "row")]
     assert text.endswith("\\(x &lt; 1\\)</p><pre>  a\n  b</pre>")  # the rest is as it was
+
+
+def test_sphinx_writes_dressed_pages(tmp_path):
+    """A page with a stored picture and a drawing, as Sphinx finds, names and copies them."""
+    (source := tmp_path / "source").mkdir()
+    Image.new("RGB", (700, 300), "white").save(source / "x.png")
+    (source / "y.svg").write_text(drawing())
+    (source / "conf.py").write_text("extensions = ['helpers.publish.site.dress']\nhtml_theme = 'basic'\n")
+    figures = "".join(f".. figure:: {name}\n   :alt: what is seen\n\n   A caption.\n\n" for name in ("x.png", "y.svg"))
+    (source / "index.rst").write_text(f"Title\n=====\n\n{figures}")
+    site = tmp_path / "site"
+    Sphinx(source, source, site, tmp_path / "doctrees", "html", status=None, warning=None).build()
+    soup = BeautifulSoup((site / "index.html").read_text(), "html.parser")
+    assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png", "_images/x-dark.png"]
+    assert (site / "_images" / "x-dark.png").is_file() and soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"

@@ -5,6 +5,7 @@ A figure carries its numbers (`helpers.figures.drawn`), so this can be said of n
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from nbformat import NotebookNode
@@ -13,22 +14,29 @@ from nbformat.v4 import new_output
 from helpers.condensed import FIGURE
 from helpers.names import shortened
 from helpers.publish.markdown import inert, table
+from helpers.publish.terms import load_terms
 
 PICTURES = ("image/svg+xml", "image/png")
 SAID = 4  # axes of a figure whose numbers its alternative text tells
 
 
-def improve(notebook: NotebookNode) -> NotebookNode:
-    """The notebook with figures that say what they show, a sentence for one that shows a number or none, and tables for dicts."""
+def improve(notebook: NotebookNode, claim: str = "") -> NotebookNode:
+    """The notebook with figures that say what they show, a sentence for one that shows a number or none, and tables for dicts.
+
+    Args:
+        claim: whose values these are, by whose terms the axes are explained.
+    """
     for cell in notebook.cells:
         for i, output in enumerate(cell.get("outputs", ())):
             data = output.get("data", {})
             if FIGURE in data and any(kind in data for kind in PICTURES):
                 axes = json.loads(data[FIGURE])
                 look = cell.metadata.get("mystnb", {})
+                if "figure" in look and (meaning := explained(axes, claim)):
+                    look["figure"]["caption"] = f"{look['figure'].get('caption', '')} {inert(meaning)}".strip()
                 if sentence := instead(axes):
                     caption = look.get("figure", {}).get("caption", "")
-                    cell.outputs[i] = _markdown(f"{sentence} {inert(caption)}".strip())
+                    cell.outputs[i] = _markdown(f"{sentence} {caption}".strip())
                 elif "image" in look and (result := said(axes)):
                     look["image"]["alt"] = f"{look['image'].get('alt', '').rstrip('. ')}. {result}".removeprefix(". ")
             elif set(data) == {"text/plain"} and (text := tabled(data["text/plain"])):
@@ -63,6 +71,19 @@ def said(axes: Sequence[Mapping]) -> str:
     told = [text for ax in axes if (text := _of_axis(ax))]
     rest = len(told) - SAID
     return " ".join(told[:SAID]) + (f" {rest} more panels." if rest > 0 else "")
+
+
+def explained(axes: Sequence[Mapping], claim: str) -> str:
+    """What the axes mean that are called by the name of a value: its label, its unit and what a higher value means."""
+    told = {}
+    for ax in axes:
+        called = " ".join(ax["axis"]["x"].split())
+        known = load_terms().of(claim, re.sub(r" \(.*\)$", "", called).replace(" ", "_")) if called else None
+        if known is not None:
+            unit = f", {known.unit}" if known.unit else ""
+            higher = f"; further right: {known.higher}" if known.higher else ""
+            told[called] = f"{called}: {known.label}{unit}{higher}."
+    return " ".join(f"{text[:1].upper()}{text[1:]}" for text in told.values())
 
 
 def tabled(text: str) -> str:
@@ -108,11 +129,11 @@ def _of_axis(ax: Mapping) -> str:
         return _sentence(title, x, low, high, f"{count} value{'s' * (count > 1)}", margin)
     if ax.get("meshes"):
         low, high = _ends(ax["meshes"])
-        return _sentence(title or y, "the cells", low, high)
-    maps = [picture for picture in ax.get("images", ()) if not str(picture.get("shape", "")).endswith(("x3", "x4"))]
+        return _sentence(title or y, "cells", low, high)
+    maps = [picture for picture in ax.get("images", ()) if str(picture.get("shape", "")).count("x") < 2]
     if maps and (title or y):
         low, high = _ends(maps)
-        return _sentence(" ".join(filter(None, (title, y))), "the map", low, high)
+        return _sentence(" ".join(filter(None, (title, y))), "map", low, high)
     if ax.get("boxes") and y:
         low, high = _ends([ax["boxes"]["height"]])
         return _sentence(title, y, low, high)
@@ -122,8 +143,8 @@ def _of_axis(ax: Mapping) -> str:
 def _sentence(title: str, what: str, low: float, high: float, how_many: str = "", more: str = "") -> str:
     if low != low or high != high:  # nothing in it is finite
         return ""
-    ends = f"is {low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"goes from {low:.3g} to {high:.3g}"
-    return f"{f'{title}: ' if title else ''}{what} {ends}{f' in {how_many}' if how_many else ''}{more}."
+    ends = f"is {low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"from {low:.3g} to {high:.3g}"
+    return f"{f'{title}: ' if title else ''}{what} {ends}{f' ({how_many})' if how_many else ''}{more}."
 
 
 def _upright(line: Mapping) -> bool:
