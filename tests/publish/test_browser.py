@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -241,12 +240,6 @@ def test_no_page_is_heavy(site, visits):
         pictures = [local(address) for address in visit.seen["pictures"] if address.startswith("file://")]
         weights[name] = (site / name).stat().st_size + sum(path.stat().st_size for path in pictures)
     assert {name: weight for name, weight in weights.items() if weight >= HEAVIEST} == {}
-
-
-def test_no_two_pages_share_a_title(visits):
-    """As readers see them in a tab or a list of results; the runs' pages of one claim must differ."""
-    titles = Counter(visit.seen["title"] for visit in visits.values())
-    assert [title for title, count in titles.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("kind", ["book/index.html", "book/scoreboard.html", "finding", "calibration"])

@@ -83,6 +83,15 @@ def test_a_picture_of_elsewhere_stays_as_it_is(tmp_path):
     assert 'src="../_images/unknown.png"' in text and "only-dark" not in text
 
 
+def test_a_drawing_of_the_page_itself_is_left_alone(tmp_path):
+    own = "<figure class='explore'><p>lead</p><img src='data:image/png;base64,AAAA'/><figcaption>what</figcaption></figure>"
+    soup = BeautifulSoup(dress(own + FIGURE.format(name="x.png"), tmp_path), "html.parser")
+    assert (
+        soup.figure == BeautifulSoup(own, "html.parser").figure
+        and soup.select_one(".caption-number").get_text() == "Our figure 1. "
+    )
+
+
 def test_a_figure_keeps_an_address_of_its_own(tmp_path):
     text = dress(FIGURE.format(name="x.png").replace("id2", "fig-norms"), tmp_path)
     assert 'id="fig-norms"' in text and 'href="#fig-norms"' in text

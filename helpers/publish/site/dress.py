@@ -40,7 +40,9 @@ def dressed(body: str, find: Find, dark: Made) -> str:
         dark: makes the version for dark pages of a stored picture and gives its name, None where it needs none.
     """
     soup, drawings = BeautifulSoup(body, "html.parser"), dict[str, str]()
-    for number, figure in enumerate(soup.find_all("figure"), 1):
+    # Those that Sphinx made; a page's own drawings look after themselves.
+    made = [figure for figure in soup.find_all("figure") if figure.select_one("figcaption .caption-text") is not None]
+    for number, figure in enumerate(made, 1):
         _figure(soup, figure, number, find, dark, drawings)
     number = 0
     for table in soup.find_all("table"):
@@ -84,8 +86,8 @@ def _figure(soup: BeautifulSoup, figure: Tag, number: int, find: Find, dark: Mad
         figure["id"] = f"figure-{number}"
         for link in figure.select("a.headerlink"):
             link["href"] = f"#figure-{number}"
-    if (caption := figure.select_one("figcaption .caption-text")) is not None:
-        caption.insert_before(_element(soup, "span", "caption-number", f"Our figure {number}. "))
+    caption = figure.select_one("figcaption .caption-text")
+    caption.insert_before(_element(soup, "span", "caption-number", f"Our figure {number}. "))
     image = figure.find("img")
     if image is None:
         return
