@@ -115,8 +115,7 @@ NAMED = """() => {
     if (node.checkVisibility({ checkVisibilityCSS: true }) && node.tabIndex >= 0 && !name(node)) say("no name", node);
   }
   for (const table of document.querySelectorAll("article table")) {
-    const named = table.caption || table.closest("figure") || table.getAttribute("aria-label") || table.getAttribute("aria-labelledby");
-    if (!named) say("no caption", table);
+    if (!table.caption && !table.closest("figure") && !table.matches("[aria-label], [aria-labelledby]")) say("no caption", table);
     for (const head of table.querySelectorAll("th")) if (!head.scope) say("no scope", head);
   }
   for (const drawing of document.querySelectorAll("article svg[role=img]")) {
