@@ -114,7 +114,7 @@ NAMED = """() => {
     if (node.tabIndex > 0) say("an order of its own", node);
     if (node.checkVisibility({ checkVisibilityCSS: true }) && node.tabIndex >= 0 && !name(node)) say("no name", node);
   }
-  for (const table of document.querySelectorAll("article table")) {
+  for (const table of document.querySelectorAll("article table:not(.indextable)")) {
     if (!table.caption && !table.closest("figure") && !table.matches("[aria-label], [aria-labelledby]")) say("no caption", table);
     for (const head of table.querySelectorAll("th")) if (!head.scope) say("no scope", head);
   }

@@ -60,8 +60,8 @@ def test_alternative_text_tells_the_numbers():
     assert said(drawn(ax)) == "norm from 1 to 7.25 (2 curves), the largest at block 1."
     ax = figures.forest([value("one", 0.2), value("two", 0.7), value("three", None)], 0.6, plt.subplots()[1])
     assert said(drawn(ax)) == "iou from 0.2 to 0.7 (2 values), beside a line at 0.6."
-    axes = figures.share_maps({"control-clean": np.eye(3)}, plt.subplots(squeeze=False)[1])
-    assert said(drawn(axes)) == "clean (control): map from 0 to 1."
+    axes = figures.share_maps({"vit_tiny_patch16_224.augreg_in21k": np.eye(3)}, plt.subplots(squeeze=False)[1])
+    assert said(drawn(axes)) == "ViT-Ti (AugReg): map from 0 to 1."  # stored whole, in lines
     assert said(drawn(figures.sweep(np.array([[1.0, 4.0]]), ["q"], [1, 2], plt.subplots()[1]))) == "cells from 1 to 4."
 
 

@@ -114,7 +114,7 @@ def _number(x: object) -> str:
 
 def _of_axis(ax: Mapping) -> str:
     """What the numbers of one axis say; '' where they say nothing, as those of a photograph."""
-    title, x, y = (" ".join(*[shortened([ax["axis"][which].replace("\n", " ")])]) for which in ("title", "x", "y"))
+    title, x, y = (shortened([_joined(ax["axis"][which])])[0] for which in ("title", "x", "y"))
     curves = [line for line in ax.get("lines", ()) if not _upright(line) and not _level(line)]
     if (large := [line for line in curves if _count(line["y"]) > 1 and y]) and y:
         low, high = _ends(line["y"] for line in large)
@@ -138,6 +138,11 @@ def _of_axis(ax: Mapping) -> str:
         low, high = _ends([ax["boxes"]["height"]])
         return _sentence(title, y, low, high)
     return ""
+
+
+def _joined(text: str) -> str:
+    """A text in one line: a long name was broken after its own marks, other text at spaces."""
+    return " ".join(re.sub(r"(?<=\w[_./-])\n", "", text).split())
 
 
 def _sentence(title: str, what: str, low: float, high: float, how_many: str = "", more: str = "") -> str:
