@@ -83,8 +83,9 @@ def draw(rooms: Mapping[str, Room], ax: Any) -> Any:
     for level in range(max(floor.values()) + 1):
         names = sorted(name for name in rooms if floor[name] == level)
         place |= {name: ((i + 0.5) / len(names), level) for i, name in enumerate(names)}
-    ink = ax.xaxis.label.get_color()  # as the style of all figures has it
-    box = {"boxstyle": "round,pad=0.5", "facecolor": "none", "edgecolor": ink}
+    # Ink as the style of all figures has it, and paper, which pages draw in their own colour (site/dress.py).
+    ink = ax.xaxis.label.get_color()
+    box = {"boxstyle": "round,pad=0.5", "facecolor": "#fefefe", "edgecolor": ink}
     boxes = {name: ax.text(*place[name], name, ha="center", va="center", bbox=box, zorder=3).get_bbox_patch() for name in rooms}
     for name, room in rooms.items():
         for other in room.imports:

@@ -63,6 +63,10 @@ def test_text_of_a_drawing_is_read_on_a_phone():
     assert 400 < float(wide.split("min-width:")[1].split("px")[0]) < 700
 
 
+def test_paper_has_the_colour_of_the_page():
+    assert "fill: var(--pst-color-background)" in inline(drawing(**{"axes.facecolor": "#fefefe"}), 1, "")
+
+
 def test_what_is_no_drawing_is_refused():
     with pytest.raises(ValueError, match="no SVG"):
         inline("<html>", 1, "")

@@ -20,6 +20,7 @@ def figure():
     pixels[30, 10:190] = (1, 115, 178)
     pixels[50:110, 20:80] = np.random.default_rng(0).integers(0, 200, (60, 60, 3))
     pixels[50:110, 100:110] = (255 * colormaps["magma"](np.linspace(0, 0.99, 60))[:, None, :3]).astype(np.uint8)
+    pixels[60:61, 110:115] = 0  # its tick
     return pixels
 
 
@@ -33,6 +34,7 @@ def test_ink_is_light_on_nothing_and_pictures_stay(figure):
     for box in (np.s_[50:110, 20:80], np.s_[50:110, 100:110]):
         np.testing.assert_array_equal(dark[box][..., :3], figure[box])
         assert (dark[box][..., 3] == 255).all()
+    assert (dark[60, 110:115, :3] > 200).all() and (dark[61:100, 110:115, 3] == 0).all()
 
 
 def test_a_thin_ink_keeps_its_strength():

@@ -19,6 +19,7 @@ PHONE = 350  # pixels that a phone has for a figure
 LEAST = 9  # pixels of text on a phone
 STORED = 11.1  # pixels of the smallest text in a stored picture at its own size: 8 points at 100 dots an inch
 INKS = re.compile(r"#767676|#666666")  # of text and axes in our figures (helpers.figures.style)
+PAPER = "#fefefe"  # what a drawing fills with the colour of the page
 AUTOMATIC = re.compile(r"id\d+")
 HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 
@@ -66,7 +67,11 @@ def inline(svg: str, number: int, label: str) -> str:
     used = set(re.findall(r"(?:#|url\(#)([\w.-]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: f' id="f{number}-{found[1]}"' if found[1] in used else "", svg)
     svg = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>f{number}-", svg)
-    svg = INKS.sub("currentColor", svg).replace("*{stroke-linejoin", f"#f{number} *{{stroke-linejoin")
+    svg = (
+        INKS.sub("currentColor", svg)
+        .replace(PAPER, "var(--pst-color-background)")
+        .replace("*{stroke-linejoin", f"#f{number} *{{stroke-linejoin")
+    )
     svg = re.sub(r"font-family: [^;\"]*;?\s*", "", svg)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
     width = float(re.search(r'viewBox="[\d.-]+ [\d.-]+ ([\d.]+)', svg)[1])

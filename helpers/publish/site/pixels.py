@@ -41,9 +41,10 @@ def turned(pixels: np.ndarray) -> np.ndarray:
     parts, _ = ndimage.label(cover > 5, structure=np.ones((3, 3)))
     for i, box in enumerate(ndimage.find_objects(parts), 1):
         inside = parts[box] == i
-        full = inside.mean() >= FULL and min(inside.shape) >= SIDE
-        if full or (min(inside.shape) >= BAR and inside.mean() >= FULL - 0.1 and _colours(pixels[box][inside]) > SHADES):
-            keep[box] |= True
+        if min(inside.shape) >= SIDE and inside.mean() >= FULL:
+            keep[box] = True
+        elif min(inside.shape) >= BAR and inside.mean() >= FULL - 0.1 and _colours(pixels[box][inside]) > SHADES:
+            keep[box] |= np.outer(inside.mean(axis=1) >= FULL, inside.mean(axis=0) >= FULL)  # without its ticks
     alpha = np.maximum(cover, 1)[..., None]
     ink = ((colour - 255) * 255 / alpha + 255).clip(0, 255)  # its own colour, taken off the white
     light = (ink + 255 - ink.max(axis=-1, keepdims=True) - ink.min(axis=-1, keepdims=True)) * BRIGHT
