@@ -1,6 +1,8 @@
 """Short names of models, for figures and pages: `vit_tiny_patch16_224.augreg_in21k_ft_in1k` is ViT-Ti (AugReg)."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 _SIZES = {
     "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G",
@@ -14,6 +16,8 @@ _TAGS = {
     "orig": "original", "in21k": "21k",
 }  # fmt: skip
 _MODEL = re.compile(rf"([a-z0-9]+?)_({'|'.join(_SIZES)})\d*_patch\d+[^.]*(?:\.(.*))?")
+
+_NAMED = re.compile(r"\w[\w./-]*\w")  # a word of a label that may be a model
 
 
 def short_name(model: str) -> str:
@@ -41,3 +45,14 @@ def short_names(models: list[str]) -> list[str]:
     names = [short_name(model) for model in models]
     shared = {name for name, model in zip(names, models, strict=True) if len({m for m in models if short_name(m) == name}) > 1}
     return [model if name in shared else name for name, model in zip(names, models, strict=True)]
+
+
+def shortened(texts: Iterable[str]) -> list[str]:
+    """Labels of a figure with the short name of each model in them: `control-clean: moved` is `clean (control): moved`.
+
+    Labels that would become the same stay as they are.
+    """
+    texts = [str(text) for text in texts]
+    short = [_NAMED.sub(lambda found: short_name(found[0]), text) for text in texts]
+    shared = Counter(name for _, name in dict.fromkeys(zip(texts, short, strict=True)))
+    return [text if shared[name] > 1 else name for text, name in zip(texts, short, strict=True)]

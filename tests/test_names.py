@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.names import short_name, short_names
+from helpers.names import short_name, short_names, shortened
 
 REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
 NAMES = {
@@ -26,3 +26,14 @@ def test_models_that_would_share_a_name_keep_their_own():
     in_21k = "vit_tiny_patch16_224.augreg_in21k"
     assert short_names([in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", PLAIN]) == [
         in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", "ViT-S (DINOv2)"]  # fmt: skip
+
+
+def test_labels_are_shortened_within_their_text():
+    tiny = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    assert shortened([f"{tiny}, moved", "control-clean: others", "4 registers", f"norm\n{REG4}"]) == [
+        "ViT-Ti (AugReg), moved", "clean (control): others", "4 registers", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip
+
+
+def test_labels_that_would_become_the_same_stay():
+    in_21k, tuned = "vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    assert shortened([in_21k, tuned]) == [in_21k, tuned] and shortened([tuned, tuned]) == ["ViT-Ti (AugReg)"] * 2

@@ -28,6 +28,10 @@ def code(path):
     return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
 
 
+def is_picture(output):
+    return not {"image/svg+xml", "image/png"}.isdisjoint(output.get("data", ()))
+
+
 def tagged(path, tag):
     return [cell for cell in code(path) if tag in cell.metadata.get("tags", ())]
 
@@ -58,7 +62,7 @@ def test_something_is_compared(path):
 
 @every_source
 def test_every_figure_carries_its_numbers(path):
-    outputs = [output.data for cell in code(path) for output in cell.outputs if "image/png" in output.get("data", ())]
+    outputs = [output.data for cell in code(path) for output in cell.outputs if is_picture(output)]
     assert outputs and all(all("axis" in axes for axes in json.loads(data[FIGURE])) for data in outputs)
 
 
@@ -98,7 +102,7 @@ def test_nothing_of_one_machine(path):
 
 @every_source
 def test_figures_say_what_they_show(path):
-    figures = [cell for cell in code(path) if any("image/png" in output.get("data", ()) for output in cell.outputs)]
+    figures = [cell for cell in code(path) if any(map(is_picture, cell.outputs))]
     assert figures
     for cell in figures:
         assert len(cell.metadata.mystnb.image.alt) > 20, cell.source

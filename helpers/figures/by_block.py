@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 from helpers.figures.curves import response
 from helpers.figures.maps import block_maps
 from helpers.figures.responses import curve
+from helpers.figures.style import write
+from helpers.names import shortened
 
 
 def block_curves(curves: Mapping[str, Sequence], ax: Axes, ylabel: str = "", title: str = "") -> Axes:
@@ -19,7 +21,7 @@ def block_curves(curves: Mapping[str, Sequence], ax: Axes, ylabel: str = "", tit
     Args:
         curves: name, such as the model -> one estimate a block, anything with value, low and high.
     """
-    ax.set_title(title)
+    write(ax.title, title, 60)
     return response({name: curve(estimates) for name, estimates in curves.items()}, ax, "block (0 = first)", ylabel)
 
 
@@ -39,6 +41,6 @@ def block_strips(strips: Mapping[str, ArrayLike], figure: Figure, columns: int =
     parts = figure.subfigures(len(strips), height_ratios=rows, squeeze=False).flat
     drawn = []
     for part, count, (title, maps) in zip(parts, rows, strips.items(), strict=True):
-        part.suptitle(title, fontsize="medium")
+        part.suptitle(*shortened([title]), fontsize="medium")
         drawn.append(block_maps(maps, part.subplots(count, columns, squeeze=False)))
     return drawn

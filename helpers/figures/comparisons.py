@@ -1,5 +1,6 @@
 """Models and settings beside each other, with their intervals; tables of numbers and of verdicts."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +8,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
@@ -15,6 +17,7 @@ from helpers.figures.style import (
     GREY,
     MARKERS,
     REFERENCE,
+    SMALL,
     VERDICTS,
     add_legend,
     axis_label,
@@ -23,8 +26,10 @@ from helpers.figures.style import (
     log_axis,
     make_room,
     name_rows,
+    say,
     wrapped,
 )
+from helpers.names import shortened
 
 
 def size_prevalence(
@@ -38,14 +43,13 @@ def size_prevalence(
         claimed: the size from which on outliers are claimed, drawn as a dotted line.
     """
     handles, absent = [], []
-    for (parameters, value), colour, marker in cycled(rows, COLOURS, MARKERS):
+    names = shortened(value.model for _, value in rows)
+    for (parameters, value), name, colour, marker in zip(rows, names, *map(itertools.cycle, (COLOURS, MARKERS)), strict=False):
         if value.value is None:
-            absent.append(f"undefined: {value.model}")
+            absent.append(f"undefined: {name}")
             continue
         draw_interval(ax, value, parameters, upright=True, color=colour, marker=marker, markerfacecolor="none")
-        handles.append(
-            Line2D([], [], linestyle="", color=colour, marker=marker, markerfacecolor="none", label=wrapped(value.model))
-        )
+        handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, markerfacecolor="none", label=name))
     if claimed is not None:
         line = ax.axvline(claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million")
         handles.append(line)
@@ -53,7 +57,7 @@ def size_prevalence(
         absent.append(f"models not run: {len(not_run)}")
     ax.set(xlabel="parameters (millions)", ylabel=axis_label([value for _, value in rows]))
     log_axis(ax, "x", FuncFormatter(lambda count, _: f"{count / 1e6:g}"))
-    add_legend(ax, [*handles, *(Line2D([], [], linestyle="", label=wrapped(text)) for text in absent)])
+    add_legend(ax, [*handles, *(Line2D([], [], linestyle="", label=text) for text in absent)])
     return ax
 
 
@@ -63,14 +67,18 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
     Args:
         values: each has name, unit, model, value, low and high (None where undefined); one name for all.
     """
-    centred = {"ha": "center", "va": "center", "color": GREY, "backgroundcolor": "white"}
+    if not values:
+        return say(ax, "There is nothing to draw: no model has this value.")
+    centred = {"ha": "center", "va": "center", "color": GREY}
     for row, value in enumerate(values):
         if value.value is None:
             ax.annotate("undefined", (0.5, row), xycoords=("axes fraction", "data"), **centred)
         else:
             draw_interval(ax, value, row, upright=False, color=COLOURS[0], marker="o")
+            above = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center", "fontsize": SMALL}
+            ax.annotate(f"{value.value:.3g}", (value.value, row), **above)
     ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
-    name_rows(ax, [wrapped(value.model) for value in values], 1.5)
+    name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
     ax.set(xlabel=axis_label(values))
     add_legend(ax, ax.get_legend_handles_labels()[0])
     return ax
@@ -91,6 +99,8 @@ def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "", referenc
         counts = ", ".join(f"{len(values)} for '{group}'" for group, values in groups.items())
         raise ValueError(f"groups need one value (or None) for each model, not {counts}")
     rows = [row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)]
+    if not rows:
+        return say(ax, "There is nothing to draw: no model has these values.")
     for row in rows:
         if len(models := {value.model for value in row if value is not None}) > 1:
             raise ValueError(f"groups need the same models in the same order; one row holds {', '.join(sorted(models))}")
@@ -101,15 +111,15 @@ def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "", referenc
             if value is None:
                 continue
             if value.value is None:
-                written = {"ha": "center", "va": "center", "color": colour, "fontsize": 8}
+                written = {"ha": "center", "va": "center", "color": colour, "fontsize": SMALL}
                 ax.annotate("undefined", (0.5, position + offsets[i]), xycoords=("axes fraction", "data"), **written)
             else:
                 draw_interval(ax, value, position + offsets[i], upright=False, color=colour, marker=marker)
-        handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, label=wrapped(group)))
+        handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, label=group))
     if reference is not None:
         handles.append(ax.axvline(reference, **REFERENCE, label=f"reference: {reference:g}"))
-    names = [wrapped(next(value.model for value in row if value is not None)) for row in rows]
-    name_rows(ax, names, max(1.5, 0.9 * len(groups)))
+    names = shortened(next(value.model for value in row if value is not None) for row in rows)
+    name_rows(ax, [wrapped(name, 18) for name in names], max(1.5, 0.9 * len(groups)))
     ax.set(xlabel=label)
     add_legend(ax, handles)
     return ax
@@ -133,14 +143,14 @@ def sweep(
         label: of the colour bar.
         largest: end of a colour scale from 0 that several tables share; the table's own smallest and largest unless given.
     """
-    table, names = np.asarray(table), [wrapped(str(name)) for name in rows]
+    table, names = np.asarray(table), [wrapped(name) for name in shortened(rows)]
     top = np.abs(table[np.isfinite(table)]).max(initial=0) if largest is None else largest
     decimals = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 0  # three digits for the largest
     sns.heatmap(
         table,
         annot=True,
         fmt=f".{decimals}f",
-        annot_kws={"fontsize": 8},
+        annot_kws={"fontsize": SMALL},
         cmap="viridis",
         vmin=None if largest is None else 0,
         vmax=largest or None,
@@ -158,7 +168,7 @@ def sweep(
         light = sns.utils.relative_luminance(ax.collections[0].to_rgba(table[row, column])) > 0.18
         text.set(color="black" if light else "white", rotation=90 if upright else 0)
     ax.tick_params(axis="y", rotation=0)
-    ax.tick_params(axis="x", labelsize="small")
+    ax.tick_params(axis="x", labelsize=SMALL)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     return ax
 
@@ -170,11 +180,17 @@ def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
         table: row -> column -> verdict, the same columns in every row.
     """
     columns = list(next(iter(table.values())))
-    ax.imshow([[VERDICTS[row[column]] for column in columns] for row in table.values()], aspect="auto")
+    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(table) - 0.5, -0.5))
     for i, row in enumerate(table.values()):
         for j, column in enumerate(columns):
-            ax.text(j, i, row[column], ha="center", va="center", fontsize=8)
-    ax.set_xticks(range(len(columns)), columns)
+            colour, ink, shape = VERDICTS[row[column]]
+            # A gap between the cells; what was not run has a frame and no colour.
+            frame = {"facecolor": colour, "edgecolor": ink if colour == "none" else "none"}
+            cell = FancyBboxPatch((j - 0.47, i - 0.44), 0.94, 0.88, boxstyle="square,pad=0", linewidth=0.8, **frame)
+            ax.add_patch(cell)
+            ax.text(j - 0.43, i, shape, ha="left", va="center", fontsize=8, color=ink)
+            ax.text(j + 0.06, i, row[column], ha="center", va="center", fontsize=8, color=ink)
+    ax.set_xticks(range(len(columns)), [wrapped(column, 14) for column in columns])
     ax.set_yticks(range(len(table)), table)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)

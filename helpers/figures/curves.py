@@ -8,7 +8,23 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from helpers.figures.style import COLOURS, DASHES, FLAT, GREY, MARKERS, REFERENCE, TICKS, add_legend, cycled, log_axis, wrapped
+from helpers.figures.style import (
+    COLOURS,
+    DASHES,
+    FLAT,
+    GREY,
+    MARKERS,
+    REFERENCE,
+    TICKS,
+    EndNames,
+    add_legend,
+    cycled,
+    log_axis,
+    say,
+    wrapped,
+    write,
+)
+from helpers.names import shortened
 
 
 def block_norms(
@@ -19,17 +35,19 @@ def block_norms(
     Args:
         norms: model -> (quantile, block), in the order of `quantiles`; three at most.
     """
-    for rows, colour in cycled(norms.values(), COLOURS):
+    ends = []
+    for rows, colour, marker in cycled(norms.values(), COLOURS, MARKERS):
         for row, linestyle in zip(np.asarray(rows), DASHES, strict=False):
-            ax.plot(row, color=colour, linestyle=linestyle, linewidth=1.6, marker=".", markersize=4)
+            (line,) = ax.plot(row, color=colour, linestyle=linestyle, linewidth=1.6, marker=marker, markersize=3)
+        ends.append(line)  # the largest quantile
     ax.set(xlabel="block (0 = first)", ylabel="patch L2 norm after the block")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     log_axis(ax, "y")
-    colours = [Line2D([], [], color=colour, label=wrapped(model)) for model, colour in cycled(norms, COLOURS)]
     kinds = [
         Line2D([], [], color=GREY, linestyle=linestyle, label=name) for name, linestyle in zip(quantiles, DASHES, strict=False)
     ]
-    add_legend(ax, [*colours, *kinds])
+    add_legend(ax, kinds)
+    EndNames(ax, ends, [wrapped(model, 16) for model in shortened(norms)])
     return ax
 
 
@@ -40,13 +58,23 @@ def response(curves: Mapping[str, tuple], ax: Axes, xlabel: str = "", ylabel: st
         curves: name -> (x, values, low, high), each (point,). low and high may be None; None or nan in any of them leaves a gap.
         reference: drawn as a horizontal dashed line.
     """
-    for (name, drawn), colour, marker in cycled(curves.items(), COLOURS, MARKERS):
-        x, values, low, high = (np.asarray(numbers, dtype=float) for numbers in drawn)  # None becomes nan
-        ax.plot(x, values, color=colour, marker=marker, markersize=4, linewidth=1.6, label=wrapped(name))
+    if not curves:
+        return say(ax, "There is nothing to draw: no model has this quantity.")
+    points = [tuple(np.asarray(numbers, dtype=float) for numbers in drawn) for drawn in curves.values()]  # None becomes nan
+    lines, heights = [], np.concatenate([values for _, values, *_ in points])
+    near = 0.01 * np.ptp(known) if (known := heights[np.isfinite(heights)]).size else 0
+    for i, ((x, values, low, high), colour, marker) in enumerate(cycled(points, COLOURS, MARKERS)):
+        # Of curves that coincide, the first is drawn widest and the later ones dashed, so that all are seen.
+        under = sum(_coincide((x, values), other[:2], near) for other in points[i + 1 :])
+        over = sum(_coincide((x, values), other[:2], near) for other in points[:i])
+        look = {"color": colour, "linewidth": 1.6 + 2.4 * under, "linestyle": (0, (3, 1 + over)) if over else "-"}
+        lines += ax.plot(x, values, marker=marker, markersize=4 + 2.4 * under, alpha=0.55 if under else 1, **look)
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         ax.vlines(x, low, high, color=colour, alpha=0.5, linewidth=1)  # a point between gaps has no band
+    names = [wrapped(text, 16) for text in shortened(curves)]
     if reference is not None:
-        ax.axhline(reference, **REFERENCE, label=f"reference: {reference:g}")
+        lines.append(ax.axhline(reference, **REFERENCE))
+        names.append(f"reference: {reference:g}")
     places = sorted({float(x) for drawn in curves.values() for x in drawn[0]})
     if len(places) <= TICKS:
         ax.set_xticks(places, [f"{x:g}" for x in places])
@@ -57,8 +85,16 @@ def response(curves: Mapping[str, tuple], ax: Axes, xlabel: str = "", ylabel: st
     if high - low < reach:  # what differs by less is drawn as a flat line, not as a magnified one with an offset on its axis
         ax.set_ylim(middle - reach, middle + reach)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    add_legend(ax, ax.get_legend_handles_labels()[0])
+    EndNames(ax, lines, names)
     return ax
+
+
+def _coincide(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], near: float) -> bool:
+    """Whether two curves, each (x, values), lie nowhere further apart than `near`."""
+    if not np.array_equal(one[0], other[0]):
+        return False
+    apart = np.abs(one[1] - other[1])
+    return bool(np.isfinite(apart).any() and np.nanmax(apart) <= near)
 
 
 def trainings(
@@ -103,10 +139,10 @@ def trainings(
         if i + columns >= len(panels):
             ax.set_xlabel("training step")
         ax.xaxis.set_major_locator(MaxNLocator(2 if columns > 2 else 5, steps=[1, 2, 5, 10], integer=True))
-        ax.set_title(wrapped(title))
+        write(ax.title, wrapped(title))
     used[0].set_ylim(bottom=bottom)
-    handles = [Line2D([], [], label=wrapped(kind), **look) for kind, look in looks.items()]
+    handles = [Line2D([], [], label=kind, **look) for kind, look in looks.items()]
     if reference is not None:
         handles.append(Line2D([], [], **REFERENCE, label=f"reference: {reference:g}"))
-    add_legend(axes[0, -1] if len(panels) >= columns else used[-1], handles)
+    add_legend(axes[0, -1] if len(panels) >= columns else used[-1], handles, beside=True)
     return axes

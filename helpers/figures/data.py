@@ -10,6 +10,7 @@ from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
+from matplotlib_inline.config import InlineBackend
 
 from helpers.condensed import FIGURE, condensed, figure_text
 
@@ -29,6 +30,7 @@ def _data(ax: Axes) -> dict:
     sides = np.array([[*box.get_xy(), box.get_width(), box.get_height()] for box in boxes]).reshape(-1, 4)
     segments = [[path.vertices for path in drawn.get_paths()] for drawn in ax.collections if isinstance(drawn, LineCollection)]
     maps = [image.get_array() for image in ax.images]
+    written = [text.get_text() for text in ax.texts]
     parts = {
         "lines": _points([line.get_xydata() for line in ax.lines if line not in caps], 1),
         "segments": _points([np.concatenate(ends) for ends in segments if ends], 2),
@@ -41,10 +43,20 @@ def _data(ax: Axes) -> dict:
         "boxes": dict(zip(("x", "y", "width", "height"), map(condensed, sides.T), strict=True)) if boxes else {},
         "images": [condensed(values, whole=values.ndim == 2) for values in maps],
         "meshes": [condensed(drawn.get_array()) for drawn in ax.collections if isinstance(drawn, QuadMesh)],
-        "texts": [text.get_text() for text in ax.texts if re.search(r"[^\W\d]", text.get_text())],
+        "texts": [text for text in written if re.search(r"[^\W\d]", text) and not _number(text)],
     }
-    axis = {"title": ax.get_title(), "x": ax.get_xlabel(), "y": ax.get_ylabel()}
+    # A text that is shown in short (style.name) is told whole.
+    shown = {"title": ax.title, "x": ax.xaxis.label, "y": ax.yaxis.label}
+    axis = {which: text.get_label() or text.get_text() for which, text in shown.items()}
     return {"axis": axis, **{kind: data for kind, data in parts.items() if data}}
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
@@ -56,4 +68,8 @@ def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
 
 
 if (shell := get_ipython()) is not None:
+    # A picture is SVG: sharp at any size, and its text can be read by more than eyes. No date: the same figure is the same text.
+    inline = InlineBackend.instance(parent=shell)
+    inline.print_figure_kwargs = {"bbox_inches": "tight", "metadata": {"Date": None, "Creator": None}}
+    inline.figure_formats = {"svg"}
     shell.display_formatter.mimebundle_formatter.for_type(Figure, lambda figure: {FIGURE: figure_text(drawn(figure))})

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from helpers.figures.style import COLOURS, NORM, REFERENCE, add_legend, cycled, log_axis, wrapped
+from helpers.figures.style import COLOURS, DASHES, NORM, PLAIN, REFERENCE, add_legend, cycled, log_axis
 
 
 def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, float], ax: Axes, rule: str = "") -> Axes:
@@ -22,12 +22,14 @@ def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, floa
     norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
     low, high = min(values.min() for values in norms.values()), max(values.max() for values in norms.values())
     edges = np.geomspace(low, max(high, 1.01 * low), 81)
-    for (model, values), colour in cycled(norms.items(), COLOURS):
-        ax.stairs(np.histogram(values, edges)[0] / values.size, edges, color=colour, linewidth=1.6, label=wrapped(model))
+    for (model, values), colour, dashes in cycled(norms.items(), COLOURS, DASHES):
+        heights = np.histogram(values, edges)[0] / values.size
+        ax.stairs(heights, edges, color=colour, linewidth=1.6, linestyle=dashes, label=model)
         if model in thresholds:
             ax.axvline(thresholds[model], color=colour, linestyle="--", linewidth=1)
     ax.set(xlabel=NORM, ylabel="share of patch tokens per bin", yscale="log")
     log_axis(ax, "x")
+    ax.yaxis.set_major_formatter(PLAIN)
     label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
     threshold = [Line2D([], [], **REFERENCE, label=label)] if thresholds else []
     add_legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])
@@ -48,7 +50,7 @@ def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axe
         ax.stairs(heights, edges, color=(*colour, 0.35), fill=True)
         ax.stairs(heights, edges, color=colour, linewidth=1.6, label=f"{name}\n(n = {values.size:,})")
     ax.set(xlabel="mean cosine similarity to the neighbouring patches,\nafter patch embedding", ylabel="density")
-    add_legend(ax, ax.get_legend_handles_labels()[0])
+    add_legend(ax, ax.get_legend_handles_labels()[0], beside=True)
     return ax
 
 
@@ -64,7 +66,7 @@ def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes) -> Axe
     for i, ((model, blocks), colour) in enumerate(cycled(onset.items(), COLOURS)):
         blocks = np.asarray(blocks)
         shares = np.bincount(np.where(blocks < 0, depth, blocks), minlength=depth + 1) / max(blocks.size, 1)
-        ax.bar(positions + (i + 0.5) * width - 0.4, shares, width, color=colour, label=wrapped(model))
+        ax.bar(positions + (i + 0.5) * width - 0.4, shares, width, color=colour, label=model)
     ticks = range(0, depth, math.ceil(depth / 12))
     ax.set_xticks([*ticks, depth + 1], [*map(str, ticks), "none"])
     ax.set(xlabel="block in which outlier patches start (0 = first)", ylabel="share of images")

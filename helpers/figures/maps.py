@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
-from helpers.figures.style import COLOURS, DASHES, FLAT, NORM, add_colourbar, bare, colour_scale, cycled, wrapped
+from helpers.figures.style import COLOURS, DASHES, FLAT, NORM, SMALL, add_colourbar, bare, colour_scale, cycled, wrapped, write
 
 
 def token_maps(
@@ -28,8 +28,8 @@ def token_maps(
     for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
         norms, attention = np.asarray(norms), np.asarray(attention)
         row[0].imshow(np.asarray(image))
-        add_colourbar(row[1].imshow(norms, cmap="viridis", interpolation="nearest", norm=colour_scale(norms)), row[1])
-        add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="nearest", vmin=0), row[2])
+        add_colourbar(row[1].imshow(norms, cmap="viridis", interpolation="none", norm=colour_scale(norms)), row[1])
+        add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="none", vmin=0), row[2])
     _name(axes, ("image", wrapped(NORM), "[CLS] attention\nin the last block"), map(wrapped, labels))
     return axes
 
@@ -44,7 +44,7 @@ def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
     maps, panels = np.asarray(maps), np.ravel(axes)
     scale = colour_scale(maps)
     for ax, (block, values) in zip(panels, enumerate(maps), strict=False):
-        drawn = ax.imshow(values, cmap="viridis", interpolation="nearest", norm=scale)
+        drawn = ax.imshow(values, cmap="viridis", interpolation="none", norm=scale)
         ax.set_title(f"block {block}")
     bare(panels)
     for ax in panels[len(maps) :]:
@@ -62,8 +62,8 @@ def share_maps(shares: Mapping[str, ArrayLike], axes: np.ndarray) -> np.ndarray:
     """
     panels = np.ravel(axes)
     for ax, (model, share) in zip(panels, shares.items(), strict=True):
-        drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="nearest", vmin=0, vmax=1)
-        ax.set_title(wrapped(model, 18))
+        drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="none", vmin=0, vmax=1)
+        write(ax.title, wrapped(model, 18), 18)
     bare(panels)
     add_colourbar(drawn, list(panels), label="share of images with\nan outlier here")
     return axes
@@ -105,7 +105,7 @@ def twin_maps(images: Iterable, maps: Sequence[Mapping[str, ArrayLike]], axes: n
         values = {title: np.asarray(grid) for title, grid in grids.items()}
         scale = colour_scale(np.concatenate([grid.ravel() for grid in values.values()]))
         for ax, grid in zip(row[1:], values.values(), strict=True):
-            drawn = ax.imshow(grid, cmap="viridis", interpolation="nearest", norm=scale)
+            drawn = ax.imshow(grid, cmap="viridis", interpolation="none", norm=scale)
         add_colourbar(drawn, row[-1], label=label)
     _name(axes, ("image", *(wrapped(title, 18) for title in maps[0])), (wrapped(text, 18) for text in labels), fontsize="small")
     return axes
@@ -130,9 +130,16 @@ def found_boxes(image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axe
     edged = {"linewidth": 1.8, "path_effects": [withStroke(linewidth=2.8, foreground="black")]}
     for (name, box), colour, dashes in cycled(found.items(), COLOURS, DASHES):
         _box(ax, np.asarray(box), pixels.shape, color=colour, linestyle=dashes, **edged)
-        handles.append(Line2D([], [], color=colour, linestyle=dashes, label=wrapped(name), **edged))
+        handles.append(Line2D([], [], color=colour, linestyle=dashes, label=name, **edged))
     if legend:
-        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=0.4, handlelength=2.4)
+        ax.legend(
+            handles,
+            [wrapped(handle.get_label()) for handle in handles],
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            borderaxespad=0.4,
+            handlelength=2.4,
+        )
     bare(ax)
     return ax
 
@@ -151,7 +158,8 @@ def box_rows(
         for i, ax in enumerate(line):
             boxes = {name: several[i] for name, several in own.items()}
             found_boxes(images[i], truth[i], boxes, ax, legend=model == [*found][-1])
-        line[0].set_ylabel(model.replace(".", ".\n"), fontsize=8)
+        line[0].set_ylabel("", fontsize=SMALL)
+        write(line[0].yaxis.label, model.replace(".", ".\n"))
     return axes
 
 
@@ -172,7 +180,7 @@ def panels(images: Sequence[Mapping], axes: np.ndarray, norms: Iterable[str] = (
             if values.ndim == 3:
                 ax.imshow(values if values.dtype == np.uint8 else values.clip(0, 1))
                 continue
-            drawn = ax.imshow(values, cmap="viridis", interpolation="nearest", norm=_at_least(values))
+            drawn = ax.imshow(values, cmap="viridis", interpolation="none", norm=_at_least(values))
             if title in norms:
                 add_colourbar(drawn, ax).ax.tick_params(labelsize="small")
     _name(axes, images[0], (wrapped(text, 18) for text in labels), fontsize="small")
@@ -182,9 +190,10 @@ def panels(images: Sequence[Mapping], axes: np.ndarray, norms: Iterable[str] = (
 def _name(axes: np.ndarray, titles: Iterable[str], labels: Iterable[str], **look) -> None:
     """Titles above the first row of pictures, and a label beside each row."""
     for ax, title in zip(axes[0], titles, strict=True):
-        ax.set_title(title)
+        write(ax.title, title)
     for ax, label in zip(axes[:, 0], labels, strict=False):
-        ax.set_ylabel(label, **look)
+        ax.set_ylabel("", **look)
+        write(ax.yaxis.label, label)
     bare(axes)
 
 

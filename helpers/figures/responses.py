@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from helpers.figures.curves import response
+from helpers.figures.style import write
 
 
 def curve(estimates: Iterable, x: Sequence[float] | None = None) -> tuple:
@@ -22,5 +23,5 @@ def responses(curves: Mapping[str, Mapping[str, tuple]], axes: np.ndarray, xlabe
         axes: one a model, any shape.
     """
     for ax, (model, drawn) in zip(np.ravel(axes), curves.items(), strict=True):
-        response(drawn, ax, xlabel, ylabel).set_title(model)
+        write(response(drawn, ax, xlabel, ylabel).title, model, 60)
     return axes

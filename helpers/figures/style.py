@@ -7,56 +7,95 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm, Normalize, to_rgb
 from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Bbox
 
-COLOURS = sns.color_palette("colorblind")
+from helpers.names import shortened
+
+# Each has a contrast of 3 with white and with a dark page, and each pair stays apart without the sense for red and green.
+COLOURS = [to_rgb(colour) for colour in ("#0173b2", "#d08000", "#029e73", "#c8102e", "#b565a7", "#2f9bd8")]
 MARKERS = "osD^vP*X"
 DASHES = ("-", "--", ":")
-GREY = "0.4"
+INK = "#767676"  # text and axes: legible on white and on a dark page; the book draws them in the colour of its text
+GREY = INK
 REFERENCE = {"color": GREY, "linestyle": "--", "linewidth": 1}  # the line of a margin, or of a value to compare with
 TICKS = 8  # points of a curve up to which each has its tick
 FLAT = 1e-3  # relative difference below which a map or curve counts as flat
 NORM = "patch L2 norm before the final LayerNorm"
-# As light as black text on them needs it.
+# The colours of the verdicts in the book (book.css), of the text on them, and the shapes that tell them apart without a colour.
 VERDICTS = {
-    "supported": (0.60, 0.85, 0.75),
-    "refuted": (0.95, 0.72, 0.55),
-    "inconclusive": (0.97, 0.93, 0.62),
-    "not applicable": (0.88, 0.88, 0.88),
-    "not run": (1.0, 1.0, 1.0),
+    "supported": ("#0b5fa5", "white", "\N{BLACK CIRCLE}"),
+    "refuted": ("#b8400b", "white", "\N{MULTIPLICATION X}"),
+    "inconclusive": ("#f2c94c", "#1f1a00", "\N{CIRCLE WITH LEFT HALF BLACK}"),
+    "not applicable": ("#57606a", "white", "\N{EN DASH}"),
+    "not run": ("none", INK, "\N{WHITE CIRCLE}"),
 }
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
-# The look of all figures: solid white (also on a dark page), constrained layout, legible at 700 pixels (7 inches) width.
+WIDTH = 5.0  # inches of a figure with one column: its text is still read where a phone shows it 350 pixels wide
+WIDE = 7.0  # of a figure with several columns, which a phone scrolls
+SMALL = 9.5  # points: 9 pixels on such a phone
+# The look of all figures: no plate behind them, text as text, constrained layout.
 STYLE = {
     "figure.dpi": 100,
-    "figure.figsize": (7, 4),
+    "figure.figsize": (WIDTH, 3.4),
     "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color", "patch.edgecolor"), INK
+    ),
     "font.size": 10,
     "axes.titlesize": 10,
-    "legend.fontsize": 9,
+    "legend.fontsize": SMALL,
     "legend.frameon": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "image.composite_image": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "registers",  # the same figure is the same file
 }
 
 
 def rows(count: int, columns: int = 1, each: float = 2.2, more: float = 0.0) -> np.ndarray:
-    """Axes (row, column) of a new figure 7 inches wide, `each` inches for a row and `more` for what stands around them."""
-    return plt.subplots(count, columns, figsize=(7, more + each * count), squeeze=False)[1]
+    """Axes (row, column) of a new figure, `each` inches for a row and `more` for what stands around them."""
+    width = WIDTH if columns == 1 else WIDE
+    return plt.subplots(count, columns, figsize=(width, more + each * count), squeeze=False)[1]
 
 
 def lines(count: int, each: float = 0.8, more: float = 0.8) -> Axes:
-    """One axis of a new figure 7 inches wide, with `each` inches for each of `count` names, and `more` around them."""
-    return plt.subplots(figsize=(7, more + each * count))[1]
+    """One axis of a new figure, with `each` inches for each of `count` names, and `more` around them."""
+    return plt.subplots(figsize=(WIDTH, more + each * count))[1]
+
+
+def narrow(ax: Axes) -> None:
+    """Make a figure with one column as narrow as all of these are."""
+    grid = ax.get_gridspec()
+    if grid is not None and grid.ncols == 1 and ax.figure is ax.figure.figure and ax.figure.get_figwidth() > WIDTH:
+        ax.figure.set_figwidth(WIDTH)
+
+
+def write(text: Text, whole: str, width: int = 22) -> None:
+    """Show a title or the label of an axis, with models by their short names; `helpers.figures.drawn` tells the whole of it."""
+    joined = whole.replace("\n", "" if " " not in whole else " ")  # a long name was broken at its own marks
+    (short,) = shortened([joined])
+    text.set_text(whole if short == joined else wrapped(short, width))
+    text.set_label(whole)
+
+
+def say(ax: Axes, sentence: str) -> Axes:
+    """A sentence in place of a plot that would be empty."""
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, wrapped(sentence, 60), transform=ax.transAxes, ha="center", va="center")
+    return ax
 
 
 def cycled(items: Iterable, *looks: Sequence) -> Iterator[tuple]:
@@ -119,18 +158,92 @@ def log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def add_legend(ax: Axes, handles: list) -> None:
-    """A legend to the right of the axes, where it covers no data."""
-    beside = ax.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=1.6, labelspacing=0.7
-    )
-    make_room(ax, beside.get_window_extent().height / ax.figure.dpi)
+def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
+    """A legend above the axes, or to their right where a title stands above them: it covers no data."""
+    if not handles:
+        return
+    narrow(ax)
+    short = shortened(handle.get_label() for handle in handles)
+    texts = ["\n".join(wrapped(line) for line in text.split("\n")) for text in short]
+    look = {"handlelength": 1.6, "borderaxespad": 0, "labelspacing": 0.5, "columnspacing": 1.2}
+    if beside:
+        drawn = ax.legend(handles, texts, loc="upper left", bbox_to_anchor=(1.01, 1), **look)
+        make_room(ax, drawn.get_window_extent().height / ax.figure.dpi)
+        return
+    names = max((len(line) for tick in ax.get_yticklabels() for line in tick.get_text().split("\n")), default=0)
+    longest = max(len(line) for text in texts for line in text.split("\n"))
+    fit = int((ax.figure.get_figwidth() - 0.2 - 0.085 * names) / (0.45 + 0.083 * longest))
+    drawn = ax.legend(handles, texts, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=min(max(1, fit), len(texts)), **look)
+    root = ax.get_figure(root=True)
+    root.set_figheight(root.get_figheight() + drawn.get_window_extent().height / root.dpi)
 
 
 def make_room(ax: Axes, inches: float) -> None:
     """Make the figure taller where its axes are lower than `inches`: many models with long names must not be clipped."""
     height = ax.figure.get_figheight()
     ax.figure.set_figheight(height + max(0, inches - ax.get_position().height * height))
+
+
+class EndNames(Artist):
+    """The names of curves at their right ends, pushed apart where they would overlap, each with a thin line to its curve."""
+
+    def __init__(self, ax: Axes, curves: Sequence[Line2D], names: Sequence[str]) -> None:
+        """Stand to the right of the axes `ax`, whose limits may still change."""
+        super().__init__()
+        self.set_clip_on(False)
+        self.curves = curves
+        self.texts = [Text(0, 0, text, va="center", fontsize=SMALL, linespacing=1.1) for text in names]
+        ax.add_artist(self)
+        for text in self.texts:
+            text.set_figure(ax.figure)
+        narrow(ax)
+        # A line of this size is 0.17 inches high.
+        make_room(ax, 0.17 * sum(text.get_text().count("\n") + 1.3 for text in self.texts))
+
+    def place(self, renderer) -> list[tuple[Line2D, Text, tuple[float, float]]]:
+        """Each curve and its text at its place, with the curve's last point; all in pixels."""
+        box, pixel = self.axes.bbox, self.figure.get_dpi() / 72
+        placed = []
+        for curve, text in zip(self.curves, self.texts, strict=True):
+            points = curve.get_transform().transform(np.asarray(curve.get_xydata(), dtype=float))
+            points = points[np.isfinite(points).all(axis=1)]
+            text.set_position((box.x1 + 17 * pixel, 0))
+            height = text.get_window_extent(renderer).height + 2 * pixel
+            end = (points[-1][0], min(max(points[-1][1], box.y0), box.y1)) if len(points) else (box.x1, box.y0)
+            placed.append([curve, text, end, height])
+        placed.sort(key=lambda one: one[2][1])
+        at = [end[1] for _, _, end, _ in placed]
+        heights = [height for *_, height in placed]
+        for i in range(1, len(at)):
+            at[i] = max(at[i], at[i - 1] + (heights[i - 1] + heights[i]) / 2)
+        if at and at[-1] > (top := box.y1 + heights[-1] / 4):
+            at[-1] = top
+            for i in reversed(range(len(at) - 1)):
+                at[i] = min(at[i], at[i + 1] - (heights[i] + heights[i + 1]) / 2)
+        for (_, text, _, _), y in zip(placed, at, strict=True):
+            text.set_y(y)
+        return [(curve, text, end) for curve, text, end, _ in placed]
+
+    def get_window_extent(self, renderer=None) -> Bbox:
+        """What the texts cover."""
+        placed = self.place(renderer or self.figure.canvas.get_renderer())
+        return Bbox.union([text.get_window_extent(renderer) for _, text, _ in placed]) if placed else Bbox.null()
+
+    get_tightbbox = get_window_extent
+
+    def draw(self, renderer) -> None:
+        """Draw each name, its line and the mark of its curve."""
+        pixel = self.figure.get_dpi() / 72
+        for curve, text, (x, y) in self.place(renderer):
+            look = {"color": curve.get_color(), "figure": self.figure, "clip_on": False}
+            across, up = text.get_position()
+            edge = self.axes.bbox.x1
+            Line2D([x, edge + 2 * pixel, across - 11 * pixel], [y, y, up], linewidth=0.7, alpha=0.7, **look).draw(renderer)
+            Line2D(
+                [across - 11 * pixel, across - 3 * pixel], [up, up], linestyle=curve.get_linestyle(), linewidth=1.6, **look
+            ).draw(renderer)
+            Line2D([across - 7 * pixel], [up], marker=curve.get_marker(), markersize=4, linestyle="", **look).draw(renderer)
+            text.draw(renderer)
 
 
 def wrapped(text: str, width: int = 22) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from helpers.figures.comparisons import sweep
+from helpers.figures.style import SMALL, write
 
 
 def sweeps(
@@ -29,5 +30,6 @@ def sweeps(
         largest = float(numbers.max()) if numbers.size else 1.0
         for ax, (title, table) in zip(line, own.items(), strict=True):
             sweep(table, rows, columns, ax, label, xlabel, largest=largest).set_title(title)
-        line[0].set_ylabel(model.replace(".", ".\n"), fontsize=8)
+        line[0].set_ylabel("", fontsize=SMALL)
+        write(line[0].yaxis.label, model.replace(".", ".\n"))
     return axes

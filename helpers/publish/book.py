@@ -4,7 +4,6 @@ Hand-written pages lie in `book/`. What depends on results is written into `_bui
 and nothing is judged again: the pages show the stored results and the stored outputs of the notebooks.
 """
 
-import base64
 import json
 import os
 import re
@@ -28,17 +27,16 @@ from helpers.publish.digests import HELPERS
 from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import git
-from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
 from helpers.publish.site import comparison, downloads, explore, finding, landing
 from helpers.publish.site.board import board
+from helpers.publish.site.outputs import improve
 from helpers.publish.site.picture import picture
 from helpers.publish.site.quotes import Quotes, quoted, rendered
 from helpers.publish.site.tally import tally
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
 Executed = tuple[dict, NotebookNode]
-LANDING = ("tt3-attention-patterns", "fig-tt3-maps")  # the claim and the figure of its notebook on the landing page
 
 
 def build(root: Path | str) -> Path:
@@ -82,9 +80,6 @@ def assemble(root: Path) -> Path:
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
     shutil.copy(root / "_config.yml", source)
     _write(source / "_toc.yml", _contents(project, runs))
-    # Before the notebooks are written, which takes the names off their figures.
-    first = picture(root / "book" / "explore") or _landing(registry, read, executed, source)
-
     shutil.rmtree(source.parent / downloads.FOLDER, ignore_errors=True)
     # Before the notebooks are changed for their pages.
     downloads.write(source.parent / downloads.FOLDER, registry, read, executed)
@@ -120,7 +115,7 @@ def assemble(root: Path) -> Path:
         "claims": pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
         "trained-models": pages.model_card(_text(root / "helpers" / "weights" / "README.md")),
-        "landing": first,
+        "landing": picture(root / "book" / "explore"),
         "cards": landing.cards(root / "book" / "cards.yml", quotes),
         "scope": landing.scope(registry, runs),
         "strip": landing.strip(registry, runs),
@@ -211,6 +206,7 @@ def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
     for cell in notebook.cells:
         # The same notebook stands in the book once for each run, and a label may be given once.
         cell.metadata.get("mystnb", {}).get("figure", {}).pop("name", None)
+    improve(notebook, target.stem)
     notebook.cells[1:1] = [nbformat.v4.new_markdown_cell(text) for text in texts if text]
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)
@@ -246,24 +242,6 @@ def _contents(project: Project, runs: pages.Runs) -> str:
                 chapter["sections"] = [{"file": f"book/claims/{paper.folder}"} for paper in project.registry.papers.values()]
     toc["parts"] = [part for part in toc["parts"] if part["chapters"]]
     return yaml.safe_dump(toc, sort_keys=False)
-
-
-def _landing(registry: Registry, runs: Mapping[str, dict[str, Executed]], executed: Mapping[str, Executed], source: Path) -> str:
-    """The figure of the landing page, from the first published notebook that draws it, or else from the calibration."""
-    id, figure = LANDING
-    if id not in executed:
-        return ""
-    findings = [(results[id], f"runs/{run}/{id}.ipynb") for run, results in runs.items() if id in results]
-    for (_, notebook), page in [*findings, (executed[id], f"../{registry[id].notebook}")]:
-        for cell in notebook.cells:
-            shown = cell.metadata.get("mystnb", {})
-            images = [output.data["image/png"] for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
-            if images and shown.get("figure", {}).get("name") == figure:
-                (source / "book" / "_static" / "landing.png").write_bytes(base64.b64decode(images[0]))
-                # As on its own page, the cell's metadata say what the figure shows.
-                caption = f"{shown.figure.caption} From [this page]({page})."
-                return f"```{{figure}} _static/landing.png\n:alt: {shown.image.alt}\n\n{caption}\n```"
-    return ""
 
 
 def _benchmarks(root: Path, source: Path) -> dict[str, str]:
@@ -302,8 +280,9 @@ def _architecture(source: Path) -> dict[str, str]:
     rooms = house.rooms(HELPERS)
     with _figure(source, "house") as ax:
         house.draw(rooms, ax)
-    alt = "The rooms of the package on their floors, with an arrow from each to those that it imports"
-    return {"house": f"```{{image}} _static/house.png\n:alt: {alt}\n```\n", "rooms": house.overview(rooms)}
+    alt = f"The {len(rooms)} rooms of the package on {max(house.floors(rooms).values()) + 1} floors; every arrow leads down"
+    caption = "The rooms of the package on their floors, with an arrow from each to those that it imports."
+    return {"house": f"```{{figure}} _static/house.svg\n:alt: {alt}\n\n{caption}\n```\n", "rooms": house.overview(rooms)}
 
 
 def _draw(
@@ -328,7 +307,7 @@ def _figure(source: Path, name: str) -> Iterator[Any]:
     with plt.rc_context(figures.STYLE):
         figure, ax = plt.subplots()
         yield ax
-        figure.savefig(source / "book" / "_static" / f"{name}.png", dpi=150)
+        figure.savefig(source / "book" / "_static" / f"{name}.svg", metadata={"Date": None, "Creator": None})
         plt.close(figure)
 
 

@@ -83,7 +83,9 @@ def draw(rooms: Mapping[str, Room], ax: Any) -> Any:
     for level in range(max(floor.values()) + 1):
         names = sorted(name for name in rooms if floor[name] == level)
         place |= {name: ((i + 0.5) / len(names), level) for i, name in enumerate(names)}
-    box = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": "0.3"}
+    # Ink as the style of all figures has it, and paper, which pages draw in their own colour (site/dress.py).
+    ink = ax.xaxis.label.get_color()
+    box = {"boxstyle": "round,pad=0.5", "facecolor": "#fefefe", "edgecolor": ink}
     boxes = {name: ax.text(*place[name], name, ha="center", va="center", bbox=box, zorder=3).get_bbox_patch() for name in rooms}
     for name, room in rooms.items():
         for other in room.imports:
@@ -92,7 +94,7 @@ def draw(rooms: Mapping[str, Room], ax: Any) -> Any:
                 x, to = place[name][0] - 0.5, place[other][0] - 0.5
                 around = 0.6 if x == to else math.copysign(0.35, (to - x) * (abs(x) - abs(to)))
                 bend = around if floor[name] - floor[other] > 1 else 0
-                arrow = {"arrowstyle": "-|>", "color": "0.5", "connectionstyle": f"arc3,rad={bend}"}
+                arrow = {"arrowstyle": "-|>", "color": ink, "connectionstyle": f"arc3,rad={bend}"}
                 arrow |= {"patchA": boxes[name], "patchB": boxes[other], "shrinkA": 0, "shrinkB": 2}
                 ax.annotate("", place[other], place[name], arrowprops=arrow, zorder=1)
     ax.set(xlim=(0, 1), ylim=(-0.5, max(floor.values()) + 0.5))

@@ -273,7 +273,7 @@ def benchmark_figure(name: str) -> str:
             "the aim: a tenth.",
         ),
     }[name]
-    return f"```{{figure}} _static/bench-{name}.png\n:alt: {alt}\n\n{caption}\n```"
+    return f"```{{figure}} _static/bench-{name}.svg\n:alt: {alt}\n\n{caption}\n```"
 
 
 def coverage(rows: Sequence[Mapping]) -> dict[str, list]:
@@ -293,7 +293,7 @@ def coverage_figure(rows: Sequence[Mapping]) -> str:
         "How often 95 % intervals cover the truth, by estimator and kind of images, in simulations; the small bars are intervals "
         f"over these. The band runs from {BAND[0]} to {BAND[1]} %. To the right of it an interval is wider than it need be."
     )
-    return f"```{{figure}} _static/coverage.png\n:alt: {alt}\n\n{caption}\n```"
+    return f"```{{figure}} _static/coverage.svg\n:alt: {alt}\n\n{caption}\n```"
 
 
 def _by_method(benchmarks: Sequence[Mapping], values: Callable[[Mapping, Mapping], tuple]) -> dict[str, list]:

@@ -27,7 +27,7 @@ def test_block_curves_hold_the_estimates():
     for bars, estimates in zip(figures.drawn(ax.figure)[0]["segments"], curves.values(), strict=True):
         ends = [end for e in estimates for end in (e.low, e.high)]
         assert bars["y"] == pytest.approx([None if np.isnan(end) else end for end in ends])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["before", "moved"]
+    assert [text.get_text() for text in ax.artists[-1].texts] == ["before", "moved"]
     assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == ("a model", "block (0 = first)", "largest norm")
 
 

@@ -28,7 +28,7 @@ def test_images_sorted_by_their_number():
     assert one.get_ydata().tolist() == pytest.approx(sorted(shares["one"].tolist()))
     assert two.get_ydata().tolist() == pytest.approx((two.get_xdata() / 100).tolist())
     assert reference.get_ydata() == [0.5, 0.5] and (ax.get_xlabel(), ax.get_ylabel()) == ("images (%)", "share")
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two", "reference: 0.5"]
+    assert [text.get_text() for text in ax.artists[-1].texts] == ["one", "two", "reference: 0.5"]
 
 
 def test_cosines_after_each_block():

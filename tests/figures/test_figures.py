@@ -3,6 +3,8 @@
 The pictures are made anew by `make baselines`.
 """
 
+import itertools
+import re
 from functools import wraps
 from types import SimpleNamespace
 
@@ -12,13 +14,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from skimage.color import deltaE_ciede2000, rgb2lab
 
 from helpers import figures
+from helpers.figures.style import WIDE, WIDTH, EndNames
 from helpers.publish.criteria import VERDICTS
 
 matplotlib.use("agg")
 
 LONG = ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "open_clip:ViT-B-32/laion2b_s34b_b79k", "control-clean"]
+SHORT = ["ViT-Ti (AugReg)", LONG[1], "clean (control)"]  # as figures call them
 RULES = ["percentile:98", "fixed:150", "median:3", "mad:10"]
 PICTURE = pytest.mark.mpl_image_compare(style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60})
 
@@ -51,7 +56,17 @@ def measured(model, value, low=None, high=None, name="outlier_images", unit="sha
 
 
 def legend_texts(ax):
-    return [text.get_text().replace("\n", "") for text in ax.get_legend().get_texts()]
+    return [joined(text) for text in ax.get_legend().get_texts()]
+
+
+def end_names(ax):
+    """The names at the right ends of the curves."""
+    return [joined(text) for artist in ax.artists if isinstance(artist, EndNames) for text in artist.texts]
+
+
+def joined(text):
+    """A text without its line breaks: a long name is broken at its own marks, other text at spaces."""
+    return re.sub(r"(?<=[a-zA-Z0-9),])\n", " ", text.get_text()).replace("\n", "")
 
 
 @styled
@@ -227,7 +242,7 @@ def test_norm_histogram():
     assert [line.get_xdata()[0] for line in ax.lines] == [100.0]
     assert ax.get_xlabel() == "patch L2 norm before the final LayerNorm" and "share of patch tokens" in ax.get_ylabel()
     assert ax.get_xscale() == ax.get_yscale() == "log"
-    assert legend_texts(ax) == [LONG[0], LONG[2], "outlier threshold(median:3)"]
+    assert legend_texts(ax) == [SHORT[0], SHORT[2], "outlier threshold (median:3)"]
     return ax.figure
 
 
@@ -239,7 +254,7 @@ def test_size_prevalence():
     assert np.array(ax.containers[0].lines[2][0].get_segments()[0])[:, 1] == pytest.approx([0.85, 0.96])
     assert ax.get_xscale() == "log" and ax.get_xlabel() == "parameters (millions)"
     assert ax.get_ylabel() == "outlier images (share of images)"
-    assert legend_texts(ax) == LONG[:2] + ["300 million", "undefined: " + LONG[2], "models not run: 1"]
+    assert legend_texts(ax) == SHORT[:2] + ["300 million", "undefined: " + SHORT[2], "models not run: 1"]
     assert ax.lines[-1].get_xdata() == [300e6, 300e6]
     return ax.figure
 
@@ -252,7 +267,7 @@ def test_similarity_densities():
         assert (heights * np.diff(edges)).sum() == pytest.approx(1)
         assert (heights * np.diff(edges) * values.size)[:20].sum() == pytest.approx((values < edges[20]).sum())
     assert "cosine similarity" in ax.get_xlabel() and "after patch embedding" in ax.get_xlabel() and ax.get_ylabel() == "density"
-    assert legend_texts(ax) == ["normal patches(n = 1,000)", "outlier patches(n = 60)"]
+    assert legend_texts(ax) == ["normal patches (n = 1,000)", "outlier patches (n = 60)"]
     return ax.figure
 
 
@@ -264,7 +279,7 @@ def test_block_norms():
     assert all(np.array_equal(*pair) for pair in zip(drawn, given, strict=True))
     assert [line.get_linestyle() for line in ax.lines[:3]] == ["-", "--", ":"]
     assert ax.get_yscale() == "log" and "L2 norm after the block" in ax.get_ylabel() and "block" in ax.get_xlabel()
-    assert legend_texts(ax) == [*LONG, "median", "98th percentile", "maximum"]
+    assert end_names(ax) == SHORT and legend_texts(ax) == ["median", "98th percentile", "maximum"]
     return ax.figure
 
 
@@ -287,7 +302,7 @@ def test_onset_histogram():
         assert heights == [np.mean(blocks == block) for block in [*range(6), -1]]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "1", "2", "3", "4", "5", "none"]
     assert ax.get_ylabel() == "share of images" and "block" in ax.get_xlabel()
-    assert legend_texts(ax) == LONG
+    assert legend_texts(ax) == SHORT
     return ax.figure
 
 
@@ -297,8 +312,8 @@ def test_forest():
     assert [container.lines[0].get_xydata()[0].tolist() for container in ax.containers] == [[0.8, 0], [0.5, 2]]
     assert np.array(ax.containers[0].lines[2][0].get_segments()[0])[:, 0] == pytest.approx([0.7, 0.85])
     assert ax.lines[-1].get_xdata() == [0.6, 0.6] and legend_texts(ax) == ["criterion: 0.6"]
-    assert [text.get_text().replace("\n", "") for text in ax.get_yticklabels()] == LONG
-    assert ax.texts[0].get_text() == "undefined" and ax.texts[0].xy[1] == 1
+    assert [joined(text) for text in ax.get_yticklabels()] == SHORT
+    assert [(text.get_text(), text.xy[1]) for text in ax.texts] == [("0.8", 0), ("undefined", 1), ("0.5", 2)]
     assert ax.get_xlabel() == "outlier images (share of images)"
     return ax.figure
 
@@ -319,9 +334,9 @@ def test_compared():
     looks = [(container.lines[0].get_color(), container.lines[0].get_marker()) for container in ax.containers]
     keys = [(line.get_color(), line.get_marker()) for line in ax.get_legend().legend_handles]
     assert looks == [keys[i] for i in (0, 0, 0, 1, 2, 2)] and len(set(keys)) == 3
-    assert [text.get_text().replace("\n", "") for text in ax.get_yticklabels()] == LONG and ax.yaxis_inverted()
+    assert [joined(text) for text in ax.get_yticklabels()] == SHORT and ax.yaxis_inverted()
     assert ax.get_xlabel() == "test accuracy (%)"
-    assert [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()] == list(groups)
+    assert legend_texts(ax) == list(groups)
     return ax.figure
 
 
@@ -340,7 +355,7 @@ def test_response():
     drawn = [[tuple(segment[:, 1]) for segment in bar.get_segments() if len(segment)] for bar in bars]
     assert drawn == [list(zip(low, high, strict=True)), [(18, 21), (20, 25), (20, 22)], []]
     assert reference.get_ydata() == [17.5, 17.5] and reference.get_linestyle() == "--"
-    assert legend_texts(ax) == [*LONG, "reference: 17.5"]
+    assert end_names(ax) == [*SHORT, "reference: 17.5"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("registers appended", "accuracy (%)")
     assert all(tick == round(tick) for tick in ax.get_xticks())
     return ax.figure
@@ -378,7 +393,7 @@ def test_twin_maps():
         assert {ax.images[0].get_clim() for ax in row[1:]} == {ends}  # one colour scale a row
     assert axes[0, 1].images[0].get_clim() != axes[1, 1].images[0].get_clim()
     assert [ax.get_title() for ax in axes[0]] == ["image", "0 registers", "2 registers", "4 registers"]
-    assert [ax.get_ylabel().replace("\n", "") for ax in axes[:, 0]] == LONG[:2]
+    assert [joined(ax.yaxis.label) for ax in axes[:, 0]] == SHORT[:2]
     assert [ax.get_ylabel() for ax in figure_of(axes).axes[8:]] == ["patch norm", "patch norm"]
     return figure_of(axes)
 
@@ -436,7 +451,7 @@ def test_panels(caplog):
             assert image.get_clim() == (row[key].min(), row[key].max()) and image.get_cmap().name == "viridis"
         assert [image.colorbar is not None for image in shown] == [False, False, True, False]
     assert [ax.get_title() for ax in axes.ravel()] == [*rows[0], *[""] * 4]
-    assert [ax.get_ylabel().replace("\n", "") for ax in axes.ravel()] == [LONG[0], "", "", "", LONG[1], "", "", ""]
+    assert [joined(ax.yaxis.label) for ax in axes.ravel()] == [SHORT[0], "", "", "", SHORT[1], "", "", ""]
     return figure_of(axes)
 
 
@@ -445,7 +460,7 @@ def test_sweep():
     ax, table = draw_sweep()
     np.testing.assert_array_equal(ax.collections[0].get_array().filled(np.nan), table)
     assert [text.get_text() for text in ax.texts] == ["12", "100", "0", "56", "3"]
-    assert [text.get_text().replace("\n", "") for text in ax.get_yticklabels()] == LONG[:2]
+    assert [joined(text) for text in ax.get_yticklabels()] == SHORT[:2]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["25", "50", "100"]
     assert (ax.get_xlabel(), ax.get_ylabel(), ax.figure.axes[1].get_ylabel()) == ("patches", "model", "CorLoc (%)")
     return ax.figure
@@ -455,12 +470,15 @@ def test_sweep():
 def test_verdict_table():
     ax, table = draw_verdict_table()
     assert list(figures.VERDICTS) == list(VERDICTS)
-    assert [text.get_text() for text in ax.texts] == [verdict for row in table.values() for verdict in row.values()]
-    drawn = ax.images[0].get_array()
-    for text in ax.texts:
-        column, row = text.get_position()
-        colour = drawn[row, column]
-        assert tuple(colour) == pytest.approx(figures.VERDICTS[text.get_text()]) and luminance(colour) > 0.4
+    drawn = [verdict for row in table.values() for verdict in row.values()]
+    assert [text.get_text() for text in ax.texts[1::2]] == drawn
+    for cell, shape, text, verdict in zip(ax.patches, ax.texts[::2], ax.texts[1::2], drawn, strict=True):
+        colour, ink, sign = figures.VERDICTS[verdict]
+        assert cell.get_facecolor() == matplotlib.colors.to_rgba(colour) and shape.get_text() == sign
+        assert text.get_color() == shape.get_color() == ink
+        if colour != "none":
+            assert contrast(matplotlib.colors.to_rgb(colour), matplotlib.colors.to_rgb(ink)) >= 4.5
+    assert len({sign for *_, sign in figures.VERDICTS.values()}) == len(figures.VERDICTS)  # told apart without a colour
     assert [label.get_text() for label in ax.get_xticklabels()] == RULES
     assert [label.get_text() for label in ax.get_yticklabels()] == list(table)
     return ax.figure
@@ -470,12 +488,89 @@ DRAWN = [value for name, value in sorted(globals().items()) if name.startswith("
 
 
 @pytest.mark.parametrize("draw", DRAWN)
-def test_figures_are_white_seven_inches_wide_and_clip_nothing(draw):
-    figure = figure_of(draw()[0])
+def test_figures_have_no_plate_and_clip_nothing(draw):
+    axes = draw()[0]
+    figure = figure_of(axes)
     figure.draw_without_rendering()
-    assert figure.get_facecolor() == (1, 1, 1, 1) and figure.get_figwidth() == 7
+    assert figure.get_facecolor()[3] == 0 and all(ax.get_facecolor()[3] == 0 for ax in figure.axes if ax.axison and not ax.images)
+    wide = np.ndim(axes) > 0 or draw in (draw_found_boxes, draw_verdict_table)
+    assert figure.get_figwidth() == (WIDE if wide else WIDTH)
     box = figure.get_tightbbox()
-    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 7 and box.y1 <= figure.get_figheight()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.get_figwidth() + 0.02 and box.y1 <= figure.get_figheight() + 0.02
+
+
+@pytest.mark.parametrize("draw", [draw for draw in DRAWN if draw not in (draw_verdict_table, draw_found_boxes)])
+def test_text_is_read_on_a_phone(draw):
+    """A figure with one column is shown 350 pixels wide, and its text then at least 9 pixels high; others are scrolled."""
+    axes = draw()[0]
+    if np.ndim(axes) == 0:
+        texts = [text for text in axes.figure.findobj(matplotlib.text.Text) if text.get_text()]
+        assert min(text.get_fontsize() for text in texts) / 72 * 350 / axes.figure.get_figwidth() >= 9
+
+
+# Machado, Oliveira and Fernandes (2009), table 1, deuteranopia, for linear RGB.
+DEUTERANOPIA = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
+
+
+def test_colours_stay_apart_for_every_eye():
+    def seen(colour, eye):
+        linear = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour])
+        linear = (eye @ linear).clip(0, 1)
+        return rgb2lab(np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055))
+
+    verdicts = [matplotlib.colors.to_rgb(colour) for colour, *_ in figures.VERDICTS.values() if colour != "none"]
+    for colours, least in ((figures.COLOURS, 10), (verdicts, 10)):
+        for eye in (np.eye(3), DEUTERANOPIA):
+            for one, other in itertools.combinations(colours, 2):
+                assert deltaE_ciede2000(seen(one, eye), seen(other, eye)) > least, (one, other)
+    for colour in figures.COLOURS:
+        assert contrast(colour, (1, 1, 1)) > 3 and contrast(colour, matplotlib.colors.to_rgb("#14181e")) > 2.9
+
+
+def contrast(one, other):
+    """Contrast of two sRGB colours (WCAG 2.2)."""
+    darker, lighter = sorted([luminance(one), luminance(other)])
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@styled
+def test_curves_that_coincide_are_all_seen():
+    x, flat = range(4), [0.5, 0.6, 0.7, 0.9]
+    curves = {"first": (x, flat, None, None), "apart": (x, [0.1, 0.2, 0.2, 0.3], None, None), "second": (x, flat, None, None)}
+    first, apart, second = figures.response(curves, plt.subplots()[1]).lines
+    assert first.get_linewidth() > 2 * second.get_linewidth() == 2 * apart.get_linewidth()
+    assert (first.get_linestyle(), apart.get_linestyle(), second.get_linestyle()) == ("-", "-", "--")
+
+
+@styled
+def test_names_at_the_ends_stand_beside_the_data_and_overlap_nothing():
+    ends = {f"curve {i}": (range(3), [0, 1, 5 + 0.01 * i], None, None) for i in range(7)} | {
+        "low": (range(2), [0, -3], None, None)
+    }
+    ax = figures.response(ends, plt.subplots()[1])
+    ax.figure.draw_without_rendering()
+    (names,) = ax.artists
+    boxes = sorted((text.get_window_extent() for text in names.texts), key=lambda box: box.y0)
+    assert all(box.x0 >= ax.bbox.x1 and box.x1 <= ax.figure.bbox.x1 for box in boxes)
+    assert all(below.y1 <= above.y0 + 1 for below, above in itertools.pairwise(boxes))
+    at = {text.get_text(): text.get_position()[1] for text in names.texts}
+    assert list(at.values())[:7] == sorted(list(at.values())[:7]) and at["low"] == min(at.values())  # in the order of the ends
+
+
+@styled
+@pytest.mark.parametrize(
+    "draw", [lambda ax: figures.response({}, ax), lambda ax: figures.forest([], 0, ax), lambda ax: figures.compared({}, ax)]
+)
+def test_an_empty_plot_is_a_sentence(draw):
+    ax = draw(plt.subplots()[1])
+    assert not ax.axison and ax.texts[0].get_text().startswith("There is nothing to draw")
+
+
+@styled
+def test_a_name_is_shown_in_short_and_told_whole():
+    axes = figures.share_maps({LONG[0]: np.eye(4)}, plt.subplots(squeeze=False)[1])
+    assert axes[0, 0].get_title() == SHORT[0]
+    assert figures.drawn(axes[0, 0].figure)[0]["axis"]["title"].replace("\n", "") == LONG[0]
 
 
 @styled
@@ -496,7 +591,7 @@ def test_share_maps_hold_the_shares_on_one_scale():
     axes, shares = draw_share_maps()
     for ax, (model, share) in zip(axes, shares.items(), strict=True):
         np.testing.assert_array_equal(ax.images[0].get_array(), share)
-        assert ax.images[0].get_clim() == (0, 1) and ax.get_title().replace("\n", "") == model
+        assert ax.images[0].get_clim() == (0, 1) and ax.get_title() == {LONG[0]: SHORT[0], LONG[2]: SHORT[2]}[model]
 
 
 def test_marked_patches_are_where_they_belong():
@@ -526,13 +621,13 @@ def test_marked_patches_picture():
         draw_block_norms,
         draw_forest,
         draw_compared,
-        draw_response,
     ],
 )
-def test_legends_stand_beside_the_data(draw):
+def test_legends_cover_no_data(draw):
     ax = draw()[0]
     ax.figure.draw_without_rendering()
-    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
+    legend = ax.get_legend().get_window_extent()
+    assert legend.y0 >= ax.bbox.y1 or legend.x0 >= ax.bbox.x1
 
 
 @styled
@@ -585,7 +680,7 @@ def test_groups_hold_the_same_models():
 
 def test_ticks_are_integers_only_where_all_x_are():
     ax = figures.response({"a": ([0, 0.5, 1], [1, 2, 3], None, None)}, plt.subplots()[1])
-    assert any(tick != round(tick) for tick in ax.get_xticks()) and legend_texts(ax) == ["a"]
+    assert any(tick != round(tick) for tick in ax.get_xticks()) and end_names(ax) == ["a"]
 
 
 def test_a_picture_without_true_boxes_names_only_the_found():
@@ -595,7 +690,7 @@ def test_a_picture_without_true_boxes_names_only_the_found():
 
 def test_empty_groups_and_tensors_are_drawn():
     ax = figures.similarity_densities(torch.linspace(-1, 1, 50), torch.full((3,), torch.nan), plt.subplots()[1])
-    assert legend_texts(ax)[1] == "outlier patches(n = 0)" and ax.patches[3].get_data().values.sum() == 0
+    assert legend_texts(ax)[1] == "outlier patches (n = 0)" and ax.patches[3].get_data().values.sum() == 0
     ax = figures.norm_histogram({"constant": torch.full((2, 9), 7.0)}, {}, plt.subplots()[1])
     assert ax.patches[0].get_data().values.sum() == pytest.approx(1)
     ax = figures.size_prevalence([], {"vit_base_patch14_dinov2.lvd142m": "no network"}, plt.subplots()[1])
@@ -612,13 +707,13 @@ def test_rows_are_as_high_as_they_are_asked_to_be():
     axes = figures.rows(3, 4, each=2.0, more=0.5)
     assert axes.shape == (3, 4) and axes[0, 0].figure.get_size_inches().tolist() == [7, 6.5]
     assert figures.rows(1).shape == (1, 1)
-    assert figures.rows(2, each=1.5)[0, 0].figure.get_size_inches().tolist() == [7, 3]
+    assert figures.rows(2, each=1.5)[0, 0].figure.get_size_inches().tolist() == [WIDTH, 3]
 
 
 def test_lines_grow_with_the_names():
     for count, inches in ((1, 1.6), (5, 4.8)):
         ax = figures.lines(count)
-        assert ax.figure.axes == [ax] and ax.figure.get_size_inches() == pytest.approx([7, inches])
+        assert ax.figure.axes == [ax] and ax.figure.get_size_inches() == pytest.approx([WIDTH, inches])
     assert figures.lines(4, each=0.5, more=1.0).figure.get_figheight() == 3
 
 

@@ -43,7 +43,7 @@ def test_a_panel_for_each_model():
         bars = [drawn.get_segments() for drawn in ax.collections if hasattr(drawn, "get_segments")]
         for segments, (x, _, low, high) in zip(bars, curves.values(), strict=True):
             np.testing.assert_array_equal(segments, [[(a, b), (a, c)] for a, b, c in zip(x, low, high, strict=True)])
-        assert [text.get_text() for text in ax.get_legend().get_texts()] == [*curves]
+        assert [text.get_text() for text in ax.artists[-1].texts] == [*curves]
 
 
 def test_as_many_panels_as_models():

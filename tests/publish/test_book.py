@@ -13,10 +13,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.images import load_images
 from helpers.publish import pages, trail
-from helpers.publish.book import LANDING, assemble, build, published, render_reading
+from helpers.publish.book import assemble, build, published, render_reading
 from helpers.publish.claims import Result
 from helpers.publish.criteria import Value
-from helpers.publish.parameters import read_notebook
 from helpers.publish.project import Project
 from helpers.publish.results import bundle, publish
 from helpers.publish.site import finding, landing
@@ -411,7 +410,7 @@ def test_the_book_draws_how_often_intervals_cover(library):
     (library.root / "book" / "intervals.json").write_text(json.dumps(rows), encoding="utf-8")
     source = assemble(library.root)
     assert "lies between 94.0 and 95.5 %" in read(source, "book", "_generated", "coverage.md")
-    assert (source / "book" / "_static" / "coverage.png").stat().st_size > 5000
+    assert (source / "book" / "_static" / "coverage.svg").stat().st_size > 5000
     assert [value.value for group in pages.coverage(rows).values() for value in group] == [94.0, 95.5]
 
 
@@ -444,26 +443,6 @@ def test_a_notebook_without_a_result_is_named(library):
     nbformat.write(new_notebook(cells=[new_markdown_cell("# Empty")]), library.root / "notebooks" / "beyond" / "aa1-first.ipynb")
     with pytest.raises(ValueError, match="aa1-first.ipynb: the notebook displays 0 results"):
         assemble(library.root)
-
-
-def test_landing_figure_comes_from_findings_and_else_from_calibration(library, monkeypatch):
-    monkeypatch.setattr("helpers.publish.book.LANDING", ("aa1-first", "fig-maps"))
-    assert read(assemble(library.root), "book", "_generated", "landing.md") == "\n"
-    notebook, _ = executed(library.registry["aa1-first"], CONTROLS, figure="fig-maps")
-    nbformat.write(notebook, library.root / "notebooks" / "beyond" / "aa1-first.ipynb")
-    source = assemble(library.root)
-    assert (source / "book" / "_static" / "landing.png").read_bytes() == PNG
-    text = read(source, "book", "_generated", "landing.md")
-    assert ":alt: A map of norms" in text and "(../notebooks/beyond/aa1-first.ipynb)" in text
-    publish_run(library, "mine", "aa1-first", figure="fig-maps")
-    assert "(runs/mine/aa1-first.ipynb)" in read(assemble(library.root), "book", "_generated", "landing.md")
-
-
-def test_the_landing_figure_is_in_the_notebook():
-    id, figure = LANDING
-    cells = read_notebook(Project(ROOT).source(id)).cells
-    names = [cell.metadata.get("mystnb", {}).get("figure", {}).get("name") for cell in cells]
-    assert names.count(figure) == 1
 
 
 def test_hand_written_pages_quote_results(library):

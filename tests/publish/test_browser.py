@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
+from page_rules import CONTRAST, NAMED, PHONE, STOP
 from playwright.sync_api import sync_playwright
 
 from helpers.publish.book import build
@@ -21,7 +22,10 @@ FLAGS = (
 ).split()
 LOCAL = ("file://", "http://127.0.0.1", "data:", "blob:", "about:")
 PATIENCE = 180_000  # ms: a busy machine is no error
-WIDTH = 1280
+WIDTH, HEIGHT = 1280, 900
+PHONE_SIZE = {"width": 390, "height": 844}
+HEAVIEST = 1.5e6  # bytes of a page with its pictures
+THEMES = ["light", "dark"]
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found; install it, for example by apt-get install chromium")
 
@@ -34,8 +38,11 @@ OBSERVE = """async () => {
   const plain = [...document.querySelectorAll(".math")].filter((node) => !node.querySelector("mjx-container"));
   // An error is an element of its own; an unknown macro is only drawn in red.
   const broken = [...document.querySelectorAll("mjx-merror, mjx-container [style*='red']")];
+  // What a light page loads: a picture for dark pages is loaded by them alone.
+  const shown = images.filter((image) => image.checkVisibility() || !image.classList.contains("only-dark"));
   return {
     title: document.title,
+    pictures: [...new Set(shown.map((image) => image.src))],
     formulas: document.querySelectorAll(".math").length,
     unrendered: [...plain, ...broken].map((node) => node.outerHTML.slice(0, 200)),
     images: images.map((image) => ({ source: image.src, width: image.naturalWidth, alt: image.alt })),
@@ -43,36 +50,6 @@ OBSERVE = """async () => {
     anchors: [...document.querySelectorAll("[id]")].map((node) => node.id),
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   };
-}"""
-
-# Text of less contrast with what lies behind it than WCAG 2 asks for (4.5), in either theme.
-FAINT = """() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const luminance = (colour) => {
-    const [r, g, b] = numbers(colour).map((c) => ((c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (node) => {
-    for (let at = node; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor;
-      if ((numbers(colour)[3] ?? 1) > 0.5) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const still = document.head.appendChild(document.createElement("style"));
-  still.textContent = "* { transition: none !important; }";
-  const faint = [];
-  for (const theme of ["light", "dark"]) {
-    document.documentElement.dataset.theme = theme;
-    const texts = "p, td, th, li, a:not(.headerlink), .caption-text, .verdict, .agreement";
-    for (const node of document.querySelectorAll(`article :is(${texts})`)) {
-      if (!node.textContent.trim() || !node.offsetParent) continue;
-      const [dark, light] = [luminance(getComputedStyle(node).color), luminance(behind(node))].sort((a, b) => a - b);
-      const contrast = (light + 0.05) / (dark + 0.05);
-      if (contrast < 4.5) faint.push([theme, contrast.toFixed(1), node.textContent.trim().slice(0, 40)]);
-    }
-  }
-  return faint;
 }"""
 
 
@@ -84,6 +61,9 @@ class Visit:
     outside: list[str]
     seen: dict
     faint: list
+    unnamed: list
+    phone: dict
+    printed: list
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +94,7 @@ def outside():
 @pytest.fixture(scope="module")
 def context(browser, outside):
     """A window of 1280 pixels that reaches this machine and nothing else."""
-    context = browser.new_context(viewport={"width": WIDTH, "height": 900})
+    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
     context.set_default_timeout(PATIENCE)
 
     def gate(route):
@@ -147,7 +127,15 @@ def visits(site, context, outside):
         page.on("console", lambda message, errors=errors: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
         page.goto(path.as_uri(), wait_until="load")
-        visits[path.relative_to(site).as_posix()] = Visit(errors, outside[before:], page.evaluate(OBSERVE), page.evaluate(FAINT))
+        name, seen = path.relative_to(site).as_posix(), page.evaluate(OBSERVE)
+        # What stands around the article is the same on all pages.
+        part = "body" if name in ("book/index.html", "book/scoreboard.html") else "main"
+        faint, unnamed = page.evaluate(CONTRAST, [part, THEMES]), page.evaluate(NAMED)
+        page.emulate_media(media="print")
+        printed = page.evaluate(CONTRAST, ["article", THEMES])
+        page.emulate_media(media="screen")
+        page.set_viewport_size(PHONE_SIZE)
+        visits[name] = Visit(errors, outside[before:], seen, faint, unnamed, page.evaluate(PHONE), printed)
         page.close()
     return visits
 
@@ -223,8 +211,82 @@ def test_no_page_is_wider_than_the_window(visits):
     assert {name: visit.seen["overflow"] for name, visit in visits.items() if visit.seen["overflow"] > 0} == {}
 
 
+def test_no_page_is_wider_than_a_phone(visits):
+    wide = {name: visit.phone["culprits"] for name, visit in visits.items() if visit.phone["overflow"] > 0}
+    assert wide == {}
+
+
+def test_text_of_figures_is_read_on_a_phone(visits):
+    assert {name: visit.phone["small"] for name, visit in visits.items() if visit.phone["small"]} == {}
+
+
+def test_verdicts_are_seen_on_a_phone(visits):
+    assert {name: visit.phone["hidden"] for name, visit in visits.items() if visit.phone["hidden"]} == {}
+
+
 def test_text_is_legible_in_light_and_dark(visits):
-    assert {name: visit.faint for name, visit in visits.items() if visit.faint} == {}
+    assert {name: visit.faint[:5] for name, visit in visits.items() if visit.faint} == {}
+
+
+def test_text_is_legible_on_paper(visits):
+    assert {name: visit.printed[:5] for name, visit in visits.items() if visit.printed} == {}
+
+
+def test_what_the_keyboard_reaches_has_a_name_and_tables_have_heads(visits):
+    assert {name: visit.unnamed[:5] for name, visit in visits.items() if visit.unnamed} == {}
+
+
+def test_no_page_is_heavy(site, visits):
+    def local(address):
+        return Path(unquote(urlsplit(address).path))
+
+    weights = {}
+    for name, visit in visits.items():
+        pictures = [local(address) for address in visit.seen["pictures"] if address.startswith("file://")]
+        weights[name] = (site / name).stat().st_size + sum(path.stat().st_size for path in pictures)
+    assert {name: weight for name, weight in weights.items() if weight >= HEAVIEST} == {}
+
+
+@pytest.mark.parametrize("kind", ["book/index.html", "book/scoreboard.html", "finding", "calibration"])
+def test_the_keyboard_goes_through_a_page_in_its_order(site, visits, page, kind):
+    """From stop to stop in the order of the document, each of them marked; nothing holds the keyboard."""
+    under = {"finding": "book/runs/vit-tiny/", "calibration": "notebooks/"}.get(kind)
+    name = kind if under is None else next(name for name in visits if name.startswith(under) and not name.endswith("index.html"))
+    page.goto((site / name).as_uri())
+    stops = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if (stop := page.evaluate(STOP)) is None:
+            break  # the end of a short page
+        stops.append(stop)
+    assert len(stops) > 5
+    places = [stop["place"] for stop in stops]
+    assert places == sorted(set(places)), [stop["text"] for stop in stops]
+    assert [stop["text"] for stop in stops if not stop["marked"]] == []
+
+
+def test_a_figure_for_dark_pages_is_shown_there_alone(site, visits, page):
+    name = next(name for name, visit in visits.items() if any("-dark.png" in image["source"] for image in visit.seen["images"]))
+    page.goto((site / name).as_uri())
+    for theme, seen, unseen in (("light", "only-light", "only-dark"), ("dark", "only-dark", "only-light")):
+        page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        assert (
+            page.locator(f"article img.{seen}").first.is_visible()
+            and not page.locator(f"article img.{unseen}").first.is_visible()
+        )
+    page.emulate_media(media="print")
+    assert page.locator("article img.only-light").first.is_visible()
+    assert not page.locator("article img.only-dark").first.is_visible()
+
+
+def test_a_frame_that_scrolls_is_reached_by_the_keyboard(site, visits, page):
+    name = next(name for name, visit in visits.items() if any("-dark.png" in image["source"] for image in visit.seen["images"]))
+    frame = page.locator(".figure-frame").first
+    for width, scrolls in ((PHONE_SIZE["width"], True), (WIDTH, False)):
+        page.set_viewport_size({"width": width, "height": HEIGHT})
+        page.goto((site / name).as_uri())
+        assert frame.evaluate("frame => frame.scrollWidth > frame.clientWidth + 1") == scrolls
+        assert frame.get_attribute("tabindex") == ("0" if scrolls else None)
 
 
 def test_search_finds_register(server, page):
