@@ -62,13 +62,5 @@ def object_tokens(
             asked = [*more, *(() if places is None else (SelectedTokens(places),))]
             tensors = capture(backbone, images, asked, **options) if asked else {}
             groups.append(None if places is None else PatchTokens(places, tensors.pop("tokens")))
-        kept[backbone.name] = ObjectTokens(
-            tensors,
-            backbone.layout,
-            backbone.image_size,
-            backbone.parameters,
-            backbone.depth,
-            backbone.describe(),
-            *groups,
-        )
+        kept[backbone.name] = ObjectTokens.of(backbone, tensors, *groups)
     return kept, not_run

@@ -76,15 +76,6 @@ def paired_tokens(
         chosen = [SelectedTokens(positions), *([SelectedPixels(positions)] if pixels else [])]
         tensors = capture(backbone, images, [*chosen, *reducers], **options)
         tokens = PatchTokens(positions, tensors.pop("tokens"), tensors.pop("pixels", None))
-        kept[backbone.name] = PairedTokens(
-            tensors,
-            backbone.layout,
-            backbone.image_size,
-            backbone.parameters,
-            backbone.depth,
-            backbone.describe(),
-            norms,
-            outliers,
-            *(tokens.columns(slice(*ends)) for ends in ((0, count), (count, 2 * count), (2 * count, None))),
-        )
+        kinds = (tokens.columns(slice(*ends)) for ends in ((0, count), (count, 2 * count), (2 * count, None)))
+        kept[backbone.name] = PairedTokens.of(backbone, tensors, norms, outliers, *kinds)
     return kept, not_run

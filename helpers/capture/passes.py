@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from helpers.capture.reducers import Reducer
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
+Kept = TypeVar("Kept", bound="Captured")
 Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
 
 
@@ -25,6 +26,12 @@ class Captured:
     parameters: int
     depth: int
     source: dict[str, Any]
+
+    @classmethod
+    def of(cls: type[Kept], backbone: Backbone, tensors: dict[str, Tensor], *more: Any) -> Kept:
+        """What `capture` kept of the model as it is now, and `more` for the fields of a subclass."""
+        facts = backbone.layout, backbone.image_size, backbone.parameters, backbone.depth, backbone.describe()
+        return cls(tensors, *facts, *more)
 
     def __getitem__(self, key: str) -> Tensor:
         return self.tensors[key]
@@ -90,14 +97,8 @@ def capture_conditions(
             if (intervention := change(backbone)) is None:
                 continue
             with intervention:
-                passes[condition][backbone.name] = Captured(
-                    capture(backbone, images[condition] if isinstance(images, Mapping) else images, kept, **options),
-                    backbone.layout,
-                    backbone.image_size,
-                    backbone.parameters,
-                    backbone.depth,
-                    backbone.describe(),
-                )
+                shown = images[condition] if isinstance(images, Mapping) else images
+                passes[condition][backbone.name] = Captured.of(backbone, capture(backbone, shown, kept, **options))
     return passes, not_run
 
 

@@ -32,6 +32,7 @@ from helpers.measures.activations import Firing, firing
 from helpers.measures.attention import mass
 from helpers.measures.blocks import over_blocks
 from helpers.measures.norms import onset_block, outliers, threshold
+from helpers.measures.outlier_traits import leading_channels
 from helpers.measures.outliers import PRESENT, outlier_images
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
@@ -175,7 +176,7 @@ def diagnose(backbone: Backbone, images: Images, *, labelled: bool = False, seed
         share_map=layout.to_grid(mask.float().mean(0)),
         norms=over_blocks(plain.norms.amax(-1)),
         onset=int(onset[onset >= 0].median()) if bears and (onset >= 0).any() else None,
-        channels=_channels(plain.channels[mask.any(1)]) if bears and plain.channels is not None else [],
+        channels=leading_channels(plain.channels[mask.any(1)], SHOWN) if bears and plain.channels is not None else [],
         place=session.place(mask, limit) if bears else None,
         left_out=session.left_out,
         **states,
@@ -328,11 +329,3 @@ def _as_seen(pixels: Float[Tensor, "3 height width"]) -> Float[Tensor, "height w
     """A picture as the model gets it, from 0 to 1."""
     low, high = pixels.aminmax()
     return ((pixels - low) / (high - low).clamp(min=1e-6)).movedim(0, -1)
-
-
-def _channels(tokens: Float[Tensor, "image width"]) -> list[tuple[int, float]]:
-    """The channels that hold most of a token's squared norm, a mean over images: index and share."""
-    energy = tokens**2
-    shares = (energy / energy.sum(1, keepdim=True)).mean(0)
-    order = shares.argsort(descending=True, stable=True)[:SHOWN]
-    return [(int(i), float(shares[i])) for i in order]

@@ -50,7 +50,12 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
         raise ValueError(f"all {layout.patches} patches of '{backbone.name}' would be removed; leave at least one")
     keep = torch.ones(layout.tokens, dtype=torch.bool)
     layout.patch_tokens(keep, dim=0)[gone] = False
-    with backbone.change_input(lambda x: x[:, keep.to(x.device)]):
+    left = layout.patch_tokens(keep, dim=0).nonzero()[:, 0]
+
+    def rotation(rope: Tensor) -> Tensor:
+        return rope.index_select(-2, left.to(rope.device))
+
+    with backbone.change_input(lambda x: x[:, keep.to(x.device)]), backbone.change_rotation(rotation):
         if gone:
             backbone.layout = layout.with_kept(layout.patches - len(gone))
         try:

@@ -72,6 +72,15 @@ def largest_channel_share(tokens: Float[Tensor, "image token width"]) -> Estimat
     return over_images((energy.amax(-1) / energy.sum(-1)).nanmean(1), (0, 1), continuous=True)
 
 
+def leading_channels(tokens: Float[Tensor, "image width"], count: int) -> list[tuple[int, float]]:
+    """The channels that hold most of a token's squared norm, a mean over images: index and share, the largest first, and of equal
+    ones the first."""
+    energy = tokens**2
+    shares = (energy / energy.sum(1, keepdim=True)).nanmean(0)
+    order = shares.argsort(descending=True, stable=True)[:count]
+    return [(int(i), float(shares[i])) for i in order]
+
+
 def cosine_with_others(tokens: Float[Tensor, "image token width"]) -> Estimate:
     """Cosine of a token with the mean one of other images, a mean over the tokens of an image: near 1 where a token says little
     about its image.

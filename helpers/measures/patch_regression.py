@@ -4,18 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from helpers.measures._arrays import mean_where
 from helpers.measures.one_token import PatchTokens
-from helpers.measures.probes import fit_regression, squared_error
+from helpers.measures.probes import coordinates, fit_regression, squared_error
 from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
-
-
-def coordinates(positions: Int[Tensor, "image token"], grid: tuple[int, int]) -> Float[Tensor, "image token 2"]:
-    """Row and column of row-major patch indices, in grid units."""
-    return torch.stack([positions // grid[1], positions % grid[1]], dim=-1).float()
 
 
 def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "image token 3"]:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from helpers.measures.answers import points
+from helpers.measures.blocks import over_blocks
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.outliers import outlier_images
 from helpers.measures.stats import Estimate, mcnemar, over_images, position_share, share, share_at, usual_positions
 
 USUAL = 4  # positions; a picture has as many corners
-Curve = tuple[range, Sequence[float], Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -114,18 +115,11 @@ def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
     return "position" if whether > margin else "position mainly, content has a veto"
 
 
-def curves_at(norms: Float[Tensor, "image block patch"], positions: Sequence[int]) -> dict[str, Curve]:
-    """The mean norm after each block at the "usual positions" and at "all others", each a mean over the patches of an image.
-
-    Returns:
-        name -> blocks, values, lower and upper ends over images.
-    """
+def curves_at(norms: Float[Tensor, "image block patch"], positions: Sequence[int]) -> dict[str, list[Estimate]]:
+    """The mean norm after each block at the "usual positions" and at "all others", each a mean over the patches of an image."""
     rest = [patch for patch in range(norms.shape[-1]) if patch not in positions]
-    curves = {}
-    for name, at in (("usual positions", list(positions)), ("all others", rest)):
-        value, low, high, *_ = zip(*(over_images(block) for block in norms[:, :, at].mean(2).unbind(1)), strict=True)
-        curves[name] = (range(norms.shape[1]), value, low, high)
-    return curves
+    places = {"usual positions": list(positions), "all others": rest}
+    return {name: over_blocks(norms[:, :, at].mean(2)) for name, at in places.items()}
 
 
 def treated(
@@ -153,7 +147,6 @@ def treated(
             continue
         estimates["accuracy" + end] = over_images(100 * right[condition].float(), (0, 100))
         if end:
-            lost = 100 * (right[first].float() - right[condition].float())
-            estimates["loss" + end] = over_images(lost, (-100, 100))
+            estimates["loss" + end] = points(right[first], right[condition])
             estimates["mcnemar_p" + end] = mcnemar(right[first], right[condition])
     return estimates

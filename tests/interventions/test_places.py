@@ -20,7 +20,7 @@ from helpers.interventions import (
 from helpers.interventions import neurons as module
 from helpers.models import load_backbone
 
-KINDS = ("small", "registers", "swiglu", "pooled", "open_clip")
+KINDS = ("small", "registers", "swiglu", "pooled", "open_clip", "dinov3-reg4", "rope-mixed")
 every = models(*KINDS)
 vit = models("small")
 NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
@@ -31,8 +31,8 @@ def looks(backbone, x, **options):
     return capture(backbone, x, [TokenNorms(), Output()], **options)
 
 
-def assert_by_hand(backbone, got, tokens, change=None, appended=0):
-    residual = stack(forward(backbone, tokens, *[change] * (change is not None)), "residual")
+def assert_by_hand(backbone, got, tokens, appended=0, **changes):
+    residual = stack(forward(backbone, tokens, **changes), "residual")
     assert_near(got["token_norms"], residual.norm(dim=-1))
     assert_near(got["output"], finished(backbone, residual.select(1, -1), appended)[-1])
 
@@ -49,7 +49,7 @@ def test_neurons_are_off_at_their_places_only(backbone):
     with neurons_off_at(backbone, NEURONS, PLACES) as same:
         assert same is backbone and backbone.layout is layout
         got = looks(backbone, x, batch_size=2)
-    assert_by_hand(backbone, got, entering(backbone, x), change)
+    assert_by_hand(backbone, got, entering(backbone, x), change=change)
     with ablated_neurons(backbone, NEURONS):
         assert (looks(backbone, x)["output"] - got["output"]).abs().max() > 1e-4
     assert hooks(backbone.model) == 0
@@ -64,7 +64,8 @@ def test_patches_are_removed_where_they_stand(backbone):
         entered, got = entering(backbone, x), looks(backbone, x, batch_size=2)
     rest = [t for t in range(plain.shape[1]) if t - start not in PLACES]
     assert torch.equal(entered, plain[:, rest])
-    assert_by_hand(backbone, got, plain[:, rest])
+    left = [patch for patch in range(end - start) if patch not in PLACES]
+    assert_by_hand(backbone, got, plain[:, rest], moved=lambda rotation: rotation[..., left, :])
     assert backbone.layout is layout and hooks(backbone.model) == 0
 
 

@@ -7,6 +7,7 @@ from helpers.measures.outlier_traits import (
     as_common,
     cosine_with_others,
     largest_channel_share,
+    leading_channels,
     onset_depth,
     onset_ratio,
     overlapping,
@@ -91,6 +92,12 @@ def test_largest_channel_share():
     measured = largest_channel_share(tokens)
     assert measured.value == pytest.approx(np.mean(expected)) and measured.n == 9
     assert 0.9 < measured.low < measured.value < measured.high <= 1
+
+
+def test_leading_channels():
+    tokens = torch.tensor([[3.0, 0, 4, 0], [0, 0, 2, 0], [0, 0, 0, 0]])
+    assert leading_channels(tokens, 2) == [(2, pytest.approx((16 / 25 + 1) / 2)), (0, pytest.approx(9 / 50))]
+    assert [i for i, _ in leading_channels(torch.ones(2, 4), 3)] == [0, 1, 2], "of equal ones the first"
 
 
 def test_cosine_with_the_mean_token_of_other_images():

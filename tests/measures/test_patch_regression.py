@@ -7,7 +7,6 @@ from sklearn.linear_model import LinearRegression
 from helpers.measures.one_token import PatchTokens
 from helpers.measures.patch_regression import (
     constant_errors,
-    coordinates,
     mean_colour,
     pixel_errors,
     regression_errors,
@@ -25,11 +24,6 @@ def patches(images, count, seed):
     tokens[..., 0], tokens[..., 1] = positions // 5, positions % 5
     tokens[..., 2:5] = pixels.reshape(images, count, 3, 4).mean(-1)
     return PatchTokens(*map(torch.from_numpy, (positions, tokens, pixels)))
-
-
-def test_coordinates_are_numpys():
-    positions = torch.arange(15).reshape(3, 5)
-    np.testing.assert_array_equal(coordinates(positions, GRID), np.stack(np.unravel_index(positions.numpy(), GRID), axis=-1))
 
 
 def test_mean_colour_of_channels_that_stand_one_after_the_other():
