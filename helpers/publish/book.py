@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import nbformat
@@ -24,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nbformat import NotebookNode
 
 from helpers.publish import appendix, house, pages, trail
-from helpers.publish.claims import Claim
+from helpers.publish.claims import Claim, Result
 from helpers.publish.criteria import Value
 from helpers.publish.digests import HELPERS
 from helpers.publish.markdown import inert
@@ -65,7 +66,7 @@ def assemble(root: Path) -> Path:
     notebook without a result, and for a commentary that quotes a value which its result does not have.
     """
     project, source = Project(root), root / "_build" / "source"
-    registry, read = project.registry, published(project)
+    registry, read, own = project.registry, published(project), unpublished(project)
     runs = {run: {id: result for id, (result, _) in results.items()} for run, results in read.items()}
     claims = [claim for claim in registry.claims.values() if claim.notebook]
     executed = {claim.id: _executed(project, claim) for claim in claims}
@@ -76,17 +77,19 @@ def assemble(root: Path) -> Path:
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
     shutil.copy(root / "_config.yml", source)
-    _write(source / "_toc.yml", _contents(project, runs))
+    _write(source / "_toc.yml", _contents(project, runs, own))
 
     for claim in claims:
         _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
-    for run, results in read.items():
-        folder = source / "book" / "runs" / run
-        for id, (data, notebook) in results.items():
-            path = project.runs / run / f"{id}.ipynb"
-            texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
-            _write_notebook(_folded(notebook), folder / path.name, *texts)
-        _write(folder / "index.md", pages.run_page(run, runs[run], registry))
+    for kind, folder, all_runs in (("runs", project.runs, read), ("own", project.own, own)):
+        for run, results in all_runs.items():
+            target = source / "book" / kind / run
+            for id, (data, notebook) in results.items():
+                path = folder / run / f"{id}.ipynb"
+                texts = pages.answers(registry[id], data), _reading(path, data), pages.finding_note(registry[id], run)
+                _write_notebook(_folded(notebook), target / path.name, *texts)
+            shown = {id: result for id, (result, _) in results.items()}
+            _write(target / "index.md", pages.run_page(run, shown, registry, kind))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
 
@@ -127,6 +130,20 @@ def published(project: Project) -> dict[str, dict[str, Executed]]:
                 runs.setdefault(path.parent.name, {})[claim.id] = result, read_notebook(BytesIO(content))
             except ValueError as error:
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
+    return {run: {id: results[id] for id in project.registry.claims if id in results} for run, results in runs.items()}
+
+
+def unpublished(project: Project) -> dict[str, dict[str, Executed]]:
+    """run -> claim -> result and notebook, for the runs of `_build/runs`; what cannot be read is left out."""
+    runs: dict[str, dict[str, Executed]] = {}
+    for path in project.own_results():
+        try:
+            claim = project.registry[path.stem]
+            result, content = read_published(path)
+            Result.from_json(claim, result)
+            runs.setdefault(path.parent.name, {})[claim.id] = result, read_notebook(BytesIO(content))
+        except (ValueError, OSError, KeyError, TypeError):
+            continue
     return {run: {id: results[id] for id in project.registry.claims if id in results} for run, results in runs.items()}
 
 
@@ -193,15 +210,21 @@ def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
     nbformat.write(notebook, target)
 
 
-def _contents(project: Project, runs: pages.Runs) -> str:
-    """The repository's table of contents with the pages that are written here."""
+def _contents(project: Project, runs: pages.Runs, own: Mapping[str, Mapping] = MappingProxyType({})) -> str:
+    """The repository's table of contents with the pages that are written here; `own` are the runs that are not published."""
+
+    def chapters(folder: str, runs: Mapping[str, Mapping]) -> list[dict]:
+        return [
+            {"file": f"book/{folder}/{run}/index", "sections": [{"file": f"book/{folder}/{run}/{id}"} for id in results]}
+            for run, results in runs.items()
+        ]
+
     toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
-    for part in toc["parts"]:
+    for place, part in reversed([*enumerate(toc["parts"])]):
         if part.get("caption") == "Findings":
-            part["chapters"] = [
-                {"file": f"book/runs/{run}/index", "sections": [{"file": f"book/runs/{run}/{id}"} for id in results]}
-                for run, results in runs.items()
-            ]
+            part["chapters"] = chapters("runs", runs)
+            toc["parts"].insert(place + 1, {"caption": "Your own runs", "chapters": chapters("own", own)})
+    for part in toc["parts"]:
         for chapter in part["chapters"]:
             if chapter["file"] == "book/claims":
                 chapter["sections"] = [{"file": f"book/claims/{paper.folder}"} for paper in project.registry.papers.values()]

@@ -21,16 +21,21 @@ from helpers.publish.site.marks import agreement_badge, badge, html
 Runs = Mapping[str, Mapping[str, dict]]
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
 CARBON, PUE = 0.37, 1.19
+_NOT_PUBLISHED = (
+    ":::{{note}}\nThis run is yours: it lies in `_build/runs/{run}` of this machine and is in no other table of the book. "
+    "`python -m helpers publish {run}` makes it a finding.\n:::"
+)
 BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the scoreboard: a claim in one run, or a claim without a result (`run` is None)."""
+    """One row of the scoreboard: a claim in one run, or one without a result (`run` is None); `folder` has the run's pages."""
 
     claim: Claim
     run: str | None
     data: dict
+    folder: str = "runs"
 
     @property
     def page(self) -> str:
@@ -39,7 +44,7 @@ class Row:
             return f"claims/{self.claim.source.folder}.html#claim-{self.claim.id}"
         if self.run == CONTROLS:
             return f"../{Path(self.claim.notebook).with_suffix('.html')}"
-        return f"runs/{self.run}/{self.claim.id}.html"
+        return f"{self.folder}/{self.run}/{self.claim.id}.html"
 
     @cached_property
     def result(self) -> Result | None:
@@ -164,8 +169,9 @@ def paper_page(paper: Paper, registry: Registry, runs: Runs, logged: Collection[
     return "\n\n".join(parts)
 
 
-def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
-    """What was run, on which models and images, with which verdicts, and what could not be run. Lies in `book/runs/<run>/`."""
+def run_page(run: str, results: Mapping[str, dict], registry: Registry, folder: str = "runs") -> str:
+    """What was run, on which models and images, with which verdicts, and what could not be run. Lies in `book/<folder>/<run>/`,
+    where `folder` is "runs", or "own" for a run that is not published."""
     origins = [data["provenance"] for data in results.values()]
     sources = _distinct(source for origin in origins for source in origin["sources"])
     models = [_model(source) for source in sources if "weights_hash" in source]
@@ -184,10 +190,12 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
         "time of all notebooks": [f"{sum(o['wall_s'] for o in origins):,.0f} s"],
         "energy": [f"{sum(o['energy_wh'] for o in origins):.2g} Wh, {origins[0]['energy_assumption']}"],
     }
+    place = "_build" if folder == "own" else "book"
     parts = [
         f"# Run {run}",
+        *([_NOT_PUBLISHED.format(run=run)] if folder == "own" else []),
         f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{inert(name)}`' for name in datasets)}.",
-        scoreboard([Row(registry[id], run, data) for id, data in results.items()], up="../../"),
+        scoreboard([Row(registry[id], run, data, folder) for id, data in results.items()], up="../../"),
         f"## Models\n\n{table_of(models)}",
     ]
     if images:
@@ -198,7 +206,7 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry) -> str:
     lines = [{"what": name, "value": "; ".join(map(str, _distinct(values)))} for name, values in facts.items()]
     parts += [
         f"## Provenance\n\n{table_of(lines)}",
-        f"The file of each result, `book/runs/{run}/<claim>.json`, holds all of this for its own claim.",
+        f"The file of each result, `{place}/runs/{run}/<claim>.json`, holds all of this for its own claim.",
     ]
     return "\n\n".join(parts)
 
