@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from helpers import run_commands
+from helpers.publish import run_commands
 from helpers.publish.project import CONTROLS, Project
+from helpers.publish.terminal import DIGITS, Lines, Outcome, natural, pairs, positive, status
 from helpers.publish.trail import SEEN
-from helpers.terminal import DIGITS, Lines, Outcome, natural, pairs, positive, status
 
 # What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and no result can hold it.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

@@ -112,8 +112,8 @@ def load_ipython_extension(_: Any) -> None:
     """Make the bars of the kernel tell where they are, and its captures keep what they have, where the variables say so."""
     tqdm.tqdm = Told
     if folder := os.environ.get(SHARDS):
-        from helpers.capture import engine, shards
+        from helpers import capture  # here, since a notebook need not capture anything
 
-        engine.capture.__kwdefaults__["engine"] = Kept(Path(folder))
-        # What a notebook itself keeps in shards is kept once; an intervention is told by it which images these are.
-        shards.capture = partial(engine.capture, engine=None)
+        capture.capture.__kwdefaults__["engine"] = Kept(Path(folder))
+        # What keeps its own shards computes here, with the place of each shard among all images, which an engine is not told.
+        capture.shards.capture = partial(capture.capture, engine=None)

@@ -47,10 +47,11 @@ class EnoughCriterion(Criterion):
         """The value, without its interval where fewer images than asked for are behind it: then it decides nothing."""
         return replace(value, low=None, high=None) if value.n is not None and value.n < self.min_n else value
 
-    @staticmethod
-    def _too_few(value: Value | None) -> bool:
-        """Whether it is a number of so few images that it has no interval; none at all (n = 0) is undefined, not few."""
-        return value is not None and bool(value.n) and value.value is not None and value.low is None and value.high is None
+    def _too_few(self, value: Value | None) -> bool:
+        """Whether it is a number of so few images that it has no interval; one of none at all (n = 0) is undefined, not of few."""
+        if value is None or value.value is None or not value.n:
+            return False
+        return value.n < max(self.min_n, FEWEST) and value.low is None and value.high is None
 
     def __str__(self) -> str:
         return super().__str__() + (f"; decided by {self.min_n} images or more" if self.min_n != MIN_N else "")

@@ -72,15 +72,14 @@ def _choices(defaults: Mapping) -> dict[str, tuple[str, ...]]:
     names = {"init", "inits", "modes", "corruptions", "schedule"} & defaults.keys()
     if not names:
         return {}
-    from helpers.images import sets
-    from helpers.interventions import tokens
+    from helpers import images, interventions
     from helpers.measures.probes import SCHEDULES
 
     known = {
-        "init": tokens.INITS,
-        "inits": tokens.INITS,
-        "modes": tokens.DROP_MODES,
-        "corruptions": tuple(sets.SEVERITIES),
+        "init": interventions.tokens.INITS,
+        "inits": interventions.tokens.INITS,
+        "modes": interventions.tokens.DROP_MODES,
+        "corruptions": tuple(images.sets.SEVERITIES),
         "schedule": tuple(SCHEDULES),
     }
     return {name: known[name] for name in sorted(names) if {*_listed(defaults[name])} <= {*known[name]}}
@@ -125,9 +124,9 @@ def _shared(parameters: Mapping) -> bool:
 @cache
 def _size(place: str) -> int:
     """Images in a set. Raises what opening it raises."""
-    from helpers.images import sources
+    from helpers import images
 
-    return len(sources.opened(place))
+    return len(images.sources.opened(place))
 
 
 def _labelled(place: str, seed: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from helpers.publish.claims import Claim, Result
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.results import read_result
-from helpers.terminal import Add, Lines, pairs, status
+from helpers.publish.terminal import Add, Lines, pairs, status
 
 
 def run(project: Project, options: argparse.Namespace) -> int:
