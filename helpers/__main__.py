@@ -190,11 +190,11 @@ def _book(project: Project, options: argparse.Namespace) -> int:
 
     ids = project.with_notebook()
     with Lines(len(ids)) as lines:
-        outcomes = runs.run_claims(project, ids, CONTROLS, jobs=options.jobs, report=lines)
+        outcomes = runs.run_claims(project, ids, CONTROLS, jobs=options.jobs, report=lines, watch=lines.watch)
     if status(outcomes):
         print("error: the book was not built, since the lines above tell of failures", file=sys.stderr)
         return 1
-    _agree(project)  # printed, but no obstacle: a reader's own run may name a folder of his machine
+    _agree(project)  # printed, but no obstacle: the book shows what there is
     if old := list(check.outdated(project, check.history(project))):
         print(f"{len(old)} of {len(check.published(project))} published results are not of today's code; `check` names them")
     from helpers.publish.book import build  # here, since only this command needs it
