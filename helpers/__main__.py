@@ -215,7 +215,7 @@ def _check(project: Project, options: argparse.Namespace) -> int:
     print(*(f"note: {line}" for line in old), sep="\n", end="\n" if old else "")
     if old:
         total = len(check.published(project))
-        print(f"note: {len(old)} of {total} published results are not of today's code; `run --all --run NAME` makes a run anew")
+        print(f"note: {len(old)} of {total} published results are not of today's code; `run --changed` makes them anew")
     if revisions is None and check.published(project):
         print("note: the revisions of the results were not checked, since the whole git history is not here")
     return int(not agree or (options.strict and bool(old)))

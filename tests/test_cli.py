@@ -154,7 +154,7 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsy
         assert capsys.readouterr().out.splitlines() == [
             agree,
             "note: book/runs/large/aa1-first.json: stale, made by other code, parameters or criterion",
-            "note: 1 of 2 published results are not of today's code; `run --all --run NAME` makes a run anew",
+            "note: 1 of 2 published results are not of today's code; `run --changed` makes them anew",
             unchecked,
         ]
     assert main(["run", "--changed"], project.root) == 0
