@@ -5,6 +5,7 @@ It is loaded as an extension of IPython; no notebook imports it and no number ha
 batches gives the same to the bit. `helpers.publish.kernel` sets the variables that it reads.
 """
 
+import inspect
 import os
 from functools import partial
 from pathlib import Path
@@ -114,6 +115,6 @@ def load_ipython_extension(_: Any) -> None:
     if folder := os.environ.get(SHARDS):
         from helpers import capture  # here, since a notebook need not capture anything
 
-        capture.capture.__kwdefaults__["engine"] = Kept(Path(folder))
+        inspect.unwrap(capture.capture).__kwdefaults__["engine"] = Kept(Path(folder))
         # What keeps its own shards computes here, with the place of each shard among all images, which an engine is not told.
         capture.shards.capture = partial(capture.capture, engine=None)

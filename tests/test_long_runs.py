@@ -1,5 +1,6 @@
 """What a kernel keeps of long captures, to the bit what it would compute, and where it says that it is."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from helpers.images import load_images
 from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
 
+DEFAULTS = inspect.unwrap(capture).__kwdefaults__  # the tests may have wrapped it
 REDUCERS, SHARD, BATCH, IMAGES = (PatchNorms(), ClsAttention()), 8, 4, 100
 # The same capture as in `kept`, in a process that can be killed.
 PROGRAM = f"""
@@ -36,14 +38,14 @@ def loaded(folder, batch=None):
     """This process as the extension makes a kernel, and as it was again."""
     import tqdm
 
-    bar, engine, plain = tqdm.tqdm, capture.__kwdefaults__["engine"], room.shards.capture
+    bar, engine, plain = tqdm.tqdm, DEFAULTS["engine"], room.shards.capture
     variables = {long_runs.SHARDS: str(folder), long_runs.BATCH: str(batch or "")}
     try:
         os.environ.update(variables)
         long_runs.load_ipython_extension(None)
         yield
     finally:
-        tqdm.tqdm, capture.__kwdefaults__["engine"], room.shards.capture = bar, engine, plain
+        tqdm.tqdm, DEFAULTS["engine"], room.shards.capture = bar, engine, plain
         for name in variables:
             del os.environ[name]
 
@@ -108,7 +110,7 @@ def test_captures_are_kept_in_the_order_of_the_notebook(tmp_path, small, passed)
     with loaded(tmp_path):
         other = kept(20, partial(dropped_patches, rate=0.25))
     assert equal(other, kept(20, partial(dropped_patches, rate=0.25))) and not equal(other, first)
-    assert capture.__kwdefaults__["engine"] is None
+    assert DEFAULTS["engine"] is None
 
 
 def test_an_intervention_knows_each_image_in_a_shard(tmp_path, small):

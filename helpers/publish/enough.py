@@ -48,7 +48,7 @@ class EnoughCriterion(Criterion):
         return replace(value, low=None, high=None) if value.n is not None and value.n < self.min_n else value
 
     def _too_few(self, value: Value | None) -> bool:
-        """Whether it is a number of so few images that it has no interval; one of none at all (n = 0) is undefined, not of few."""
+        """Whether it is a number of so few images that it has no interval; one of none (n = 0) is undefined, not of few."""
         if value is None or value.value is None or not value.n:
             return False
         return value.n < max(self.min_n, FEWEST) and value.low is None and value.high is None

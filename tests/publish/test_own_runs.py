@@ -326,6 +326,32 @@ def test_a_kernel_tells_where_it_is(project):
     assert "it/s" not in stored and "40/40" not in stored
 
 
+CAPTURE = """
+from helpers.capture import PatchNorms, capture_each
+from helpers.images import load_images
+capture_each(["control-clean"], load_images("scenes", 300), [PatchNorms()])
+kept = sorted(Path(os.environ["REGISTERS_SHARDS"]).rglob("*.safetensors"))
+Path("seen").write_text(str([path.stat().st_mtime_ns for path in kept]))
+if not Path("go").exists():
+    raise ValueError("not yet")"""
+
+
+def test_a_run_that_failed_goes_on_from_its_shards(project):
+    """They are kept until the run has finished, and removed where the inputs are others."""
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[2].source += CAPTURE
+    nbformat.write(notebook, path)
+    shards = project.root / "_build" / "shards" / "bob" / "aa1-first"
+    assert run(project)[0].status == "failed"
+    kept = [file.stat().st_mtime_ns for file in sorted(shards.rglob("*.safetensors"))]
+    assert len(kept) == 2 and (project.root / "seen").read_text() == str(kept)
+    (project.root / "go").touch()
+    (outcome,) = run(project)
+    assert outcome.status == "supported" and (project.root / "seen").read_text() == str(kept)
+    assert not shards.exists()
+
+
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
