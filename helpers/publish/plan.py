@@ -34,6 +34,8 @@ def expected(project: Project, id: str, parameters: Mapping) -> Expected | None:
             result = read_result(path)
             old, origin = result["parameters"], result["provenance"]
             seconds = float(origin["wall_s"])
+            if origin.get("resumed"):  # its time is that of the rest alone
+                continue
         except (OSError, ValueError, KeyError, TypeError):
             continue
         differ = {name for name in {**old, **parameters} if old.get(name) != parameters.get(name)} - {*IDLE}

@@ -49,11 +49,12 @@ def run_claims(
 
     A notebook whose result is there or published, intact and made from the same inputs is kept, unless `force`; `again` is as in
     `resolve`, and makes those with the same parameters and other code anew.
-    `report` is called as each one ends, `watch` each second with a line for each that runs here; a failed notebook does not stop
-    the others. With the engine "ray"
-    they are executed by the machines of the cluster at `address` (see `cluster.connect`), each with a GPU where its parameter
-    `device` is one, and published here. Raises ValueError before anything runs where an identifier, the run's name, a parameter
-    or the engine is wrong, no machine is there for it, or, unless `force`, where a result of other inputs would be replaced.
+    `report` is called as each one ends, `watch` each second with a line for each that runs here; a failed notebook, or one whose
+    parameters fit nothing here, does not stop the others. With the engine "ray" they are executed by the machines of the cluster
+    at `address` (see `cluster.connect`), each with a GPU where its parameter `device` is one, and written here.
+
+    Raises ValueError before anything runs where an identifier, the run's name, a parameter or the engine is wrong, no machine is
+    there for it, or, unless `force`, where a result of other inputs would be replaced.
     """
     check_run(run)
     if engine not in ("local", "ray") or (engine == "local" and address is not None):
@@ -74,14 +75,7 @@ def run_claims(
     else:
         machines, stop = None, OwnKernel.kill_all
     kept = {} if force else {id: why for id, digest in made.items() if (why := _kept(project, id, run, digest)) is not None}
-    # All of them before the first kernel: who asks for thirty claims does not wait for the last to hear of a slip.
-    refused = {}
-    for id, values in parameters.items():
-        if engine == "local" and id not in kept:
-            try:
-                preflight.require(project.registry[id], values, project.root)
-            except (ValueError, OSError) as error:
-                refused[id] = " ".join(str(error).split())
+    refused = _refused(project, {id: own for id, own in parameters.items() if id not in kept}) if engine == "local" else {}
     running: dict[str, Progress] = {}
     order = count()
 
@@ -94,21 +88,38 @@ def run_claims(
         if engine == "ray":
             text, result = calls(computed, *arguments, threads=threads, gpu=devices[id] != "cpu")
         else:
-            code = [cell for cell in read_notebook(project.source(id)).cells if cell.cell_type == "code"]
-            batch = project.root / "_build" / "progress" / f"{os.getpid()}-{next(order)}"
-            batch.parent.mkdir(parents=True, exist_ok=True)
-            time_known = plan.expected(project, id, parameters[id])
-            running[id] = Progress(id, len(code), batch, time_known.seconds if time_known else None)
+            running[id] = _progress(project, id, parameters[id], f"{os.getpid()}-{next(order)}")
             try:
                 text, result = computed(*arguments, running[id])
             finally:
-                running.pop(id)
-                batch.unlink(missing_ok=True)
+                running.pop(id).batch.unlink(missing_ok=True)
         publish(folder, id, text, result)
         return Outcome(id, result["verdict"], result["provenance"]["wall_s"])
 
     tick = (lambda: watch([str(one) for one in list(running.values())])) if watch else None
     return _parallel(one, list(parameters), jobs, report, machines, stop, tick)
+
+
+def _refused(project: Project, parameters: Mapping[str, Mapping]) -> dict[str, str]:
+    """The claims whose parameters fit nothing here, and why. All are asked before the first kernel starts: who asks for thirty
+    does not wait for the last to hear of a slip."""
+    refused = {}
+    for id, values in parameters.items():
+        try:
+            preflight.require(project.registry[id], values, project.root)
+        except (ValueError, OSError) as error:
+            refused[id] = " ".join(str(error).split())
+    return refused
+
+
+def _progress(project: Project, id: str, parameters: Mapping, name: str) -> Progress:
+    """Where the notebook is that begins now; its kernel says its batch in the file `name`."""
+    batch = project.root / "_build" / "progress" / name
+    batch.parent.mkdir(parents=True, exist_ok=True)
+    code = [cell for cell in read_notebook(project.source(id)).cells if cell.cell_type == "code"]
+    injected = dict(parameters) != project.registry[id].parameters  # a cell more, with what differs from the defaults
+    expected = plan.expected(project, id, parameters)
+    return Progress(id, len(code) + injected, batch, expected.seconds if expected else None)
 
 
 def _refuse_to_replace(path: Path, parameters: dict, digest: str, again: bool) -> None:
@@ -143,6 +154,7 @@ def computed(
         preflight.require(claim, parameters, root)
     changed = {name: value for name, value in parameters.items() if value != claim.parameters[name]}
     shards = _shards(project, id, run, digest)
+    resumed = shards is not None and any(shards.rglob("*.safetensors"))
     notebook = execute(
         project.source(id),
         changed,
@@ -167,6 +179,8 @@ def computed(
         "inputs": digest,
         "notebook": digest_of(text),
     }
+    if resumed:  # then the wall time is that of the rest alone
+        details["resumed"] = True
     head = {"id": result.pop("id"), "run": run}
     if shards:
         shutil.rmtree(shards.parent, ignore_errors=True)

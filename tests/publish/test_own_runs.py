@@ -350,6 +350,9 @@ def test_a_run_that_failed_goes_on_from_its_shards(project):
     (outcome,) = run(project)
     assert outcome.status == "supported" and (project.root / "seen").read_text() == str(kept)
     assert not shards.exists()
+    # Its time is that of the rest alone, from which nothing is expected.
+    assert read_result(project.own / "bob" / "aa1-first.json")["provenance"]["resumed"]
+    assert plan.expected(project, "aa1-first", project.registry["aa1-first"].parameters) is None
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
