@@ -45,7 +45,7 @@ def test_list_goes_on_after_what_is_broken(project, capsys):
 def test_run_prints_a_line_a_notebook(project, capsys):
     assert main(["run", "aa1-first", "-p", "n=1", "--jobs", "1"], project.root) == 0
     out, err = capsys.readouterr()
-    where = "written into _build/runs/mine; `book` shows it, `publish mine` publishes it\n"
+    where = "results in _build/runs/mine; `book` shows them, `publish mine` publishes them\n"
     assert out.startswith("aa1-first  ") and out.endswith(where) and out.count("\n") == 2 and err == ""
     assert main(["run", "aa1-first", "-p", "n=1"], project.root) == 0
     assert capsys.readouterr().out == f"aa1-first  kept\n{where}"

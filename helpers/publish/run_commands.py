@@ -48,8 +48,8 @@ def run(project: Project, options: argparse.Namespace) -> int:
                 address=options.address,
             )
         failed |= status(outcomes)
-        if name != CONTROLS:
-            print(f"written into {project.place(name).relative_to(project.root)}; `book` shows it, `publish {name}` publishes it")
+        if name != CONTROLS and any((place := project.place(name)).glob("*.json")):
+            print(f"results in {place.relative_to(project.root)}; `book` shows them, `publish {name}` publishes them")
     return failed
 
 
