@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from helpers.publish.claims import Claim, Result
 from helpers.publish.project import CONTROLS, Project
-from helpers.publish.results import read_result
+from helpers.publish.results import check_run, read_result
 from helpers.publish.terminal import Add, Lines, pairs, status
 
 
@@ -27,16 +27,16 @@ def run(project: Project, options: argparse.Namespace) -> int:
     named = options.run or (selection.MINE if overrides else CONTROLS)
     failed = 0
     for name, ids in _chosen(project, options, named, overrides).items():
-        parameters, lines = selection.resolve_all(project, ids, name, overrides, again=several)
-        print(*(f"note: {line}" for line in lines), sep="\n", end="\n" if lines else "")
-        jobs = min(options.jobs or os.cpu_count() or 1, len(parameters))
+        check_run(name)
         if options.plan:
-            print(*plan.lines(project, parameters, name, jobs), sep="\n")
+            parameters, notes = selection.resolve_all(project, ids, name, overrides, again=several)
+            jobs = min(options.jobs or os.cpu_count() or 1, len(parameters))
+            print(*map(_note, notes), *plan.lines(project, parameters, name, jobs), sep="\n")
             continue
-        with Lines(len(parameters)) as shown:
+        with Lines(len(ids)) as shown:
             outcomes = runs.run_claims(
                 project,
-                [*parameters],
+                ids,
                 name,
                 overrides,
                 again=several,
@@ -44,6 +44,7 @@ def run(project: Project, options: argparse.Namespace) -> int:
                 jobs=options.jobs,
                 report=shown,
                 watch=shown.watch,
+                note=lambda line: shown.write(_note(line)),
                 engine=options.engine,
                 address=options.address,
             )
@@ -51,6 +52,10 @@ def run(project: Project, options: argparse.Namespace) -> int:
         if name != CONTROLS and any((place := project.place(name)).glob("*.json")):
             print(f"results in {place.relative_to(project.root)}; `book` shows them, `publish {name}` publishes them")
     return failed
+
+
+def _note(line: str) -> str:
+    return f"note: {line}"
 
 
 def _chosen(project: Project, options: argparse.Namespace, run: str, overrides: Mapping[str, str]) -> dict[str, Sequence[str]]:

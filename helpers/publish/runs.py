@@ -42,6 +42,7 @@ def run_claims(
     jobs: int | None = None,
     report: Callable[[Outcome], None] = print,
     watch: Callable[[Sequence[str]], None] | None = None,
+    note: Callable[[str], object] = str,
     engine: str = "local",
     address: str | None = None,
 ) -> list[Outcome]:
@@ -49,9 +50,10 @@ def run_claims(
 
     A notebook whose result is there or published, intact and made from the same inputs is kept, unless `force`; `again` is as in
     `resolve`, and makes those with the same parameters and other code anew.
-    `report` is called as each one ends, `watch` each second with a line for each that runs here; a failed notebook, or one whose
-    parameters fit nothing here, does not stop the others. With the engine "ray" they are executed by the machines of the cluster
-    at `address` (see `cluster.connect`), each with a GPU where its parameter `device` is one, and written here.
+    `note` is called with each line of `selection.applied` before the first begins, `report` as each one ends, and `watch` each
+    second with a line for each that runs here. A failed notebook, or one whose parameters fit nothing here, does not stop the
+    others. With the engine "ray" they are executed by the machines of the cluster at `address` (see `cluster.connect`), each with
+    a GPU where its parameter `device` is one, and written here.
 
     Raises ValueError before anything runs where an identifier, the run's name, a parameter or the engine is wrong, no machine is
     there for it, or, unless `force`, where a result of other inputs would be replaced.
@@ -59,7 +61,7 @@ def run_claims(
     check_run(run)
     if engine not in ("local", "ray") or (engine == "local" and address is not None):
         raise ValueError(f"engine {engine!r} with address {address!r}: choose 'local' without an address, or 'ray'")
-    parameters, _ = resolve_all(project, ids, run, overrides, again=again)
+    parameters, notes = resolve_all(project, ids, run, overrides, again=again)
     devices = {id: values.get("device", "cpu") for id, values in parameters.items()}
     folder, made = project.place(run), {id: inputs_digest(project, id, values) for id, values in parameters.items()}
     if not force and run != CONTROLS:
@@ -76,6 +78,8 @@ def run_claims(
         machines, stop = None, OwnKernel.kill_all
     kept = {} if force else {id: why for id, digest in made.items() if (why := _kept(project, id, run, digest)) is not None}
     refused = _refused(project, {id: own for id, own in parameters.items() if id not in kept}) if engine == "local" else {}
+    for line in notes:
+        note(line)
     running: dict[str, Progress] = {}
     order = count()
 
