@@ -39,7 +39,7 @@ def expected(project: Project, id: str, parameters: Mapping) -> Expected | None:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         differ = {name for name in {**old, **parameters} if old.get(name) != parameters.get(name)} - {*IDLE}
-        known = f"run {result['run']} took {duration(seconds)} on {origin['device']}, {origin['threads']} threads"
+        known = f"run {result['run']} took {duration(seconds)} on {origin['device']}, threads: {origin['threads']}"
         if not differ:
             found.append((0.0, Expected(seconds, known)))
         elif differ == {"n"} and 0.1 <= (ratio := parameters["n"] / old["n"]) <= 10:
