@@ -12,20 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from tqdm import tqdm
-
-from helpers.publish import check, compare, runs, trail
-from helpers.publish.claims import Result
-from helpers.publish.parameters import checked, parse
+from helpers.publish import run_commands
 from helpers.publish.project import CONTROLS, Project
-from helpers.publish.provenance import hardware, processor, provenance
-from helpers.publish.results import read_result
-from helpers.publish.runs import Outcome
+from helpers.publish.terminal import DIGITS, Lines, Outcome, natural, pairs, positive, status
+from helpers.publish.trail import SEEN
 
 # What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and no result can hold it.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
-DIGITS = 9  # of a number: more are a slip, and thousands of them Python refuses to read
 Command = Callable[[Project, argparse.Namespace], int]
 
 
@@ -35,7 +29,11 @@ def main(arguments: Sequence[str] | None = None, root: Path = Project.root) -> i
     if broken := next(filter(_UNPRINTABLE.search, arguments), None):
         print(f"error: argument {broken!r} holds what is no printable text; leave it out", file=sys.stderr)
         return 2
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    if not arguments:
+        parser.print_help()
+        return 0
+    options = parser.parse_args(arguments)
     try:
         return options.command(Project(root), options)
     except (ValueError, OSError) as error:
@@ -48,12 +46,11 @@ def main(arguments: Sequence[str] | None = None, root: Path = Project.root) -> i
 
 def _list(project: Project, options: argparse.Namespace) -> int:
     verdicts: dict[str, list[str]] = {}
-    for path in project.results():
-        try:
-            verdict = _answers(Result.from_json(project.registry[path.stem], read_result(path)))
-        except (ValueError, OSError, KeyError, TypeError):
-            verdict = "unreadable, see `check`"
-        verdicts.setdefault(path.stem, []).append(f"{path.parent.name}: {verdict}")
+    for kind, paths in (("", project.results()), (" (not published)", project.own_results())):
+        for path in paths:
+            claim = project.registry.claims.get(path.stem)
+            told = run_commands.verdict(claim, path) if claim else "unreadable, see `check`"
+            verdicts.setdefault(path.stem, []).append(f"{path.parent.name}{kind}: {told}")
     rows = [
         (claim.id, claim.title, claim.notebook or f"none yet: {claim.waiting}", "; ".join(verdicts.get(claim.id, ["-"])))
         for claim in project.registry.claims.values()
@@ -63,33 +60,6 @@ def _list(project: Project, options: argparse.Namespace) -> int:
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
     return 0
-
-
-def _answers(result: Result) -> str:
-    """`refuted, agrees`, and what today's criterion says of the values where an earlier one judged them."""
-    answers = f"{result.verdict}, {result.agreement.answer}"
-    return answers if result.today is None else f"{answers} (by an earlier criterion; by today's {_answers(result.today)})"
-
-
-def _run(project: Project, options: argparse.Namespace) -> int:
-    overrides = _pairs("-p", options.parameter)
-    if options.all == bool(options.ids):
-        raise ValueError("name the claims to run, or give --all alone for the whole run")
-    ids = runs.whole(project, options.run) if options.all else options.ids
-    with _Lines(len(set(ids))) as lines:
-        outcomes = runs.run_claims(
-            project,
-            ids,
-            options.run,
-            overrides,
-            again=options.all,
-            force=options.force,
-            jobs=options.jobs,
-            report=lines,
-            engine=options.engine,
-            address=options.address,
-        )
-    return _status(outcomes)
 
 
 def _diagnose(_: Project, options: argparse.Namespace) -> int:
@@ -190,10 +160,12 @@ def _own(options: argparse.Namespace) -> tuple:
 def _train(project: Project, options: argparse.Namespace) -> int:
     from helpers import files, images, training  # here, since only this command needs them
     from helpers.models import trained as scratch
+    from helpers.publish.parameters import checked, parse
+    from helpers.publish.provenance import provenance
 
     if options.preset not in training.PRESETS:
         raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
-    base, texts = asdict(training.PRESETS[options.preset]), _pairs("--set", options.set)
+    base, texts = asdict(training.PRESETS[options.preset]), pairs("--set", options.set)
     if own := texts.keys() & {"registers", "seed"}:
         raise ValueError(f"--set {min(own)}: give it as --{'seeds' if 'seed' in own else 'registers'}")
     base = checked(base, {name: parse(name, text, base.get(name, "")) for name, text in texts.items()})
@@ -212,7 +184,7 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     command = shlex.join(["python", "-m", "helpers", *sys.argv[1:]])
     about = {"command": command, **provenance(project.root), **machine}
     options.out.mkdir(parents=True, exist_ok=True)
-    with _Lines(len(recipes), "model") as lines:
+    with Lines(len(recipes), "model") as lines:
         trained = training.train_all(
             recipes,
             options.out,
@@ -225,11 +197,12 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     if card := scratch.card(options.out):
         with files.written_whole(options.out / "README.md") as new:
             new.write_text(card, encoding="utf-8")
-    return _status([Outcome(*one) for one in trained])
+    return status([Outcome(*one) for one in trained])
 
 
 def _bench(project: Project, options: argparse.Namespace) -> int:
     from helpers import bench, files  # here, since only this command needs them
+    from helpers.publish.provenance import provenance
 
     machine = _machine(options.device)
     files.check_place(options.json)
@@ -250,13 +223,15 @@ def _bench(project: Project, options: argparse.Namespace) -> int:
 
 
 def _book(project: Project, options: argparse.Namespace) -> int:
+    from helpers.publish import check, runs  # here, since `list` need not wait for it
+
     ids = project.with_notebook()
-    with _Lines(len(ids)) as lines:
-        outcomes = runs.run_claims(project, ids, CONTROLS, jobs=options.jobs, report=lines)
-    if _status(outcomes):
+    with Lines(len(ids)) as lines:
+        outcomes = runs.run_claims(project, ids, CONTROLS, jobs=options.jobs, report=lines, watch=lines.watch)
+    if status(outcomes):
         print("error: the book was not built, since the lines above tell of failures", file=sys.stderr)
         return 1
-    _agree(project)  # printed, but no obstacle: a reader's own run may name a folder of his machine
+    _agree(project)  # printed, but no obstacle: the book shows what there is
     if old := list(check.outdated(project, check.history(project))):
         print(f"{len(old)} of {len(check.published(project))} published results are not of today's code; `check` names them")
     from helpers.publish.book import build  # here, since only this command needs it
@@ -270,12 +245,14 @@ def _book(project: Project, options: argparse.Namespace) -> int:
 
 
 def _check(project: Project, options: argparse.Namespace) -> int:
+    from helpers.publish import check  # here, since `list` need not wait for it
+
     agree, revisions = _agree(project), check.history(project)
     old = list(check.outdated(project, revisions))
     print(*(f"note: {line}" for line in old), sep="\n", end="\n" if old else "")
     if old:
         total = len(check.published(project))
-        print(f"note: {len(old)} of {total} published results are not of today's code; `run --all --run NAME` makes a run anew")
+        print(f"note: {len(old)} of {total} published results are not of today's code; `run --changed` makes them anew")
     if revisions is None and check.published(project):
         print("note: the revisions of the results were not checked, since the whole git history is not here")
     return int(not agree or (options.strict and bool(old)))
@@ -283,12 +260,16 @@ def _check(project: Project, options: argparse.Namespace) -> int:
 
 def _agree(project: Project) -> bool:
     """Print where the project disagrees, or that it does not."""
+    from helpers.publish import check  # here, since `list` need not wait for it
+
     problems = list(check.problems(project))
     print(*problems or ["registry, notebooks, table of contents and results agree"], sep="\n")
     return not problems
 
 
 def _compare(project: Project, options: argparse.Namespace) -> int:
+    from helpers.publish import compare  # here, since `list` need not wait for it
+
     sides = [compare.read_side(project, text) for text in (options.a, options.b)]
     claims = [project.registry[id] for id in sides[0] if id in sides[1]]
     if not claims:
@@ -300,6 +281,8 @@ def _compare(project: Project, options: argparse.Namespace) -> int:
 
 
 def _criteria(project: Project, options: argparse.Namespace) -> int:
+    from helpers.publish import trail  # here, since `list` need not wait for it
+
     if options.id:
         entry = trail.record(project, options.id, options.seen or "", options.reason or "", options.same)
         print(f"{options.id}: {entry.digest} ({entry.seen})")
@@ -315,14 +298,17 @@ def _criteria(project: Project, options: argparse.Namespace) -> int:
 
 
 def _baselines(project: Project, options: argparse.Namespace) -> int:
+    from helpers.publish import runs  # here, since `list` need not wait for it
+
     ids = options.ids or project.with_notebook()
-    with _Lines(len(ids)) as lines:
-        return _status(runs.store_outputs(project, ids, options.jobs, lines))
+    with Lines(len(ids)) as lines:
+        return status(runs.store_outputs(project, ids, options.jobs, lines))
 
 
 def _portable(project: Project, options: argparse.Namespace) -> int:
     from helpers import files  # here, since only this command needs them
     from helpers.publish import portable
+    from helpers.publish.provenance import processor, provenance
 
     if options.json:
         files.check_place(options.json)
@@ -343,55 +329,31 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
 
 def _machine(device: str) -> dict:
     """`provenance.hardware`, with this command line's remedy."""
+    from helpers.publish.provenance import hardware  # here, since `list` need not wait for it
+
     try:
         return hardware(device)
     except ValueError:
         raise ValueError(f"there is no device {device!r} here; use --device cpu") from None
 
 
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """The NAME=VALUE texts of a repeated option."""
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"{option} {text}: write it as NAME=VALUE")
-        pairs[name.strip()] = value.strip()
-    return pairs
+class _Version(argparse.Action):
+    """`--version`: asked of the installed distribution only when it is wanted."""
 
+    def __init__(self, option_strings: Sequence[str], dest: str):
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
 
-def _status(outcomes: Sequence[Outcome]) -> int:
-    return int(any(outcome.status == "failed" for outcome in outcomes))
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
 
-
-class _Lines(tqdm):
-    """A progress bar on a terminal's stderr, and one line on stdout for each outcome it is called with."""
-
-    def __init__(self, total: int, unit: str = "notebook"):
-        super().__init__(total=total, unit=unit, disable=None, leave=False)
-
-    def __call__(self, outcome: Outcome) -> None:
-        self.write(str(outcome))
-        sys.stdout.flush()
-        self.update()
+        print(f"registers-reproduced {version('registers-reproduced')}")
+        parser.exit()
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other error."""
         self.exit(2, f"error: {message}\n")
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or len(text) > DIGITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 with at most {DIGITS} digits")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or len(text) > DIGITS or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number with at most {DIGITS} digits")
-    return int(text)
 
 
 def _neurons(text: str) -> list[tuple[int, int]]:
@@ -413,49 +375,23 @@ def _whole_numbers(text: str) -> list[int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m helpers", description="Rerun, judge and publish claims about outlier tokens and registers.")
+    parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(command: Command, help: str, example: str, jobs: str = "") -> argparse.ArgumentParser:
-        name = command.__name__.removeprefix("_")
+        name = command.__name__.strip("_").replace("_", "-")
         sub = commands.add_parser(name, help=help, description=help, epilog=f"example: python -m helpers {example}")
         sub.set_defaults(command=command)
         if jobs:
-            sub.add_argument("--jobs", type=_positive, metavar="N", help=f"{jobs} at a time (default: one per core)")
+            sub.add_argument("--jobs", type=positive, metavar="N", help=f"{jobs} at a time (default: one per core)")
         return sub
 
     add(_list, "show every claim: identifier, title, notebook, and its verdict in each run", "list")
-    _add_run(add)
+    run_commands.add_to(add)
     _add_own(add)
     _add_laboratory(add)
     _add_project(add)
     return parser
-
-
-def _add_run(add: Callable[..., argparse.ArgumentParser]) -> None:
-    run = add(
-        _run,
-        "execute the notebooks of claims into book/runs/NAME/; what is finished with the same inputs is kept",
-        "run nr3-redundancy --run mine -p models=vit_small_patch14_dinov2.lvd142m -p dataset=photographs -p n=20",
-        jobs="notebooks",
-    )
-    run.add_argument("ids", nargs="*", metavar="ID", help="a claim, as `list` shows it")
-    run.add_argument(
-        "--all", action="store_true", help="the whole run: every claim with a profile of its name, or with a result in it"
-    )
-    run.add_argument(
-        "--run", default=CONTROLS, metavar="NAME", help="folder below book/runs; a claim's profile of that name is used"
-    )
-    run.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a parameter of the notebook; lists as a,b or [[a, b], [c, d]]",
-    )
-    run.add_argument("--force", action="store_true", help="run again what is finished")
-    run.add_argument("--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster")
-    run.add_argument("--address", help="of the cluster, as `ray start` prints it (default: RAY_ADDRESS, or what runs here)")
 
 
 def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -478,7 +414,7 @@ def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
     which = edit.add_mutually_exclusive_group(required=True)
     which.add_argument("--neurons", type=_neurons, metavar="B:U,B:U", help="block:unit, from 0, as `diagnose` names them")
     which.add_argument("--auto", action="store_true", help="those that `diagnose` would move")
-    edit.add_argument("--registers", type=_positive, default=1, metavar="R", help="tokens that share the neurons (default: 1)")
+    edit.add_argument("--registers", type=positive, default=1, metavar="R", help="tokens that share the neurons (default: 1)")
     edit.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files are written")
     touch = add(
         _explore,
@@ -486,15 +422,15 @@ def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
         "explore patches vit_tiny_patch16_224.augreg_in21k_ft_in1k",
     )
     touch.add_argument("what", choices=("patches", "thresholds", "moves"), metavar="WHAT", help="patches, thresholds or moves")
-    touch.add_argument("--changed", type=_positive, metavar="N", help="moves: how many of the images are changed (default: all)")
+    touch.add_argument("--changed", type=positive, metavar="N", help="moves: how many of the images are changed (default: all)")
     for command in (diagnose, edit, touch):
         command.add_argument("model", metavar="MODEL", help="a Vision Transformer, by its name")
         command.add_argument(
             "--images", default="photographs", metavar="WHAT", help="a data set (default: those of scikit-image)"
         )
-        command.add_argument("-n", type=_positive, metavar="N", help="how many of them (default: all)")
-        command.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the choice of images (default: 0)")
-        command.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
+        command.add_argument("-n", type=positive, metavar="N", help="how many of them (default: all)")
+        command.add_argument("--seed", type=natural, default=0, metavar="N", help="of the choice of images (default: 0)")
+        command.add_argument("--batch-size", type=positive, default=16, metavar="N", help="default: 16")
         command.add_argument("--device", default="cpu", help="cpu, or cuda")
 
 
@@ -513,20 +449,20 @@ def _add_laboratory(add: Callable[..., argparse.ArgumentParser]) -> None:
     train.add_argument("--name", metavar="NAME", help="scratch-NAME-reg0 and so on (default: the preset; cpu has none)")
     train.add_argument("--out", type=Path, default=Path("_build/weights"), metavar="FOLDER", help="default: _build/weights")
     train.add_argument("--device", default="cpu", help="cpu, or cuda")
-    train.add_argument("--workers", type=_whole, default=0, metavar="N", help="processes that load images, for each training")
+    train.add_argument("--workers", type=natural, default=0, metavar="N", help="processes that load images, for each training")
     bench = add(
         _bench,
         "measure speed and memory of a capture beside the bare model, with random weights",
         "bench --model vit_small_patch16_224 --images 64 --json bench.json",
     )
     bench.add_argument("--model", required=True, metavar="NAME", help="a Vision Transformer, by its name")
-    bench.add_argument("--images", type=_positive, default=64, metavar="N", help="default: 64")
+    bench.add_argument("--images", type=positive, default=64, metavar="N", help="default: 64")
     bench.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the result is written")
     bench.add_argument(
         "--peers", action="store_true", help="also other tools, in an environment below _build/peers made for them"
     )
-    bench.add_argument("--image-size", type=_positive, metavar="PX", help="default: the model's own")
-    bench.add_argument("--batch-size", type=_positive, metavar="N", help="default: 16, on a GPU 32, less for few images")
+    bench.add_argument("--image-size", type=positive, metavar="PX", help="default: the model's own")
+    bench.add_argument("--batch-size", type=positive, metavar="N", help="default: 16, on a GPU 32, less for few images")
     bench.add_argument("--device", default="cpu", help="cpu, or cuda")
     bench.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="default: float32")
 
@@ -556,7 +492,7 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         "criteria nr1-artifacts --seen 'real data' --reason 'The rule decided the verdict.'",
     )
     criteria.add_argument("id", nargs="?", metavar="ID", help="the claim")
-    criteria.add_argument("--seen", choices=trail.SEEN, help="what of this quantity had been seen when the criterion was written")
+    criteria.add_argument("--seen", choices=SEEN, help="what of this quantity had been seen when the criterion was written")
     criteria.add_argument("--reason", metavar="TEXT", help="why it was changed")
     criteria.add_argument("--same", action="store_true", help="the criterion stayed; how, or on what, it is measured changed")
     baselines = add(

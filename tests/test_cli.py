@@ -11,14 +11,14 @@ from helpers.publish import book
 
 def test_list(project, capsys):
     assert main(["run", "aa1-first", "--run", "mine"], project.root) == 0
-    (project.runs / "other").mkdir()
+    (project.runs / "other").mkdir(parents=True)
     (project.runs / "other" / "aa1-first.json").write_text("{}")
     capsys.readouterr()
     assert main(["list"], project.root) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert set(lines) == {"claim", "aa1-first", "aa2-second", "aa3-later"}
     assert lines["claim"].endswith("verdict of each run, and whether it agrees with the paper")
-    assert lines["aa1-first"].endswith("mine: supported, not stated; other: unreadable, see `check`")
+    assert lines["aa1-first"].endswith("  other: unreadable, see `check`; mine (not published): supported, not stated")
     assert "notebooks/beyond/aa2-second.ipynb" in lines["aa2-second"] and lines["aa2-second"].endswith("  -")
     assert "none yet: needs probes" in lines["aa3-later"]
 
@@ -29,7 +29,7 @@ def test_list_tells_todays_verdict_where_an_earlier_criterion_judged(project, ca
     capsys.readouterr()
     assert main(["list"], project.root) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("aa1-first")]
-    assert line.endswith("mine: supported, not stated (by an earlier criterion; by today's refuted, not stated)")
+    assert line.endswith("mine (not published): supported, not stated (by an earlier criterion; by today's refuted, not stated)")
 
 
 def test_list_goes_on_after_what_is_broken(project, capsys):
@@ -45,21 +45,28 @@ def test_list_goes_on_after_what_is_broken(project, capsys):
 def test_run_prints_a_line_a_notebook(project, capsys):
     assert main(["run", "aa1-first", "-p", "n=1", "--jobs", "1"], project.root) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("aa1-first  refuted  (") and out.count("\n") == 1 and err == ""
+    where = "results in _build/runs/mine; `book` shows them, `publish mine` publishes them\n"
+    assert out.startswith("aa1-first  ") and out.endswith(where) and out.count("\n") == 2 and err == ""
     assert main(["run", "aa1-first", "-p", "n=1"], project.root) == 0
-    assert capsys.readouterr().out == "aa1-first  kept\n"
-    assert main(["run", "aa1-first", "aa2-second", "-p", "mode=fail"], project.root) == 1
+    assert capsys.readouterr().out == f"aa1-first  kept\n{where}"
+    assert main(["run", "aa1-first", "aa2-second", "--run", "other", "-p", "mode=fail"], project.root) == 1
     out = capsys.readouterr().out
-    assert sorted(line.split(":")[0] for line in out.splitlines()) == ["aa1-first  failed", "aa2-second  failed"]
+    assert sorted(line.split(":")[0] for line in out.splitlines()[:2]) == ["aa1-first  failed", "aa2-second  failed"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND"),
         (["rnu"], "invalid choice: 'rnu'"),
-        (["run"], "name the claims to run, or give --all alone for the whole run"),
-        (["run", "aa1-first", "--all"], "name the claims to run, or give --all alone for the whole run"),
+        (["run"], "name the claims to run, or give --all, --paper PAPER or --changed without names"),
+        (["run", "aa1-first", "--all"], "name the claims to run, or give --all, --paper PAPER or --changed without names"),
+        (["run", "--paper", "beyonf"], "unknown paper 'beyonf'; did you mean 'beyond'? There are beyond"),
+        (["run", "--changed", "-p", "n=1"], "--changed makes published results anew, with the parameters that they have"),
+        (["run", "aa1-first", "--run", "controls", "-p", "n=1"], "the run 'controls' has the parameters of the notebooks; give"),
+        (["run", "--all", "-p", "m=1"], "none of 2 claims: unknown parameter 'm'; did you mean"),
+        (["show", "aa1-frist"], "unknown claim 'aa1-frist'; did you mean 'aa1-first'?"),
+        (["publish", "mine"], "there is no run 'mine' in _build/runs; make it with `run ID --run mine`"),
+        (["publish", "controls"], "the run 'controls' is no finding and is not published"),
         (
             ["run", "--all", "--run", "lagre"],
             "no claim has a profile 'lagre' or a result in that run; choose one of controls,",
@@ -134,9 +141,10 @@ def test_check_ends_with_1_where_something_disagrees(project, capsys):
 
 
 def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsys):
-    assert main(["run", "--all", "--run", "large"], project.root) == 0
+    assert main(["run", "--all", "--run", "large"], project.root) == main(["publish", "large"], project.root) == 0
+    capsys.readouterr()
     assert main(["check", "--strict"], project.root) == 0
-    agree, unchecked = capsys.readouterr().out.splitlines()[2:]
+    agree, unchecked = capsys.readouterr().out.splitlines()
     assert agree == "registry, notebooks, table of contents and results agree"
     assert unchecked == "note: the revisions of the results were not checked, since the whole git history is not here"
     path = project.source("aa1-first")
@@ -146,16 +154,20 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsy
         assert capsys.readouterr().out.splitlines() == [
             agree,
             "note: book/runs/large/aa1-first.json: stale, made by other code, parameters or criterion",
-            "note: 1 of 2 published results are not of today's code; `run --all --run NAME` makes a run anew",
+            "note: 1 of 2 published results are not of today's code; `run --changed` makes them anew",
             unchecked,
         ]
-    assert main(["run", "--all", "--run", "large"], project.root) == 0
-    assert "aa2-second  kept\n" in capsys.readouterr().out
+    assert main(["run", "--changed"], project.root) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("aa1-first  supported") and "aa2-second" not in out
+    assert main(["run", "--all", "--run", "large"], project.root) == main(["publish", "large"], project.root) == 0
+    out = capsys.readouterr().out
+    assert "aa1-first  kept\n" in out and "aa2-second  kept: published as it is\n" in out
     assert main(["check", "--strict"], project.root) == 0
 
 
 def test_check_tells_what_an_earlier_criterion_judged_and_fails_on_it_only_if_strict(project, capsys):
-    assert main(["run", "--all", "--run", "large"], project.root) == 0
+    assert main(["run", "--all", "--run", "large"], project.root) == main(["publish", "large"], project.root) == 0
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=7))
     capsys.readouterr()
     told = (
@@ -186,6 +198,7 @@ def test_a_changed_criterion_needs_an_entry(project, capsys):
 def test_book_runs_the_controls_and_prints_the_page(project, capsys, monkeypatch):
     monkeypatch.setattr(book, "build", lambda root: root / "_build" / "html")
     assert main(["run", "aa1-first", "aa2-second", "--run", "large", "-p", "n=3"], project.root) == 0
+    assert main(["publish", "large"], project.root) == 0
     capsys.readouterr()
     assert main(["book"], project.root) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -209,7 +222,7 @@ def test_book_is_not_built_over_failures(project, capsys, monkeypatch):
 def test_help_carries_an_example_for_each_command():
     command = [sys.executable, "-m", "helpers"]
     text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
-    for name in ("list", "run", "train", "book", "check", "criteria", "baselines"):
+    for name in ("list", "run", "show", "publish", "train", "book", "check", "criteria", "baselines"):
         assert name in text
         shown = subprocess.run([*command, name, "--help"], capture_output=True, text=True, check=True).stdout
         assert f"example: python -m helpers {name}" in " ".join(shown.split())

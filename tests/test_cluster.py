@@ -301,7 +301,8 @@ class TestNotebooks:
     def test_a_failure_is_that_of_the_notebook(self, ray, project):
         (outcome,) = self.run(project, "aa1-first", overrides={"mode": "fail"}).values()
         assert outcome.status == "failed"
-        assert outcome.reason == "ValueError: the score of nothing is not defined (cell 3 of aa1-first.ipynb)"
+        told = "ValueError: the score of nothing is not defined (cell 3 of aa1-first.ipynb)"
+        assert outcome.reason == f"{told}; see _build/failed/controls/aa1-first.ipynb"
         assert not project.runs.exists()
 
     def test_ctrl_c_ends_the_notebooks_of_the_cluster(self, ray, project):

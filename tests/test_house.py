@@ -13,7 +13,7 @@ FLOORS = (  # the lowest first; rooms on one floor know nothing of one another
     ("models", "images", "measures", "figures"),
     ("interventions",),
     ("capture",),
-    ("training", "bench", "cluster", "diagnosis", "explore"),
+    ("training", "bench", "cluster", "diagnosis", "explore", "long_runs"),
     ("publish",),
     ("__main__",),
 )

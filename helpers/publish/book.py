@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import nbformat
@@ -21,7 +22,7 @@ import yaml
 from nbformat import NotebookNode
 
 from helpers.publish import appendix, house, pages, trail
-from helpers.publish.claims import Claim
+from helpers.publish.claims import Claim, Result
 from helpers.publish.criteria import Value
 from helpers.publish.digests import HELPERS
 from helpers.publish.parameters import read_notebook
@@ -68,7 +69,7 @@ def assemble(root: Path) -> Path:
     notebook without a result, and for a commentary that quotes a value which its result does not have.
     """
     project, source = Project(root), root / "_build" / "source"
-    registry, read = project.registry, published(project)
+    registry, read, own = project.registry, published(project), unpublished(project)
     runs = {run: {id: result for id, (result, _) in results.items()} for run, results in read.items()}
     claims = [claim for claim in registry.claims.values() if claim.notebook]
     executed = {claim.id: _executed(project, claim) for claim in claims}
@@ -79,25 +80,28 @@ def assemble(root: Path) -> Path:
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(root / "book", source / "book", ignore=lambda folder, _: ["runs"] if Path(folder) == root / "book" else [])
     shutil.copy(root / "_config.yml", source)
-    _write(source / "_toc.yml", _contents(project, runs))
+    _write(source / "_toc.yml", _contents(project, runs, own))
     shutil.rmtree(source.parent / downloads.FOLDER, ignore_errors=True)
     # Before the notebooks are changed for their pages.
-    downloads.write(source.parent / downloads.FOLDER, registry, read, executed)
+    downloads.write(source.parent / downloads.FOLDER, registry, read, executed, own)
     for claim in claims:
         _entitle(executed[claim.id][1])
         _end(executed[claim.id][1], downloads.on_page(CONTROLS, claim.id, *executed[claim.id], up="../../"))
         _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
-    for run, results in read.items():
-        folder = source / "book" / "runs" / run
-        for id, (data, notebook) in results.items():
-            path = project.runs / run / f"{id}.ipynb"
-            reading = "\n\n".join(filter(None, [_reading(path, data), explore.note(id)]))
-            page, pictures = finding.page(registry[id], run, data, notebook, reading, calibration.get(id))
-            _end(page, downloads.on_page(run, id, data, notebook, up=finding.UP))
-            _write_notebook(page, folder / path.name)
-            for name, content in pictures.items():
-                (folder / name).write_bytes(content)
-        _write(folder / "index.md", pages.run_page(run, runs[run], registry, calibration))
+    for kind, place, all_runs in (("runs", project.runs, read), ("own", project.own, own)):
+        for run, results in all_runs.items():
+            folder = source / "book" / kind / run
+            for id, (data, notebook) in results.items():
+                path = place / run / f"{id}.ipynb"
+                reading = "\n\n".join(filter(None, [_reading(path, data), explore.note(id)]))
+                files = downloads.folder(run, kind)
+                page, pictures = finding.page(registry[id], run, data, notebook, reading, calibration.get(id), files)
+                _end(page, downloads.on_page(files, id, data, notebook, up=finding.UP))
+                _write_notebook(page, folder / path.name)
+                for name, content in pictures.items():
+                    (folder / name).write_bytes(content)
+            shown = {id: result for id, (result, _) in results.items()}
+            _write(folder / "index.md", pages.run_page(run, shown, registry, calibration, kind))
     for paper in registry.papers.values():
         _write(source / "book" / "claims" / f"{paper.folder}.md", pages.paper_page(paper, registry, runs, log))
 
@@ -149,6 +153,20 @@ def published(project: Project) -> dict[str, dict[str, Executed]]:
                 runs.setdefault(path.parent.name, {})[claim.id] = result, read_notebook(BytesIO(content))
             except ValueError as error:
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
+    return {run: {id: results[id] for id in project.registry.claims if id in results} for run, results in runs.items()}
+
+
+def unpublished(project: Project) -> dict[str, dict[str, Executed]]:
+    """run -> claim -> result and notebook, for the runs of `_build/runs`; what cannot be read is left out."""
+    runs: dict[str, dict[str, Executed]] = {}
+    for path in project.own_results():
+        try:
+            claim = project.registry[path.stem]
+            result, content = read_published(path)
+            Result.from_json(claim, result)
+            runs.setdefault(path.parent.name, {})[claim.id] = result, read_notebook(BytesIO(content))
+        except (ValueError, OSError, KeyError, TypeError):
+            continue
     return {run: {id: results[id] for id in project.registry.claims if id in results} for run, results in runs.items()}
 
 
@@ -212,8 +230,8 @@ def _write_notebook(notebook: NotebookNode, target: Path, *texts: str) -> None:
     nbformat.write(notebook, target)
 
 
-def _contents(project: Project, runs: pages.Runs) -> str:
-    """The repository's table of contents with the pages that are written here.
+def _contents(project: Project, runs: pages.Runs, own: Mapping[str, Mapping] = MappingProxyType({})) -> str:
+    """The repository's table of contents with the pages that are written here; `own` are the runs that are not published.
 
     The run with most findings comes first. A page of findings has its calibration below it, folded; a claim with several has it
     below the first.
@@ -221,21 +239,27 @@ def _contents(project: Project, runs: pages.Runs) -> str:
     toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
     claims = project.registry.claims
     below: dict[str, dict] = {}  # calibration page -> its entry
-    findings = []
-    for run, results in sorted(runs.items(), key=lambda one: -len(one[1])):
-        sections = []
-        for id in results:
-            entry: dict = {"file": f"book/runs/{run}/{id}", "title": claims[id].title}
-            page = str(Path(claims[id].notebook or "").with_suffix(""))
-            if page not in below:
-                below[page] = {"file": page, "title": "Calibration"}
-                entry["sections"] = [below[page]]
-            sections.append(entry)
-        findings.append({"file": f"book/runs/{run}/index", "sections": sections})
-    for part in toc["parts"]:
+
+    def chapters(kind: str, runs: Mapping[str, Mapping]) -> list[dict]:
+        found = []
+        for run, results in sorted(runs.items(), key=lambda one: -len(one[1])):
+            sections = []
+            for id in results:
+                entry: dict = {"file": f"book/{kind}/{run}/{id}", "title": claims[id].title}
+                page = str(Path(claims[id].notebook or "").with_suffix(""))
+                if page not in below:
+                    below[page] = {"file": page, "title": "Calibration"}
+                    entry["sections"] = [below[page]]
+                sections.append(entry)
+            found.append({"file": f"book/{kind}/{run}/index", "sections": sections})
+        return found
+
+    for place, part in reversed([*enumerate(toc["parts"])]):
         if part.get("caption") == "Findings":
-            part["chapters"] = findings
-        else:
+            part["chapters"] = chapters("runs", runs)
+            toc["parts"].insert(place + 1, {"caption": "Your own runs", "chapters": chapters("own", own)})
+    for part in toc["parts"]:
+        if part.get("caption") not in ("Findings", "Your own runs"):
             part["chapters"] = [chapter for chapter in part["chapters"] if chapter["file"] not in below]
         for chapter in part["chapters"]:
             if chapter["file"] == "book/claims":

@@ -3,7 +3,7 @@ each disagreement is one line with its file."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -38,7 +38,7 @@ def problems(project: Project) -> Iterator[str]:
         if entry.startswith("notebooks/") and f"{entry}.ipynb" not in listed:
             yield f"_toc.yml: {entry} is not the notebook of any claim"
     for path in project.results():
-        for problem in _result(project, path):
+        for problem in of_result(project, path):
             yield f"{path.relative_to(project.root).as_posix()}: {problem}"
     for path in sorted(project.runs.glob("*/*.ipynb")):
         name = path.relative_to(project.root).as_posix()
@@ -98,6 +98,21 @@ def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> 
         yield f"made at revision {revision[:12]}, which the history does not have" if revision else "made at no known revision"
 
 
+def changed(project: Project) -> dict[str, list[str]]:
+    """run -> the claims whose published result is stale: today's project has other code, parameters or criterion for it.
+
+    Results that cannot be read are left to `problems`.
+    """
+    stale: dict[str, list[str]] = {}
+    for path in published(project):
+        try:
+            if _is_stale(project, read_result(path)):
+                stale.setdefault(path.parent.name, []).append(path.stem)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return stale
+
+
 def _is_stale(project: Project, result: Mapping) -> bool:
     """Whether a published result was made from other `inputs` than today's."""
     claim, parameters = project.registry[result["id"]], result.get("parameters", {})
@@ -134,9 +149,14 @@ def absolute_path(path: Path) -> bool:
         for output in cell.get("outputs", ()):
             data = [text for mime, text in output.get("data", {}).items() if mime in ("text/plain", "text/markdown")]
             texts += [output.get("text", ""), *output.get("traceback", ()), *data]
-        if any(_ABSOLUTE.search(text) for text in texts):
+        if names_a_folder(texts):
             return True
     return False
+
+
+def names_a_folder(texts: Iterable[str]) -> bool:
+    """Whether one of the texts holds an absolute path."""
+    return any(_ABSOLUTE.search(text) for text in texts)
 
 
 def _contents(path: Path) -> list[str]:
@@ -208,8 +228,8 @@ def _differing_numbers(path: Path, claim: Claim) -> Iterator[str]:
             yield f"{claim.notebook}: {beside.name} holds other numbers; run `python -m helpers baselines {claim.id}`"
 
 
-def _result(project: Project, path: Path) -> Iterator[str]:
-    """What is wrong with one published result."""
+def of_result(project: Project, path: Path) -> Iterator[str]:
+    """What is wrong with one result: it is not as it was written, or its values do not give its verdict."""
     try:
         result = read_result(path)
         project.source(result["id"])

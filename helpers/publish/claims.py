@@ -5,7 +5,7 @@ What a paper reported and what was measured here never share a field: `Claim.rep
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,12 @@ class Values(list[Value]):
         self.claim, self.dataset = claim, dataset
 
     def add(self, model: str, estimates: Mapping[str, Any], *, dataset: str | None = None, end: str = "") -> None:
-        """Add name -> estimate or plain number of one model; `end` is put after each name."""
-        self += [Value.of(name + end, x, model=model, dataset=dataset or self.dataset) for name, x in estimates.items()]
+        """Add name -> estimate or plain number of one model; `end` is put after each name.
+
+        An interval of a single image is left out, whatever estimated it: `1 [1, 1]` would tell of a certainty that is none.
+        """
+        values = [Value.of(name + end, x, model=model, dataset=dataset or self.dataset) for name, x in estimates.items()]
+        self += [replace(value, low=None, high=None) if value.n == 1 else value for value in values]
 
     def of(self, name: str, models: Iterable[str] | None = None) -> list[Value | None]:
         """The value called `name` of each of the models, None where it has none; unless given, of those that have it."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from helpers.files import digest_of
 from helpers.publish.criteria import Criterion
+from helpers.publish.enough import MIN_N
 
 HELPERS = Path(__file__).resolve().parents[1]
 # Reached by notebooks, and yet no number hangs on them: the registry and its Markdown (a criterion is an input of its own, and
@@ -65,9 +66,14 @@ def reached(texts: Iterable[str]) -> dict[str, str]:
 
 
 def deciding(criterion: Criterion) -> dict:
-    """What of a criterion decides a verdict, as JSON data: all but why it was chosen and in what it goes beyond the paper."""
+    """What of a criterion decides a verdict, as JSON data: all but why it was chosen and in what it goes beyond the paper.
+
+    The usual minimum of images is left out as well, so that a criterion which does not name it keeps its digest.
+    """
     data = asdict(criterion)
     del data["why"]
+    if data.get("min_n") == MIN_N:
+        del data["min_n"]
     for test in (*data["applies"], *data["tests"], *data["needs"]):
         del test["extension"]
     return data

@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 from asyncio import run as run_async
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
@@ -16,8 +17,10 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
-from traitlets import Int
+from traitlets import Dict, Int
 from traitlets.config import Config
+
+from helpers import long_runs
 
 # What papermill would say on the terminal (a kernel died) comes back as the outcome of its notebook.
 logging.getLogger("papermill").addHandler(logging.NullHandler())
@@ -28,13 +31,16 @@ class OwnKernel(AsyncKernelManager):
 
     live: ClassVar[WeakSet] = WeakSet()
     threads = Int(1, help="threads that the kernel may compute with").tag(config=True)
+    variables = Dict(help="more variables of its environment").tag(config=True)
 
     @property
     def kernel_spec(self) -> KernelSpec:
         """This environment's ipykernel, silent on the terminal; a notebook's errors come back as outputs."""
-        command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL"])
+        extension = f"--IPKernelApp.extra_extensions={long_runs.__name__}"
+        command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL", *([extension] if self.variables else [])])
         # Some library imports tqdm.auto, which warns, with its own path, where there are no widgets. There are none by choice.
         environment = {"OMP_NUM_THREADS": str(self.threads), "PYTHONWARNINGS": "ignore:IProgress not found"}
+        environment |= self.variables
         return KernelSpec(resource_dir=RESOURCES, **command, env=environment)
 
     async def start_kernel(self, **options) -> None:
@@ -50,28 +56,60 @@ class OwnKernel(AsyncKernelManager):
                 run_async(kernel.signal_kernel(signal.SIGKILL))
 
 
-def execute(path: Path, parameters: Mapping, root: Path, threads: int = 1) -> nbformat.NotebookNode:
+def execute(
+    path: Path,
+    parameters: Mapping,
+    root: Path,
+    threads: int = 1,
+    *,
+    failed: Path | None = None,
+    batch: Path | None = None,
+    shards: Path | None = None,
+    at_cell: Callable[[int], object] | None = None,
+) -> nbformat.NotebookNode:
     """The notebook at `path`, executed with `parameters` in the project's root, with nothing of this machine in its metadata.
 
-    Raises RuntimeError with the notebook's last exception as one sentence.
+    Args:
+        failed: where it is kept as far as it came, with its traceback, if it fails; it is removed otherwise.
+        batch: the file in which the kernel says which batch it is at.
+        shards: the folder in which it keeps long captures.
+        at_cell: called with the index of each code cell, from 0, when its turn comes.
+
+    Raises RuntimeError with the notebook's last exception as one sentence, and where it was kept.
     """
+    variables = {long_runs.BATCH: batch, long_runs.SHARDS: shards}
+    options: dict = {"threads": threads, "transport_encryption": "auto"}
+    if variables := {name: str(place) for name, place in variables.items() if place}:
+        options["variables"] = variables
+    index = count()
+
+    def started(cell: nbformat.NotebookNode, **_: object) -> None:
+        if at_cell is not None and cell.cell_type == "code":
+            at_cell(next(index))
+
+    if failed is not None:
+        failed.parent.mkdir(parents=True, exist_ok=True)
+    told = f"; see {failed.relative_to(root) if failed.is_relative_to(root) else failed}" if failed else ""
     try:
         notebook = papermill.execute_notebook(
             path,
-            None,
+            failed,
             dict(parameters),
             kernel_name="python3",
             language="python",
             progress_bar=False,
             resources={"metadata": {"path": str(root)}},
             kernel_manager_class=OwnKernel,
-            config=Config({"OwnKernel": {"threads": threads, "transport_encryption": "auto"}}),
+            config=Config({"OwnKernel": options}),
+            on_cell_start=started,
         )
     except PapermillExecutionError as error:
         message = next((line.strip() for line in error.evalue.splitlines() if line.strip()), "no message")
-        raise RuntimeError(f"{error.ename}: {message} (cell {error.exec_count} of {path.name})") from None
+        raise RuntimeError(f"{error.ename}: {message} (cell {error.exec_count} of {path.name}){told}") from None
     except DeadKernelError:
-        raise RuntimeError(f"the kernel died while it ran {path.name}; it may have run out of memory") from None
+        raise RuntimeError(f"the kernel died while it ran {path.name}; it may have run out of memory{told}") from None
+    if failed is not None:
+        failed.unlink(missing_ok=True)
     return neutral(notebook, root)
 
 

@@ -4,16 +4,12 @@ Everything here turns stored results into text. `runs` is always run -> claim ->
 controls; `calibration` is claim -> result on the controls. Links lead from the folder `book/`, unless a function says otherwise.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from helpers.publish.agreement import Agreement
 from helpers.publish.claims import Claim, Paper, Result
 from helpers.publish.criteria import Value
 from helpers.publish.markdown import inert, table_of
-from helpers.publish.project import CONTROLS
 from helpers.publish.registry import Registry
 from helpers.publish.site.board import board
 from helpers.publish.site.marks import badge
@@ -21,41 +17,11 @@ from helpers.publish.site.marks import badge
 Runs = Mapping[str, Mapping[str, dict]]
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of the machine.
 CARBON, PUE = 0.37, 1.19
+_NOT_PUBLISHED = (
+    ":::{{note}}\nThis run is yours: it lies in `_build/runs/{run}` of this machine and is in no other table of the book. "
+    "`python -m helpers publish {run}` makes it a finding.\n:::"
+)
 BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
-
-
-@dataclass(frozen=True)
-class Row:
-    """What the tally counts: a claim in one run, or a claim without a result (`run` is None)."""
-
-    claim: Claim
-    run: str | None
-    data: dict
-
-    @cached_property
-    def result(self) -> Result | None:
-        """What was stored, as it was judged then; None where the row has no result."""
-        return None if self.run is None else Result.from_json(self.claim, self.data)
-
-    @property
-    def agreement(self) -> Agreement:
-        """Whether the verdict agrees with the paper."""
-        return self.result.agreement if self.result else Agreement("not stated", "Nothing was measured.")
-
-
-def rows(registry: Registry, runs: Runs, calibration: Mapping[str, dict]) -> Iterator[Row]:
-    """A row for each claim and run, findings first; then one for each claim without a result."""
-    for run, results in runs.items():
-        yield from (Row(registry[id], run, data) for id, data in results.items())
-    for claim in registry.claims.values():
-        if any(claim.id in results for results in runs.values()):
-            continue
-        if claim.id in calibration and all(test.model for test in claim.criterion.tests):
-            # A claim about named controls and nothing else: its calibration is its result.
-            yield Row(claim, CONTROLS, calibration[claim.id])
-        else:
-            reason = claim.waiting or "No published run yet; calibrated on the controls."
-            yield Row(claim, None, {"verdict": "not run", "reason": reason})
 
 
 def calibration_table(registry: Registry, calibration: Mapping[str, dict]) -> str:
@@ -106,8 +72,11 @@ def paper_page(paper: Paper, registry: Registry, runs: Runs, logged: Collection[
     return "\n\n".join(parts)
 
 
-def run_page(run: str, results: Mapping[str, dict], registry: Registry, calibration: Mapping[str, dict]) -> str:
-    """What was run, on which models and images, with which verdicts, and what could not be run. Lies in `book/runs/<run>/`."""
+def run_page(
+    run: str, results: Mapping[str, dict], registry: Registry, calibration: Mapping[str, dict], folder: str = "runs"
+) -> str:
+    """What was run, on which models and images, with which verdicts, and what could not be run. Lies in `book/<folder>/<run>/`,
+    where `folder` is "runs", or "own" for a run that is not published."""
     origins = [data["provenance"] for data in results.values()]
     sources = _distinct(source for origin in origins for source in origin["sources"])
     models = [_model(source) for source in sources if "weights_hash" in source]
@@ -126,10 +95,12 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry, calibrat
         "time of all notebooks": [f"{sum(o['wall_s'] for o in origins):,.0f} s"],
         "energy": [f"{sum(o['energy_wh'] for o in origins):.2g} Wh, {origins[0]['energy_assumption']}"],
     }
+    place = "_build" if folder == "own" else "book"
     parts = [
         f"# Run {run}",
+        *([_NOT_PUBLISHED.format(run=run)] if folder == "own" else []),
         f"Claims measured: {len(results)}. Models: {len(models)}. Images: {', '.join(f'`{inert(name)}`' for name in datasets)}.",
-        board(registry, {run: results}, calibration, up="../../", whole=False),
+        board(registry, {run: results}, calibration, up="../../", whole=False, folder=folder),
         f"## Models\n\n{table_of(models)}",
     ]
     if images:
@@ -140,7 +111,7 @@ def run_page(run: str, results: Mapping[str, dict], registry: Registry, calibrat
     lines = [{"what": name, "value": "; ".join(map(str, _distinct(values)))} for name, values in facts.items()]
     parts += [
         f"## Provenance\n\n{table_of(lines)}",
-        f"The file of each result, `book/runs/{run}/<claim>.json`, holds all of this for its own claim.",
+        f"The file of each result, `{place}/runs/{run}/<claim>.json`, holds all of this for its own claim.",
     ]
     return "\n\n".join(parts)
 

@@ -6,21 +6,27 @@ papermill itself only warns about an unknown parameter and takes any type, so bo
 import ast
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
 import yaml
+
+if TYPE_CHECKING:
+    import nbformat
 
 # The least whole number that makes sense, by the name of a parameter; for the others their own code says so.
 LEAST = {"n": 1, "n_train": 1, "n_large": 1, "n_changed": 1, "n_examples": 1, "batch_size": 1, "large_size": 1, "seed": 0}
-SETS = ("dataset", "train_dataset", "examples", "more", "datasets")  # parameters that name data sets
+SETS = ("dataset", "train_dataset", "examples", "treated", "more", "datasets")  # parameters that name data sets
+MODELS = ("models", "twins", "with_registers")  # parameters that name models; '' is none
 RULES = ("rule", "fixed_rule", "guard", "rules")  # parameters that are a rule for outliers, or a list of them
 
 
-def read_notebook(file: Path | BytesIO) -> nbformat.NotebookNode:
+def read_notebook(file: Path | BytesIO) -> "nbformat.NotebookNode":
     """The notebook at a path, or of a file's content. Raises ValueError where it is none."""
+    import nbformat  # here, since `list` need not wait for it
+
     try:
         return nbformat.read(file, 4)
     except Exception as error:  # what nbformat raises of broken files has no end of kinds
@@ -105,6 +111,13 @@ def data_sets(parameters: Mapping) -> list[str]:
                 raise ValueError(f"parameter {name}: {item!r} is no data set; give each as [train, test, by], where by may be ''")
             sets += item[:2]
     return [name for name in sets if name]
+
+
+def names_in(parameters: Mapping) -> Iterator[tuple[str, str]]:
+    """(name, text) for each text in the parameters, those in lists too."""
+    for name, value in parameters.items():
+        for item in _listed(value):
+            yield from names_in({name: item}) if isinstance(item, list) else [(name, item)] if isinstance(item, str) else ()
 
 
 def _listed(value: object) -> list:

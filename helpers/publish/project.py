@@ -1,4 +1,4 @@
-"""A checkout of the project: its registry, its source notebooks, its published runs."""
+"""A checkout of the project: its registry, its source notebooks, its published runs, and a reader's own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ CONTROLS = "controls"  # the run on the models whose answers are known, which ca
 
 @dataclass(frozen=True)
 class Project:
-    """A checkout: the registry, the source notebooks and the published runs below `root`."""
+    """A checkout: the registry, the source notebooks, the published runs and a reader's own runs below `root`."""
 
     root: Path = HELPERS.parent
 
@@ -24,12 +24,25 @@ class Project:
 
     @property
     def runs(self) -> Path:
-        """The folder with one folder per run."""
+        """The folder with one folder per published run."""
         return self.root / "book" / "runs"
 
+    @property
+    def own(self) -> Path:
+        """The folder with one folder per run that is not published: git and `check` do not see it, the book shows it."""
+        return self.root / "_build" / "runs"
+
+    def place(self, run: str) -> Path:
+        """The folder that `run` writes into: the controls are the project's, all else is its reader's until it is published."""
+        return (self.runs if run == CONTROLS else self.own) / run
+
     def results(self) -> Iterator[Path]:
-        """The `<id>.json` of every run, in order of run and identifier."""
+        """The `<id>.json` of every published run, and of that on the controls, in order of run and identifier."""
         return iter(sorted(self.runs.glob("*/*.json")))
+
+    def own_results(self) -> Iterator[Path]:
+        """The `<id>.json` of every run that is not published, in order of run and identifier."""
+        return iter(sorted(self.own.glob("*/*.json")))
 
     def with_notebook(self) -> list[str]:
         """Identifiers of the claims that have a notebook."""

@@ -18,7 +18,8 @@ import jsonschema
 import yaml
 
 from helpers.publish.claims import Claim, Paper
-from helpers.publish.criteria import Criterion, Test
+from helpers.publish.criteria import Test
+from helpers.publish.enough import EnoughCriterion
 
 REGISTRY = Path(__file__).resolve().parents[2] / "notebooks"
 PROFILES = "profiles.yml"
@@ -93,9 +94,9 @@ def _read(path: Path, schema: str) -> tuple[dict, list[str]]:
     return ({}, errors) if errors else (data, [])
 
 
-def _criterion(entry: Mapping) -> Criterion:
+def _criterion(entry: Mapping) -> EnoughCriterion:
     tests = {key: tuple(Test(**test) for test in entry.get(key, ())) for key in ("applies", "tests", "needs")}
-    return Criterion(**{**entry, **tests})
+    return EnoughCriterion(**{**entry, **tests})
 
 
 def _rules(papers: Mapping[str, dict], profiles: Mapping[str, dict]) -> Iterable[tuple[str, tuple, str]]:

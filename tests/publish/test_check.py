@@ -9,7 +9,7 @@ import pytest
 from conftest import edit_profiles, edit_registry, make_project, write_notebook
 
 from helpers.files import locked, write_together
-from helpers.publish import check, digests, numbers, runs
+from helpers.publish import check, digests, numbers, publication, runs
 from helpers.publish.claims import MIME
 from helpers.publish.project import Project
 
@@ -19,6 +19,7 @@ def original(tmp_path_factory):
     """The small project with one published result."""
     project = make_project(tmp_path_factory.mktemp("check") / "project")
     runs.run_claims(project, ["aa1-first"], "mine", report=lambda outcome: None)
+    publication.publish_run(project, "mine")
     return project
 
 

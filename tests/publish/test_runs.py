@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import nbformat
 import pytest
 from conftest import PARAMETERS, edit_profiles, edit_registry
+from PIL import Image
 
-from helpers.publish import digests, numbers, parameters, provenance, results, runs
+from helpers.publish import digests, numbers, parameters, provenance, results, runs, selection
 from helpers.publish.project import Project
 from helpers.publish.provenance import ARITHMETIC, processor
 from helpers.publish.results import bundle, read_result
@@ -94,10 +95,10 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
 
 def test_profile_and_command_line(project):
     run(project, name="large", overrides={"rate": "2", "mode": "measure"})
-    result = read_result(project.runs / "large" / "aa1-first.json")
+    result = read_result(project.own / "large" / "aa1-first.json")
     assert result["parameters"] == {**PARAMETERS, "n": 5, "rate": 2.0}
     assert result["values"][0]["value"] == 5
-    notebook = nbformat.read(project.runs / "large" / "aa1-first.ipynb", 4)
+    notebook = nbformat.read(project.own / "large" / "aa1-first.ipynb", 4)
     injected = [cell for cell in notebook.cells if "injected-parameters" in cell.metadata.get("tags", ())]
     # Only what differs from the defaults is shown on the page.
     assert [cell.source.split("\n")[1:3] for cell in injected] == [["n = 5", "rate = 2.0"]]
@@ -150,9 +151,12 @@ def test_whole_run(project):
     """A profile's claims, with its parameters, and those that have a result in the run, with the parameters of that."""
     edit_profiles(project.root, lambda profiles: profiles.pop("aa2-second"))
     project = Project(project.root)
-    assert runs.whole(project, "large") == ["aa1-first"] and runs.whole(project, "controls") == ["aa1-first", "aa2-second"]
+    assert selection.whole(project, "large") == ["aa1-first"] and selection.whole(project, "controls") == [
+        "aa1-first",
+        "aa2-second",
+    ]
     run(project, ["aa2-second"], "large", overrides={"n": "3"})
-    ids = runs.whole(project, "large")
+    ids = selection.whole(project, "large")
     assert ids == ["aa1-first", "aa2-second"]
 
     def again(**options):
@@ -161,9 +165,9 @@ def test_whole_run(project):
     assert again() == {"aa1-first": "supported", "aa2-second": "kept"}
     edit_source(project, "aa2-second", "time.sleep(600)", "time.sleep(601)")
     assert again() == {"aa1-first": "kept", "aa2-second": "supported"}
-    results = {id: read_result(project.runs / "large" / f"{id}.json") for id in ids}
+    results = {id: read_result(project.own / "large" / f"{id}.json") for id in ids}
     assert {id: result["parameters"]["n"] for id, result in results.items()} == {"aa1-first": 5, "aa2-second": 3}
-    assert runs.resolve(project, "aa2-second", "large") == PARAMETERS  # a claim by its name begins with the defaults
+    assert selection.resolve(project, "aa2-second", "large") == PARAMETERS  # a claim by its name begins with the defaults
     edit_source(project, "aa2-second", "rate", "rates")
     with pytest.raises(
         ValueError, match=r"its result in run 'large' gives no parameters \(unknown parameter 'rate'; .* by its ID"
@@ -177,16 +181,17 @@ class Counted:
     def __init__(self, function):
         self.function, self.calls = function, 0
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, **options):
         self.calls += 1
-        return self.function(*arguments)
+        return self.function(*arguments, **options)
 
 
 def test_failure_is_one_sentence_and_leaves_nothing(project):
     edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
     outcomes = {outcome.id: outcome for outcome in run(project, ("aa1-first", "aa2-second"))}
     assert str(outcomes["aa1-first"]) == (
-        "aa1-first  failed: ValueError: the score of nothing is not defined (cell 2 of aa1-first.ipynb)"
+        "aa1-first  failed: ValueError: the score of nothing is not defined (cell 2 of aa1-first.ipynb); "
+        "see _build/failed/controls/aa1-first.ipynb"
     )
     assert outcomes["aa2-second"].status == "supported"
     assert written(project) == ["book/runs/controls/aa2-second.ipynb", "book/runs/controls/aa2-second.json"]
@@ -204,7 +209,10 @@ def test_dead_kernel(project):
     edit_source(project, "aa1-first", "time.sleep(600)", "pass")
     edit_source(project, "aa1-first", 'mode == \\"sleep\\"', "os.kill(os.getpid(), 9)")
     (outcome,) = run(project)
-    assert outcome.reason == "the kernel died while it ran aa1-first.ipynb; it may have run out of memory"
+    assert outcome.reason == (
+        "the kernel died while it ran aa1-first.ipynb; it may have run out of memory; see _build/failed/controls/aa1-first.ipynb"
+    )
+    assert "os.kill" in (project.root / "_build" / "failed" / "controls" / "aa1-first.ipynb").read_text()
     assert written(project) == []
 
 
@@ -284,7 +292,7 @@ def test_a_full_disk_fails_one_notebook_with_one_sentence(project, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(runs, "execute", lambda *_: nbformat.read(project.runs / "controls" / "aa1-first.ipynb", 4))
+    monkeypatch.setattr(runs, "execute", lambda *_, **__: nbformat.read(project.runs / "controls" / "aa1-first.ipynb", 4))
     monkeypatch.setattr(pathlib.Path, "write_text", full)
     (outcome,) = run(project, force=True)
     assert outcome.status == "failed" and "the disk is full: aa1-first.json was not written; make room, and" in outcome.reason
@@ -341,9 +349,9 @@ def test_a_model_of_this_machine_is_published_by_the_last_part_of_its_path(proje
     (folder / "mine.pth").touch()
     (outcome,) = run(project, name="own", overrides={"models": f"control-clean,file:{folder}/mine.pth@vit_tiny_patch16_224"})
     assert outcome.status == "supported", outcome.reason
-    result = read_result(project.runs / "own" / "aa1-first.json")
+    result = read_result(project.own / "own" / "aa1-first.json")
     assert result["parameters"]["models"] == ["control-clean", "file:mine.pth@vit_tiny_patch16_224"]
-    for path in (project.runs / "own").iterdir():
+    for path in (project.own / "own").iterdir():
         assert "my models" not in path.read_text(), path
     assert os.environ["REGISTERS_MODELS"] == str(folder)
     (outcome,) = run(project, name="own", overrides={"models": "control-clean,file:mine.pth@vit_tiny_patch16_224"})
@@ -363,7 +371,7 @@ def test_a_model_of_this_machine_is_published_by_the_last_part_of_its_path(proje
 )
 def test_data_that_are_not_there_are_told_before_a_kernel_starts(project, monkeypatch, dataset, reason):
     monkeypatch.delenv("REGISTERS_DATA", raising=False)
-    monkeypatch.setattr(runs, "execute", lambda *_: pytest.fail("a kernel was started"))
+    monkeypatch.setattr(runs, "execute", lambda *_, **__: pytest.fail("a kernel was started"))
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(labels=["dataset"]))
     (outcome,) = run(project, name="x", overrides={"dataset": dataset})
     assert outcome.status == "failed" and reason in outcome.reason
@@ -390,7 +398,7 @@ def add_parameters(project, **parameters):
 )
 def test_data_in_lists_are_looked_for_too(project, monkeypatch, name, text, reason):
     monkeypatch.delenv("REGISTERS_DATA", raising=False)
-    monkeypatch.setattr(runs, "execute", lambda *_: pytest.fail("a kernel was started"))
+    monkeypatch.setattr(runs, "execute", lambda *_, **__: pytest.fail("a kernel was started"))
     name, default = ("more", "") if name == "other" else (name, [] if name == "more" else [["scenes", "scenes", ""]])
     (outcome,) = run(add_parameters(project, **{name: default}), name="x", overrides={name: text})
     assert outcome.status == "failed" and reason in outcome.reason
@@ -418,6 +426,8 @@ def test_data_in_lists_are_refused_before_anything_runs(project, text, message):
 
 def test_a_folder_is_looked_for_where_the_notebook_looks(project):
     (project.root / "pictures").mkdir()
+    for i in range(2):
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(project.root / "pictures" / f"{i}.png")
     (outcome,) = run(project, name="x", overrides={"dataset": "folder:pictures"})
     assert outcome.status == "supported"
 

@@ -54,6 +54,14 @@ class Entry:
     run: str
     data: Mapping
     positive: bool
+    folder: str = "runs"
+
+    @property
+    def page(self) -> str:
+        """Its page, from `book/`."""
+        if self.run == CONTROLS:
+            return f"../{self.claim.notebook.removesuffix('.ipynb')}.html"
+        return f"{self.folder}/{self.run}/{self.claim.id}.html"
 
     @cached_property
     def why(self) -> Decisions:
@@ -106,20 +114,26 @@ class Entry:
 
 
 def entries(
-    registry: Registry, runs: Mapping[str, Mapping[str, dict]], calibration: Mapping[str, dict]
+    registry: Registry, runs: Mapping[str, Mapping[str, dict]], calibration: Mapping[str, dict], folder: str = "runs"
 ) -> dict[str, list[Entry]]:
-    """claim -> what was published of it, a run each; of a claim about controls and nothing else, its calibration."""
+    """claim -> what was published of it, a run each; of a claim about controls and nothing else, its calibration. `folder` as in
+    `board`."""
     found: dict[str, list[Entry]] = {id: [] for id in registry.claims}
     for id, claim in registry.claims.items():
         own = {run: results[id] for run, results in runs.items() if id in results}
         if not own and id in calibration and all(test.model for test in claim.criterion.tests):
             own = {CONTROLS: {**calibration[id], "run": CONTROLS}}
-        found[id] = [Entry(claim, run, data, _positive(claim, calibration)) for run, data in own.items()]
+        found[id] = [Entry(claim, run, data, _positive(claim, calibration), folder) for run, data in own.items()]
     return found
 
 
 def board(
-    registry: Registry, runs: Mapping[str, Mapping[str, dict]], calibration: Mapping[str, dict], up: str = "", whole: bool = True
+    registry: Registry,
+    runs: Mapping[str, Mapping[str, dict]],
+    calibration: Mapping[str, dict],
+    up: str = "",
+    whole: bool = True,
+    folder: str = "runs",
 ) -> str:
     """The table, as a raw block of Markdown.
 
@@ -128,8 +142,9 @@ def board(
         calibration: claim -> result on the controls.
         up: from the page to the folder `book/`.
         whole: with the claims without a result, and the checkpoints of the papers that were not run.
+        folder: of the runs' pages, below `book/`.
     """
-    found = {id: own for id, own in entries(registry, runs, calibration).items() if own or whole}
+    found = {id: own for id, own in entries(registry, runs, calibration, folder).items() if own or whole}
     columns = _columns(own for own in found.values())
     names = column_names(columns)
     heads = "".join(
@@ -172,7 +187,7 @@ def _claim(claim: Claim, own: Sequence[Entry], names: Mapping[str, str], up: str
     far = [entry.distance for entry in own if entry.distance is not None]
     attributes = f"data-claim='{claim.id}' data-paper='{html(claim.paper)}' data-title='{html(claim.source.title)}'"
     attributes += f" data-distance='{min(far):.6g}'" if far else ""
-    page = f"{up}{_page(claim, own[0].run)}" if own else f"{up}claims/{claim.source.folder}.html#claim-{claim.id}"
+    page = f"{up}{own[0].page}" if own else f"{up}claims/{claim.source.folder}.html#claim-{claim.id}"
     head = f"<th scope='row'><a href='{page}'>{claim.id}</a><span class='title'>{html(claim.title)}</span></th>"
     cells = [f"<td class='whole'>{''.join(_whole(entry, up) for entry in own) or _not_run(claim)}</td>"]
     cells += [_cell(claim, [entry for entry in own if model in entry.columns], model, name) for model, name in names.items()]
@@ -185,7 +200,7 @@ def _whole(entry: Entry, up: str) -> str:
     """The verdict on a claim in one run, and beside it whether it agrees with the paper."""
     verdict, result, today = entry.result.verdict, entry.result, entry.result.today
     models = entry.why.deciders or [one["model"] for one in result.verdicts]
-    link = f"<a href='{up}{_page(entry.claim, entry.run)}'>{html(entry.run)}</a>"
+    link = f"<a href='{up}{entry.page}'>{html(entry.run)}</a>"
     by = f": {html(entry.why.by)}" if entry.why.by and not today else ""
     text = f"{badge(verdict, result.reason)} {agreement_badge(result.agreement)}{_corner(entry.little(verdict, models))}"
     text += f"<small>{link}{by}</small>"
@@ -305,11 +320,6 @@ def _legend() -> str:
     kinds = " ".join(badge(verdict) for verdict in VERDICTS)
     signs = " ".join(f"<span><sup class='corner'>{sign}</sup> {html(meaning)}</span>" for sign, meaning in LITTLE.values())
     return f"<div class='board-legend'><p>{kinds}</p><p><strong>Verdicts that say little</strong> carry a sign: {signs}</p></div>"
-
-
-def _page(claim: Claim, run: str) -> str:
-    """The page of a claim in a run, from `book/`."""
-    return f"../{claim.notebook.removesuffix('.ipynb')}.html" if run == CONTROLS else f"runs/{run}/{claim.id}.html"
 
 
 def _positive(claim: Claim, calibration: Mapping[str, dict]) -> bool:

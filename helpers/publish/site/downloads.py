@@ -8,6 +8,7 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import nbformat
@@ -83,22 +84,34 @@ def read_values(path: Path) -> list[dict[str, Any]]:
         return [{name: types[name](text) if text else None for name, text in row.items()} for row in csv.DictReader(stream)]
 
 
-def write(folder: Path, registry: Registry, runs: Mapping[str, Executed], calibration: Executed) -> None:
-    """Write into `folder` the CSV with its dictionaries, and `<run>/` with result, notebook and figures of each claim."""
+def folder(run: str, kind: str) -> str:
+    """Where the files of a run lie below `data/`: those of one that is not published (kind "own") apart."""
+    return run if kind == "runs" else f"{kind}/{run}"
+
+
+def write(
+    target: Path,
+    registry: Registry,
+    runs: Mapping[str, Executed],
+    calibration: Executed,
+    own: Mapping[str, Executed] = MappingProxyType({}),
+) -> None:
+    """Write into `target` the CSV with its dictionaries, and a folder for each run with result, notebook and figures of each
+    claim; of runs that are not published, `own`, the folders alone."""
     everything = {**runs, CONTROLS: calibration}
-    found = list(rows(registry, {run: {id: data for id, (data, _) in own.items()} for run, own in everything.items()}))
-    _write_csv(folder / VALUES, [column.name for column in COLUMNS], found)
-    _write_csv(folder / COLUMNS_FILE, Column._fields, [column._asdict() for column in COLUMNS])
-    _write_csv(folder / NAMES_FILE, ["claim", "name", "label", "unit", "higher"], names(found))
-    for run, own in everything.items():
-        for id, (data, notebook) in own.items():
+    found = list(rows(registry, {run: {id: data for id, (data, _) in results.items()} for run, results in everything.items()}))
+    _write_csv(target / VALUES, [column.name for column in COLUMNS], found)
+    _write_csv(target / COLUMNS_FILE, Column._fields, [column._asdict() for column in COLUMNS])
+    _write_csv(target / NAMES_FILE, ["claim", "name", "label", "unit", "higher"], names(found))
+    for run, results in {**everything, **{folder(run, "own"): results for run, results in own.items()}}.items():
+        for id, (data, notebook) in results.items():
             content = data if run == CONTROLS else {**data, "sha256": digests.of_json(data)}
             text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
             files = {f"{id}.json": text, f"{id}.ipynb": nbformat.writes(notebook) + "\n"}
             files |= {f"{id}-{k}.svg": svg for k, svg in enumerate(figures(notebook), 1)}
-            (folder / run).mkdir(parents=True, exist_ok=True)
+            (target / run).mkdir(parents=True, exist_ok=True)
             for name, text in files.items():
-                (folder / run / name).write_text(text, encoding="utf-8")
+                (target / run / name).write_text(text, encoding="utf-8")
 
 
 def names(found: Sequence[Mapping]) -> list[dict]:
@@ -117,18 +130,19 @@ def figures(notebook: NotebookNode) -> list[str]:
     return [output["data"]["image/svg+xml"] for output in outputs if "image/svg+xml" in output.get("data", ())]
 
 
-def links(run: str, id: str, notebook: NotebookNode, up: str) -> str:
+def links(place: str, id: str, notebook: NotebookNode, up: str) -> str:
     """Links to the files of one result, as HTML; `up` leads from its page to the root of the book."""
-    files = [("result (JSON)", f"{run}/{id}.json"), ("notebook", f"{run}/{id}.ipynb")]
-    files += [(f"figure {k} (SVG)", f"{run}/{id}-{k}.svg") for k, _ in enumerate(figures(notebook), 1)]
+    files = [("result (JSON)", f"{place}/{id}.json"), ("notebook", f"{place}/{id}.ipynb")]
+    files += [(f"figure {k} (SVG)", f"{place}/{id}-{k}.svg") for k, _ in enumerate(figures(notebook), 1)]
     files += [("all values (CSV)", VALUES)]
     found = [f"<a href='{up}{FOLDER}/{html(path)}' download>{html(what)}</a>" for what, path in files]
     return f"<p class='downloads'>Download: {' · '.join(found)}</p>"
 
 
-def on_page(run: str, id: str, data: Mapping, notebook: NotebookNode, up: str) -> str:
-    """What ends the page of a result, as Markdown: its files, and how to cite it where it was published."""
-    return "\n\n".join([links(run, id, notebook, up), *([] if run == CONTROLS else [cite.block(cite.bibtex(data))])])
+def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str) -> str:
+    """What ends the page of a result, as Markdown: its files, which lie in `place`, and how to cite it where it was published."""
+    published = place != CONTROLS and "/" not in place
+    return "\n\n".join([links(place, id, notebook, up), *([cite.block(cite.bibtex(data))] if published else [])])
 
 
 def fragments(registry: Registry, runs: Mapping[str, Mapping[str, dict]], revision: str | None) -> dict[str, str]:
