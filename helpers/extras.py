@@ -11,7 +11,7 @@ EXTRAS = {
     "open_clip": "clip",
     "ray": "ray",
     **dict.fromkeys(
-        ("IPython", "ipykernel", "jinja2", "jsonschema", "jupyter_client", "matplotlib", "nbclient", "nbformat", "pandas")
+        ("IPython", "ipykernel", "jsonschema", "jupyter_client", "matplotlib", "nbclient", "nbformat", "pandas")
         + ("papermill", "seaborn", "sklearn", "threadpoolctl", "traitlets", "yaml"),
         "book",
     ),

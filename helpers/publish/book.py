@@ -32,6 +32,7 @@ from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.registry import Registry
 from helpers.publish.results import bundle, read_published
+from helpers.publish.site import api
 
 # A result and the notebook that displays it, read at once: either may be written anew while the book is assembled.
 Executed = tuple[dict, NotebookNode]
@@ -108,6 +109,8 @@ def assemble(root: Path) -> Path:
         **appendix.sharing(runs),
         **_architecture(source),
     }
+    for room, text in api.pages(HELPERS).items():
+        _write(source / "book" / "api" / f"{room}.md", text)
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
     return source
