@@ -92,11 +92,18 @@ def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, 
     assert any("image/png" in output.get("data", ()) for cell in notebook.cells for output in cell.get("outputs", ()))
 
 
-def test_papermill_and_nbconvert_without_our_command_line(folder, monkeypatch, capsys):
+def test_papermill_without_our_command_line(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     exec(compile(PAPERMILL, "own-project.md", "exec"), {})
     assert capsys.readouterr().out.startswith(f"{ID}: inconclusive\n  control-clean: ")
-    (line,) = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if "nbconvert" in line]
+
+
+@pytest.mark.parametrize("tool", ["execute", "nbconvert"])
+def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
+    if tool == "nbconvert":
+        pytest.importorskip("nbconvert", reason="nbconvert is not installed; `jupyter execute` runs by the same nbclient")
+    monkeypatch.chdir(folder)
+    (line,) = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if f"jupyter {tool}" in line]
     edit = nbformat.read(f"notebooks/own/{ID}.ipynb", 4)
     edit.cells[2].source = edit.cells[2].source.replace("n = 80", "n = 2")  # quicker
     nbformat.write(edit, f"notebooks/own/{ID}.ipynb")
