@@ -136,9 +136,9 @@ def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
 
     Raises ValueError for anything but true and false.
 
-    >>> found = share(np.array([True, True, True, False]))
+    >>> found = share(np.arange(40) < 30)
     >>> found.value, round(found.low, 2), round(found.high, 2), found.n
-    (0.75, 0.3, 0.95, 4)
+    (0.75, 0.6, 0.86, 40)
     """
     values = _answers(per_image, "a share")
     _check_level(level)

@@ -64,7 +64,8 @@ def _page(package: Path, room: str) -> str:
         if entry.module != module:
             module = entry.module
             parts += [f"## `{module}`", _text(_docstring(package.parent.joinpath(*module.split(".")).with_suffix(".py")))]
-        parts.append(f"### `{entry.name}`\n\n{_shown(entry)}")
+        level = "###" if room == "measures" else "##"  # below its module
+        parts.append(f"{level} `{entry.name}`\n\n{_shown(entry)}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
