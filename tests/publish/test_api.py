@@ -46,7 +46,7 @@ class Thing:
     def _hidden(self): ...
 
 
-def made(x: "Float[Tensor, 'image 3']", *rest: int, fast: bool = False, **options) -> Thing:
+def made(x: "Float[Tensor, 'image 3']", *rest: int, fast: bool = False, slow: bool = True, **options) -> Thing:
     """Make a [CLS] from `a_b` and a_b*c.
 
     Args:
@@ -83,7 +83,7 @@ def test_a_function(shown):
     signature, text, args, x, rest, *more = shown["made"].split("\n\n")
     assert (
         signature.startswith("```python\nmade(\n    x: ")
-        and "    *rest: int,\n    fast: bool = False,\n    **options,\n) -> Thing" in signature
+        and "    *rest: int,\n    fast: bool = False,\n    slow: bool = True,\n    **options,\n) -> Thing" in signature
     )
     assert text == "Make a [CLS] from `a_b` and a_b&#42;c."
     assert (args, x, rest) == ("**Args**", "`x`\n: the input.", "`rest, options`\n: whatever is `left`.")

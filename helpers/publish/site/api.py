@@ -25,7 +25,7 @@ class Entry:
 
     name: str
     module: str
-    node: ast.stmt
+    node: ast.AST
     comment: str = ""
 
     @property
