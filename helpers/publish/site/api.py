@@ -14,7 +14,7 @@ from pathlib import Path
 # The rooms with a page, as a notebook meets them; of `measures` each module is a face.
 ROOMS = ("models", "images", "interventions", "capture", "measures", "figures", "diagnosis", "publish")
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
-WIDTH = 90  # characters of code that a page shows
+WIDTH = 78  # characters of code that a page shows
 # Where HTML, the address of a Markdown link, a role or mathematics would begin.
 _MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=])\(|\{(?=[\w:+-]+\}`)|\$|(?<=\w)_(?=\W|$)|(?<!\w)_(?=\w)|\*")
 
