@@ -53,7 +53,8 @@ mutants: env  ## change the code of the measures detail by detail, and list what
 	@$(RUN) tests/mutants.py $(MUTANTS)
 
 lock:  ## resolve requirements.lock from pyproject.toml, keeping the versions that still fit (needs uv)
-	@$(UV) pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 --extra test \
+	@$(UV) pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 \
+	  --extra book --extra data --extra clip --extra test \
 	  --no-header --no-annotate -o requirements.lock
 	@{ echo "# Written by \`make lock\` from pyproject.toml; exact versions for Python 3.11 to 3.13."; \
 	  cat requirements.lock; } > requirements.lock.new

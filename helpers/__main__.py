@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from helpers.publish import run_commands
+from helpers.extras import missing
+from helpers.publish import place, run_commands
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.terminal import DIGITS, Lines, Outcome, natural, pairs, positive, status
 from helpers.publish.trail import SEEN
@@ -23,8 +24,11 @@ OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where
 Command = Callable[[Project, argparse.Namespace], int]
 
 
-def main(arguments: Sequence[str] | None = None, root: Path = Project.root) -> int:
-    """Run one command on the project at `root` and return the exit status: 1 where something failed, 2 for a user's error."""
+def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
+    """Run one command on the project at `root`, unless given that of `publish.place`.
+
+    Returns the exit status: 1 where something failed, 2 for a user's error.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     if broken := next(filter(_UNPRINTABLE.search, arguments), None):
         print(f"error: argument {broken!r} holds what is no printable text; leave it out", file=sys.stderr)
@@ -35,13 +39,29 @@ def main(arguments: Sequence[str] | None = None, root: Path = Project.root) -> i
         return 0
     options = parser.parse_args(arguments)
     try:
-        return options.command(Project(root), options)
+        with place.chosen(options.project):
+            return options.command(_project(root), options)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if "registers-reproduced[" not in str(told := missing(error)):
+            raise
+        print(f"error: {told}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; what had finished is kept, and the same command goes on from there", file=sys.stderr)
         return 130
+
+
+def _project(root: Path | None) -> Project:
+    """The project to work on, with the helpers that its results will name. Another `helpers` on the search path is told."""
+    if root is not None:
+        return Project(root)
+    place.check_own(project := place.default())
+    for other in place.others():
+        print(f"note: there is another `helpers` at {other}; this is {place.HELPERS}", file=sys.stderr)
+    return Project(project)
 
 
 def _list(project: Project, options: argparse.Namespace) -> int:
@@ -280,6 +300,16 @@ def _compare(project: Project, options: argparse.Namespace) -> int:
     return int(any(one.moved for one in comparisons))
 
 
+def _new_claim(project: Project, options: argparse.Namespace) -> int:
+    from helpers.publish import scaffold  # here, since only this command needs it
+
+    for path in scaffold.new_claim(project, options.id, paper=options.paper, title=options.title, statement=options.statement):
+        print(path.relative_to(project.root))
+    where = f" --project {options.project}" if options.project else ""
+    print(f"next: write statement and criterion, then python -m helpers{where} baselines {options.id}")
+    return 0
+
+
 def _criteria(project: Project, options: argparse.Namespace) -> int:
     from helpers.publish import trail  # here, since `list` need not wait for it
 
@@ -376,6 +406,7 @@ def _whole_numbers(text: str) -> list[int]:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m helpers", description="Rerun, judge and publish claims about outlier tokens and registers.")
     parser.add_argument("--version", action=_Version)
+    parser.add_argument("--project", type=Path, metavar="DIR", help="with notebooks/claims (default: the one around this folder)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(command: Command, help: str, example: str, jobs: str = "") -> argparse.ArgumentParser:
@@ -486,6 +517,15 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     for side in ("a", "b"):
         comparing.add_argument(side, metavar=side.upper(), help="name of a run, or a result file CLAIM.json")
+    new = add(
+        _new_claim,
+        "write the start of a claim: registry entry, notebook with a figure, contents line, expected verdicts, terms",
+        "new-claim ab1-borders --title 'Outliers keep to the border' --statement 'Most outliers lie in border patches.'",
+    )
+    new.add_argument("id", metavar="ID", help="two letters, a number, and words: ab1-borders")
+    new.add_argument("--paper", metavar="PAPER", help="of the registry, or a new one (default: the experiments of no paper)")
+    new.add_argument("--title", metavar="TEXT", help="default: made from the ID")
+    new.add_argument("--statement", metavar="TEXT", help="what is claimed, in a sentence")
     criteria = add(
         _criteria,
         "log the criterion of a claim that changed, look up the commits of entries, and name criteria without an entry",

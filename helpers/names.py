@@ -24,6 +24,9 @@ def short_name(model: str) -> str:
     """How a figure calls the model: family, size, registers and pretraining of a timm name; a control or another name as it is.
 
     Two checkpoints may share a short name, so it labels and does not identify; `short_names` keeps them apart.
+
+    >>> short_name("vit_small_patch14_reg4_dinov2.lvd142m")
+    'ViT-S (4 reg., DINOv2)'
     """
     scratch = re.fullmatch(r"scratch-reg(\d+)(?:-seed(\d+))?", model)
     if scratch:

@@ -9,8 +9,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DIRECT = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, SETUPTOOLS = SETTINGS["project"], SETTINGS["tool"]["setuptools"]
+EXTRAS = PROJECT["optional-dependencies"]
+LOCKED = ("book", "data", "clip", "test")  # the extras that `make lock` resolves
+DIRECT = [*PROJECT["dependencies"], *(requirement for extra in LOCKED for requirement in EXTRAS[extra])]
 
 
 def name(requirement):
@@ -37,7 +40,19 @@ def test_lock_names_every_direct_dependency():
 
 
 def test_optional_parts_are_tested():
-    assert set(PROJECT["optional-dependencies"]["ray"]) <= set(PROJECT["optional-dependencies"]["test"])
+    assert set(EXTRAS["ray"]) <= set(EXTRAS["test"])
+
+
+def test_lock_is_made_with_the_extras_that_are_tested():
+    recipe = (ROOT / "Makefile").read_text().partition("\nlock:")[2].partition("\n\n")[0]
+    assert re.findall(r"--extra (\w+)", recipe) == list(LOCKED)
+    # The others are no part of it: the cluster is among the tests, peers and mutants have environments of their own.
+    assert EXTRAS.keys() - set(LOCKED) == {"ray", "peers", "mutants"}
+
+
+def test_wheel_has_every_package():
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "helpers").rglob("*.py")}
+    assert set(SETUPTOOLS["packages"]) == folders | {"helpers._registry"}
 
 
 def test_lock_keeps_the_bounds_of_pyproject():

@@ -19,7 +19,7 @@ from helpers.publish.claims import Result
 from helpers.publish.project import Project
 
 PROJECT = Project()
-CLAIMS = [claim for claim in PROJECT.registry.claims.values() if claim.notebook and claim.paper != "beyond"]
+CLAIMS = [claim for claim in PROJECT.registry.claims.values() if claim.notebook and claim.source.bib]
 SMALL = {
     "n": 12,
     "n_train": 120,

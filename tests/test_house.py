@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (  # the lowest first; rooms on one floor know nothing of one another
-    ("files", "condensed", "names", "packed"),
+    ("files", "condensed", "names", "packed", "extras"),
     ("models", "images", "measures", "figures"),
     ("interventions",),
     ("capture",),

@@ -6,15 +6,17 @@ import re
 import struct
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
-import pyarrow.compute as pc
 from jaxtyping import Float32
 from PIL import Image, ImageOps
 
+from helpers.extras import extra
 from helpers.files import digest_of
+
+if TYPE_CHECKING:
+    import datasets
 
 ID_COLUMNS = ("id", "image_id", "file_name", "filename", "path", "image_path")
 UNDECODABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
@@ -24,8 +26,9 @@ class NoWhite(ValueError):
     """Numbers in a file that are no brightness, as nobody says which of them is white."""
 
 
-def image_column(dataset: datasets.Dataset, name: str) -> str:
+def image_column(dataset: "datasets.Dataset", name: str) -> str:
     """The column called 'image' or 'img', else the first one that holds images or file bytes."""
+    datasets = extra("datasets")
 
     def holds_images(feature: Any) -> bool:
         file = isinstance(feature, dict) and set(feature) == {"bytes", "path"}
@@ -39,8 +42,9 @@ def image_column(dataset: datasets.Dataset, name: str) -> str:
     return next((key for key in ("image", "img") if key in columns), columns[0])
 
 
-def check_paths(dataset: datasets.Dataset, image: str, name: str) -> None:
+def check_paths(dataset: "datasets.Dataset", image: str, name: str) -> None:
     """Raise ValueError where a table names a file of this machine in place of an image; the library's own downloads aside."""
+    datasets, pc = extra("datasets"), extra("pyarrow.compute")
     column, cache = dataset.data.column(image), Path(datasets.config.HF_DATASETS_CACHE).resolve()
     named = column.filter(pc.and_(pc.is_null(pc.struct_field(column, "bytes")), pc.is_valid(pc.struct_field(column, "path"))))
     for path in pc.struct_field(named, "path").to_pylist():
@@ -50,8 +54,9 @@ def check_paths(dataset: datasets.Dataset, image: str, name: str) -> None:
             )
 
 
-def ids_of(dataset: datasets.Dataset, image: str) -> list[str]:
+def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
     """A name for each row that survives reordering; see `sets.load_images`."""
+    pc = extra("pyarrow.compute")
     candidates = [dataset.data.column(key).to_pylist() for key in ID_COLUMNS if key in dataset.features]
     paths = pc.struct_field(dataset.data.column(image), "path").to_pylist()
     if not any(path and os.path.isabs(path) for path in paths):  # an absolute path says where a file lies, not what it is
@@ -68,8 +73,9 @@ def ids_of(dataset: datasets.Dataset, image: str) -> list[str]:
     return digests
 
 
-def labels_of(dataset: datasets.Dataset) -> tuple[np.ndarray | None, list[str] | None, str | None]:
+def labels_of(dataset: "datasets.Dataset") -> tuple[np.ndarray | None, list[str] | None, str | None]:
     """Labels of all rows, class names, and the column they come from (None, None, None where there is none)."""
+    datasets = extra("datasets")
     features = {
         key: feature for key, feature in dataset.features.items() if isinstance(feature, datasets.Value | datasets.ClassLabel)
     }

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 import torch
 from jaxtyping import Int64
 from PIL import Image
 
+from helpers.extras import extra
 from helpers.files import digest_of
 from helpers.images.changes import CHANGES, SEVERITIES, change, corrupt
 from helpers.images.rows import (
@@ -32,6 +32,9 @@ from helpers.images.rows import (
 )
 from helpers.images.scenes import CLASS_NAMES, draw_scene, scene_label
 from helpers.images.sources import ON_THE_HUB, check_name, closest, opened
+
+if TYPE_CHECKING:
+    import datasets
 
 SCENES_KEPT = 1024  # drawn scenes in memory, 150 kB each
 
@@ -313,9 +316,9 @@ def _scenes(n: int | None, seed: int) -> Images:
     )
 
 
-def _choose(dataset: datasets.Dataset, name: str, n: int | None, seed: int) -> Images:
+def _choose(dataset: "datasets.Dataset", name: str, n: int | None, seed: int) -> Images:
     """The `n` rows of `dataset` with the smallest digests that decode, as Images."""
-    image = image_column(dataset, name)
+    datasets, image = extra("datasets"), image_column(dataset, name)
     dataset = dataset.cast_column(image, datasets.Image(decode=False))  # {'bytes', 'path'}, for `decode`
     if name.startswith(("parquet:", "data:", "hf:")):
         check_paths(dataset, image, name)

@@ -7,11 +7,15 @@ import difflib
 import os
 import re
 from collections.abc import Iterable
-from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import datasets
 from PIL import Image
+
+from helpers.extras import extra
+
+if TYPE_CHECKING:
+    import datasets
 
 FORMS = {
     "scenes": "scenes",
@@ -58,15 +62,15 @@ def require(name: str) -> None:
         _data_files(rest)
 
 
-def opened(name: str) -> datasets.Dataset:
+def opened(name: str) -> "datasets.Dataset":
     """All rows of the data set `name`. Raises ValueError and FileNotFoundError as `load_images`."""
     kind, _, rest = name.partition(":")
     openers = {"photographs": _photographs, "hf": _from_hub, "data": _from_data, "folder": _from_folder, "parquet": _from_parquet}
     return openers[kind](rest)
 
 
-def _photographs(_: str) -> datasets.Dataset:
-    folder = Path(str(files("skimage.data")))
+def _photographs(_: str) -> "datasets.Dataset":
+    folder = Path(extra("skimage.data").__file__).parent
     missing = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
@@ -75,7 +79,7 @@ def _photographs(_: str) -> datasets.Dataset:
     return _from_files(folder, [Path(name) for name in _PHOTOGRAPHS])
 
 
-def _from_folder(path: str) -> datasets.Dataset:
+def _from_folder(path: str) -> "datasets.Dataset":
     root = Path(path)
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {path!r}")
@@ -87,20 +91,21 @@ def _from_folder(path: str) -> datasets.Dataset:
     return _from_files(root, paths)
 
 
-def _from_files(root: Path, relative: list[Path]) -> datasets.Dataset:
+def _from_files(root: Path, relative: list[Path]) -> "datasets.Dataset":
     table = {"id": [path.as_posix() for path in relative], "image": [str(root / path) for path in relative]}
     if all(len(path.parts) > 1 for path in relative):
         table["label"] = [path.parts[0] for path in relative]
+    datasets = extra("datasets")
     return datasets.Dataset.from_dict(table).cast_column("image", datasets.Image(decode=False))
 
 
-def _from_parquet(path: str) -> datasets.Dataset:
+def _from_parquet(path: str) -> "datasets.Dataset":
     if Path(path).is_dir():
         return _read_parquet(sorted(Path(path).glob("*.parquet")), path)
     return _read_parquet([Path(path)] if Path(path).is_file() else [], path)
 
 
-def _from_data(rest: str) -> datasets.Dataset:
+def _from_data(rest: str) -> "datasets.Dataset":
     return _read_parquet(_data_files(rest), f"data:{rest}")
 
 
@@ -126,10 +131,11 @@ def _data_files(rest: str) -> list[Path]:
     return paths
 
 
-def _read_parquet(paths: list[Path], name: str) -> datasets.Dataset:
+def _read_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     """All rows of some parquet files, memory-mapped from the cache folder of the `datasets` library."""
     if not paths:
         raise FileNotFoundError(f"there is no parquet file {name!r}")
+    datasets = extra("datasets")
     bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()  # reading local files is quick
     try:
@@ -141,8 +147,9 @@ def _read_parquet(paths: list[Path], name: str) -> datasets.Dataset:
             datasets.enable_progress_bars()
 
 
-def _from_hub(rest: str) -> datasets.Dataset:
+def _from_hub(rest: str) -> "datasets.Dataset":
     repository, split = ("/".join(rest.split("/")[:2]), rest.split("/")[2]) if rest.count("/") == 2 else (rest, None)
+    datasets = extra("datasets")
     try:
         if split is None:
             splits = datasets.get_dataset_split_names(repository)

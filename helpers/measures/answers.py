@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.stats import binomtest, fisher_exact
-from sklearn.metrics import f1_score
 from torch import Tensor
 
+from helpers.extras import extra
 from helpers.measures._arrays import Array, to_numpy
 from helpers.measures.probes import Schedule, fit_classifier
 from helpers.measures.stats import Estimate, macro_auc, mcnemar, over_images
@@ -125,7 +125,7 @@ def class_scores(scores: Float[Array, "image class"], labels: Int[Array, " image
     best = to_numpy(scores.argsort(dim=1, descending=True, stable=True))
     return {
         "top3": float((best[:, :3] == labels[:, None]).any(axis=1).mean()),
-        "macro_f1": float(f1_score(labels, best[:, 0], average="macro")),
+        "macro_f1": float(extra("sklearn.metrics").f1_score(labels, best[:, 0], average="macro")),
         "macro_auc": macro_auc(scores.softmax(-1), labels),
     }
 

@@ -48,6 +48,9 @@ def threshold(norms: Float[Array, "..."], rule: str) -> float:
 
     A percentile always finds its share of outliers, even where there are none; more where the largest norms are equal, and none
     where all are. Raises ValueError for another rule or no norms.
+
+    >>> threshold(np.array([1.0, 2.0, 3.0, 100.0]), "median:3")
+    7.5
     """
     kind, _, number = rule.partition(":")
     try:
@@ -63,7 +66,11 @@ def threshold(norms: Float[Array, "..."], rule: str) -> float:
 
 
 def outliers(norms: Float[Array, "image patch"], rule: str) -> Bool[Array, "image patch"]:
-    """Which patches lie above `threshold`, one threshold for all images given."""
+    """Which patches lie above `threshold`, one threshold for all images given.
+
+    >>> outliers(np.array([[1.0, 2.0, 9.0], [1.0, 2.0, 3.0]]), "median:3").tolist()
+    [[False, False, True], [False, False, False]]
+    """
     return norms > threshold(norms, rule)
 
 

@@ -135,6 +135,10 @@ def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
     """The share of images for which something holds, with Wilson's interval.
 
     Raises ValueError for anything but true and false.
+
+    >>> found = share(np.arange(40) < 30)
+    >>> found.value, round(found.low, 2), round(found.high, 2), found.n
+    (0.75, 0.6, 0.86, 40)
     """
     values = _answers(per_image, "a share")
     _check_level(level)
@@ -219,6 +223,9 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
     """P(positive > negative) + P(equal) / 2, the area under the ROC curve. nan are left out; nan where a group is empty.
 
     Scores are equal where they are the same to 16 bits (`settled`).
+
+    >>> auc(np.array([2.0, 4.0]), np.array([1.0, 3.0]))
+    0.75
     """
     positive, negative = settled(_without_nan(positive)), settled(_without_nan(negative))
     p, q = len(positive), len(negative)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from helpers.extras import extra
 from helpers.models.attention import Attention, Sublayer, TorchAttention
 from helpers.models.backbone import Backbone, only
 from helpers.models.family import Family, Size, fitting
@@ -119,9 +120,7 @@ def wrap_open_clip(name: str, visual: nn.Module, recipe: dict[str, Any], pretrai
 
 
 def _open_clip() -> Any:
-    import open_clip
-
-    return open_clip
+    return extra("open_clip")
 
 
 FAMILY = Family((PREFIX,), (f"'{PREFIX}ARCH/TAG'",), _known, _names, _load)

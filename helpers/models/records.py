@@ -3,12 +3,15 @@ seed) -> what one training of a preset wrote down."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 
+from helpers.extras import extra
 from helpers.models import trained
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Records = Mapping[tuple[int, int], Mapping[str, Any]]
 Curves = list[tuple[list[int], list[float]]]  # steps and values, one pair a training
@@ -91,13 +94,13 @@ def attention_curves(records: Records) -> dict[str, dict[str, Curves]]:
     return curves
 
 
-def training_table(records: Mapping[str, Records]) -> pd.DataFrame:
+def training_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     """One row for each preset and number of registers: what the recipe changes, and what its trainings came to (`summary`).
 
     Args:
         records: preset -> its records.
     """
-    table = pd.DataFrame(
+    table = extra("pandas").DataFrame(
         {"preset": preset, "changes": trained.changes(recipe) or "nothing"} | row
         for preset, own in records.items()
         for recipe in [next(iter(own.values()))["recipe"]]

@@ -23,6 +23,10 @@ class TokenLayout:
         kept: patches left in the sequence where others were removed; None where all are there.
         rotary: whether the blocks rotate queries and keys of all tokens behind the prefix, so that whatever is no patch must
             stand in the prefix.
+
+    >>> layout = TokenLayout((2, 3), registers=4)
+    >>> layout.patches, layout.prefix, layout.tokens
+    (6, 5, 11)
     """
 
     grid: tuple[int, int]

@@ -29,7 +29,7 @@ from helpers.publish.parameters import read_notebook
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.provenance import git
 from helpers.publish.results import bundle, read_published
-from helpers.publish.site import comparison, downloads, explore, finding, landing
+from helpers.publish.site import api, comparison, downloads, explore, finding, landing
 from helpers.publish.site.board import board
 from helpers.publish.site.outputs import improve
 from helpers.publish.site.picture import picture
@@ -134,6 +134,8 @@ def assemble(root: Path) -> Path:
         **explore.fragments(root, registry),
         **downloads.fragments(registry, runs, git(root, "rev-parse", "HEAD")),
     }
+    for room, text in api.pages(HELPERS).items():
+        _write(source / "book" / "api" / f"{room}.md", text)
     for name, text in fragments.items():
         _write(source / "book" / "_generated" / f"{name}.md", text)
     return source

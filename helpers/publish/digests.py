@@ -15,8 +15,8 @@ from typing import NamedTuple
 from helpers.files import digest_of
 from helpers.publish.criteria import Criterion
 from helpers.publish.enough import MIN_N
+from helpers.publish.place import HELPERS
 
-HELPERS = Path(__file__).resolve().parents[1]
 # Reached by notebooks, and yet no number hangs on them: the registry and its Markdown (a criterion is an input of its own, and
 # `criteria.py`, by which it judges, is always reached), the drawing, and where a capture runs, which gives the same to the bit.
 NO_NUMBER = ("helpers.publish", "helpers.figures", "helpers.cluster")

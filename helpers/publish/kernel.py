@@ -21,9 +21,17 @@ from traitlets import Dict, Int
 from traitlets.config import Config
 
 from helpers import long_runs
+from helpers.publish.place import HELPERS
 
 # What papermill would say on the terminal (a kernel died) comes back as the outcome of its notebook.
 logging.getLogger("papermill").addHandler(logging.NullHandler())
+
+
+# A kernel that has our `helpers` before it looks into any folder.
+LAUNCH = (
+    f"import sys; sys.path.insert(0, {str(HELPERS.parent)!r}); import helpers; del sys.path[0]; "
+    "from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"
+)
 
 
 class OwnKernel(AsyncKernelManager):
@@ -38,6 +46,9 @@ class OwnKernel(AsyncKernelManager):
         """This environment's ipykernel, silent on the terminal; a notebook's errors come back as outputs."""
         extension = f"--IPKernelApp.extra_extensions={long_runs.__name__}"
         command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL", *([extension] if self.variables else [])])
+        # The `helpers` of this process, also where another lies in the project's folder, which a kernel searches first.
+        at = command["argv"].index("ipykernel_launcher")
+        command["argv"][at - 1 : at + 1] = ["-P", "-c", LAUNCH]
         # Some library imports tqdm.auto, which warns, with its own path, where there are no widgets. There are none by choice.
         environment = {"OMP_NUM_THREADS": str(self.threads), "PYTHONWARNINGS": "ignore:IProgress not found"}
         environment |= self.variables

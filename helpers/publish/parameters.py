@@ -49,6 +49,9 @@ def parse(name: str, text: str, default: object) -> object:
     """The command line's `name=text` in the type of the parameter's default.
 
     A list is given as `a,b` or `[a, b]`, and an empty text in it as ''; lists in a list as `[[a, b], [c, d]]`.
+
+    >>> parse("models", "a, b", ["x"]), parse("n", "20", 5), parse("fine", "true", False)
+    (['a', 'b'], 20, True)
     """
     if isinstance(default, list) and not text.startswith("[["):
         items = [item.strip() for item in text.strip("[] ").split(",")]

@@ -1,11 +1,11 @@
 """A checkout of the project: its registry, its source notebooks, its published runs, and a reader's own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from helpers.publish.digests import HELPERS
+from helpers.publish import place
 from helpers.publish.registry import Registry, load_registry
 
 CONTROLS = "controls"  # the run on the models whose answers are known, which calibrates and is no finding
@@ -15,12 +15,14 @@ CONTROLS = "controls"  # the run on the models whose answers are known, which ca
 class Project:
     """A checkout: the registry, the source notebooks, the published runs and a reader's own runs below `root`."""
 
-    root: Path = HELPERS.parent
+    root: Path = field(default_factory=place.default)
 
     @cached_property
     def registry(self) -> Registry:
-        """The claims of `notebooks/claims`, with the runs of `notebooks/profiles.yml`."""
-        return load_registry(self.root / "notebooks")
+        """The claims of `notebooks/claims`, with the runs of `notebooks/profiles.yml`; where `notebooks` is not there, those that
+        come with the package, which can be read and not run."""
+        folder = self.root / "notebooks"
+        return load_registry(folder if folder.is_dir() else place.shipped())
 
     @property
     def runs(self) -> Path:

@@ -15,6 +15,7 @@ from helpers.publish.project import Project
 
 # What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
 ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE")
+EXTRAS = ("book", "data", "clip")  # of pyproject.toml, with what notebooks compute
 CPU_KW, GPU_KW = 0.105, 0.7
 ENERGY = (
     f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power of the reproduction's section 3.6"
@@ -50,14 +51,26 @@ def git(root: Path, *arguments: str) -> str | None:
 def provenance(root: Path) -> dict:
     """With what the runs of this call are made; `git_dirty` says whether code or notebooks differ from the revision."""
     changes = git(root, "status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
-    requirements = [text for text in metadata.requires("registers-reproduced") if "extra ==" not in text]
-    names = sorted(re.match(r"[\w.-]+", text)[0] for text in requirements)
+    requirements = (re.match(r"[\w.-]+|", text)[0] for text in metadata.requires("registers-reproduced") if not _aside(text))
     return {
         "git_revision": git(root, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else changes != "",
         "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in names},
+        "packages": {name: metadata.version(name) for name in sorted(requirements) if _is_installed(name)},
     }
+
+
+def _aside(requirement: str) -> bool:
+    """Whether a requirement is of an extra that decides no number: tests, the cluster, peers."""
+    extra = re.search(r"extra == ['\"](\w+)", requirement)
+    return extra is not None and extra[1] not in EXTRAS
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 @cache

@@ -17,11 +17,12 @@ from pathlib import Path
 import jsonschema
 import yaml
 
+from helpers.publish import place
 from helpers.publish.claims import Claim, Paper
 from helpers.publish.criteria import Test
 from helpers.publish.enough import EnoughCriterion
 
-REGISTRY = Path(__file__).resolve().parents[2] / "notebooks"
+REGISTRY = place.shipped()
 PROFILES = "profiles.yml"
 DEPTH, ENTRIES = 20, 100_000  # what a file of the registry may have; today's have 9 and less than 10,000
 _PAPER = re.compile(r"[a-z][a-z0-9-]*")
@@ -42,12 +43,15 @@ class Registry:
         return self.claims[id]
 
 
-def load_registry(folder: Path | str = REGISTRY) -> Registry:
+def load_registry(folder: Path | str | None = None) -> Registry:
     """Read and check the registry in `folder`: `claims/PAPER.yml` for each paper, and `profiles.yml`.
+
+    Unless given, that of the project in which this is called, from its root or any folder below, as a notebook is; elsewhere the
+    one that comes with the package.
 
     Raises FileNotFoundError where there is none, and ValueError with one line per error, each naming file, entry and field.
     """
-    folder = Path(folder)
+    folder = place.registry() if folder is None else Path(folder)
     files = sorted(folder.glob("claims/*.yml"))
     if not files or not (folder / PROFILES).is_file():
         raise FileNotFoundError(f"no registry at {folder}; run from a checkout of the project or give its path")

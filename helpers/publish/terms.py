@@ -11,7 +11,9 @@ from pathlib import Path
 
 import yaml
 
-TERMS = Path(__file__).resolve().parents[2] / "notebooks" / "terms.yml"
+from helpers.publish import place
+
+TERMS = "terms.yml"
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,17 @@ class Terms:
         return None
 
 
+def load_terms(path: Path | None = None) -> Terms:
+    """The terms in the file at `path`; unless given, those of the project, or without any those that come with the package.
+
+    Raises ValueError that names the file where it has another form.
+    """
+    own = place.registry() / TERMS
+    return _read(path or (own if own.is_file() else place.shipped() / TERMS))
+
+
 @cache
-def load_terms(path: Path = TERMS) -> Terms:
-    """Read the terms. Raises ValueError that names the file where it has another form."""
+def _read(path: Path) -> Terms:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         claims = {

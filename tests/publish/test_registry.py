@@ -29,10 +29,11 @@ def registry():
 
 
 def test_every_claim_is_there(registry):
-    assert list(registry.claims) == IDS
-    assert list(registry.papers) == ["need-registers", "sorts", "test-time-registers", "decoupling", "beyond"]
+    """Those that this project began with, in their order; new ones need no line here."""
+    assert [id for id in registry.claims if id in IDS] == IDS
+    assert list(registry.papers)[:5] == ["need-registers", "sorts", "test-time-registers", "decoupling", "beyond"]
     for claim in registry.claims.values():
-        assert claim.reported or claim.paper == "beyond", claim.id
+        assert claim.reported or claim.source.bib is None, claim.id
         assert set(claim.expected) == set(CONTROLS)
     with pytest.raises(ValueError, match="unknown claim 'nr3-redundency'; did you mean 'nr3-redundancy'?"):
         registry["nr3-redundency"]
@@ -40,7 +41,7 @@ def test_every_claim_is_there(registry):
 
 def test_what_the_papers_say_is_there(registry):
     """But for the questions that none of them asks."""
-    missing = [claim.id for claim in registry.claims.values() if claim.paper != "beyond" and not claim.paper_says["why"]]
+    missing = [claim.id for claim in registry.claims.values() if claim.source.bib and not claim.paper_says["why"]]
     assert not missing, f"give these claims their paper_says: {', '.join(missing)}"
 
 
@@ -105,7 +106,7 @@ def test_model_names_exist(registry):
 
 def test_profiles_of_notebooks(registry):
     for claim in registry.claims.values():
-        if claim.notebook and claim.paper != "beyond":
+        if claim.notebook and claim.source.bib:
             assert {"vit-tiny", "paper"} <= set(claim.profiles) and claim.profiles["paper"]["seed"] == 42, claim.id
         for changed in ({}, *claim.profiles.values()):
             check_data_name((claim.parameters | changed)["dataset"])
