@@ -131,6 +131,7 @@ def _edit(_: Project, options: argparse.Namespace) -> int:
 def _explore(project: Project, options: argparse.Namespace) -> int:
     from helpers import explore, files, images, models  # here, since only this command needs them
     from helpers.publish import digests
+    from helpers.publish.provenance import provenance
 
     images.check_name(options.images)
     models.check_name(options.model)

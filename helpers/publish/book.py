@@ -88,15 +88,15 @@ def assemble(root: Path) -> Path:
         _entitle(executed[claim.id][1])
         _end(executed[claim.id][1], downloads.on_page(CONTROLS, claim.id, *executed[claim.id], up="../../"))
         _write_notebook(executed[claim.id][1], source / claim.notebook, pages.calibration_note(claim, runs))
-    for kind, place, all_runs in (("runs", project.runs, read), ("own", project.own, own)):
+    for kind, where, all_runs in (("runs", project.runs, read), ("own", project.own, own)):
         for run, results in all_runs.items():
             folder = source / "book" / kind / run
             for id, (data, notebook) in results.items():
-                path = place / run / f"{id}.ipynb"
+                path = where / run / f"{id}.ipynb"
                 reading = "\n\n".join(filter(None, [_reading(path, data), explore.note(id)]))
-                files = downloads.folder(run, kind)
-                page, pictures = finding.page(registry[id], run, data, notebook, reading, calibration.get(id), files)
-                _end(page, downloads.on_page(files, id, data, notebook, up=finding.UP))
+                place = downloads.folder(run, kind)
+                page, pictures = finding.page(registry[id], run, data, notebook, reading, calibration.get(id), place)
+                _end(page, downloads.on_page(place, id, data, notebook, up=finding.UP))
                 _write_notebook(page, folder / path.name)
                 for name, content in pictures.items():
                     (folder / name).write_bytes(content)

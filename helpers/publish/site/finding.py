@@ -43,7 +43,7 @@ def page(
     notebook: NotebookNode,
     reading: str = "",
     calibration: Mapping | None = None,
-    files: str = "",
+    place: str = "",
 ) -> Page:
     """The page of the stored result `data`; lies in `book/runs/<run>/`.
 
@@ -51,14 +51,14 @@ def page(
         notebook: executed in this run.
         reading: the commentary, as Markdown with its numbers filled in.
         calibration: the claim's result on the controls.
-        files: where its downloads lie, below `data/`; in the folder of the run unless given.
+        place: where its downloads lie, below `data/`; in the folder of the run unless given.
     """
     found = decisions(claim, data)
     picture, files = _key_picture(notebook, claim.id)
     shown = [cell for cell in notebook.cells if _is_shown(cell)]
     texts = [
         f"# {inert(claim.title)} · run {inert(run)}",
-        first_screen(claim, found, picture, run, data, files or run),
+        first_screen(claim, found, picture, run, data, place),
         reading,
         "## Figures and tables" if shown else "",
         *(_without_code(cell) for cell in shown),
@@ -77,12 +77,12 @@ def page(
     return Page(nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata), files)
 
 
-def first_screen(claim: Claim, found: Decisions, picture: str, run: str, data: Mapping, files: str) -> str:
+def first_screen(claim: Claim, found: Decisions, picture: str, run: str, data: Mapping, place: str = "") -> str:
     """Verdict, answer, key picture and tests, how to run it again, and where everything lies."""
     tests = raw(f"{_tests(found)}{_legend(found)}")
     links = [
-        f"<a href='{UP}{downloads.FOLDER}/{html(files)}/{claim.id}.json' download>Result (JSON)</a>",
-        f"<a href='{UP}{downloads.FOLDER}/{html(files)}/{claim.id}.ipynb' download>Notebook</a>",
+        f"<a href='{UP}{downloads.FOLDER}/{html(place or run)}/{claim.id}.json' download>Result (JSON)</a>",
+        f"<a href='{UP}{downloads.FOLDER}/{html(place or run)}/{claim.id}.ipynb' download>Notebook</a>",
     ]
     pages = [
         f"[Calibration: the same measurement on models with known answers](../../../{claim.notebook})",
