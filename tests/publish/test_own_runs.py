@@ -174,7 +174,9 @@ def test_the_book_shows_them_apart(library):  # noqa: F811
     source = assemble(library.root)
     contents = chapters(source)
     assert list(contents)[1:3] == ["Findings", "Your own runs"]
-    assert contents["Your own runs"] == [{"file": "book/own/bob/index", "sections": [{"file": "book/own/bob/aa1-first"}]}]
+    [run] = contents["Your own runs"]
+    assert run["file"] == "book/own/bob/index" and [one["file"] for one in run["sections"]] == ["book/own/bob/aa1-first"]
+    assert (source.parent / "data" / "own" / "bob" / "aa1-first.json").is_file()
     page = read(source, "book", "own", "bob", "index.md")
     assert "`python -m helpers publish bob` makes it a finding" in page and "own/bob/aa1-first.html" in page
     assert (source / "book" / "own" / "bob" / "aa1-first.ipynb").is_file()

@@ -5,7 +5,7 @@ holds, the card says so.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,8 +128,8 @@ def _span(one: Comparison, shown: Iterable[Comparison]) -> tuple[float, float] |
     return (min(numbers) - spare, max(numbers) + spare) if len(alike) > 1 else None
 
 
-def _square(claim: Claim, verdict: str, found: Iterable[tuple[str, str]]) -> str:
-    run = next(run for one, run in found if one == verdict or verdict == DIFFERS)
+def _square(claim: Claim, verdict: str, found: Sequence[tuple[str, str]]) -> str:
+    run = next((run for one, run in found if one == verdict), found[0][1])
     told = html(f"{claim.id}, {claim.title}: {verdict}")
     return (
         f"<a class='square {verdict.replace(' ', '-')}' href='runs/{run}/{claim.id}.html' title='{told}'>"
