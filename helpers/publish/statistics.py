@@ -203,7 +203,7 @@ def shared(runs: Mapping[str, Mapping[str, dict]]) -> Shared:
                     found.checkpoints.setdefault(checkpoint, ([], []))[len(rests_on) > 1].append((run, id))
             if data["verdict"] in ("not applicable", "not run"):
                 continue
-            for source in (source for source in sources if "digest" in source):
+            for source in (source for source in sources if "digest" in source and "weights_hash" not in source):
                 claims = found.images.setdefault(source["name"], [])
                 same = found.lists.setdefault(source["digest"], (source["name"], source["n"], []))[2]
                 for own in (claims, same):
