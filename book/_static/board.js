@@ -40,7 +40,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const chips = [];
   const panel = make("details", { className: "board-chips" }, make("summary", { textContent: "Choose and sort" }));
-  panel.open = window.matchMedia("(min-width: 52em)").matches; // on a phone the verdicts come first
+  panel.open = location.hash.includes("="); // else the verdicts come first
   for (const [group, values] of Object.entries(groups)) {
     if (values.size < 2) continue;
     const row = make("div", { label: `Choose by ${group}` }, make("span", { className: "kind", textContent: group }));

@@ -90,6 +90,7 @@ def test_a_chip_shows_the_claims_that_it_counts_and_the_address_keeps_it(address
     page.goto(address)
     assert claims(page) == list(PROJECT.registry.claims)
     refuted = {id for own in runs.values() for id, data in own.items() if data["verdict"] == "refuted"}
+    page.get_by_text("Choose and sort").click()
     chip = page.get_by_role("button", name=re.compile("^refuted"))
     assert chip.inner_text() == f"refuted {len(refuted)}"
     chip.click()
@@ -122,6 +123,7 @@ def test_a_model_shows_its_column_and_counts_by_its_own_verdicts(address, page, 
 
 def test_rows_sort_by_their_distance_to_the_margin(address, page, runs, calibration):
     page.goto(address)
+    page.get_by_text("Choose and sort").click()
     page.get_by_label("Sort claims").select_option("distance")
     far = {id: min((one.distance for one in own if one.distance is not None), default=None) for id, own in
            entries(PROJECT.registry, runs, calibration).items()}  # fmt: skip
