@@ -87,8 +87,8 @@ PHONE = """() => {
     const size = parseFloat(getComputedStyle(text).fontSize) * Math.hypot(matrix.b, matrix.d);
     if (size < 8.9) small.push([text.textContent.trim().slice(0, 40), size.toFixed(1)]);
   }
-  for (const image of document.querySelectorAll("article .figure-frame img")) {
-    // A stored picture has text of at least 8 points at 100 dots an inch.
+  for (const image of document.querySelectorAll("article .figure-frame img:not([src^='data:'])")) {
+    // A stored picture has text of at least 8 points at 100 dots an inch; the explorers' maps, which lie in the page, have none.
     if (!image.checkVisibility() || !image.naturalWidth) continue;
     const size = (11.1 * image.getBoundingClientRect().width) / image.naturalWidth;
     if (size < 8.9) small.push([image.getAttribute("src").slice(-30), size.toFixed(1)]);

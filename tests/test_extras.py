@@ -49,7 +49,7 @@ def test_the_core_needs_no_extra():
 
 
 def test_a_command_without_its_libraries_says_what_to_install():
-    done = without({"nbformat", "papermill"}, "import registers_reproduced as r; sys.exit(r.main(['list']))")
+    done = without({"nbformat", "papermill"}, "import registers_reproduced as r; sys.exit(r.main(['check']))")
     assert done.returncode == 2
     assert done.stderr == "error: nbformat is not installed; python -m pip install 'registers-reproduced[book]'\n"
 

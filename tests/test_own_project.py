@@ -89,7 +89,7 @@ def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, 
     assert {name: verdict for name, (verdict, _) in result.calibration().items()} == project.registry[ID].expected
     assert list(check.problems(project)) == []
     notebook = nbformat.read(project.runs / "controls" / f"{ID}.ipynb", 4)
-    assert any("image/png" in output.get("data", ()) for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert any("image/svg+xml" in output.get("data", ()) for cell in notebook.cells for output in cell.get("outputs", ()))
 
 
 def test_papermill_without_our_command_line(folder, monkeypatch, capsys):
