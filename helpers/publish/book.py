@@ -93,7 +93,7 @@ def assemble(root: Path) -> Path:
             folder = source / "book" / kind / run
             for id, (data, notebook) in results.items():
                 path = where / run / f"{id}.ipynb"
-                reading = "\n\n".join(filter(None, [_reading(path, data), explore.note(id)]))
+                reading = "\n\n".join(filter(None, [_reading(path, data), explore.beside(id)]))
                 place = downloads.folder(run, kind)
                 page, pictures = finding.page(registry[id], run, data, notebook, reading, calibration.get(id), place)
                 _end(page, downloads.on_page(place, id, data, notebook, up=finding.UP))

@@ -128,3 +128,13 @@ def test_sphinx_writes_dressed_pages(tmp_path):
     soup = BeautifulSoup((site / "index.html").read_text(), "html.parser")
     assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png", "_images/x-dark.png"]
     assert (site / "_images" / "x-dark.png").is_file() and soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"
+
+
+def test_what_a_reader_touches_keeps_its_pictures(tmp_path):
+    body = (
+        "<figure data-explore='patches'><img src='data:image/png;base64,x'/><figcaption><span class='caption-text'>It.</span>"
+        "</figcaption></figure>"
+    )
+    soup = BeautifulSoup(dress(body + FIGURE.format(name="x.png"), tmp_path), "html.parser")
+    assert soup.find("img").parent.name == "figure" and soup.find("figure").get("id") is None
+    assert [caption.get_text() for caption in soup.select(".caption-number")] == ["Our figure 1. "]

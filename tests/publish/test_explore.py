@@ -135,15 +135,14 @@ def test_nothing_measured_is_said_in_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("id", explore.PLACES)
-def test_pages_of_runs_lead_to_parts_that_are_there(id):
-    headings = re.findall("^## (.*)$", (ROOT / "book" / "explore.md").read_text(encoding="utf-8"), re.M)
-    anchors = ["-".join(re.findall(r"\w+", heading.lower())) for heading in headings]
+def test_pages_of_runs_hold_a_figure_that_is_there(id):
     assert id in load_registry().claims
-    assert re.search(r"\(\.\./\.\./explore\.md#(.*)\)", explore.note(id))[1] in anchors
+    kind = re.search(r"\{include\} \.\./\.\./_generated/explore-(.*)\.md", explore.beside(id))[1]
+    assert kind in explore.KINDS
 
 
-def test_other_pages_lead_nowhere():
-    assert explore.note("nr2-model-size") == ""
+def test_other_pages_hold_none():
+    assert explore.beside("nr2-model-size") == ""
 
 
 # ---- What is shown ------------------------------------------------------------------------------------------------------

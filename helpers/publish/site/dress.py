@@ -42,7 +42,8 @@ def dressed(body: str, find: Find, dark: Made) -> str:
     """
     soup, drawings = BeautifulSoup(body, "html.parser"), dict[str, str]()
     # Those that Sphinx made; a page's own drawings look after themselves.
-    made = [figure for figure in soup.find_all("figure") if figure.select_one("figcaption .caption-text") is not None]
+    captioned = (figure for figure in soup.find_all("figure") if figure.select_one("figcaption .caption-text") is not None)
+    made = [figure for figure in captioned if not figure.has_attr("data-explore")]
     for number, figure in enumerate(made, 1):
         _figure(soup, figure, number, find, dark, drawings)
     number = 0

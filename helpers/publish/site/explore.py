@@ -11,11 +11,11 @@ from helpers.publish.registry import Registry
 from helpers.publish.site import explore_moves, explore_patches, explore_thresholds
 
 KINDS = ("patches", "thresholds", "moves")
-# Claim -> the part of the page that shows what it asks.
+# Claim -> the figure that shows what it asks, and its heading.
 PLACES = {
-    **dict.fromkeys(("nr1-artifacts", "nr7-block-maps", "tt3-attention-patterns"), ("patch-by-patch", "patch by patch")),
-    "xx4-threshold-sensitivity": ("where-is-the-threshold", "at every threshold"),
-    "xx2-corner-outliers": ("picture-or-position", "in every condition"),
+    **dict.fromkeys(("nr1-artifacts", "nr7-block-maps", "tt3-attention-patterns"), ("patches", "Patch by patch")),
+    "xx4-threshold-sensitivity": ("thresholds", "At every threshold"),
+    "xx2-corner-outliers": ("moves", "In every condition"),
 }
 NOTHING = "Nothing has been measured here yet."
 
@@ -36,12 +36,13 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
     }
 
 
-def note(id: str) -> str:
-    """A line for the page of a published run that leads to what shows the same; '' where nothing does."""
+def beside(id: str) -> str:
+    """The figure that shows what a claim asks, for its page in `book/runs/<run>/`; '' where none does."""
     if id not in PLACES:
         return ""
-    anchor, what = PLACES[id]
-    return f"*See it {what}*: [Touch it](../../explore.md#{anchor})."
+    kind, heading = PLACES[id]
+    told = "Measured apart from this run; [Touch it](../../explore.md) says on what."
+    return f"## {heading}\n\n{told}\n\n```{{include}} ../../_generated/explore-{kind}.md\n```"
 
 
 def read(path: Path) -> dict:
