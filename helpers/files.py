@@ -1,4 +1,5 @@
-"""Files that are there as a whole or not at all, folders in which one process at a time writes, and digests of contents."""
+"""Files that are there as a whole or not at all, archives that are the same each time, folders in which one process at a time
+writes, and digests of contents."""
 
 import errno
 import hashlib
@@ -9,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from uuid import uuid4
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 try:
     import fcntl
@@ -63,6 +65,16 @@ def write_together(texts: Mapping[Path, str]) -> None:
         new = {path: stack.enter_context(written_whole(path)) for path in reversed(texts)}
         for path, text in texts.items():
             new[path].write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
+    """Write an archive of these members (name in it -> content) that is the same to the byte each time: in order of their names,
+    dated by the first day that the format knows, with the rights of a plain file. Versions of zlib may compress differently."""
+    with written_whole(path) as new, ZipFile(new, "w") as archive:
+        for name, content in sorted(members.items()):
+            member = ZipInfo(name)
+            member.create_system, member.external_attr = 3, 0o100644 << 16  # as on Unix, wherever it is written
+            archive.writestr(member, content, ZIP_DEFLATED, compresslevel=9)
 
 
 def check_place(path: Path) -> None:

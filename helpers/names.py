@@ -4,6 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+STAND_IN = "stand-in for "  # how the name of a source begins that is none: random weights or other images, in a dry run
+# How the names of models begin that may be paths of this machine: of a file, and of a folder with config.json.
+FILES = ("file:", "scratch:", "registers:", "sinks:")
+LOCAL = (*FILES, "local-dir:", "transformers:")
+
 _SIZES = {
     "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G",
     "so400m": "So400M", "so150m": "So150M",
@@ -27,10 +32,16 @@ def short_name(model: str) -> str:
 
     >>> short_name("vit_small_patch14_reg4_dinov2.lvd142m")
     'ViT-S (4 reg., DINOv2)'
+    >>> short_name("registers-mean-reg4-seed1")  # trained on from ViT-Ti by this project
+    'ViT-Ti mean, 4 reg., seed 1'
     """
     scratch = re.fullmatch(r"scratch-reg(\d+)(?:-seed(\d+))?", model)
     if scratch:
         return f"Twin, {scratch[1]} reg." + (f", seed {scratch[2]}" if scratch[2] else "")
+    if added := re.fullmatch(r"registers-(.+)-reg(\d+)(?:-seed(\d+))?", model):
+        return f"ViT-Ti {added[1]}, {added[2]} reg." + (f", seed {added[3]}" if added[3] else "")
+    if sinks := re.fullmatch(r"sinks-(.+)-reg(\d+)(?:-seed(\d+))?", model):
+        return f"Twin {sinks[1]}, {sinks[2]} reg." + (f", seed {sinks[3]}" if sinks[3] else "")
     if not (parts := _MODEL.fullmatch(model)):
         return model.removeprefix("control-") + " (control)" if model.startswith("control-") else model
     family, size, tag = parts.groups()
@@ -48,6 +59,20 @@ def short_names(models: list[str]) -> list[str]:
     names = [short_name(model) for model in models]
     shared = {name for name, model in zip(names, models, strict=True) if len({m for m in models if short_name(m) == name}) > 1}
     return [model if name in shared else name for name, model in zip(names, models, strict=True)]
+
+
+def size_families(models: Iterable[str]) -> list[list[str]]:
+    """The models among these whose timm names differ in the size, and with it the patch size, alone; two or more each.
+
+    >>> size_families(["deit3_small_patch16_224.fb_in1k", "deit_tiny_patch16_224.fb_in1k", "deit3_huge_patch14_224.fb_in1k"])
+    [['deit3_small_patch16_224.fb_in1k', 'deit3_huge_patch14_224.fb_in1k']]
+    """
+    families: dict[str, list[str]] = {}
+    for model in dict.fromkeys(models):
+        if parts := _MODEL.fullmatch(model):
+            start, end = parts.span(2)
+            families.setdefault(model[:start] + re.sub(r"_patch\d+", "", model[end:], count=1), []).append(model)
+    return [own for own in families.values() if len(own) > 1]
 
 
 def shortened(texts: Iterable[str]) -> list[str]:

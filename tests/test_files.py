@@ -3,10 +3,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
-from helpers.files import check_place, digest_of, locked, write_together, written_whole
+from helpers.files import check_place, digest_of, locked, write_together, write_zip, written_whole
 
 
 def full(*_, **__):
@@ -31,6 +32,15 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
 def alone(folder):
     with written_whole(folder / "a.json") as new:
         new.write_text("new")
+
+
+def test_an_archive_is_the_same_each_time(tmp_path):
+    write_zip(tmp_path / "a.zip", {"b/c": b"2", "a": b"1" * 999})
+    write_zip(tmp_path / "b.zip", {"a": b"1" * 999, "b/c": b"2"})
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.testzip() is None and archive.namelist() == ["a", "b/c"] and archive.read("a") == b"1" * 999
+        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.names import short_name, short_names, shortened
+from helpers.names import short_name, short_names, shortened, size_families
 
 REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
 NAMES = {
@@ -26,6 +26,14 @@ def test_models_that_would_share_a_name_keep_their_own():
     in_21k = "vit_tiny_patch16_224.augreg_in21k"
     assert short_names([in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", PLAIN]) == [
         in_21k, "vit_tiny_patch16_224.augreg_in21k_ft_in1k", "ViT-S (DINOv2)"]  # fmt: skip
+
+
+def test_a_family_differs_in_its_sizes_alone():
+    clip = [f"vit_{size}_clip_224.laion2b" for size in ("base_patch16", "huge_patch14")]
+    dino = [f"vit_{size}_patch16_224.dino" for size in ("small", "base")]
+    others = ["vit_base_patch16_clip_224.openai", REG4, PLAIN, "control-clean", "open_clip:ViT-B-32/laion2b_s34b_b79k"]
+    mixed = [clip[0], *others, dino[0], clip[1], dino[1], clip[0]]
+    assert size_families(mixed) == [clip, dino] and size_families(others) == []
 
 
 def test_labels_are_shortened_within_their_text():

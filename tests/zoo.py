@@ -34,6 +34,7 @@ from helpers.capture import (
     RandomTokens,
     SelectedPixels,
     SelectedTokens,
+    Sinks,
     TokenNorms,
 )
 from helpers.capture.register_neurons import NeuronMeans
@@ -353,6 +354,7 @@ REDUCERS = {
     OnQKV: lambda b: OnQKV("mean_key", grid_mean),
     NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
     OnPatches: lambda b: OnPatches("mean", grid_mean),
+    Sinks: lambda b: Sinks(),
     NeuronMeans: lambda b: NeuronMeans(0, torch.rand(7, b.layout.patches) < 0.2, "paper", True),
 }
 NEURONS = [(0, 1), (0, 5), (1, 2)]

@@ -17,10 +17,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.interventions import modeling
 from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
 from helpers.interventions.tokens import with_tokens, without
-from helpers.models import Backbone, TokenLayout
+from helpers.models import Backbone, TokenLayout, modeling
 
 ACTIVATIONS = {nn.GELU: "gelu", nn.ReLU: "relu"}
 FILES = ("model.safetensors", "config.json", "modeling.py", "check.safetensors", "model.pt2", "README.md")

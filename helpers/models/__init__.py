@@ -1,26 +1,33 @@
 """What a Vision Transformer is, where to look inside it, and every way to get one."""
 
-from helpers.models import trained
+from helpers.models import modeling, posthoc, sinks, trained
 from helpers.models.attention import Attention, TimmAttention, Update
-from helpers.models.backbone import Backbone
+from helpers.models.backbone import Architecture, Backbone
 from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, planted
 from helpers.models.hub import ModelUnavailable
-from helpers.models.load import check_name, known, load_backbone, rounding_noise
+from helpers.models.load import check_name, known, load_backbone, rounding_noise, stand_ins
 from helpers.models.open_clip_family import OpenClipBackbone
 from helpers.models.paths import portable
+from helpers.models.posthoc import PostHoc
 from helpers.models.records import (
     attention_curves,
+    end_table,
     register_count,
+    sink_table,
     trained_alike,
     trained_families,
+    trained_seeds,
     training_curves,
     training_table,
 )
+from helpers.models.sinks import SinkTask
 from helpers.models.timm_family import wrap_timm
 from helpers.models.tokens import TokenLayout
 from helpers.models.trained import Recipe
+from helpers.models.transformers_family import published_head
 
 __all__ = [
+    "Architecture",
     "Attention",
     "Backbone",
     "CONTROLS",
@@ -28,22 +35,32 @@ __all__ = [
     "ModelUnavailable",
     "OpenClipBackbone",
     "PLANTED_BLOCK",
+    "PostHoc",
     "REGISTER_NEURON",
     "Recipe",
+    "SinkTask",
     "TimmAttention",
     "TokenLayout",
     "Update",
     "attention_curves",
     "check_name",
+    "end_table",
     "known",
     "load_backbone",
+    "modeling",
     "planted",
     "portable",
+    "posthoc",
+    "published_head",
     "register_count",
     "rounding_noise",
+    "sink_table",
+    "sinks",
+    "stand_ins",
     "trained",
     "trained_alike",
     "trained_families",
+    "trained_seeds",
     "training_curves",
     "training_table",
     "wrap_timm",

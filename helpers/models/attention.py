@@ -207,6 +207,11 @@ class Update:
         """What weighted values add to the stream: after output projection and LayerScale, without the bias."""
         return F.linear(values.transpose(1, 2).flatten(-2), self.weight) * self.gamma
 
+    def head_values(self) -> Float[Tensor, "image head token width"]:
+        """What each head would add to the stream for full attention to one token: after output projection and LayerScale."""
+        v = self.attention.v
+        return torch.einsum("bhtd,whd->bhtw", v, self.weight.unflatten(1, v.shape[1::2])) * self.gamma
+
 
 _IDENTITY = nn.Identity()
 

@@ -20,8 +20,30 @@ from torch.utils.hooks import RemovableHandle
 from helpers.models.attention import Attention, Sublayer, Update
 from helpers.models.paths import nameless
 from helpers.models.tokens import TokenLayout
+from helpers.names import STAND_IN
 
 POINTS = ("pixels", "embedding", "residual", "final", "normed", "neurons", "attention", "update", "feature", "output")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a model is and what it costs, without its weights.
+
+    Attributes:
+        image_size: (height, width) in pixels.
+        layout: where its tokens stand.
+        depth: blocks; `width`: channels of the residual stream; `widest`: channels of the widest layer of a block.
+        parameters: number of weights.
+        flops: of one image in one forward pass, a multiplication and an addition as two.
+    """
+
+    image_size: tuple[int, int]
+    layout: TokenLayout
+    depth: int
+    width: int
+    widest: int
+    parameters: int
+    flops: int
 
 
 @dataclass(eq=False)
@@ -36,6 +58,7 @@ class Backbone(ABC):
         next_image: index of the first image of the next forward pass, for what treats each image in its own way. `capture` sets
             it; otherwise a pass that ends without an error counts its images on.
         interventions: name and arguments of each that is active, the outermost first (see helpers/interventions/tokens.py).
+        stands_for: the model in whose place this one stands in a dry run (see helpers/models/sketch.py); None for a model itself.
     """
 
     name: str
@@ -47,6 +70,7 @@ class Backbone(ABC):
     pretrained: bool
     next_image: int = 0
     interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
+    stands_for: Architecture | None = None
 
     family: ClassVar[str]
 
@@ -170,7 +194,8 @@ class Backbone(ABC):
     def describe(self) -> dict[str, Any]:
         """What a result's provenance says about the model: its weights by their digest, and not where they lie."""
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
-        return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
+        name = nameless(self.name)
+        return {"name": name if self.stands_for is None else STAND_IN + name} | {key: getattr(self, key) for key in keys}
 
     def watch(self, point: str, block: int, see: Callable[[Any], object]) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`; nothing is changed.

@@ -21,6 +21,8 @@ from helpers.models import (
     controls,
     modules,
     open_clip_family,
+    posthoc,
+    sinks,
     timm_family,
     torchvision_family,
     trained,
@@ -29,6 +31,7 @@ from helpers.models import (
 from helpers.models.backbone import Backbone
 from helpers.models.family import Family
 from helpers.models.paths import located
+from helpers.models.sketch import Sketch, stand_in
 
 # All there are; names that begin with no prefix are of the first.
 FAMILIES = (
@@ -40,9 +43,14 @@ FAMILIES = (
     checkpoints.FROM_FILE,
     controls.FAMILY,
     trained.FAMILY,
+    posthoc.FAMILY,
+    sinks.FAMILY,
 )
 
+OWN = (controls.FAMILY, trained.FAMILY, sinks.FAMILY)  # part of this project: small, and there without a download
+
 _noise: int | None = None  # the seed of `rounding_noise`, inside it
+_sketch: Sketch | None = None  # inside `stand_ins`
 
 
 def load_backbone(
@@ -62,11 +70,12 @@ def load_backbone(
     Args:
         model: a timm name, 'open_clip:ARCH/TAG' (vision tower only), 'torchvision:ARCH[/WEIGHTS]', 'transformers:OWNER/NAME' or
             its folder, 'hf-hub:OWNER/NAME' and 'local-dir:PATH' (saved by timm), 'file:PATH@ARCH' (weights for an architecture of
-            timm, prefixes and number of classes found out), 'control-...', 'scratch-...' (trained and shipped by this project) or
-            'scratch:PATH' (trained with `python -m helpers train`). Or a module of one of these libraries, also inside
-            torch.compile, DataParallel, PEFT or a model around it: it shares its weights and stays as it is.
+            timm, prefixes and number of classes found out), 'control-...', 'scratch-...', 'registers-...' and 'sinks-...'
+            (trained and shipped by this project), 'scratch:PATH', 'registers:PATH' and 'sinks:PATH' (trained with `python -m
+            helpers train`). Or a module of one of these libraries, also inside torch.compile, DataParallel, PEFT or a model
+            around it: it shares its weights and stays as it is.
         image_size: side, or (height, width), in pixels.
-        pretrained: False gives random weights (then TAG is not used); no effect on controls and models trained here.
+        pretrained: False gives random weights (then TAG is not used); no effect on controls and models trained here from scratch.
         device: where to put it; the CPU unless given.
         whole: preprocessing squashes the whole image to the model's size and crops nothing away, so that boxes in relative
             coordinates [0, 1] carry over; the model's own recipe unless given.
@@ -88,7 +97,11 @@ def load_backbone(
         if name is not None or data is not None:
             raise ValueError(f"{model!r} has a name and a recipe of its own; give name and data for a module only")
         check_name(model, pretrained)
-        backbone = family_of(model).load(model, size, pretrained, whole, fit)
+        family = family_of(model)
+        if _sketch is None or family in OWN:
+            backbone = family.load(model, size, pretrained, whole, fit)
+        else:
+            backbone = stand_in(model, lambda size: family.load(model, size, False, whole, fit), size, _sketch)
     else:
         raise ValueError(f"{type(model).__name__} is no model; give a name or a torch.nn.Module")
     backbone.model.to(device)
@@ -113,6 +126,20 @@ def rounding_noise(seed: int) -> Iterator[None]:
         yield
     finally:
         _noise = before
+
+
+@contextmanager
+def stand_ins(blocks: int, patches: int) -> Iterator[None]:
+    """Models loaded by name inside have random weights, at most so many `blocks`, and at most so many `patches` along a side.
+
+    Nothing is downloaded. Models that are part of this project stay as they are. See helpers/models/sketch.py.
+    """
+    global _sketch
+    before, _sketch = _sketch, Sketch(blocks, patches)
+    try:
+        yield
+    finally:
+        _sketch = before
 
 
 def _add_noise(backbone: Backbone, seed: int) -> None:

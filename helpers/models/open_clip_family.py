@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -101,6 +102,7 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
             arch,
             pretrained=tag if pretrained else None,
             pretrained_text=False,
+            device=torch.get_default_device(),
             force_image_size=size,
             # The activation belongs to the weights; create_model only warns where the two differ.
             force_quick_gelu=tag_config.get("quick_gelu", False),

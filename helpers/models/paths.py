@@ -4,8 +4,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from helpers.names import FILES, LOCAL
+
 FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
-PREFIXES = ("local-dir:", "file:", "scratch:", "transformers:")
 
 
 def located(path: str) -> Path:
@@ -19,7 +20,7 @@ def located(path: str) -> Path:
 
 def _parts(name: str) -> tuple[str, str, str]:
     """Prefix, path, and what stands behind the path of a 'file:PATH@ARCH'."""
-    prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+    prefix = next((prefix for prefix in LOCAL if name.startswith(prefix)), "")
     path = name.removeprefix(prefix)
     if prefix == "file:" and "@" in path:
         path, _, arch = path.rpartition("@")
@@ -31,7 +32,7 @@ def nameless(name: str) -> str:
     """The name of a model as a result may hold it: without the folder that its file or folder lies in."""
     prefix, path, rest = _parts(name)
     place = located(path)
-    there = os.path.isfile(place if prefix in ("file:", "scratch:") else place / "config.json")
+    there = os.path.isfile(place if prefix in FILES else place / "config.json")
     return f"{prefix}{place.resolve().name}{rest}" if prefix and there else name
 
 

@@ -8,9 +8,11 @@ import itertools
 import json
 import math
 import os
+import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from timm.models.vision_transformer import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
 
 from helpers.files import digest_of, written_whole
 from helpers.models.backbone import Backbone
@@ -28,12 +30,14 @@ from helpers.models.timm_family import wrap_own
 
 SHIPPED, FILE = "scratch-", "scratch:"
 PREFIXES = (SHIPPED, FILE)
+ADDED = ("registers-", "registers:")  # of finished models that this project trained on (`helpers.models.posthoc`)
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 # What the models expect; 1.0 shows them the whole image.
 DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
-# The range of a number in a recipe, where it is not 'at least 1' (whole numbers) or 'at least 0' (the others).
-_LEAST = {"registers": 0, "warmup": 0, "seed": 0}
+SINKS = ("sinks-", "sinks:")  # those of tasks that ask for a sink (`helpers.models.sinks`)
+# The numbers of a recipe that may be 0 although they are whole, and those that are at most 1.
+_FROM_ZERO = ("registers", "warmup", "seed")
 _SHARES = ("smoothing", "drop_path", "erase", "scale", "ema")
 
 
@@ -92,11 +96,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Raise ValueError where it cannot be trained."""
-        for field in fields(self):
-            value, least = getattr(self, field.name), _LEAST.get(field.name, int(field.type is int))
-            most = 1 if field.name in _SHARES else math.inf
-            if field.type is not str and not (least <= value <= most and value < math.inf):
-                raise ValueError(f"{field.name} is {value}; give at least {least}" + (" and at most 1" if most == 1 else ""))
+        check_numbers(self, _FROM_ZERO, _SHARES)
         for name, choices in (("pool", ("token", "avg")), ("objective", ("supervised", "self-distillation"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose {choices[0]!r} or {choices[1]!r}")
@@ -105,10 +105,20 @@ class Recipe:
                 f"image size {self.image_size} must be a multiple of the patch size {self.patch_size}, "
                 f"and width {self.width} one of the number of heads {self.heads}"
             )
-        if not 2 <= self.checkpoints <= self.steps + 1:
-            raise ValueError(f"{self.checkpoints} checkpoints of {self.steps} steps; take at least 2, and at most steps + 1")
         if self.batch_size % 2:
             raise ValueError(f"batch_size is {self.batch_size}; give an even number, since mixing takes images in pairs")
+
+
+def check_numbers(recipe: Any, from_zero: Iterable[str], shares: Iterable[str]) -> None:
+    """Raise ValueError where a number of a recipe, a dataclass, is out of range: `shares` end at 1, whole numbers begin at 1 but
+    for those in `from_zero`, all others at 0; of `checkpoints` there are 2, and not more than steps + 1."""
+    for field in fields(recipe):
+        value, least = getattr(recipe, field.name), int(field.type is int and field.name not in from_zero)
+        most = 1 if field.name in shares else math.inf
+        if field.type is not str and not (least <= value <= most and value < math.inf):
+            raise ValueError(f"{field.name} is {value}; give at least {least}" + (" and at most 1" if most == 1 else ""))
+    if not 2 <= recipe.checkpoints <= recipe.steps + 1:
+        raise ValueError(f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at most steps + 1")
 
 
 def build(recipe: Recipe, classes: int) -> VisionTransformer:
@@ -121,36 +131,61 @@ def build(recipe: Recipe, classes: int) -> VisionTransformer:
             global_pool=recipe.pool, no_embed_class=True, drop_path_rate=recipe.drop_path,
         )  # fmt: skip
 
+    return twin_of(model, recipe.registers, recipe.seed)
+
+
+def twin_of(model: Callable[[int], VisionTransformer], registers: int, seed: int) -> VisionTransformer:
+    """What `model` makes of a number of registers, seeded: with another number it is equal to the bit in all that both have."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+        torch.manual_seed(seed)
         common = model(0).state_dict()
-        twin = model(recipe.registers)
+        twin = model(registers)
         twin.load_state_dict(common, strict=False)
-        torch.manual_seed(recipe.seed + 1)  # [CLS] first, so that registers leave it as it is
+        torch.manual_seed(seed + 1)  # [CLS] first, so that registers leave it as it is
         for token in (twin.cls_token, twin.reg_token):
             if token is not None:
                 nn.init.trunc_normal_(token, std=INIT_STD)
     return twin
 
 
-def names() -> list[str]:
-    """The models that are shipped."""
-    return sorted(path.stem for path in WEIGHTS.glob(f"{SHIPPED}*.safetensors"))
+def names(prefix: str = SHIPPED) -> list[str]:
+    """The models that are shipped and called `prefix`..."""
+    return sorted(path.stem for path in WEIGHTS.glob(f"{prefix}*.safetensors"))
 
 
-def name_of(label: str, registers: int, seed: int = 0) -> str:
-    """The name of a model trained by the preset `label`: 'scratch-reg4', 'scratch-gap-reg0-seed2'."""
-    return f"{SHIPPED}{'' if label == 'cpu' else f'{label}-'}reg{registers}{f'-seed{seed}' if seed else ''}"
+def family_of(prefixes: tuple[str, str], load: Callable[..., Backbone]) -> Family:
+    """Models that are called by prefixes[0] where they are shipped, and by prefixes[1] and a path where they are not."""
+    shipped, file = prefixes
+
+    def absent(name: str) -> str:
+        missing = f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models"
+        return missing if name.startswith(file) else ""
+
+    def known(name: str, _: bool) -> bool:
+        return os.path.isfile(path_of(name))
+
+    return Family(prefixes, (f"'{shipped}...'", f"'{file}PATH'"), known, partial(names, shipped), load, absent)
+
+
+def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) -> str:
+    """The name of a model trained by the preset `label`: 'scratch-reg4', 'scratch-gap-reg0-seed2', 'registers-mean-reg4'."""
+    return f"{prefix}{'' if label == 'cpu' else f'{label}-'}reg{registers}{f'-seed{seed}' if seed else ''}"
 
 
 def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tuple[int, int], str]:
     """(registers, seed) -> models trained like `name`, which itself has no registers: 'scratch-reg0', 'scratch-reg4-seed1', ...
 
+    No `seeds` are those for which a member with each of `registers` is here.
+
     Raises ValueError where `name` is not called like a model without registers, or a model of its family is not there.
     """
     head, mark, tail = name.rpartition("reg0")
-    if not name.startswith(PREFIXES) or not mark or tail not in ("", ".safetensors"):
+    if not name.startswith((*PREFIXES, *ADDED, *SINKS)) or not mark or tail not in ("", ".safetensors"):
         raise ValueError(f"{name!r} names no family of trained models; give its member without registers, such as 'scratch-reg0'")
+    registers, seeds = list(registers), list(seeds)
+    if not seeds:
+        here = [{seed for _, seed in of_every_seed(f"{head}reg{count}{tail}")} for count in registers]
+        seeds = sorted(set.intersection(*here))
     members = {
         (count, seed): head + name_of("cpu", count, seed).removeprefix(SHIPPED) + tail
         for seed, count in itertools.product(seeds, registers)
@@ -163,12 +198,34 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tu
     return members
 
 
+def of_every_seed(name: str) -> dict[tuple[int, int], str]:
+    """(registers, seed) -> `name`, which was trained with seed 0, and the models beside it that were trained alike with others.
+
+    Raises ValueError where `name` is not called like a model trained here with seed 0, or is not there.
+    """
+    called = re.fullmatch(r"(.*reg(\d+))((?:\.safetensors)?)", name, flags=re.S)
+    if not name.startswith((*PREFIXES, *ADDED)) or not called:
+        raise ValueError(f"{name!r} names no trained model of seed 0; give one, such as 'scratch-reg0'")
+    if not (path := path_of(name)).is_file():
+        raise ValueError(f"the weights of {name!r} are not there; train it with `python -m helpers train`, or leave it out")
+    head, count, tail = called.groups()
+    begin = path.stem + "-seed"
+    others = sorted(
+        int(seed)
+        for file in path.parent.iterdir()
+        if (seed := file.stem.removeprefix(begin)).isdecimal() and file.name == f"{begin}{seed}.safetensors"
+    )
+    return {(int(count), 0): name} | {(int(count), seed): f"{head}-seed{seed}{tail}" for seed in others}
+
+
 def path_of(name: str) -> Path:
-    """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if they are there."""
-    return located(name.removeprefix(FILE)) if name.startswith(FILE) else WEIGHTS / f"{name}.safetensors"
+    """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if they are there; so with 'registers' and
+    'sinks'."""
+    kind, colon, path = name.partition(":")
+    return located(path) if colon and f"{kind}:" in (FILE, *ADDED, *SINKS) else WEIGHTS / f"{name}.safetensors"
 
 
-def save(path: Path, model: nn.Module, recipe: Recipe) -> None:
+def save(path: Path, model: nn.Module, recipe: Any) -> None:
     """Write the weights in float16, the recipe beside them in the file's metadata.
 
     Raises ValueError where a weight is too large for float16.
@@ -199,7 +256,20 @@ def load(name: str) -> tuple[VisionTransformer, Recipe]:
 
     Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote or its weights do not fit its recipe.
     """
-    path = path_of(name)
+    return read(path_of(name), Recipe, lambda recipe, weights: build(recipe, classes=len(weights.get("head.bias", ()))))
+
+
+def read(
+    path: Path, kind: type, build: Callable[[Any, Mapping[str, Tensor]], VisionTransformer]
+) -> tuple[VisionTransformer, Any]:
+    """The model in a file of `save` in float32, and its recipe.
+
+    Args:
+        kind: of recipe.
+        build: (recipe, weights of the file) -> the model that they belong to.
+
+    Raises as `load`.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no model at {path}; train it with `python -m helpers train`")
     try:
@@ -208,10 +278,10 @@ def load(name: str) -> tuple[VisionTransformer, Recipe]:
             weights = {key: file.get_tensor(key).float() for key in file.keys()}
         if not isinstance(entries := json.loads(text), dict):
             raise ValueError("it has no recipe")
-        recipe = Recipe(**entries)
+        recipe = kind(**entries)
     except (SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is not a checkpoint of this project ({error}); train it again") from None
-    model = build(recipe, classes=len(weights.get("head.bias", ())))
+    model = build(recipe, weights)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -224,17 +294,7 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
     return wrap_own(name, load(name)[0], DATA, size, whole, fit)
 
 
-def _absent(name: str) -> str:
-    return (
-        f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models" if name.startswith(FILE) else ""
-    )
-
-
-def _known(name: str, pretrained: bool) -> bool:
-    return os.path.isfile(path_of(name))
-
-
-FAMILY = Family(PREFIXES, (f"'{SHIPPED}...'", f"'{FILE}PATH'"), _known, names, _load, _absent)
+FAMILY = family_of(PREFIXES, _load)
 
 
 def record(name: str) -> dict[str, Any]:
@@ -250,15 +310,17 @@ def record(name: str) -> dict[str, Any]:
     return data
 
 
-def records(label: str) -> dict[tuple[int, int], dict[str, Any]]:
+def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str, Any]]:
     """(registers, seed) -> record of each recorded training of the preset `label`, whether its weights are here or not.
+
+    `prefix`: 'registers-' for what was trained on.
 
     Raises ValueError where there is none.
     """
     recorded = {}
-    for path in WEIGHTS.glob(f"{name_of(label, 0).removesuffix('0')}*.json"):
+    for path in WEIGHTS.glob(f"{name_of(label, 0, prefix=prefix).removesuffix('0')}*.json"):
         recipe = (data := record(path.stem))["recipe"]
-        if path.stem == name_of(label, recipe["registers"], recipe["seed"]):
+        if path.stem == name_of(label, recipe["registers"], recipe["seed"], prefix):
             recorded[recipe["registers"], recipe["seed"]] = data
     if not recorded:
         raise ValueError(
@@ -288,9 +350,9 @@ def summary(records: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[s
     return rows
 
 
-def changes(recipe: Mapping[str, Any]) -> str:
-    """What a recipe changes in the plain one, registers and seed aside: 'steps 6000, weight_decay 0.0'; '' for nothing."""
-    plain = asdict(Recipe())
+def changes(recipe: Mapping[str, Any], plain: Any = Recipe()) -> str:
+    """What a recipe changes in the `plain` one, registers and seed aside: 'steps 6000, weight_decay 0.0'; '' for nothing."""
+    plain = asdict(plain)
     differ = {key: value for key, value in recipe.items() if key not in ("registers", "seed") and plain.get(key) != value}
     return ", ".join(f"{key} {value}" for key, value in differ.items())
 
@@ -308,9 +370,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 def card(folder: Path) -> str:
     """The model card, as Markdown, of all models trained into `folder`, from their records; '' where there is none."""
-    records = {path.stem: _read(path) for path in sorted(folder.glob(f"{SHIPPED}*.json"), key=lambda p: p.stem)}
-    if not records:
-        return ""
+    scratch, added, sinks = (
+        {path.stem: _read(path) for path in sorted(folder.glob(f"{prefix}*.json"), key=lambda p: p.stem)}
+        for prefix in (SHIPPED, ADDED[0], SINKS[0])
+    )
+    cards = ((_card_of_twins, scratch), (_card_of_added, added), (_card_of_sinks, sinks))
+    return "\n".join(write(folder, records) for write, records in cards if records)
+
+
+def _card_of_twins(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str:
     rows, commands = [], {}
     for name, record in records.items():
         recipe, last, origin = record["recipe"], record["history"][-1], record["provenance"]
@@ -325,6 +393,89 @@ def card(folder: Path) -> str:
         rows="\n".join(rows),
     )
 
+
+def _card_of_added(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for name, record in records.items():
+        recipe, last, origin = record["recipe"], record["history"][-1], record["provenance"]
+        shipped = "yes" if (folder / f"{name}.safetensors").is_file() else "no"
+        load = f"{max(last['register_norm']):.2f}" if last["register_norm"] else ""
+        numbers = (f"{100 * last['outlier_images']:.0f}", f"{last['norm_largest']:.0f}", load, f"{last['accuracy']:.1f}")
+        about = (f"{origin['wall_s'] / 60:.1f}", f"{origin['energy_wh']:.1f}", f"`{origin['command']}`", shipped)
+        rows.append("| " + " | ".join(map(str, (f"`{name}`", recipe["registers"], recipe["seed"], *numbers, *about))) + " |")
+    bases = sorted({(record["recipe"]["base"], record["recipe"]["n_test"]) for record in records.values()})
+    return _ADDED_CARD.format(
+        rows="\n".join(rows),
+        bases=", ".join(f"`{base}`" for base in dict.fromkeys(base for base, _ in bases)),
+        tested=max(count for _, count in bases),
+        energy=f"{sum(record['provenance']['energy_wh'] for record in records.values()):.0f}",
+        hours=f"{sum(record['provenance']['wall_s'] for record in records.values()) / 3600:.1f}",
+    )
+
+
+def _card_of_sinks(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for name, record in records.items():
+        recipe, last, origin = record["recipe"], record["history"][-1], record["provenance"]
+        shipped = "yes" if (folder / f"{name}.safetensors").is_file() else "no"
+        names = ("sink_images", "register_sink_images", "outlier_images")
+        shares = [f"{100 * last[share]:.0f}" if share in last else "" for share in names]
+        numbers = (f"{100 * last['error'] / last['error_alone']:.1f}", *shares, f"{max(last['norm_ratio']):.1f}")
+        about = (f"{origin['wall_s'] / 60:.1f}", f"{origin['energy_wh']:.1f}", f"`{origin['command']}`", shipped)
+        rows.append("| " + " | ".join(map(str, (f"`{name}`", recipe["registers"], recipe["seed"], *numbers, *about))) + " |")
+    return _SINKS_CARD.format(
+        rows="\n".join(rows),
+        energy=f"{sum(record['provenance']['energy_wh'] for record in records.values()):.0f}",
+        hours=f"{sum(record['provenance']['wall_s'] for record in records.values()) / 3600:.1f}",
+    )
+
+
+_SINKS_CARD = """## Twins on tasks that ask for a sink
+
+Small Vision Transformers without [CLS] that answer at every patch, of pictures drawn from a seed (`helpers/images/triggers.py`);
+the recipe is `SinkTask` in `helpers/models/sinks.py`.
+
+**Intended use.** The claim xx7: whether a reason for an attention sink brings a norm outlier, too. They can do nothing else.
+
+**Results.** At the end of the training, on test pictures: squared error as a share of that of the best answer without attention;
+images with a sink of patches, of registers, and with an outlier (3 x the median, after the last block, before the final
+LayerNorm); the largest norm ratio (99.9th percentile over the median) of any block. Minutes are wall time, whatever else the
+machine did meanwhile; the energy of all of them, {energy} Wh in {hours} hours, is an estimate from them. Weights that are not in
+the repository are made again by their command.
+
+| model | registers | seed | error (%) | sinks (%) | of registers (%) | outliers (%) | ratio | minutes | Wh | command | here |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+{rows}
+
+Apache-2.0, as the project.
+"""
+
+_ADDED_CARD = """## Finished models trained on by this project
+
+Differences to {bases}: learnable registers or none, and a change of low rank in the later blocks, learnt by self-distillation
+from that model; or the same after a unit was taken out.
+
+**Intended use.** To ask what trained registers do in a model that has outliers, and whether these grow back. They are no better
+classifiers than their base, and no general features.
+
+**Data.** Photographs without labels, unless the preset says otherwise: one for each class of ImageNet-1k and 2,000 of Imagenette
+(`data:imagenet-1per-class/train`, `data:imagenette-224/train`). They may show people; none of them is part of this project.
+
+**Base weights.** Those of the hub, which are not part of this project: ViT-Ti/16 AugReg by Google Research (Steiner et al. 2021)
+is Apache-2.0. Each file names the sha256 of the weights that it belongs to, and is refused with others.
+
+**Results.** At the end of the training, on {tested} photographs that it did not learn from: images with an outlier (3 x the
+median, after the last block, before the final LayerNorm), the largest patch norm of an image, the largest register norm over the
+median patch norm, top-1 with the head as it was. The claims la5, xx5 and xx6 measure on more photographs. Minutes are wall time,
+whatever else the machine did meanwhile; the energy of all of them, {energy} Wh in {hours} hours, is an estimate from them.
+Weights that are not in the repository are made again by their command.
+
+| model | registers | seed | outliers (%) | largest norm | register load | accuracy (%) | minutes | energy (Wh) | command | here |
+|---|---|---|---|---|---|---|---|---|---|---|
+{rows}
+
+Apache-2.0, as the project.
+"""
 
 _CARD = """# Models trained by this project
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from jaxtyping import Float
 from safetensors.torch import load_file
 from timm.layers import GELUTanh, QuickGELU, SwiGLUPacked
 from timm.models.deit import VisionTransformerDistilled
@@ -206,6 +207,25 @@ def _file(name: str, filename: str) -> Path | None:
         return Path(hf_hub_download(path, filename))
     except (LocalEntryNotFoundError, EntryNotFoundError):
         return None
+
+
+def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor, " class"]]:
+    """Weight and bias of the linear classifier that was published with DINOv2: of [CLS] and the mean of the patches side by side,
+    both after the final LayerNorm.
+
+    Args:
+        name: 'transformers:OWNER/NAME' or the folder of a DINOv2 for image classification, as
+            'transformers:facebook/dinov2-small-imagenet1k-1-layer'.
+
+    Raises ModelUnavailable where it cannot be had here, and ValueError for one without such a head.
+    """
+    with loading(name):
+        state = _weights(name)
+    if not {"classifier.weight", "classifier.bias"} <= state.keys():
+        raise ValueError(
+            f"'{name}' has no linear classifier; give one that has, as {PREFIX}facebook/dinov2-small-imagenet1k-1-layer"
+        )
+    return state["classifier.weight"].float(), state["classifier.bias"].float()
 
 
 def _json(path: Path | None) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from helpers.files import digest_of, locked
-from helpers.models import Recipe
 from helpers.models import trained as scratch
+from helpers.training.kinds import KINDS
 from helpers.training.loop import train
 from helpers.training.recipes import check_same
 
@@ -32,7 +32,7 @@ class Trained(NamedTuple):
 
 
 def train_all(
-    recipes: Mapping[str, Recipe],
+    recipes: Mapping[str, Any],
     folder: Path,
     *,
     device: str = "cpu",
@@ -40,6 +40,7 @@ def train_all(
     jobs: int = 1,
     about: Mapping[str, Any],
     report: Callable[[Trained], None] = print,
+    cache: Path | None = None,
 ) -> list[Trained]:
     """Train each recipe, `jobs` at a time, into `folder`/NAME.safetensors and NAME.json (see helpers/models/trained.py).
 
@@ -50,11 +51,13 @@ def train_all(
         recipes: by name of the model.
         about: provenance, with the power `energy_kw` of the whole machine, which trainings at the same time share.
         report: called as each one ends.
+        cache: as in `train`.
     """
     outcomes = []
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_parent) as pool:
         about = {**about, "jobs": jobs}
-        waiting = {pool.submit(_produce, name, recipe, folder, device, workers, about): name for name, recipe in recipes.items()}
+        common = (folder, device, workers, about, cache)
+        waiting = {pool.submit(_produce, name, recipe, *common): name for name, recipe in recipes.items()}
         try:
             for future in as_completed(waiting):
                 try:
@@ -81,19 +84,21 @@ def _follow_parent() -> None:
     Thread(target=follow, daemon=True).start()
 
 
-def _produce(name: str, recipe: Recipe, folder: Path, device: str, workers: int, about: Mapping[str, Any]) -> Trained:
+def _produce(
+    name: str, recipe: Any, folder: Path, device: str, workers: int, about: Mapping[str, Any], cache: Path | None
+) -> Trained:
     """One training of `train_all`, in a process of its own."""
     torch.set_num_threads(1)
     weights, record, state = folder / f"{name}.safetensors", folder / f"{name}.json", folder / f".{name}"
-    outcome = Trained(name, "kept")
+    outcome, kind = Trained(name, "kept"), KINDS[type(recipe)]
     try:
         with locked(state, wait=False), _removed_if_empty(state):
             if weights.is_file() and record.is_file():
-                scratch.record(own := f"{scratch.FILE}{weights}")
-                check_same(weights, scratch.load(own)[1], recipe)
+                scratch.record(f"{scratch.FILE}{weights}")
+                check_same(weights, kind.stored(weights), recipe)
             else:
-                model, history, seconds = train(recipe, state, device, workers)
-                scratch.save(weights, model, recipe)
+                model, history, seconds = train(recipe, state, device, workers, cache=cache)
+                kind.save(weights, model, recipe)
                 energy = seconds / 3600 * about["energy_kw"] * 1000 / about["jobs"]
                 details = {
                     **about,

@@ -1,5 +1,4 @@
-"""Train small Vision Transformers that differ in nothing but their registers: supervised in the manner of DeiT, or by
-self-distillation in the manner of DINO.
+"""Train Vision Transformers that differ in nothing but their registers: from scratch, or from a finished model.
 
 Optimiser, schedule, augmentation, mixing and weight average are timm's, as in its training script (which is no library, hence
 the loop here). Every random draw is a function of the seed and of the step or the position in the data, never of a stream that
@@ -23,13 +22,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from helpers.files import written_whole
-from helpers.images import Images, load_train_test
-from helpers.models import Recipe
-from helpers.models import trained as scratch
-from helpers.training.batches import Batches, seed_all
-from helpers.training.evaluation import evaluate
-from helpers.training.objectives import OBJECTIVES
-from helpers.training.recipes import DATA_SEED, check_same
+from helpers.training.batches import seed_all
+from helpers.training.kinds import KINDS
+from helpers.training.recipes import check_same
+from helpers.training.tasks import Task
 
 
 class Diverged(ArithmeticError):
@@ -37,47 +33,47 @@ class Diverged(ArithmeticError):
 
 
 def train(
-    recipe: Recipe, folder: Path, device: str = "cpu", workers: int = 0, report: Callable[[dict], None] = lambda _: None
+    recipe: Any,
+    folder: Path,
+    device: str = "cpu",
+    workers: int = 0,
+    report: Callable[[dict], None] = lambda _: None,
+    cache: Path | None = None,
 ) -> tuple[nn.Module, list[dict[str, Any]], float]:
     """Train one model, or go on where its training stopped, and return (model, history, seconds of training).
 
     Args:
-        recipe: what to train.
+        recipe: what to train, of one of the kinds in helpers/training/kinds.py.
         folder: where the state of the training lies, as of the last checkpoint; made if need be.
         device: 'cpu' (float32, equal to the bit on one machine with as many threads) or 'cuda' (bfloat16 autocast).
         workers: processes that load and augment images; the batches do not depend on them.
         report: called with the entry of each checkpoint.
+        cache: folder of what several trainings need, `.cache` beside `folder` unless given.
 
     Returns:
-        The averaged weights as a model on the CPU; one dict a checkpoint (see `evaluate`, plus `step` and `loss`, the mean
-        training loss since the last one); wall time over all parts of an interrupted training.
+        The averaged weights as a model on the CPU; one dict a checkpoint (what its kind measures, plus `step` and `loss`, the
+        mean training loss since the last one); wall time over all parts of an interrupted training.
 
     Raises:
         Diverged: loss, weights or tokens are not finite; the message names the step and the last good checkpoint.
-        ValueError: the state in `folder` is damaged or belongs to another recipe, and what `load_train_test` raises.
+        ValueError: the state in `folder` is damaged or belongs to another recipe, and what loading images and models raises.
 
     Seeds the global generators of torch, NumPy and Python.
     """
-    learnt, tested = load_train_test(recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED)
-    classes = int(max(learnt.labels.max(), tested.labels.max())) + 1
-    training = _Training(recipe, classes, folder / "state.pt", device)
+    task = KINDS[type(recipe)](recipe, device, cache or folder.parent / ".cache")
+    training = _Training(task, folder / "state.pt", device)
     start, marks = training.start, _marks(recipe)
-    loader = DataLoader(
-        Batches(learnt, recipe, start), batch_size=recipe.batch_size, num_workers=workers, pin_memory=device != "cpu"
-    )
+    loader = DataLoader(task.items(start), batch_size=recipe.batch_size, num_workers=workers, pin_memory=device != "cpu")
     training.clock = time.perf_counter()
     batches = iter(loader)
     for step in range(start, recipe.steps + 1):
         if step in marks and (step > start or not training.history):
-            training.measure(step, tested)
+            training.measure(step)
             training.save(step)
             report(training.history[-1])
         if step < recipe.steps:
             training.advance(step, *next(batches))
-    model = training.average.module.cpu()
-    if not training.objective.classifies:
-        model.reset_classifier(0)
-    return model, training.history, training.seconds
+    return task.finished(training.average.module.cpu()), training.history, training.seconds
 
 
 class _Training:
@@ -91,11 +87,11 @@ class _Training:
         losses: of the steps since then.
     """
 
-    def __init__(self, recipe: Recipe, classes: int, path: Path, device: str):
-        self.recipe, self.path, self.device = recipe, path, device
-        self.objective = OBJECTIVES[recipe.objective](recipe, classes).to(device)
-        self.model = scratch.build(recipe, self.objective.outputs).to(device).train()
-        self.optimizer = create_optimizer_v2(self.model, "adamw", lr=recipe.lr, weight_decay=recipe.weight_decay)
+    def __init__(self, task: Task, path: Path, device: str):
+        self.task, self.recipe, self.path, self.device = task, (recipe := task.recipe), path, device
+        self.objective = task.objective.to(device)
+        self.model = task.model.to(device).train()
+        self.optimizer = create_optimizer_v2(self.model, task.optimizer, lr=recipe.lr, weight_decay=recipe.weight_decay)
         cosine = {"t_initial": recipe.steps, "lr_min": recipe.lr / 100, "warmup_t": recipe.warmup, "warmup_prefix": True}
         self.schedule = CosineLRScheduler(self.optimizer, **cosine, t_in_epochs=False)
         self.average = ModelEmaV3(self.model, recipe.ema, use_warmup=True)
@@ -112,7 +108,7 @@ class _Training:
         """Take up the state at `path`. Raises ValueError where it is damaged, or belongs to another recipe."""
         try:
             state = torch.load(self.path, weights_only=True, map_location=self.device)
-            stored = Recipe(**state["recipe"])
+            stored = type(self.recipe)(**state["recipe"])
         except Exception:  # what a damaged file raises has no end of kinds
             raise ValueError(f"{self.path} is not a whole state of a training; delete it to start anew") from None
         check_same(self.path, stored, self.recipe)
@@ -120,13 +116,13 @@ class _Training:
             one.load_state_dict(state[name])
         self.history, self.seconds, self.start = state["history"], state["seconds"], state["step"]
 
-    def measure(self, step: int, images: Images) -> None:
+    def measure(self, step: int) -> None:
         """Add a checkpoint's entry to the history. Raises Diverged where weights or tokens are not finite."""
         weights = (value for one in (self.model, self.average.module) for value in one.state_dict().values())
         if not all(value.isfinite().all() for value in weights):
             raise self._diverged("the weights are not finite", step)
         try:
-            entry = evaluate(self.average.module, images, self.objective.classifies)
+            entry = self.task.measure(self.average.module)
         except ValueError:  # of `capture`, which refuses NaN and infinity
             raise self._diverged("the tokens are not finite", step) from None
         self.history.append({"step": step, "loss": float(np.mean(self.losses)) if self.losses else None, **entry})
@@ -142,13 +138,14 @@ class _Training:
         with written_whole(self.path) as new:
             new.write_bytes(data.getbuffer())
 
-    def advance(self, step: int, x: Tensor, y: Tensor) -> None:
+    def advance(self, step: int, *batch: Tensor) -> None:
         """Take one step on a batch. Raises Diverged where the loss is not finite."""
-        x, y = (value.to(self.device, non_blocking=True) for value in (x, y))
+        batch = [value.to(self.device, non_blocking=True) for value in batch]
         seed_all(self.recipe.seed, 1, step)
         self.schedule.step_update(step)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.device != "cpu"):
-            loss = self.objective(self.model, self.average.module, x, y)
+        low = self.device != "cpu" or not self.task.precise
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=low):
+            loss = self.objective(self.model, self.average.module, *batch)
         if not loss.isfinite():
             raise self._diverged(f"the loss is {loss.item()}", step)
         loss.backward()
@@ -165,6 +162,6 @@ class _Training:
         return Diverged(f"{what} at step {step}; {good}; train with a lower lr, into another folder")
 
 
-def _marks(recipe: Recipe) -> set[int]:
+def _marks(recipe: Any) -> set[int]:
     """The steps before which a checkpoint is made."""
     return {round(recipe.steps * k / (recipe.checkpoints - 1)) for k in range(recipe.checkpoints)}

@@ -1,9 +1,10 @@
 """The recipes that this project trains by, and whether two are the same."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from helpers.models import Recipe
+from helpers.models import PostHoc, Recipe, SinkTask
 
 DATA_SEED = 2026  # of the choice of images: the seed of a recipe changes the training, never the data
 PRESETS = {
@@ -21,8 +22,44 @@ PRESETS = {
     "gpu": Recipe(image_size=128, width=128, depth=9, n_train=16000, n_test=1000, steps=12000, batch_size=256, drop_path=0.1),
 }  # fmt: skip
 
+_ASKED = PostHoc()
+_REGROW = PostHoc(registers=0, target="own", removed="7:417", batch_size=8, checkpoints=9)
+# What is done to a finished model, ViT-Ti AugReg unless --base says otherwise, whose outliers one unit writes.
+PRESETS |= {
+    # The patches are matched to features without outliers: those of the test-time register, ...
+    "asked": _ASKED,
+    # ... PH-Reg's mean over shifted and flipped views, ...
+    "mean": replace(_ASKED, target="mean", space="normed", steps=400, lr=1e-2),
+    # ... and their median, since the plain view always has the corners.
+    "median": replace(_ASKED, target="median"),
+    # Nothing asks for clean patches.
+    "offered": replace(_ASKED, target="own"),
+    "offered-cls": replace(_ASKED, target="own", patches=0.0),
+    # Which weights learn: those of PH-Reg; the blocks around the onset; none but the registers.
+    "ph-reg": replace(_ASKED, target="mean", space="normed", free="ph-reg", lr=1e-3),
+    "blocks": replace(_ASKED, free="blocks:6-8", lr=3e-4),
+    "registers-only": replace(_ASKED, free="registers", lr=1e-2),
+    # Registers that stay random.
+    "fixed": replace(_ASKED, tokens="fixed"),
+    # What wrote the outliers is taken out for good, and the model learns on: towards its own [CLS] and patches, ...
+    "regrow": _REGROW,
+    # ... [CLS] alone, labels; without the block that wrote them; and after another unit was taken out.
+    "regrow-cls": replace(_REGROW, patches=0.0),
+    "regrow-labels": replace(_REGROW, patches=0.0, cls=0.0, labels=1.0, train="data:imagenet-1per-class/train"),
+    "regrow-frozen": replace(_REGROW, free="low-rank:4@5-6,8-11"),
+    "regrow-other": replace(_REGROW, removed="7:100"),
+}
+# Tasks that ask for a sink: a minute or two on one core; and for one GPU.
+_FULL = SinkTask(n_test=512, width=128, steps=20_000, batch_size=128, warmup=500, checkpoints=41)
+PRESETS |= {
+    "quiet": SinkTask(),
+    "broadcast": SinkTask(task="broadcast"),
+    "quiet-gpu": _FULL,
+    "broadcast-gpu": replace(_FULL, task="broadcast"),
+}
 
-def check_same(path: Path, stored: Recipe, asked: Recipe) -> None:
+
+def check_same(path: Path, stored: Any, asked: Any) -> None:
     """Raise ValueError where what lies at `path` was made with another recipe than the one asked for."""
     differ = [field.name for field in fields(asked) if getattr(stored, field.name) != getattr(asked, field.name)]
     if differ:

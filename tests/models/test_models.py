@@ -220,7 +220,7 @@ def test_what_is_no_plain_vision_transformer_is_no_answer(name):
 
 def test_a_name_like_no_other_gets_the_forms():
     with pytest.raises(
-        ValueError, match="unknown model '%%'; give a timm name, .*'control-...', 'scratch-...' or 'scratch:PATH'"
+        ValueError, match="unknown model '%%'; give a timm name, .*'control-...', 'scratch-...', .* or 'sinks:PATH'"
     ):
         check_name("%%")
 
@@ -316,7 +316,7 @@ def test_a_family_is_one_entry(monkeypatch):
     assert wrapped == [("mine:two", (64, 64), True, False, False)]
     with pytest.raises(ValueError, match="unknown model 'mine:tw'; did you mean 'mine:two'?"):
         load_backbone("mine:tw")
-    with pytest.raises(ValueError, match="'scratch:PATH' or 'mine:...'$"):
+    with pytest.raises(ValueError, match="'sinks:PATH' or 'mine:...'$"):
         check_name("%%")
 
 

@@ -268,7 +268,9 @@ def test_repositories(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["", ".", "~nobody/x", "\0", "x" * 5000, "a\nb", "@", "//"])
-@pytest.mark.parametrize("prefix", ["", "file:", "local-dir:", "transformers:", "hf-hub:", "torchvision:", "scratch:"])
+@pytest.mark.parametrize(
+    "prefix", ["", "file:", "local-dir:", "transformers:", "hf-hub:", "torchvision:", "scratch:", "registers:"]
+)
 def test_names_that_no_file_can_have(prefix, path):
     assert not known(f"{prefix}{path}") and portable([f"{prefix}{path}"]) == [f"{prefix}{path}"]
     with pytest.raises(ValueError):

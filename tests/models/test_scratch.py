@@ -15,7 +15,7 @@ from helpers.models import Recipe
 from helpers.models import trained as scratch
 from helpers.models.trained import build, card, load, record, save, write_json
 from helpers.publish import pages
-from helpers.training import PRESETS
+from helpers.training import KINDS, PRESETS
 
 ROOT = Path(__file__).parents[2]
 TINY = Recipe(image_size=32, depth=2, width=16, heads=2, n_train=8, n_test=4, steps=4, batch_size=4, warmup=1, checkpoints=3)
@@ -238,6 +238,26 @@ def test_a_family_that_is_not_whole_is_refused(shelf):
             scratch.family(name, [0], [0])
 
 
+def test_the_seeds_of_one_model_are_those_that_lie_beside_it(shelf):
+    assert scratch.of_every_seed("scratch-reg2") == {(2, 0): "scratch-reg2", (2, 1): "scratch-reg2-seed1"}
+    path = f"scratch:{shelf}/scratch-reg0"
+    found = scratch.of_every_seed(f"{path}.safetensors")
+    assert found == {(0, 0): f"{path}.safetensors", (0, 1): f"{path}-seed1.safetensors"}
+    for file in ("scratch-reg2-seed10", "registers-a-reg2", "registers-a-reg2-seed3", "registers-a-reg2-b-seed1"):
+        (shelf / f"{file}.safetensors").touch()
+    (shelf / "scratch-reg2-seed3.json").touch()
+    assert [*scratch.of_every_seed("scratch-reg2")] == [(2, 0), (2, 1), (2, 10)]
+    assert [*scratch.of_every_seed("registers-a-reg2").values()] == ["registers-a-reg2", "registers-a-reg2-seed3"]
+
+
+def test_what_is_no_model_of_seed_0_has_no_seeds(shelf):
+    for name in ("control-clean", "scratch-reg0-seed1", "scratch-reg", "mine-reg0", "scratch-reg0.json"):
+        with pytest.raises(ValueError, match=f"'{name}' names no trained model of seed 0; give one, such as 'scratch-reg0'"):
+            scratch.of_every_seed(name)
+    with pytest.raises(ValueError, match="weights of 'scratch-t-reg4' are not there; train it with .*, or leave it out"):
+        scratch.of_every_seed("scratch-t-reg4")
+
+
 def test_records_of_a_preset_are_its_own(shelf):
     told = scratch.records("cpu")
     assert list(told) == [(0, 0), (0, 1), (2, 0), (2, 1)]
@@ -275,7 +295,18 @@ def test_the_book_shows_the_card_without_its_heading(made):
 
 # What is shipped ---------------------------------------------------------------------------------------------------------
 
-RECORDS = sorted(path.stem for path in scratch.WEIGHTS.glob("*.json"))
+RECORDS = sorted(path.stem for path in scratch.WEIGHTS.glob(f"{scratch.SHIPPED}*.json"))
+
+
+def test_a_family_without_seeds_has_those_that_are_here(tmp_path):
+    for name in ("reg0", "reg4", "reg0-seed2", "reg4-seed2", "reg0-seed5"):
+        (tmp_path / f"scratch-t-{name}.safetensors").touch()
+    begin = f"scratch:{tmp_path}/scratch-t-"
+    found = scratch.family(f"{begin}reg0.safetensors", [0, 4], [])
+    assert found == {
+        (0, 0): f"{begin}reg0.safetensors", (4, 0): f"{begin}reg4.safetensors",
+        (0, 2): f"{begin}reg0-seed2.safetensors", (4, 2): f"{begin}reg4-seed2.safetensors",
+    }  # fmt: skip
 
 
 def test_all_twins_of_the_first_preset_have_a_record_and_those_of_seed_0_are_shipped():
@@ -298,12 +329,14 @@ def test_shipped_weights_are_small_and_are_those_of_their_record(name):
 @pytest.mark.parametrize("name", RECORDS)
 def test_recorded_recipes_are_the_presets(name):
     told = record(name)
-    recipe, last = Recipe(**told["recipe"]), told["history"][-1]
-    fits = [label for label in PRESETS if scratch.name_of(label, recipe.registers, recipe.seed) == name]
+    prefix = f"{name.partition('-')[0]}-"
+    kind = next(kind for kind, task in KINDS.items() if task.prefix == prefix)
+    recipe, last = kind(**told["recipe"]), told["history"][-1]
+    fits = [label for label in PRESETS if scratch.name_of(label, recipe.registers, recipe.seed, prefix) == name]
     assert len(fits) == 1, f"no preset trains {name}"
     assert recipe == replace(PRESETS[fits[0]], registers=recipe.registers, seed=recipe.seed)
     assert last["step"] == recipe.steps and len(told["history"]) == recipe.checkpoints
-    assert len(last["register_norm"]) == recipe.registers and len(last["norm_ratio"]) == recipe.depth
+    assert len(last["register_norm"]) == recipe.registers and len(last["norm_ratio"]) == getattr(recipe, "depth", 12)
     assert set(told["provenance"]) >= {"command", "git_revision", "packages", "device", "wall_s", "energy_wh", "weights"}
 
 

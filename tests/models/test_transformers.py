@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from helpers.capture import FinalTokens, Output, PatchNorms, capture
-from helpers.models import TokenLayout, load_backbone
+from helpers.models import ModelUnavailable, TokenLayout, load_backbone, published_head
 
 STORED = Path(__file__).with_name("transformers.json")
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
@@ -175,3 +175,18 @@ if __name__ == "__main__":
             found[kind] = computed(kind, Path(place))[1]
     digits = json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.8g}"))
     STORED.write_text(json.dumps(digits) + "\n")
+
+
+def test_the_head_that_was_published_with_a_dinov2(tmp_path):
+    """Weight and bias as they are in the file, of the name and of its folder."""
+    head = {"classifier.weight": (5, 16), "classifier.bias": (5,)}
+    name = written(tmp_path / "one", {"model_type": "dinov2"}, head | {"dinov2.layernorm.weight": (8,)})
+    for called in (name, str(tmp_path / "one")):
+        found = published_head(called)
+        assert all(torch.equal(x, weight(key, shape)) for x, (key, shape) in zip(found, head.items(), strict=True))
+    bare = written(tmp_path / "two", {"model_type": "dinov2"}, {"layernorm.weight": (8,)})
+    with pytest.raises(ValueError, match="has no linear classifier; give one that has, as transformers:facebook/dinov2-small"):
+        published_head(bare)
+    with pytest.raises(ModelUnavailable, match="nowhere"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        published_head("transformers:nowhere/at-all")

@@ -1,0 +1,114 @@
+"""Small models that are asked something at every patch, of pictures that give a reason for an attention sink.
+
+A model is two files, like those of `helpers.models.trained`; its recipe says the task (helpers/images/triggers.py).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from timm.layers import Attention
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from helpers.models import trained
+from helpers.models.backbone import Backbone
+from helpers.models.family import Size
+from helpers.models.timm_family import wrap_own
+
+SHIPPED, FILE = PREFIXES = trained.SINKS
+OUTPUTS = 3  # colour channels, at each token
+_CHOICES = {"task": ("quiet", "broadcast"), "attention": ("softmax", "sigmoid"), "optimizer": ("adamw", "sgd")}
+_FROM_ZERO = ("registers", "cls", "warmup", "seed")
+_SHARES = ("cls", "ema")
+
+
+@dataclass(frozen=True)
+class SinkTask:
+    """All that decides a training on a task that asks for a sink. Two recipes that differ in `registers` alone give twins.
+
+    The loss is the mean squared error of the answers at the patches. The sizes of picture and patch are those of the task.
+
+    Attributes:
+        task: 'quiet' or 'broadcast' (helpers/images/triggers.py).
+        n_test: pictures to measure on.
+        width, depth, heads, registers: as in `Recipe`.
+        cls: 1 for a model with [CLS], of which nothing is asked; else 0.
+        attention: 'softmax', or 'sigmoid' for `SigmoidAttention`, which can be switched off and so needs no sink.
+        layer_scale: what LayerScale starts at; 0 for none.
+        optimizer: 'adamw', or 'sgd' (Nesterov's momentum 0.9).
+        steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`; no picture is shown twice.
+    """
+
+    task: str = "quiet"
+    n_test: int = 256
+    width: int = 64
+    depth: int = 4
+    heads: int = 2
+    registers: int = 0
+    cls: int = 0
+    attention: str = "softmax"
+    layer_scale: float = 0.0
+    optimizer: str = "adamw"
+    steps: int = 2000
+    batch_size: int = 16
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    warmup: int = 100
+    clip: float = 1.0
+    ema: float = 0.0
+    checkpoints: int = 21
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where it cannot be trained."""
+        trained.check_numbers(self, _FROM_ZERO, _SHARES)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} must be a multiple of the number of heads {self.heads}")
+
+
+class SigmoidAttention(Attention):
+    """Each weight is a sigmoid of its own, biased by minus the log of the number of tokens (arXiv:2409.04431): a row sums to no
+    fixed number, and may be zero."""
+
+    def forward(self, x: Float[Tensor, "image token width"], **_: Any) -> Float[Tensor, "image token width"]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.mT * self.scale - math.log(x.shape[1])).sigmoid()
+        return self.proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def build(recipe: SinkTask) -> VisionTransformer:
+    """The untrained model of a recipe, seeded: twins with the same seed start equal to the bit in all that both have.
+
+    It returns three numbers at each token (image, token, 3).
+    """
+
+    def model(registers: int) -> VisionTransformer:
+        return VisionTransformer(
+            img_size=64, patch_size=8, embed_dim=recipe.width, depth=recipe.depth, num_heads=recipe.heads, num_classes=OUTPUTS,
+            reg_tokens=registers, class_token=bool(recipe.cls), global_pool="", no_embed_class=True,
+            init_values=recipe.layer_scale or None, attn_layer=SigmoidAttention if recipe.attention == "sigmoid" else Attention,
+        )  # fmt: skip
+
+    return trained.twin_of(model, recipe.registers, recipe.seed)
+
+
+def load(name: str) -> tuple[VisionTransformer, SinkTask]:
+    """The model called `name` in float32, and its recipe. Raises as `helpers.models.trained.load`."""
+    return trained.read(trained.path_of(name), SinkTask, lambda recipe, _: build(recipe))
+
+
+def task_of(name: str) -> str | None:
+    """The task that the model called `name` was trained on; None for other models. Raises as `load`."""
+    return load(name)[1].task if name.startswith(PREFIXES) else None
+
+
+def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+    return wrap_own(name, load(name)[0], trained.DATA, size, whole, fit)
+
+
+FAMILY = trained.family_of(PREFIXES, _load)

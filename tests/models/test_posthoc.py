@@ -1,0 +1,209 @@
+"""Registers in a finished model: what learns, what is stored, and that plain timm takes it."""
+
+import json
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from helpers.models import PostHoc, load_backbone, posthoc, stand_ins
+
+BASE = "scratch-reg0"  # 64 px, patches of 8, 8 blocks of width 64
+TINY = {"base": BASE, "neurons": "3:5", "free": "low-rank:2@2-3", "steps": 2, "checkpoints": 2}
+
+
+@pytest.fixture
+def pixels():
+    return torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def started(**changes):
+    """A recipe and the model at its start, its learnable weights moved as a training would."""
+    recipe = PostHoc(**TINY | changes)
+    model = posthoc.with_registers(posthoc.base_of(recipe), recipe)
+    chance = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.05 * torch.randn(parameter.shape, generator=chance)
+    return recipe, model.eval()
+
+
+def test_a_model_without_registers_starts_as_its_base(pixels):
+    recipe = PostHoc(**TINY | {"registers": 0})
+    base = load_backbone(BASE)(pixels)
+    assert torch.equal(posthoc.with_registers(posthoc.base_of(recipe), recipe).eval()(pixels), base)
+
+
+def test_registers_are_random_by_the_seed_and_stand_before_the_patches():
+    tokens = [
+        posthoc.with_registers(posthoc.base_of(recipe), recipe).reg_token
+        for recipe in (PostHoc(**TINY), PostHoc(**TINY), PostHoc(**TINY | {"seed": 1}))
+    ]
+    assert tokens[0].shape == (1, 4, 64) and torch.equal(tokens[0], tokens[1]) and not torch.equal(tokens[0], tokens[2])
+    assert 0.5 / 8 < tokens[0].std() < 2 / 8
+
+
+@pytest.mark.parametrize(
+    ("free", "tokens", "expected"),
+    [
+        ("registers", "learnt", {"reg_token"}),
+        ("blocks:6", "learnt", {"reg_token", "blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}),
+        ("blocks:6", "fixed", {"blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}),
+        ("ph-reg", "learnt", {"reg_token", "pos_embed", "patch_embed.proj.weight", "blocks.7.mlp.fc1.weight"}),
+        ("low-rank:2@1-2,5", "learnt", {"reg_token", "blocks.5.mlp.fc2.up", "blocks.1.attn.qkv.down"}),
+        ("all", "fixed", {"cls_token", "norm.weight", "blocks.0.attn.qkv.weight"}),
+    ],
+)
+def test_what_is_free_learns_and_nothing_else(free, tokens, expected):
+    recipe = PostHoc(**TINY | {"free": free, "tokens": tokens})
+    model = posthoc.with_registers(posthoc.base_of(recipe), recipe)
+    learns = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learns >= expected and "head.weight" not in learns and ("reg_token" in learns) == (tokens == "learnt")
+    blocks = {int(name.split(".")[1]) for name in learns if name.startswith("blocks.")}
+    assert blocks == {
+        "registers": set(), "blocks:6": {6}, "ph-reg": {7}, "low-rank:2@1-2,5": {1, 2, 5}, "all": {*range(8)}
+    }[free]  # fmt: skip
+    if free.startswith("low-rank"):
+        assert all(name.endswith((".up", ".down")) for name in learns - {"reg_token"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"registers": 0},
+        {"free": "blocks:6-7"},
+        {"free": "ph-reg"},
+        {"removed": "2:7,4:9"},
+        {"tokens": "fixed"},
+        {"free": "all"},
+    ],
+)
+def test_what_is_stored_gives_the_same_model(changes, pixels, tmp_path):
+    recipe, model = started(**changes)
+    path = tmp_path / "a.safetensors"
+    posthoc.save(path, model, recipe)
+    assert posthoc.read(path)[0] == recipe
+    again = load_backbone(f"registers:{path}")
+    assert again.layout.registers == recipe.registers
+    expected = posthoc.plain(model)(pixels)
+    rounding, change = (float((x - expected).abs().max()) for x in (again(pixels), load_backbone(BASE)(pixels)))
+    assert rounding < 0.02 * change
+    assert torch.equal(model(pixels), posthoc.plain(model)(pixels))
+    for block, unit in posthoc.units(recipe.removed):
+        assert not again.model.blocks[block].mlp.fc2.weight[:, unit].any()
+        assert again.model.blocks[block].mlp.fc2.weight[:, unit + 1].any()
+
+
+def test_plain_timm_takes_it(pixels, tmp_path, monkeypatch):
+    monkeypatch.setattr(posthoc, "_base", lambda *_: base())
+
+    def base():
+        torch.manual_seed(0)
+        return load_backbone("vit_tiny_patch16_224", image_size=64, pretrained=False)
+
+    recipe = PostHoc(base="vit_tiny_patch16_224", neurons="3:5", free="low-rank:2@2-3")
+    model = posthoc.with_registers(base(), recipe)
+    posthoc.save(tmp_path / "a.safetensors", model, recipe)
+    mine = load_backbone(f"registers:{tmp_path / 'a.safetensors'}")
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=64, reg_tokens=4).eval()
+    theirs.load_state_dict(mine.model.state_dict())
+    assert torch.allclose(theirs(pixels), mine(pixels), atol=1e-5)
+
+
+def test_other_image_sizes_work(tmp_path):
+    recipe, model = started()
+    posthoc.save(path := tmp_path / "a.safetensors", model, recipe)
+    assert load_backbone(f"registers:{path}", image_size=96).layout.tokens == 1 + 4 + 144
+
+
+def test_a_difference_to_other_weights_is_refused(tmp_path, monkeypatch):
+    recipe, model = started()
+    posthoc.save(path := tmp_path / "a.safetensors", model, recipe)
+    plain, recipe_text = posthoc._base, json.dumps({**vars(recipe), "base": "scratch-reg0-seed1"})
+    save_file(load_file(path), path, metadata={"recipe": recipe_text, "base": plain(BASE, True).weights_hash})
+    with pytest.raises(
+        ValueError, match=r"belongs to other weights of 'scratch-reg0-seed1' \(sha256 \w{16}, here \w{16}\); fetch"
+    ):
+        load_backbone(f"registers:{path}")
+
+
+def test_damaged_files_are_one_sentence(tmp_path):
+    recipe, model = started()
+    posthoc.save(path := tmp_path / "a.safetensors", model, recipe)
+    kept, about = load_file(path), {"recipe": json.dumps(vars(recipe)), "base": posthoc.base_of(recipe).weights_hash}
+    for change, message in (
+        ({"reg_token": torch.zeros(1, 3, 64)}, r"a.safetensors does not fit 'scratch-reg0' \(reg_token is \(1, 3, 64\), not"),
+        ({"blocks.2.attn.qkv.weight.up": torch.zeros(5, 2)}, "a.safetensors does not fit"),
+        ({"nowhere": torch.zeros(1)}, "a.safetensors does not fit"),
+    ):
+        save_file(kept | change, path, metadata=about)
+        with pytest.raises(ValueError, match=message):
+            load_backbone(f"registers:{path}")
+    save_file(kept, path)
+    with pytest.raises(ValueError, match="is no difference to a checkpoint"):
+        load_backbone(f"registers:{path}")
+    path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="is no difference to a checkpoint"):
+        load_backbone(f"registers:{path}")
+    with pytest.raises(ValueError, match=r"there is no file .*; `python -m helpers train` makes such models"):
+        load_backbone("registers:nowhere.safetensors")
+    with pytest.raises(FileNotFoundError, match="train it with"):
+        posthoc.load("registers-nowhere-reg4")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": "nowhere"}, "unknown base 'nowhere'; give a timm name"),
+        ({"base": "scratch-reg4"}, "'scratch-reg4' has 4 registers of its own; choose a base without"),
+        ({"base": "resnet18"}, "resnet18"),
+        ({"free": "blocks:6-8"}, "has 8 blocks, from 0; there is no block 8"),
+        ({"removed": "9:1"}, "has 8 blocks, from 0; there is no block 9"),
+        ({"removed": "1:256"}, "block 1 of 'scratch-reg0' has 256 units, from 0; there is no 256"),
+        ({"neurons": "1:900"}, "there is no 900"),
+    ],
+)
+def test_what_the_base_lacks_is_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        posthoc.base_of(PostHoc(**TINY | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": "none"}, "target is 'none'; choose one of own, test-time, mean, median"),
+        ({"free": "some"}, "free is 'some'; give registers"),
+        ({"neurons": "7"}, "neurons is '7'; give BLOCK:UNIT"),
+        ({"free": "registers", "registers": 0}, "there is none that learns"),
+        ({"patches": 0.0, "cls": 0.0}, "nothing is to be learnt"),
+        ({"checkpoints": 9}, "9 checkpoints of 2 steps"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"registers": -1}, "registers is -1; give at least 0"),
+        ({"shift": 2.0}, "shift is 2.0; give at least 0 and at most 1"),
+    ],
+)
+def test_a_recipe_that_cannot_be_trained_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        PostHoc(**TINY | changes)
+
+
+def test_numbers_too_large_for_float16_are_refused(tmp_path):
+    recipe, model = started()
+    with torch.no_grad():
+        model.reg_token += 1e6
+    with pytest.raises(ValueError, match="a number of a is too large for float16"):
+        posthoc.save(tmp_path / "a.safetensors", model, recipe)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:.*no-op")  # the base, of this project, is read from its file all the same
+def test_without_weights_it_is_the_architecture(tmp_path):
+    """Of which a dry run tells the cost where the base cannot be had."""
+    recipe, model = started()
+    posthoc.save(path := tmp_path / "a.safetensors", model, recipe)
+    with stand_ins(blocks=2, patches=5):
+        backbone = load_backbone(f"registers:{path}")
+    assert backbone.stands_for.depth == len(model.blocks) and backbone.layout.registers == recipe.registers
