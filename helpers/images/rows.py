@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import datasets
 
 ID_COLUMNS = ("id", "image_id", "file_name", "filename", "path", "image_path")
+# Data sets whose 'bbox' of the column 'objects' holds corners. Elsewhere it may be a corner, width and height, and is left.
+CORNERS = ("hf:detection-datasets/coco",)
 UNDECODABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
 
 
@@ -26,7 +28,7 @@ class NoWhite(ValueError):
     """Numbers in a file that are no brightness, as nobody says which of them is white."""
 
 
-def image_column(dataset: "datasets.Dataset", name: str) -> str:
+def image_column(features: "datasets.Features", name: str) -> str:
     """The column called 'image' or 'img', else the first one that holds images or file bytes."""
     datasets = extra("datasets")
 
@@ -34,11 +36,9 @@ def image_column(dataset: "datasets.Dataset", name: str) -> str:
         file = isinstance(feature, dict) and set(feature) == {"bytes", "path"}
         return isinstance(feature, datasets.Image) or file or feature == datasets.Value("binary")
 
-    columns = [key for key, feature in dataset.features.items() if holds_images(feature)]
+    columns = [key for key, feature in features.items() if holds_images(feature)]
     if not columns:
-        raise ValueError(f"{name!r} has no image column; its columns are {', '.join(dataset.features)}")
-    if not len(dataset):
-        raise ValueError(f"{name!r} has no images")
+        raise ValueError(f"{name!r} has no image column; its columns are {', '.join(features)}")
     return next((key for key in ("image", "img") if key in columns), columns[0])
 
 
@@ -56,6 +56,19 @@ def check_paths(dataset: "datasets.Dataset", image: str, name: str) -> None:
 
 def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
     """A name for each row that survives reordering; see `sets.load_images`."""
+    if (names := named(dataset, image)) is not None:
+        return names
+    digests = [hashlib.sha1(_file_bytes(row[image])).hexdigest()[:16] for row in dataset.select_columns(image)]
+    seen: dict[str, int] = {}
+    for row, digest in enumerate(digests):  # the same image again: number the copies
+        seen[digest] = seen.get(digest, 0) + 1
+        if seen[digest] > 1:
+            digests[row] = f"{digest}-{seen[digest]}"
+    return digests
+
+
+def named(dataset: "datasets.Dataset", image: str) -> list[str] | None:
+    """What the table itself calls each row; None where no column has another name for each."""
     pc = extra("pyarrow.compute")
     candidates = [dataset.data.column(key).to_pylist() for key in ID_COLUMNS if key in dataset.features]
     paths = pc.struct_field(dataset.data.column(image), "path").to_pylist()
@@ -64,13 +77,7 @@ def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
     for values in candidates:
         if None not in values and len(set(values)) == len(values):
             return [str(value) for value in values]
-    digests = [hashlib.sha1(_file_bytes(row[image])).hexdigest()[:16] for row in dataset.select_columns(image)]
-    seen: dict[str, int] = {}
-    for row, digest in enumerate(digests):  # the same image again: number the copies
-        seen[digest] = seen.get(digest, 0) + 1
-        if seen[digest] > 1:
-            digests[row] = f"{digest}-{seen[digest]}"
-    return digests
+    return None
 
 
 def labels_of(dataset: "datasets.Dataset") -> tuple[np.ndarray | None, list[str] | None, str | None]:
@@ -97,6 +104,17 @@ def labels_of(dataset: "datasets.Dataset") -> tuple[np.ndarray | None, list[str]
     if labels.min() < -1:
         raise ValueError(f"label {labels.min()} in the column {column!r}: labels count from 0, with -1 for an image without one")
     return labels, names, column
+
+
+def corners_of(dataset: "datasets.Dataset", name: str) -> list | None:
+    """[xmin, ymin, xmax, ymax] of the objects of each row: the column 'boxes', or 'bbox' of the column 'objects' in one of
+    `CORNERS`; None where there is neither."""
+    if "boxes" in dataset.features:
+        return list(dataset["boxes"])
+    if "objects" not in dataset.features or not name.startswith(CORNERS):
+        return None
+    # A sequence of structures comes as a structure of lists, or as a list of structures, by how the column was declared.
+    return [x["bbox"] if isinstance(x, dict) else [one["bbox"] for one in x] for x in dataset["objects"]]
 
 
 def boxes_of(corners: list | None, id: str) -> Float32[np.ndarray, "object 4"]:

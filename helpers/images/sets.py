@@ -5,7 +5,9 @@ whatever ground truth the data set carries.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -24,6 +26,7 @@ from helpers.images.rows import (
     NoWhite,
     boxes_of,
     check_paths,
+    corners_of,
     decode,
     ids_of,
     image_column,
@@ -31,12 +34,18 @@ from helpers.images.rows import (
     pixel_digest,
 )
 from helpers.images.scenes import CLASS_NAMES, draw_scene, scene_label
-from helpers.images.sources import ON_THE_HUB, check_name, closest, opened
+from helpers.images.sources import DRAWN, ON_THE_HUB, Fetch, check_name, closest, opened
+from helpers.images.triggers import draw_pictures, read_pictures, trigger_masks
+from helpers.names import STAND_IN
 
 if TYPE_CHECKING:
     import datasets
 
 SCENES_KEPT = 1024  # drawn scenes in memory, 150 kB each
+HERE = (*DRAWN, "photographs")  # what needs no download and has no stand-in
+STAND_IN_CLASSES = 3
+
+_stand_ins = False  # inside `stand_ins`
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -241,16 +250,17 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
 
     The id of an image is its path below the folder; in a table, the first column of `rows.ID_COLUMNS` or else the image's own
     file name, where that is given and different in every row; else the first 16 hex digits of the SHA-1 of its bytes.
-    Boxes come from a column 'boxes', labels from the column 'label' (whole numbers, text, or true and false) or else the first of
-    type `ClassLabel`; class names from that type, the labels themselves (text), or a column 'name'.
+    Boxes come from a column 'boxes' or by `rows.corners_of`, labels from the column 'label' (whole numbers, text, or true and
+    false) or else the first of type `ClassLabel`; class names from that type, the labels themselves (text), or a column 'name'.
 
     Args:
-        name: 'scenes' (endless, so it needs n), 'photographs' (those that scikit-image carries), 'hf:OWNER/NAME/SPLIT' (without
-            SPLIT: validation, else test, else train), 'data:NAME/SPLIT' (NAME/SPLIT.parquet, or its shards
-            NAME/SPLIT-*.parquet, in the folder that the environment variable REGISTERS_DATA names), 'folder:PATH' (all images
-            below; where all lie in subfolders, these are the classes), or 'parquet:PATH' (a file, or a folder of them).
+        name: 'scenes', 'quiet' and 'broadcast' (drawn without end, so they need n), 'photographs' (those that scikit-image
+            carries), 'hf:OWNER/NAME/SPLIT' (without SPLIT: validation, else test, else train), 'data:NAME/SPLIT'
+            (NAME/SPLIT.parquet, or its shards NAME/SPLIT-*.parquet, in the folder that the environment variable REGISTERS_DATA
+            names), 'folder:PATH' (all images below; where all lie in subfolders, these are the classes), or 'parquet:PATH' (a
+            file, or a folder of them).
         n: number of images.
-        seed: of the choice; for scenes, of the drawing.
+        seed: of the choice; for what is drawn, of the drawing.
 
     Raises:
         ValueError: unknown name, n below 1 or above the size of the set, no images, more than 1 % of the chosen ones undecodable,
@@ -260,7 +270,34 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     check_name(name)
     if n is not None and n < 1:
         raise ValueError(f"n = {n} images of {name!r}: n must be at least 1")
-    return _scenes(n, seed) if name == "scenes" else _choose(opened(name), name, n, seed)
+    if _stand_ins and name not in HERE:
+        return _stand_in(name, n, seed)
+    if name not in DRAWN:
+        return _choose(*opened(name), name, n, seed)
+    if n is None:
+        raise ValueError(f"{name!r} has no end; give the number of images n")
+    return _scenes(n, seed) if name == "scenes" else _triggers(name, n, seed)
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Inside, scenes stand in for every other data set but the photographs: with the labels of three classes in turn, boxes and
+    masks, called 'stand-in for NAME'. Nothing is read or downloaded."""
+    global _stand_ins
+    before, _stand_ins = _stand_ins, True
+    try:
+        yield
+    finally:
+        _stand_ins = before
+
+
+def _stand_in(name: str, n: int | None, seed: int) -> Images:
+    """`n` scenes that no other set has, one for each class where n is None."""
+    n = STAND_IN_CLASSES if n is None else n
+    scenes = _scenes(n, zlib.crc32(f"{seed}:{name}".encode()))
+    labels = np.arange(n, dtype=np.int64) % STAND_IN_CLASSES
+    more = {"labels": labels, "class_names": CLASS_NAMES[:STAND_IN_CLASSES], "columns": _AnyColumn(scenes.ids)}
+    return replace(scenes, name=STAND_IN + name, seed=seed, **more)
 
 
 def check_classes(first: Images, second: Images) -> None:
@@ -272,6 +309,20 @@ def check_classes(first: Images, second: Images) -> None:
             f"{first.name!r} and {second.name!r} have different classes (label {label}: {one!r} and {other!r}); "
             "choose two with the same"
         )
+
+
+class _AnyColumn(dict):
+    """Of a stand-in: every column that is asked for, with another value for each image, so that it can be divided by any."""
+
+    def __init__(self, ids: list[str]):
+        super().__init__()
+        self.ids = ids
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> list[str]:
+        return self.ids
 
 
 class _Lazy(Sequence):
@@ -298,9 +349,7 @@ def _joined(first: Sequence, second: Sequence) -> _Lazy:
     return _Lazy(len(first) + len(second), compute)
 
 
-def _scenes(n: int | None, seed: int) -> Images:
-    if n is None:
-        raise ValueError("'scenes' has no end; give the number of images n")
+def _scenes(n: int, seed: int) -> Images:
     ids = [f"scene-{seed}-{index:05d}" for index in range(n)]
     return Images(
         name="scenes",
@@ -316,21 +365,43 @@ def _scenes(n: int | None, seed: int) -> Images:
     )
 
 
-def _choose(dataset: "datasets.Dataset", name: str, n: int | None, seed: int) -> Images:
-    """The `n` rows of `dataset` with the smallest digests that decode, as Images."""
-    datasets, image = extra("datasets"), image_column(dataset, name)
-    dataset = dataset.cast_column(image, datasets.Image(decode=False))  # {'bytes', 'path'}, for `decode`
-    if name.startswith(("parquet:", "data:", "hf:")):
-        check_paths(dataset, image, name)
+def _triggers(task: str, n: int, seed: int) -> Images:
+    ids, pixels = [f"{task}-{seed}-{index:05d}" for index in range(n)], draw_pictures(task, (0, seed), range(n))
+    trigger = read_pictures(pixels)[1]
+    return Images(
+        name=task,
+        ids=ids,
+        read=lambda index: Image.fromarray(pixels[index]),
+        labels=trigger.any(1).astype(np.int64),
+        class_names=["no trigger", "trigger"],
+        masks=trigger_masks(trigger),
+        seed=seed,
+        contents=ids,
+    )
+
+
+def _choose(dataset: "datasets.Dataset", fetch: Fetch, name: str, n: int | None, seed: int) -> Images:
+    """The `n` rows of `dataset` with the smallest digests that decode, as Images; `fetch` gives rows in full."""
+    datasets, image = extra("datasets"), image_column(dataset.features, name)
+    if not len(dataset):
+        raise ValueError(f"{name!r} has no images")
     if n is not None and n > len(dataset):
         raise ValueError(f"{n} images asked of {name!r}, which has {len(dataset)}; ask for at most that many")
-    ids = ids_of(dataset, image)
+
+    def as_files(rows: "datasets.Dataset") -> "datasets.Dataset":
+        rows = rows.cast_column(image, datasets.Image(decode=False))  # {'bytes', 'path'}, for `decode`
+        if name.startswith(("parquet:", "data:", "hf:")):
+            check_paths(rows, image, name)
+        return rows
+
+    ids = ids_of(as_files(dataset), image)
     order = sorted(range(len(ids)), key=lambda row: digest_of(f"{seed}:{ids[row]}"))[:n]
-    pixels = dataset.select_columns(image)
+    rows = as_files(fetch(order))
+    pixels = rows.select_columns(image)
     contents, skipped, reason = {}, [], ""
-    for row in order:
+    for index, row in enumerate(order):
         try:
-            contents[row] = pixel_digest(decode(pixels[row][image]))
+            contents[index] = pixel_digest(decode(pixels[index][image]))
         except UNDECODABLE as error:
             skipped.append(ids[row])
             reason = reason or (f"{error}; " if isinstance(error, NoWhite) else "")
@@ -340,15 +411,13 @@ def _choose(dataset: "datasets.Dataset", name: str, n: int | None, seed: int) ->
         if len(skipped) > len(order) / 100:
             raise ValueError(f"{message}more than 1 % is too many, repair or remove them")
         warnings.warn(f"{message}they are skipped", stacklevel=3)
-    order = list(contents)
 
     labels, class_names, label_column = labels_of(dataset)
-    chosen = dataset.select(order)
+    chosen, order = rows.select(list(contents)), [order[index] for index in contents]
     pixels = chosen.select_columns(image)
     images = [key for key, feature in chosen.features.items() if isinstance(feature, datasets.Image)]
-    boxes = None
-    if "boxes" in chosen.features:
-        boxes = [boxes_of(corners, ids[row]) for row, corners in zip(order, chosen["boxes"], strict=True)]
+    corners = corners_of(chosen, name)
+    boxes = None if corners is None else [boxes_of(own, ids[row]) for row, own in zip(order, corners, strict=True)]
     return Images(
         name=name,
         ids=[ids[row] for row in order],

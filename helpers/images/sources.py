@@ -1,24 +1,31 @@
-"""Where images lie: the names of data sets, and the table of rows behind each but the scenes, which are drawn.
+"""Where images lie: the names of data sets, and the table of rows behind each but those that are drawn.
 
-Every source is opened as a `datasets.Dataset`, so that there is one way from rows to images (see rows.py).
+Every source is opened as a `datasets.Dataset`, so that there is one way from rows to images (see rows.py). Of a large one on the
+hub that table has the names alone, and the rows that are chosen by them are fetched (see hub.py).
 """
 
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from helpers.extras import extra
+from helpers.images.hub import Split
+from helpers.images.rows import image_column, named
+from helpers.images.triggers import TRIGGERED
 
 if TYPE_CHECKING:
     import datasets
 
+Fetch = Callable[[Sequence[int]], "datasets.Dataset"]  # rows of a table, in full
+LARGE = 100_000  # images in a split of the hub of which only the chosen ones are fetched
+DRAWN = ("scenes", *TRIGGERED)  # sets without end, which need no file
 FORMS = {
-    "scenes": "scenes",
+    **{name: name for name in DRAWN},
     "photographs": "photographs",
     "hf": "hf:OWNER/NAME/SPLIT",
     "data": "data:NAME/SPLIT",
@@ -44,7 +51,7 @@ ON_THE_HUB = {
 def check_name(name: str) -> None:
     """Raise ValueError, with the nearest form, where `name` is not one that `load_images` understands. Touches no file."""
     kind, _, rest = name.partition(":")
-    known = name in ("scenes", "photographs") or (kind in ("hf", "folder", "parquet") and rest)
+    known = name in (*DRAWN, "photographs") or (kind in ("hf", "folder", "parquet") and rest)
     if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
         return
     nearest = FORMS[closest(kind, FORMS)]
@@ -62,11 +69,15 @@ def require(name: str) -> None:
         _data_files(rest)
 
 
-def opened(name: str) -> "datasets.Dataset":
-    """All rows of the data set `name`. Raises ValueError and FileNotFoundError as `load_images`."""
+def opened(name: str) -> tuple["datasets.Dataset", Fetch]:
+    """All rows of the data set `name`, with at least what names and labels them, and what gives some of them in full.
+
+    Raises ValueError and FileNotFoundError as `load_images`.
+    """
     kind, _, rest = name.partition(":")
     openers = {"photographs": _photographs, "hf": _from_hub, "data": _from_data, "folder": _from_folder, "parquet": _from_parquet}
-    return openers[kind](rest)
+    table = openers[kind](rest)
+    return (table.names if isinstance(table, Split) else table), table.select
 
 
 def _photographs(_: str) -> "datasets.Dataset":
@@ -147,17 +158,34 @@ def _read_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
             datasets.enable_progress_bars()
 
 
-def _from_hub(rest: str) -> "datasets.Dataset":
+def _from_hub(rest: str) -> "datasets.Dataset | Split":
     repository, split = ("/".join(rest.split("/")[:2]), rest.split("/")[2]) if rest.count("/") == 2 else (rest, None)
     datasets = extra("datasets")
     try:
         if split is None:
             splits = datasets.get_dataset_split_names(repository)
             split = next((known for known in ("validation", "test", "train") if known in splits), splits[0])
-        return datasets.load_dataset(repository, split=split)
+        builder = datasets.load_dataset_builder(repository)
+        files = builder.config.data_files or {}
+        if split not in files:
+            return datasets.load_dataset(repository, split=split)
+        if (rows := _large(builder, split, f"hf:{rest}")) is not None:
+            return rows
+        # The files of this split alone: else the library fetches and prepares all splits of a data set before it gives one.
+        own = {split: list(files[split])}
+        return datasets.load_dataset(repository, data_files=own, split=split, verification_mode="no_checks")
     except (OSError, ValueError) as error:  # no such data set or split, gated, no network
         reason = str(error).splitlines()[0]
         raise FileNotFoundError(f"the hub data set 'hf:{rest}' cannot be had here: {reason}") from error
+
+
+def _large(builder: "datasets.DatasetBuilder", split: str, name: str) -> Split | None:
+    """The split, if by its card it has many images, in Parquet files that name them; else None."""
+    told, files = (builder.info.splits or {}).get(split), builder.config.data_files[split]
+    if told is None or told.num_examples < LARGE or not all(f"{file}".endswith(".parquet") for file in files):
+        return None
+    rows = Split(files, builder.info.features, name)
+    return None if named(rows.names, image_column(rows.features, name)) is None else rows
 
 
 def closest(name: str, known: Iterable[str]) -> str:

@@ -1,13 +1,14 @@
 """Names of data sets, and the table behind each: the right rows whatever the files look like."""
 
 import re
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
 import pytest
 from pictures import picture, png, real_data, table, values, write
 
-from helpers.images import check_name, load_images
+from helpers.images import check_name, load_images, rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -96,22 +97,44 @@ def test_parquet_that_is_none(tmp_path):
 def test_hub_names_are_taken_apart(monkeypatch):
     asked = []
 
-    def load_dataset(repository, split):
-        asked.append((repository, split))
+    def load_dataset(repository, split, **files):
+        asked.append((repository, split, *files.get("data_files", {}).items()))
         return table([0, 1]).rename_column("image", "img").cast_column("img", datasets.Image())
 
+    config, info = SimpleNamespace(data_files={"train": ["a"], "test": ["b", "c"]}), SimpleNamespace(splits=None)
+    files = SimpleNamespace(config=config, info=info)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda repository: files)
     monkeypatch.setattr(datasets, "get_dataset_split_names", lambda repository: ["train", "test"])
     assert sorted(values(load_images("hf:owner/name/extra"))) == [0, 1]
     load_images("hf:owner/name")
-    assert asked == [("owner/name", "extra"), ("owner/name", "test")]
+    assert asked == [("owner/name", "extra"), ("owner/name", "test", ("test", ["b", "c"]))]
+
+
+def test_one_split_is_read_without_the_others(tmp_path, monkeypatch):
+    """A folder called as a repository is one to the library; the other split cannot be read."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "owner/name/data/validation-00000-of-00001.parquet", table([3, 4], label=[0, 1]))
+    (tmp_path / "owner/name/data/train-00000-of-00001.parquet").write_bytes(b"not parquet")
+    images = load_images("hf:owner/name/validation")
+    assert sorted(values(images)) == [3, 4] and sorted(images.labels) == [0, 1]
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_boxes_of_objects_are_read_where_they_are_corners(as_list):
+    objects = [{"bbox": [[1.0, 2.0, 3.0, 4.0]], "area": [4.0]}, {"bbox": [], "area": []}]
+    if as_list:
+        objects = [[{"bbox": box, "area": area} for box, area in zip(*own.values(), strict=True)] for own in objects]
+    dataset = datasets.Dataset.from_dict({"objects": objects})
+    assert rows.corners_of(dataset, "hf:detection-datasets/coco/val") == [[[1.0, 2.0, 3.0, 4.0]], []]
+    assert rows.corners_of(dataset, "hf:owner/name/val") is None
 
 
 def test_a_hub_out_of_reach_is_one_sentence(monkeypatch):
-    def load_dataset(repository, split):
+    def no_hub(repository):
         raise ConnectionError("no network\nRetrying in 1s")
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", no_hub)
     with pytest.raises(FileNotFoundError, match="^the hub data set 'hf:owner/name/test' cannot be had here: no network$"):
         load_images("hf:owner/name/test")
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -38,6 +39,8 @@ def test_a_table_reads_no_file_of_this_machine(tmp_path, monkeypatch, here):
     with pytest.raises(ValueError, match="names the file '.*private.png' of this machine in place of an image; put the bytes"):
         load_images(write(tmp_path / "a.parquet", rows))
     hub = rows.cast_column("image", datasets.Image(decode=False))
+    builder = SimpleNamespace(config=SimpleNamespace(data_files=None))
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda repository: builder)
     monkeypatch.setattr(datasets, "load_dataset", lambda repository, split: hub)
     with pytest.raises(ValueError, match="names the file '.*private.png' of this machine"):
         load_images("hf:owner/name/test")
