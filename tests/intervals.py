@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
+from helpers.measures.answers import macro_scores
 from helpers.measures.decomposition import gram_shares_over_images
 from helpers.measures.norms import norm_ratio
 from helpers.measures.similarity import cka_difference, cka_over_images
@@ -120,6 +121,17 @@ def parts(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.stack(representations(rng, n)[:2], axis=1)
 
 
+def macro(name: str) -> Callable:
+    """Of five classes, the rarest of which one image in ten has; seven in ten are right, the others given a class at random."""
+    chances = [0.3, 0.25, 0.2, 0.15, 0.1]
+
+    def simulate(rng: np.random.Generator, n: int) -> Estimate:
+        labels, others = rng.choice(5, (2, n), p=chances)
+        return macro_scores(np.where(answers(rng, n, 0.7), labels, others), labels)[name]
+
+    return simulate
+
+
 def spread(gap: float) -> Callable:
     return lambda rng, n: bootstrap_spread([rng.normal(gap * (i == 2), 1, n) for i in range(3)])[0]
 
@@ -151,6 +163,9 @@ CASES = (
     Case("debiased CKA", lambda rng, n: cka_over_images(*representations(rng, n)[:2], debiased=True), 0.5),
     Case("difference of two CKA", difference_of_cka),
     Case("share in the Gram matrix", lambda rng, n: gram_shares_over_images(parts(rng, n))[0][0]),
+    Case("macro F1", macro("macro_f1")),
+    Case("macro precision", macro("macro_precision")),
+    Case("macro recall", macro("macro_recall")),
     Case("ratio of means", lambda rng, n: bootstrap(rng.lognormal(0, 0.5, (n, 2)), ratio_of_means), 1.0, SOME),
     Case("median", lambda rng, n: bootstrap(rng.lognormal(size=n), np.median), 1.0, SOME),
     Case("standard deviation", lambda rng, n: bootstrap(rng.normal(size=n), np.std), None, SOME),

@@ -10,10 +10,9 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import binomtest, fisher_exact
 from torch import Tensor
 
-from helpers.extras import extra
 from helpers.measures._arrays import Array, to_numpy
 from helpers.measures.probes import Schedule, fit_classifier
-from helpers.measures.stats import Estimate, macro_auc, mcnemar, over_images
+from helpers.measures.stats import Estimate, jackknife, macro_auc, mcnemar, over_images, share
 
 WHOLE = 0.02  # images by which an accuracy of four digits may miss a whole number of a few hundred
 
@@ -111,23 +110,45 @@ def condition_changes(
     return found
 
 
-def class_scores(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> dict[str, float]:
+def class_scores(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> dict[str, Estimate | float]:
     """What else than accuracy tells how well the classes are told apart.
 
     Args:
         scores: logits, an output for each class.
 
     Returns:
-        top3: share of images whose class is among the three highest scores, the lower class first of equal ones; macro_f1: mean
-        over the classes that images have or were given; macro_auc: as in `stats.macro_auc`, of the softmax of the scores.
+        top3: share of images whose class is among the three highest scores, the lower class first of equal ones; `macro_scores`
+        of the highest; macro_auc: as in `stats.macro_auc`, of the softmax of the scores.
     """
     scores, labels = torch.as_tensor(scores).double(), to_numpy(labels)
     best = to_numpy(scores.argsort(dim=1, descending=True, stable=True))
     return {
-        "top3": float((best[:, :3] == labels[:, None]).any(axis=1).mean()),
-        "macro_f1": float(extra("sklearn.metrics").f1_score(labels, best[:, 0], average="macro")),
+        "top3": share((best[:, :3] == labels[:, None]).any(axis=1)),
+        **macro_scores(best[:, 0], labels),
         "macro_auc": macro_auc(scores.softmax(-1), labels),
     }
+
+
+def macro_scores(given: Int[Array, " image"], labels: Int[Array, " image"]) -> dict[str, Estimate]:
+    """macro_f1, macro_precision and macro_recall of the classes that images were given: means over the classes that images have
+    or were given, 0 where a class has no image or was given to none. Their intervals are over images, by `jackknife`.
+    """
+    labels, given = to_numpy(labels), to_numpy(given)
+    classes, codes = np.unique(np.concatenate([labels, given]), return_inverse=True)
+    pairs, index = np.unique(codes.reshape(2, -1), axis=1, return_inverse=True)  # all images of a pair change the same
+    one = np.eye(len(classes), dtype=int)
+    moved = np.stack([one[pairs[0]], one[pairs[1]], one[pairs[0]] * one[pairs[1]]])  # of an image: have, given, right; by class
+    counts = (moved * np.bincount(index.ravel())[:, None]).sum(axis=1, keepdims=True)
+    whole, without = _macro(counts), _macro(counts - moved)
+    return {name: jackknife(float(value[0]), without[name][index.ravel()], (0, 1)) for name, value in whole.items()}
+
+
+def _macro(counts: Int[np.ndarray, "3 row class"]) -> dict[str, Float[np.ndarray, " row"]]:
+    """The means over classes of how many images have each, were given it, and rightly so."""
+    have, given, right = counts
+    there = np.maximum((have + given > 0).sum(axis=1), 1)
+    parts = {"macro_f1": (2 * right, have + given), "macro_precision": (right, given), "macro_recall": (right, have)}
+    return {name: (part / np.maximum(whole, 1)).sum(axis=1) / there for name, (part, whole) in parts.items()}
 
 
 def recounted(before: float, after: float, n: int, level: float = 0.05) -> Recount:

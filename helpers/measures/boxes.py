@@ -46,3 +46,25 @@ def box_hits(found: Float[Tensor, "image *set 4"], truth: Sequence[Float[Array, 
 def whole_box_hits(truth: Sequence[Float[Array, "_ 4"]] | None, images: int) -> Float[Tensor, " image"]:
     """`box_hits` of a box around the whole picture: what a method reaches by finding nothing."""
     return box_hits(torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(images, -1), truth)
+
+
+def share_in_boxes(
+    maps: Float[Tensor, "image row column"], truth: Sequence[Float[Array, "_ 4"]] | None
+) -> Float[Tensor, " image"]:
+    """The share of a map, such as of the [CLS] attention on patches, that lies on patches whose middle is in a true box.
+
+    Args:
+        maps: one number a patch, none negative, of the whole picture.
+        truth: as in `corloc`; None where no true boxes are known, and all is nan. An image without a box is nan, too.
+
+    Raises ValueError for another number of images.
+    """
+    if truth is None:
+        return torch.full((len(maps),), torch.nan)
+    rows, columns = ((torch.arange(n) + 0.5) / n for n in maps.shape[1:])
+    shares = []
+    for one, boxes in zip(maps, truth, strict=True):
+        left, top, right, bottom = torch.as_tensor(boxes).reshape(-1, 4, 1, 1).unbind(1)
+        inside = (left <= columns) & (columns < right) & (top <= rows[:, None]) & (rows[:, None] < bottom)
+        shares.append((one * inside.any(0)).sum() / one.sum() if len(boxes) else torch.tensor(torch.nan))
+    return torch.stack(shares).float()

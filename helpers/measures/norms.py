@@ -4,7 +4,9 @@ Quantiles go through NumPy: torch.quantile refuses more than 16 million elements
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from helpers.measures._arrays import Array, like, to_numpy
+from helpers.measures.stats import Estimate, bootstrap
 
 
 def _percentile(norms: np.ndarray, number: float) -> float:
@@ -36,6 +39,14 @@ BIN = 0.025
 WINDOWS = (4, 8, 16, 32)  # widths in bins: 0.1, 0.2, 0.4 and 0.8
 MINIMAL_SHARE = 5e-4  # of the tokens, above the valley: one patch in two images of 1000 patches
 STANDARD_ERRORS = 3.5  # a shallower valley is counting noise
+
+
+class Modes(NamedTuple):
+    """The norms at two modes, and the share of the tokens in the upper one; nan where there is one mode."""
+
+    low: float
+    high: float
+    upper_share: float
 
 
 def threshold(norms: Float[Array, "..."], rule: str) -> float:
@@ -90,21 +101,63 @@ def bimodality(norms: Float[Array, "..."]) -> float:
     the counts; without these the ragged end of any tail would look like a mode. Log norms make the measure free of units and
     a log-normal distribution symmetric. Norms of zero are left out.
     """
+    return max((depth for _, depth, above in _valleys(_logs(norms)) if above <= 0.5), default=0.0)
+
+
+def modes(norms: Float[Array, "..."]) -> Modes:
+    """The two modes of the norms on either side of their deepest valley; of equally deep ones that with the more equal sides.
+
+    A valley is one of `bimodality`, but wherever it lies, with at least 0.05 % of the tokens on either side: the upper mode may
+    hold most tokens, which then are no outliers. A mode is the median of the tokens in the fullest window of 0.1 log units.
+    """
+    logs = _logs(norms)
+    valleys = [(depth, min(above, 1 - above), at) for at, depth, above in _valleys(logs) if above <= 1 - MINIMAL_SHARE]
+    if not valleys:
+        return Modes(math.nan, math.nan, math.nan)
+    upper = logs >= max(valleys)[-1]
+    return Modes(_mode(logs[~upper]), _mode(logs[upper]), float(upper.mean()))
+
+
+def modes_over_images(norms: Float[Array, "image patch"], resamples: int = 200, seed: int = 0) -> dict[str, Estimate]:
+    """low_peak, high_peak and upper_share of the `modes` with their intervals over images; all nan where there is one mode."""
+    names = zip(("low_peak", "high_peak", "upper_share"), Modes._fields, strict=True)
+    return {name: bootstrap(norms, lambda x, of=of: getattr(modes(x), of), resamples, seed=seed) for name, of in names}
+
+
+def middle_range(
+    per_image: Float[Array, "image *rest"], percent: float, resamples: int = 400, seed: int = 0
+) -> dict[str, Estimate]:
+    """What holds the middle `percent` of all numbers: "low" and "high", percentiles with their intervals over images."""
+    ends = {"low": 50 - percent / 2, "high": 50 + percent / 2}
+    return {end: bootstrap(per_image, partial(np.percentile, q=q), resamples, seed=seed) for end, q in ends.items()}
+
+
+def _logs(norms: Float[Array, "..."]) -> Float[np.ndarray, " token"]:
     norms = to_numpy(norms)
-    logs = np.log(norms[norms > 0], dtype=np.float64)
+    return np.log(norms[norms > 0], dtype=np.float64)
+
+
+def _valleys(logs: Float[np.ndarray, " token"]) -> Iterator[tuple[float, float, float]]:
+    """(log norm, depth, share of the tokens above it) of each valley with enough tokens above it that is no counting noise."""
     if logs.size == 0:
-        return 0.0
+        return
     low = logs.min()
     counts = np.bincount(((logs - low) / BIN).astype(np.int64))
-    depths = [0.0]
     for width in WINDOWS:
         padded = np.pad(counts, width)
-        windows = np.convolve(padded, np.ones(width, dtype=np.int64), mode="same")
+        windows = np.convolve(padded, np.ones(width, dtype=np.int64), mode="same")  # its middle: the lower edge of the bin
         peak = np.minimum(np.maximum.accumulate(windows), np.maximum.accumulate(windows[::-1])[::-1])
         above = padded[::-1].cumsum()[::-1] / logs.size
-        counted = (MINIMAL_SHARE <= above) & (above <= 0.5) & (peak - windows > STANDARD_ERRORS * np.sqrt(peak + windows))
-        depths += list(1 - windows[counted] / peak[counted])
-    return float(max(depths))
+        counted = (MINIMAL_SHARE <= above) & (peak - windows > STANDARD_ERRORS * np.sqrt(peak + windows))
+        places = low + BIN * (np.flatnonzero(counted) - width)
+        yield from zip(places.tolist(), (1 - windows[counted] / peak[counted]).tolist(), above[counted].tolist(), strict=True)
+
+
+def _mode(logs: Float[np.ndarray, " token"]) -> float:
+    """The median norm of the tokens in the fullest window of the smallest width, the lowest of equally full ones."""
+    ends = np.searchsorted(logs := np.sort(logs), logs + WINDOWS[0] * BIN)
+    first = int((ends - np.arange(len(logs))).argmax())
+    return float(np.exp(np.median(logs[first : ends[first]])))
 
 
 def block_quantiles(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ def one_shot_ranks(
     parts: Mapping[str, Float[Tensor, "image width"]],
     renormalised: Mapping[str, Float[Tensor, "image width"]],
     draws: Sequence[Draw],
+    device: Any = None,
 ) -> dict[tuple[str, str], Int[Tensor, "draw class"]]:
     """(part, reading) -> how many classes beat the true one in each draw; the full output is the part 'full'.
 
@@ -54,10 +56,11 @@ def one_shot_ranks(
         full: from which the classifiers learn.
         parts: what is tested beside it; those that are zero in all images are left out.
         renormalised: the same parts where the weights of their tokens sum to one.
+        device: where the logistic regressions are fitted: of a thousand classes one takes seconds on a GPU, minutes elsewhere.
     """
     ranks = {}
     for train, test in draws:
-        shared, logistic = _by_cosine(full[train]), fit_classifier(full[train], torch.arange(len(train)))
+        shared, logistic = _by_cosine(full[train]), fit_classifier(full[train], torch.arange(len(train)), device=device)
         centred = _by_cosine(full[train] - full[train].mean(0))
         for kind, x in {"full": full, **parts}.items():
             if not x.any():

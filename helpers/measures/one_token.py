@@ -82,6 +82,22 @@ def held_out_answers(
     return 100 * (probe(features[learnt:]).argmax(-1) == labels[learnt:]).float()
 
 
+def head_answers(
+    features: Float[Tensor, "image width"],
+    head: tuple[Float[Tensor, "class read"], Float[Tensor, " class"]],
+    labels: Int[Any, " image"],
+) -> Float[Tensor, " image"]:
+    """100 where a linear head (weight, bias) that was trained elsewhere names the class of the image, else 0.
+
+    Raises ValueError where it reads features of another width.
+    """
+    weight, bias = head
+    if weight.shape[1] != features.shape[1]:
+        raise ValueError(f"the head reads {weight.shape[1]} features, not {features.shape[1]}; give that of this model")
+    scores = features.float() @ weight.T + bias
+    return 100 * (scores.argmax(-1) == torch.as_tensor(labels)).float()
+
+
 def answers_of_tokens(
     outlier: PatchTokens,
     normal: PatchTokens,
@@ -105,11 +121,13 @@ def answers_of_tokens(
         options: schedule and device, as in `held_out_answers`.
 
     Returns:
-        kind -> answers, those of `whole` first, then "normal" and "outlier".
+        kind -> answers, those of `whole` first, then "normal" and "outlier"; nothing where no learnt image has an outlier.
     """
     labels, rows = torch.as_tensor(labels), torch.arange(len(labels))
     there = outlier.positions >= 0
     kept = there.any(1)
+    if not kept[:learnt].any():
+        return {}
     count = labels[:learnt][kept[:learnt]].bincount(minlength=int(labels.max()) + 1)
     kept &= count[labels] > 0
     answers = {kind: [] for kind in (*whole, "normal", "outlier")}
@@ -199,6 +217,35 @@ def read_patches(
         )
         readings[kind] = Reading(*(mean_where(x.float(), on.positions >= 0) for x in of_tokens))
     return readings
+
+
+def read_pairs(
+    outlier: PatchTokens,
+    normal: PatchTokens,
+    random: PatchTokens,
+    mask: Bool[Tensor, "image patch"],
+    learnt: int,
+    grid: tuple[int, int],
+    **how: Any,
+) -> dict[str, dict[str, Reading]]:
+    """`read_patches` of outliers and of normal patches by probes that learn from both, and by probes of their own.
+
+    Args:
+        outlier, normal: pairs of tokens; those of the images after the first `learnt` are tested.
+        random: other tokens of the same images; those of them that are normal are learnt from.
+        mask: which patches are outliers.
+        how: schedule, seed and device, as in `read_patches`.
+
+    Returns:
+        '' for both together and '_own' -> 'outlier' and 'normal' -> reading; nothing where no learnt image has an outlier.
+    """
+    if not mask[:learnt].any():
+        return {}
+    on = {"outlier": outlier[learnt:], "normal": normal[learnt:]}
+    learn = {"outlier": outlier[:learnt], "normal": random[:learnt].outside(mask[:learnt])}
+    both = learn["outlier"].beside(learn["normal"])
+    own = [read_patches(learn[kind], {kind: on[kind]}, learn, grid, **how) for kind in on]
+    return {"": read_patches(both, on, learn, grid, **how), "_own": own[0] | own[1]}
 
 
 def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> dict[str, Estimate]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from helpers.measures._arrays import mean_where
 from helpers.measures.one_token import PatchTokens
 from helpers.measures.probes import coordinates, fit_regression, squared_error
-from helpers.measures.stats import Estimate, bootstrap, ratio_of_means
+from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means
 
 
 def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "image token 3"]:
@@ -19,34 +19,43 @@ def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "i
 
 
 def regression_errors(
-    learn: PatchTokens, tested: Mapping[str, PatchTokens], grid: tuple[int, int], device: Any = None
+    learn: PatchTokens,
+    tested: Mapping[str, PatchTokens],
+    grid: tuple[int, int],
+    device: Any = None,
+    targets: Sequence[str] = ("position", "rgb"),
 ) -> dict[str, Float[Tensor, "image kind"]]:
-    """Squared errors of what linear probes, one for each target, read from tokens: "position" and "rgb".
+    """Squared errors of what linear probes, one for each target, read from tokens: "position", "rgb" or "pixels".
 
     Args:
         learn: what the probes learn from, with pixels.
-        tested: kind -> tokens of other images, with pixels; those at position -1 do not count.
+        tested: kind -> tokens of other images, with pixels; those at position -1 do not count, here and in `learn`.
         grid: (rows, columns) of the patches.
         device: where to fit.
+        targets: which of them.
 
     Returns:
         target -> the mean over the tokens of an image, one column a kind in the order of `tested`; nan without a token. Of
-        "position" in squared grid units, of "rgb" in squared units of the pixels, summed over rows and columns, or channels.
+        "position" in squared grid units, of "rgb" and "pixels" in squared units of the pixels, summed over rows and columns,
+        channels, or all pixels of the patch.
     """
     errors = {}
-    for name, target in _targets(grid).items():
-        probe = fit_regression(learn.tokens, target(learn), device=device)
+    for name, target in _targets(grid, targets).items():
+        probe = fit_regression(learn.tokens, target(learn), mask=learn.positions >= 0, device=device)
         errors[name] = _mean_errors([probe(x.tokens) for x in tested.values()], target, tested)
     return errors
 
 
 def constant_errors(
-    learn: PatchTokens, tested: Mapping[str, PatchTokens], grid: tuple[int, int]
+    learn: PatchTokens,
+    tested: Mapping[str, PatchTokens],
+    grid: tuple[int, int],
+    targets: Sequence[str] = ("position", "rgb"),
 ) -> dict[str, Float[Tensor, "image kind"]]:
     """The errors of one answer for all tokens, the mean of what is learnt from; all else as in `regression_errors`."""
     errors = {}
-    for name, target in _targets(grid).items():
-        mean = target(learn).mean((0, 1), dtype=torch.float64)
+    for name, target in _targets(grid, targets).items():
+        mean = target(learn)[learn.positions >= 0].mean(0, dtype=torch.float64)
         errors[name] = _mean_errors([mean.expand_as(target(x)) for x in tested.values()], target, tested)
     return errors
 
@@ -66,6 +75,31 @@ def unexplained(
     rows = torch.stack([errors.double(), constant.double()], dim=1)
     ratio = bootstrap(rows, lambda x: ratio_of_means(x[..., 0]) / ratio_of_means(x[..., 1]), seed=seed)
     return *(bootstrap(rows[..., kind], ratio_of_means, seed=seed) for kind in (0, 1)), ratio
+
+
+def read_shares(
+    learn: PatchTokens, tested: Mapping[str, PatchTokens], grid: tuple[int, int], seed: int = 0, device: Any = None
+) -> dict[str, Estimate]:
+    """How much linear probes read from tokens, in per cent (SORTS, Table 5, which does not define its own).
+
+    Args:
+        learn, tested, grid, device: as in `regression_errors`.
+        seed: of the bootstrap over images.
+
+    Returns:
+        position_KIND: tokens whose row and column are right when rounded, mean over images; rgb_KIND: the share of the variance
+        of the mean colour, around the mean of what is learnt from, that the probe explains (R squared); below 0 where the probe
+        is worse than that mean.
+    """
+    probe = fit_regression(learn.tokens, coordinates(learn.positions, grid), device=device)
+    errors, constant = (of(learn, tested, grid, *more)["rgb"] for of, *more in ((regression_errors, device), (constant_errors,)))
+    shares = {}
+    for i, (kind, x) in enumerate(tested.items()):
+        right = (probe(x.tokens).round() == coordinates(x.positions, grid).to(x.tokens.device)).all(-1)
+        shares[f"position_{kind}"] = over_images(mean_where(100 * right.float(), x.positions >= 0), (0, 100), continuous=True)
+        rows = torch.stack([errors[:, i].double(), constant[:, i].double()], dim=1)
+        shares[f"rgb_{kind}"] = bootstrap(rows, lambda pair: 100 * (1 - ratio_of_means(pair)), seed=seed)
+    return shares
 
 
 def pixel_errors(
@@ -88,9 +122,14 @@ def pixel_errors(
     return torch.stack(errors, dim=1)
 
 
-def _targets(grid: tuple[int, int]) -> dict[str, Callable[[PatchTokens], Tensor]]:
+def _targets(grid: tuple[int, int], names: Sequence[str]) -> dict[str, Callable[[PatchTokens], Tensor]]:
     """What is read from tokens."""
-    return {"position": lambda x: coordinates(x.positions, grid), "rgb": lambda x: mean_colour(x.pixels)}
+    known = {
+        "position": lambda x: coordinates(x.positions, grid),
+        "rgb": lambda x: mean_colour(x.pixels),
+        "pixels": lambda x: x.pixels,
+    }
+    return {name: known[name] for name in names}
 
 
 def _mean_errors(

@@ -68,10 +68,12 @@ class Schedule:
 
 
 # Darcet et al.'s reproduction states Adam, a cosine, 30 epochs and a patience of 3 (section 3.3), but neither rate nor batch.
+# It trains heads by SGD with a cosine, 20 epochs, and states neither rate nor batch nor momentum.
 # The medical paper states all (its appendix on classification training).
 SCHEDULES = {
     "": None,
     "need-registers": Schedule("Adam", 1e-3, 0.0, epochs=30, batch=256, patience=3),
+    "need-registers-heads": Schedule("SGD", 0.1, 0.0, epochs=20, batch=256),
     "test-time-registers": Schedule("AdamW", 1e-3, 1e-4, epochs=50, batch=32, decay=0.05, clip=1.0),
 }
 
@@ -268,18 +270,22 @@ def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe
         return (part.to(device, torch.float64) for part in tokens.split(CHUNK))
 
     mean, scale = _standardisation(chunks())
-    covariance = sum(((x - mean) / scale).T @ ((x - mean) / scale) for x in chunks()) / n
     # The curvature is at most that of k equally likely classes: along an eigenvector of the covariance its eigenvalue times
     # `likely`, and the penalty. In units of its root L-BFGS needs a tenth of the steps; the minimum is the same.
     likely, penalty = (k - 1) / k**2, 1 / n
-    values, vectors = torch.linalg.eigh(covariance)
+    if n < width:  # the penalty leaves no weight where no token differs from the mean
+        vectors, spread, _ = torch.linalg.svd(torch.cat([(x - mean) / scale for x in chunks()]).T, full_matrices=False)
+        values = spread**2 / n
+    else:
+        values, vectors = torch.linalg.eigh(sum(((x - mean) / scale).T @ ((x - mean) / scale) for x in chunks()) / n)
+    rank = len(values)
     units = (likely * values.clamp(min=0) + penalty).rsqrt()
     basis = vectors * units / scale[:, None]
-    features = [(x - mean) @ basis for x in chunks()]  # n x width in float64: what the fit holds in memory
+    features = [(x - mean) @ basis for x in chunks()]  # n x rank in float64: what the fit holds in memory
     bias_unit = likely**-0.5
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        weight, bias = torch.from_numpy(flat).view(k, width + 1).to(device).split((width, 1), dim=1)
+        weight, bias = torch.from_numpy(flat).view(k, rank + 1).to(device).split((rank, 1), dim=1)
         squared = (weight * units).square().sum()
         loss, slope = penalty * squared / 2, torch.cat([penalty * units**2 * weight, torch.zeros_like(bias)], dim=1)
         for x, true in zip(features, labels.split(CHUNK), strict=True):
@@ -287,18 +293,18 @@ def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe
             loss = loss - logs.gather(1, true[:, None]).sum() / n
             wrong = logs.exp_()
             wrong[torch.arange(len(true), device=device), true] -= 1
-            slope[:, :width] += wrong.T @ x / n
-            slope[:, width] += bias_unit * wrong.sum(dim=0) / n
+            slope[:, :rank] += wrong.T @ x / n
+            slope[:, rank] += bias_unit * wrong.sum(dim=0) / n
         return loss.item(), slope.flatten().cpu().numpy()
 
     options = {"maxiter": ITERATIONS, "maxfun": 2 * ITERATIONS, "maxcor": HISTORY, "gtol": TOLERANCE, "ftol": 0.0, "maxls": 50}
-    done = minimize(objective, np.zeros(k * (width + 1)), jac=True, method="L-BFGS-B", options=options)
+    done = minimize(objective, np.zeros(k * (rank + 1)), jac=True, method="L-BFGS-B", options=options)
     # Close to the minimum the loss itself can no longer fall in float64, and the line search says so.
     if not np.abs(done.jac).max() <= 10 * TOLERANCE:
         raise RuntimeError(f"the probe's minimum was not reached (gradient {np.abs(done.jac).max():.1e}): {done.message}")
-    solution = torch.from_numpy(done.x).view(k, width + 1).to(device)
+    solution = torch.from_numpy(done.x).view(k, rank + 1).to(device)
     weight, bias = torch.zeros(outputs, width).to(solution), torch.full((outputs,), -torch.inf).to(solution)
-    weight[classes], bias[classes] = solution[:, :width] @ (vectors * units).T, bias_unit * solution[:, width]
+    weight[classes], bias[classes] = solution[:, :rank] @ (vectors * units).T, bias_unit * solution[:, rank]
     return Probe(*(x.to(home) for x in (mean, scale, weight, bias)))
 
 

@@ -1,13 +1,46 @@
-"""What register tokens take over, and what one of them changes."""
+"""What register tokens take over, what linear heads read from them, and what one of them changes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from helpers.measures.norms import norm_ratio
+from helpers.measures.probes import Probe, fit_classifier
 from helpers.measures.stats import Estimate, bootstrap
+
+# Heads, and what they read of that which `helpers.capture.Pooled` keeps (reproduction of Darcet et al., Table 5).
+HEADS = {
+    "cls_mean": ("cls", "patch_mean"),
+    "cls_mean_registers": ("cls", "patch_mean", "registers"),
+    "mean_registers": ("patch_mean", "registers"),
+}
+
+
+def head_features(pooled: Mapping[str, Tensor], head: str) -> Float[Tensor, "image width"]:
+    """What a head of HEADS reads, side by side."""
+    return torch.cat([pooled[part].flatten(1) for part in HEADS[head]], dim=1)
+
+
+def fit_heads(pooled: Mapping[str, Tensor], labels: Int[Any, " image"], **how: Any) -> dict[str, Probe]:
+    """A classifier of images for each head, without registers the first alone.
+
+    Args:
+        pooled: cls (image, width), patch_mean (image, width) and registers (image, register, width).
+        how: schedule, seed and device, as in `fit_classifier`, which raises ValueError for other labels.
+    """
+    heads = [head for head, parts in HEADS.items() if pooled["registers"].shape[1] or "registers" not in parts]
+    return {head: fit_classifier(head_features(pooled, head), labels, **how) for head in heads}
+
+
+def answers_of_heads(
+    heads: Mapping[str, Probe], pooled: Mapping[str, Tensor], labels: Int[Any, " image"]
+) -> dict[str, Float[Tensor, " image"]]:
+    """Head -> 100 where it names the class of an image, else 0."""
+    given = {head: probe(head_features(pooled, head)).argmax(-1) for head, probe in heads.items()}
+    return {head: 100 * (classes == torch.as_tensor(labels)).float() for head, classes in given.items()}
 
 
 def register_ratio(registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]) -> Float[Tensor, " image"]:
@@ -51,6 +84,19 @@ def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[
     seen = min(map(len, [one, *more]))
     further = torch.stack([x[:seen] for x in more]).mean(0) - one[:seen] if more else torch.full_like(one, torch.nan)
     return {"gain_one": one - right[0], "gain_more": further}
+
+
+def answers_by_count(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
+    """How an image's answer goes with the number of registers (SORTS, Figures 17 to 19), on the images that all numbers saw:
+    "right_always" and "right_never", 100 where it is right with every number and with none, else 0; "right_sometimes", the rest.
+
+    Args:
+        right: as in `register_gains`.
+    """
+    seen = min(map(len, right.values()))
+    answers = torch.stack([x[:seen] for x in right.values()])
+    always, never = (100.0 * (answers > 50 if good else answers < 50).all(0).float() for good in (True, False))
+    return {"right_always": always, "right_never": never, "right_sometimes": 100 - always - never}
 
 
 def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image register"]:

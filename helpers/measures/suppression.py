@@ -67,28 +67,29 @@ def attention_on(attention: Float[Tensor, "image head patch"], outlier: Bool[Ten
 def medians(
     name: str,
     patches: Float[Array, "image patch"],
-    register: Float[Array, " image"],
+    registers: Float[Array, "image register"],
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """A quantity at the patches and at a register: patch_NAME, register_NAME, and NAME_ratio.
+    """A quantity at the patches and at the registers: patch_NAME, register_NAME, and NAME_ratio.
 
-    The first is the median over images and patches, the second that over images, the third the second over the first.
+    The first is the median over images and patches, the second that over images and registers, the third the second over the
+    first.
 
     Args:
         name: of the quantity, such as "norm".
-        patches: several an image, or one, such as the largest attention.
+        patches, registers: several an image, or one, such as the largest attention.
         resamples: for the first and the third; the second, which is cheap, has 1000.
     """
-    patches, register = to_numpy(patches), to_numpy(register)
-    both = np.concatenate([patches, register[:, None]], axis=1)
+    patches, registers = to_numpy(patches), to_numpy(registers)
+    both, count = np.concatenate([registers, patches], axis=1), registers.shape[1]
 
     def ratio(rows: Float[np.ndarray, "image more"]) -> float:
-        return float(np.median(rows[:, -1]) / np.median(rows[:, :-1]))
+        return float(np.median(rows[:, :count]) / np.median(rows[:, count:]))
 
     return {
         f"patch_{name}": bootstrap(patches, np.median, resamples, seed=seed),
-        f"register_{name}": bootstrap(register, np.median, seed=seed),
+        f"register_{name}": bootstrap(registers, np.median, seed=seed),
         f"{name}_ratio": bootstrap(both, ratio, resamples, seed=seed),
     }
 
@@ -96,14 +97,14 @@ def medians(
 def at_register(
     norms: Float[Tensor, "image patch"],
     attention: Float[Tensor, "image head patch"],
-    register_norm: Float[Tensor, " image"],
-    register_attention: Float[Tensor, "image head"],
+    register_norms: Float[Tensor, "image register"],
+    register_attention: Float[Tensor, "image head register"],
     seed: int = 0,
 ) -> dict[str, Estimate]:
     """`medians` of norm and of attention after one block, the latter as in the medical paper's Figures 5 and 6.
 
-    That is the largest over heads and, at the patches, over these too. The intervals of the first, for which all patches are
-    sorted, take 200 resamples.
+    That is the largest over heads and, at the patches, over these too; of several registers each counts. The intervals of the
+    first, for which all patches are sorted, take 200 resamples.
     """
-    most, on_register = attention.amax((1, 2))[:, None], register_attention.amax(1)
-    return medians("norm", norms, register_norm, 200, seed) | medians("attention", most, on_register, seed=seed)
+    most, on_registers = attention.amax((1, 2))[:, None], register_attention.amax(1)
+    return medians("norm", norms, register_norms, 200, seed) | medians("attention", most, on_registers, seed=seed)

@@ -5,18 +5,20 @@ import pytest
 import torch
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score, roc_auc_score, top_k_accuracy_score
+from sklearn.metrics import precision_recall_fscore_support, roc_auc_score, top_k_accuracy_score
 
 from helpers.measures.answers import (
     class_scores,
     condition_changes,
     least_significant,
+    macro_scores,
     paired_accuracy,
     points,
     probe_answers,
     recount_table,
     recounted,
 )
+from helpers.measures.stats import jackknife, share
 
 BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
@@ -85,14 +87,44 @@ def test_class_scores_against_sklearn(convert, classes):
     found = class_scores(convert(scores), convert(labels))
     probabilities = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     top3 = top_k_accuracy_score(labels, scores, k=3, labels=range(classes)) if classes > 3 else 1.0
-    assert found["top3"] == pytest.approx(top3)
-    assert found["macro_f1"] == pytest.approx(f1_score(labels, scores.argmax(1), average="macro"))
+    right = (scores.argsort(1)[:, ::-1][:, :3] == labels[:, None]).any(1)
+    assert found["top3"].value == pytest.approx(top3) and found["top3"] == share(right)
+    assert macro_scores(scores.argmax(1), labels).items() <= found.items()
     one_hot = np.eye(classes)[labels]
     assert found["macro_auc"] == pytest.approx(roc_auc_score(one_hot, probabilities, average="macro"), abs=1e-4)
 
 
 def test_class_scores_of_equal_scores():
-    assert class_scores(np.zeros((4, 4)), np.arange(4)) == {"top3": 0.75, "macro_f1": pytest.approx(0.1), "macro_auc": 0.5}
+    found = class_scores(np.zeros((4, 4)), np.arange(4))
+    values = {name: getattr(x, "value", x) for name, x in found.items()}
+    assert values == pytest.approx(
+        {"top3": 0.75, "macro_f1": 0.1, "macro_precision": 0.0625, "macro_recall": 0.25, "macro_auc": 0.5}
+    )
+
+
+def sklearn_macro(given, labels):
+    parts = precision_recall_fscore_support(labels, given, average="macro", zero_division=0)[:3]
+    return dict(zip(("macro_precision", "macro_recall", "macro_f1"), parts, strict=True))
+
+
+@BOTH
+def test_macro_scores_and_their_intervals_against_sklearn(convert):
+    """Classes that no image has, that were given to none, and that one image alone has; each image left out in turn."""
+    rng = np.random.default_rng(3)
+    labels = np.array([0, 0, 1, 5, 7, *rng.integers(0, 3, 35)])
+    given = np.where(rng.random(40) < 0.6, labels, rng.choice([0, 1, 2, 9], 40))
+    found, every = macro_scores(convert(given), convert(labels)), np.arange(40)
+    assert {name: x.value for name, x in found.items()} == pytest.approx(sklearn_macro(given, labels))
+    without = [sklearn_macro(given[every != i], labels[every != i]) for i in every]
+    for name, x in found.items():
+        assert x == pytest.approx(jackknife(x.value, np.array([one[name] for one in without]), (0, 1)))
+        assert x.low < x.value < x.high and x.n == 40
+
+
+def test_macro_scores_without_a_mistake_are_not_certain():
+    found = macro_scores(np.arange(30) % 3, np.arange(30) % 3)
+    assert all(x.value == 1 and x[1:3] == pytest.approx(share(np.ones(30, bool))[1:3]) for x in found.values())
+    assert all(np.isnan(x.low) for x in macro_scores(np.arange(4), np.arange(4)).values())  # of fewer than five images
 
 
 def hypergeometric_p(a, b, n):

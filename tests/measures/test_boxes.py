@@ -1,7 +1,15 @@
+import numpy as np
 import pytest
 import torch
 
-from helpers.measures.boxes import box_hits, lost_box_sweep, lost_boxes_of_share, lost_boxes_within, whole_box_hits
+from helpers.measures.boxes import (
+    box_hits,
+    lost_box_sweep,
+    lost_boxes_of_share,
+    lost_boxes_within,
+    share_in_boxes,
+    whole_box_hits,
+)
 from helpers.measures.object_discovery import lost_boxes
 
 FEATURES = torch.randn(3, 5, 4, 6, generator=torch.Generator().manual_seed(0))
@@ -69,3 +77,24 @@ def test_the_whole_picture_is_right_where_an_object_fills_half_of_it():
 def test_an_image_without_objects_is_refused():
     with pytest.raises(ValueError, match="no true box"):
         box_hits(torch.rand(1, 4), [torch.zeros(0, 4)])
+
+
+def test_a_planted_share_in_boxes():
+    """Patches of 1 to 8 in two rows; a box around the first two of each row, and one around 4 that overlaps another."""
+    maps = torch.arange(1.0, 9).reshape(1, 2, 4).expand(4, -1, -1)
+    first = [0.0, 0.0, 0.5, 1.0]
+    fourth = [[0.75, 0.0, 1.0, 0.5], [0.7, 0.1, 1.0, 0.4]]
+    truth = [np.float32(x).reshape(-1, 4) for x in ([first], fourth, [first, *fourth], [])]
+    found = share_in_boxes(maps, truth)
+    assert found[:3].tolist() == pytest.approx([(1 + 2 + 5 + 6) / 36, 4 / 36, 18 / 36]) and found[3].isnan()
+
+
+def test_a_patch_belongs_to_the_box_that_holds_its_middle():
+    flat, almost = torch.ones(2, 2, 2), np.float32([[0.0, 0.0, 0.24, 1.0]])
+    assert share_in_boxes(flat, [almost, almost + np.float32([0, 0, 0.02, 0])]).tolist() == [0, 0.5]
+
+
+def test_shares_without_boxes_and_of_other_images():
+    assert share_in_boxes(torch.ones(3, 2, 2), None).isnan().all()
+    with pytest.raises(ValueError):
+        share_in_boxes(torch.ones(3, 2, 2), [np.zeros((1, 4), np.float32)])

@@ -6,6 +6,9 @@ from scipy.stats import median_abs_deviation
 from helpers.measures.norms import (
     bimodality,
     block_quantiles,
+    middle_range,
+    modes,
+    modes_over_images,
     norm_ratio,
     onset_block,
     outliers,
@@ -168,6 +171,56 @@ def test_bimodality_has_no_units_and_takes_tensors():
     assert bimodality(torch.from_numpy(norms).float().reshape(64, 196)) == pytest.approx(bimodality(norms), abs=0.05)
     for unit in (1000, 0.001):
         assert bimodality(unit * norms) == pytest.approx(bimodality(norms), abs=0.05)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+def test_modes_lie_where_they_were_planted(share):
+    """Whatever the share of the upper one. Bimodality does not count an upper mode of most tokens, which are no outliers."""
+    rng = np.random.default_rng(1)
+    upper = rng.random(20_000) < share
+    norms = np.where(upper, 22.0, 11.0) * np.exp(0.05 * rng.standard_normal(20_000))
+    found = modes(norms)
+    assert found == (pytest.approx(11, rel=0.02), pytest.approx(22, rel=0.02), pytest.approx(upper.mean(), abs=1e-9))
+    assert (bimodality(norms) == 1) == (upper.mean() <= 0.5)
+
+
+def test_modes_are_medians_of_the_fullest_windows():
+    """A skewed mode: 60 tokens at 10, 40 at 10.5 (in the same window), 30 at 12; and 120 at 40. Both gaps are empty."""
+    norms = np.repeat([10.0, 10.5, 12.0, 40.0], [60, 40, 30, 120])
+    assert modes(norms) == (pytest.approx(10), pytest.approx(40), pytest.approx(120 / 250))
+
+
+def test_the_deepest_valley_parts_the_modes():
+    """Three modes; the valley between the upper two is empty, that between the lower two is not."""
+    rng = np.random.default_rng(2)
+    logs = np.concatenate([rng.normal(at, 0.15, 4000) for at in (2.0, 2.7, 4.5)])
+    found = modes(np.exp(logs))
+    assert found.upper_share == pytest.approx(1 / 3) and found.high == pytest.approx(np.exp(4.5), rel=0.05)
+
+
+@pytest.mark.parametrize("norms", [np.zeros(9), np.full(500, 7.0), mixture(0.0004, 2.5, 0.1, tokens=100_000)])
+def test_one_mode_is_not_two(norms):
+    assert np.isnan(modes(norms)).all() and np.isnan(modes(1 / norms[norms > 0])).all()
+
+
+def test_modes_over_images():
+    """Half of the images have the upper mode in half of their tokens: its share varies with the images, its norm does not."""
+    norms = np.full((40, 100), 10.0)
+    norms[:20, :50] = 30.0
+    found = modes_over_images(norms, seed=3)
+    assert [found[name].value for name in ("low_peak", "high_peak", "upper_share")] == [pytest.approx(x) for x in (10, 30, 0.25)]
+    assert found["low_peak"].low == pytest.approx(10) == found["low_peak"].high
+    assert 0.1 < found["upper_share"].low < 0.2 < 0.3 < found["upper_share"].high < 0.4
+    assert {x.n for x in found.values()} == {40}
+    assert all(np.isnan(x.value) for x in modes_over_images(np.ones((6, 9))).values())
+
+
+def test_middle_range_closed_form():
+    norms = np.arange(1001.0).reshape(91, 11)
+    found = middle_range(norms, 95, seed=1)
+    assert (found["low"].value, found["high"].value) == (pytest.approx(25), pytest.approx(975)) and found["low"].n == 91
+    assert found["low"].low < 25 < found["low"].high
+    assert middle_range(np.full(20, 3.0), 99.8)["high"][:3] == (3, 3, 3)
 
 
 def test_onset_block_against_a_loop():

@@ -13,6 +13,7 @@ from helpers.measures.one_token import (
     Reading,
     answers_of_tokens,
     error_ratio,
+    head_answers,
     held_out_answers,
     read_patches,
     reading_estimates,
@@ -205,3 +206,12 @@ def test_gaps_are_positive_where_an_outlier_tells_less():
     assert estimates["top1_outlier"].high == 100 and estimates["skill_gap"].high <= 200
     ratio = error_ratio(readings)
     assert (ratio.value, ratio.n) == (2, 8)
+
+
+def test_a_head_that_was_trained_elsewhere():
+    """It names the larger of two features; the bias turns the last image, whose features are equal."""
+    features = torch.tensor([[2.0, 1.0], [1.0, 2.0], [3.0, 3.0]])
+    head = torch.eye(2), torch.tensor([0.0, 0.5])
+    assert head_answers(features, head, np.array([0, 0, 1])).tolist() == [100, 0, 100]
+    with pytest.raises(ValueError, match="the head reads 2 features, not 3; give that of this model"):
+        head_answers(torch.ones(4, 3), head, np.zeros(4, int))

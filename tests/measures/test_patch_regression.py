@@ -9,6 +9,7 @@ from helpers.measures.patch_regression import (
     constant_errors,
     mean_colour,
     pixel_errors,
+    read_shares,
     regression_errors,
     unexplained,
 )
@@ -43,14 +44,41 @@ def test_what_tokens_hold_is_read_and_what_they_lost_is_not():
     assert errors["rgb"].max() < 1e-4
 
 
+def test_planted_shares_are_read():
+    """All of the first kind is read. In the second, half of the tokens name the next row, and the colour is noise."""
+    learn, kept, lost = patches(200, 6, 0), patches(50, 4, 1), patches(50, 4, 2)
+    lost.tokens[:, :2, 0] += 1
+    lost.tokens[..., 2:5] = torch.randn(50, 4, 3, generator=torch.Generator().manual_seed(0)) / 2
+    found = read_shares(learn, {"kept": kept, "lost": lost}, GRID)
+    assert found["position_kept"].value == 100 and found["position_lost"].value == 50
+    assert found["rgb_kept"].value == pytest.approx(100, abs=0.1)
+    assert found["rgb_lost"].value == pytest.approx(-100, abs=25) and found["rgb_lost"].n == 50  # twice the variance
+
+
+def test_shares_of_colours_are_those_of_scikit_learn():
+    learn, tested = patches(40, 5, 4), patches(20, 3, 5)
+    learn.tokens[..., :5] += torch.randn(40, 5, 5, generator=torch.Generator().manual_seed(0))
+    found = read_shares(learn, {"kind": tested}, GRID)
+    colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
+    answers = LinearRegression().fit(learn.tokens.reshape(-1, 9), colours[0]).predict(tested.tokens.reshape(-1, 9))
+    expected = 1 - ((answers - colours[1]) ** 2).sum() / ((colours[0].mean(0) - colours[1]) ** 2).sum()
+    assert found["rgb_kind"].value == pytest.approx(100 * expected, rel=1e-3)
+    places = np.stack([tested.positions // 5, tested.positions % 5], axis=-1).reshape(-1, 2)
+    targets = np.stack([learn.positions // 5, learn.positions % 5], axis=-1).reshape(-1, 2)
+    named = LinearRegression().fit(learn.tokens.reshape(-1, 9), targets).predict(tested.tokens.reshape(-1, 9))
+    assert found["position_kind"].value == pytest.approx(100 * (named.round() == places).all(-1).mean())
+
+
 def test_the_probes_are_scikit_learns_least_squares():
     learn, tested = patches(40, 5, 4), patches(20, 3, 5)
     learn.tokens[..., :5] += torch.randn(40, 5, 5, generator=torch.Generator().manual_seed(0))
     tested.positions[2], tested.positions[3, 1] = -1, -1
-    errors = regression_errors(learn, {"kind": tested}, GRID)
+    names = ("position", "rgb", "pixels")
+    errors = regression_errors(learn, {"kind": tested}, GRID, targets=names)
     places = [np.stack([x.positions // 5, x.positions % 5], axis=-1).reshape(-1, 2) for x in (learn, tested)]
     colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
-    for name, (target, true) in (("position", places), ("rgb", colours)):
+    pixels = [x.pixels.numpy().reshape(-1, 12) for x in (learn, tested)]
+    for name, (target, true) in zip(names, (places, colours, pixels), strict=True):
         reference = LinearRegression().fit(learn.tokens.reshape(-1, 9), target)
         squares = ((reference.predict(tested.tokens.reshape(-1, 9)) - true) ** 2).sum(-1).reshape(20, 3)
         squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
@@ -72,6 +100,17 @@ def test_the_constant_answer_is_scikit_learns():
         assert errors[name][2].isnan().all()
         expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
         np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-5)
+
+
+def test_nothing_is_learnt_from_tokens_that_are_not_there():
+    """What stands where an image has fewer tokens is far from all others."""
+    learn, tested = patches(40, 5, 4), {"kind": patches(20, 3, 5)}
+    more = patches(40, 2, 6)
+    more.positions[:], more.tokens[:], more.pixels[:] = -1, 1e3, -1e3
+    for of in (regression_errors, constant_errors):
+        alone, beside = (of(x, tested, GRID, targets=["position", "pixels"]) for x in (learn, learn.beside(more)))
+        for name, errors in alone.items():
+            torch.testing.assert_close(beside[name], errors)
 
 
 def test_tokens_in_corners_that_kept_their_place():

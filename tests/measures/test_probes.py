@@ -268,7 +268,8 @@ def test_two_positions_are_enough():
 
 def test_the_papers_schedules_are_as_they_state_them():
     """Reproduction of Darcet et al., section 3.3 (rate and batch are not stated); the medical paper's appendix."""
-    need, medical = SCHEDULES["need-registers"], SCHEDULES["test-time-registers"]
+    need, heads, medical = (SCHEDULES[name] for name in ("need-registers", "need-registers-heads", "test-time-registers"))
+    assert (heads.optimiser, heads.last_rate, heads.epochs) == ("SGD", 0, 20) and heads.patience > heads.epochs
     assert (need.optimiser, need.rate, need.last_rate, need.epochs, need.batch, need.patience) == ("Adam", 0.001, 0, 30, 256, 3)
     assert (medical.optimiser, medical.rate, medical.last_rate, medical.epochs) == ("AdamW", 0.001, 0.0001, 50)
     assert (medical.batch, medical.decay, medical.clip) == (32, 0.05, 1) and medical.patience > medical.epochs

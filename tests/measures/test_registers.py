@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.measures.probes import fit_classifier
 from helpers.measures.registers import (
+    HEADS,
+    answers_by_count,
+    answers_of_heads,
     by_rank,
+    fit_heads,
+    head_features,
     register_first,
     register_gains,
     register_ratio,
@@ -79,6 +85,14 @@ def test_no_gain_of_more_where_one_is_the_most():
     assert gains["gain_one"].tolist() == [0, 100, 0] and gains["gain_more"].isnan().tolist() == [True] * 3
 
 
+def test_answers_that_go_with_the_number_of_registers():
+    """Always right, never, and at times; the fourth image was seen with none and one only."""
+    right = {0: [100.0, 0, 0, 0], 1: [100.0, 0, 100, 100], 2: [100.0, 0, 100]}
+    found = answers_by_count({count: torch.tensor(x) for count, x in right.items()})
+    assert {name: x.tolist() for name, x in found.items()} == {
+        "right_always": [100, 0, 0], "right_never": [0, 100, 0], "right_sometimes": [0, 0, 100]}  # fmt: skip
+
+
 def test_registers_by_their_mean_attention():
     attention = torch.from_numpy(RNG.dirichlet([1, 5, 2], 40))
     means = attention.numpy().mean(0)
@@ -104,3 +118,35 @@ def test_use_of_registers_most_attended_first():
     assert use["register_first"].tolist() == [False, True, True]
     for i, register in enumerate((1, 0, 2), start=1):
         assert torch.equal(use[f"register_attention {i}"], registers[:, register])
+
+
+def pooled(n, registers, seed=0):
+    """Three classes that only the registers tell, where there are any."""
+    rng, labels = np.random.default_rng(seed), np.arange(n) % 3
+    parts = {
+        "cls": rng.normal(size=(n, 4)),
+        "patch_mean": rng.normal(size=(n, 4)),
+        "registers": rng.normal(size=(n, registers, 4)),
+    }
+    parts["registers"][:, -1:, :3] += 9 * np.eye(3)[labels][:, None]
+    return {name: torch.from_numpy(x).float() for name, x in parts.items()}, labels
+
+
+def test_heads_read_the_parts_that_they_are_named_after():
+    parts, labels = pooled(60, 2)
+    tested, other = pooled(30, 2, seed=1)
+    assert {head: head_features(parts, head).shape for head in HEADS} == {
+        "cls_mean": (60, 8), "cls_mean_registers": (60, 16), "mean_registers": (60, 12)
+    }  # fmt: skip
+    assert torch.equal(head_features(parts, "mean_registers")[:, 4:].reshape(60, 2, 4), parts["registers"])
+    answers = answers_of_heads(fit_heads(parts, labels), tested, other)
+    for head, right in answers.items():
+        probe = fit_classifier(head_features(parts, head), labels)
+        assert torch.equal(right, 100.0 * (probe(head_features(tested, head)).argmax(-1) == torch.from_numpy(other)))
+        assert right.mean() == 100 if "registers" in head else right.mean() < 70
+    assert [*answers] == [*HEADS]
+
+
+def test_without_registers_one_head_is_left():
+    parts, labels = pooled(30, 0)
+    assert [*fit_heads(parts, labels)] == ["cls_mean"]

@@ -76,14 +76,14 @@ def test_attention_on_planted_outliers():
 @BOTH
 def test_medians_of_patches_of_a_register_and_their_ratio(convert):
     rng = np.random.default_rng(1)
-    patches, register = rng.lognormal(2, 0.2, (30, 16)).astype(np.float32), rng.lognormal(4, 0.1, 30).astype(np.float32)
+    patches, register = rng.lognormal(2, 0.2, (30, 16)).astype(np.float32), rng.lognormal(4, 0.1, (30, 1)).astype(np.float32)
     patches[:, 0] = 1000  # a median does not see one outlier in sixteen
     found = medians("norm", convert(patches), convert(register), 100, seed=2)
     assert list(found) == ["patch_norm", "register_norm", "norm_ratio"]
     of_patches, of_register, ratio = found.values()
     middle = np.sort(patches, axis=None)
     assert of_patches.value == pytest.approx((middle[239] + middle[240]) / 2)
-    middle = np.sort(register)
+    middle = np.sort(register[:, 0])
     assert of_register.value == pytest.approx((middle[14] + middle[15]) / 2)
     assert ratio.value == pytest.approx(of_register.value / of_patches.value)
     assert all(e.low < e.value < e.high and e.n == 30 for e in (of_patches, of_register, ratio))
@@ -92,8 +92,13 @@ def test_medians_of_patches_of_a_register_and_their_ratio(convert):
 
 def test_the_ratio_pairs_patches_and_register_of_an_image():
     scale = np.linspace(1, 3, 25)
-    found = medians("attention", scale[:, None], 6 * scale)
+    found = medians("attention", scale[:, None], 6 * scale[:, None])
     assert found["attention_ratio"][:3] == pytest.approx((6, 6, 6))
+    # Of several registers each counts: the median of 5, 6 and 8 times as much.
+    found = medians("attention", scale[:, None], np.outer(scale, [5, 8, 6]))
+    middle = np.sort(np.outer(scale, [5, 8, 6]), axis=None)[37]
+    assert found["register_attention"].value == pytest.approx(middle)
+    assert found["attention_ratio"].value == pytest.approx(middle / 2)  # over that of the patches, which is 2
 
 
 def test_a_reduction_that_rounds_to_nothing_has_no_sign():
@@ -113,11 +118,11 @@ def test_peaks_are_means_where_it_was_largest_before():
 
 def test_at_register_takes_the_largest_over_heads_and_patches():
     rng = np.random.default_rng(1)
-    norms, register = rng.uniform(1, 2, (30, 9)), rng.uniform(8, 9, 30)
-    attention, on_register = rng.uniform(0, 0.1, (30, 3, 9)), rng.uniform(0.2, 0.3, (30, 3))
+    norms, register = rng.uniform(1, 2, (30, 9)), rng.uniform(8, 9, (30, 2))
+    attention, on_register = rng.uniform(0, 0.1, (30, 3, 9)), rng.uniform(0.2, 0.3, (30, 3, 2))
     found = at_register(*map(torch.from_numpy, (norms, attention, register, on_register)), seed=2)
     largest_on_patch = [max(map(max, heads)) for heads in attention.tolist()]
-    largest_on_register = [max(heads) for heads in on_register.tolist()]
+    largest_on_register = [list(map(max, zip(*heads, strict=True))) for heads in on_register.tolist()]
     expected = {
         "patch_norm": np.median(norms),
         "register_norm": np.median(register),
