@@ -113,12 +113,14 @@ def capture_ray(
     backbone: Backbone,
     images: Any,
     reducers: Sequence[Reducer],
+    *,
     batch_size: int,
     device: Any,
     dtype: torch.dtype,
+    workers: int | None,
     progress: bool | None,
     into: Mapping[str, Sequence[Any]],
-    workers: int | None,
+    first: int,
 ) -> dict[str, Tensor]:
     """`capture`, whose arguments these are, on the workers of a cluster.
 
@@ -148,6 +150,7 @@ def capture_ray(
         # As an array, of which each actor maps its pieces into memory and copies no others.
         "pixels": ray.put(images.detach().to("cpu", torch.float32).numpy()) if pixels else None,
         "options": {"batch_size": batch_size, "device": kind, "dtype": dtype, "workers": workers, "progress": False},
+        "first": first,
         "made_with": made_with(),
         "threads": max(1, threads),
         "next_hook": RemovableHandle.next_id,
@@ -255,8 +258,9 @@ class _Actor:
         threads: int,
         next_hook: int,
         tries: Any,
+        first: int = 0,
     ):
-        self.job, self.pixels, self.options = job, pixels, options
+        self.job, self.pixels, self.options, self.first = job, pixels, options, first
         self.made_with, self.threads, self.next_hook, self.tries = made_with, threads, next_hook, tries
         self.ready = False
 
@@ -277,7 +281,7 @@ class _Actor:
         parts = {key: [_Parts(empty) for empty in summaries] for key, summaries in self.empty.items()}
         images = Subset(self.images, range(start, stop)) if self.pixels is None else torch.tensor(self.pixels[start:stop])
         before = _packed(reducers) if first_piece else None
-        kept = capture(self.backbone, images, reducers, into=parts, **self.options)
+        kept = capture(self.backbone, images, reducers, into=parts, first=self.first + start, **self.options)
         if first_piece and not np.array_equal(before, _packed(reducers)):
             names = ", ".join(type(reducer).__name__ for reducer in reducers)
             raise ValueError(f"a reducer keeps count in itself ({names}), and each worker has its own; leave out `engine`")

@@ -12,7 +12,7 @@ EXTRAS = {
     "ray": "ray",
     **dict.fromkeys(
         ("IPython", "ipykernel", "jsonschema", "jupyter_client", "matplotlib", "nbclient", "nbformat", "pandas")
-        + ("papermill", "seaborn", "sklearn", "threadpoolctl", "traitlets", "yaml"),
+        + ("papermill", "seaborn", "threadpoolctl", "traitlets", "yaml"),
         "book",
     ),
 }

@@ -5,9 +5,8 @@ It is loaded as an extension of IPython; no notebook imports it and no number ha
 batches gives the same to the bit. `helpers.publish.kernel` sets the variables that it reads.
 """
 
-import inspect
 import os
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import tqdm
 
 BATCH = "REGISTERS_BATCH"  # the file in which to say `done total` of the batches of the present pass
 SHARDS = "REGISTERS_SHARDS"  # the folder in which captures are kept; none are where it is not set
+_inside = ExitStack()  # never left: a kernel keeps its captures until it ends
 IMAGES = 256  # in a shard, more where a batch has more: what is lost at most when a run is killed
 
 
@@ -68,28 +68,27 @@ class Kept:
         backbone: Any,
         images: Any,
         reducers: Any,
+        *,
         batch_size: int,
-        device: Any,
-        dtype: Any,
-        progress: bool | None,
         into: Any,
-        workers: int | None,
+        first: int,
+        **options: Any,
     ) -> dict[str, Any]:
         """As `capture` with these arguments."""
         from helpers.capture import capture, capture_shards
 
         self.calls += 1
-        here = {"batch_size": batch_size, "device": device, "dtype": dtype, "progress": progress, "workers": workers}
+        options["batch_size"] = batch_size
         size = max(1, IMAGES // batch_size) * batch_size
-        if into or len(images) <= size or not hasattr(images, "describe"):
-            return capture(backbone, images, reducers, into=into, engine=None, **here)
+        if into or first or len(images) <= size or not hasattr(images, "describe"):
+            return capture(backbone, images, reducers, into=into, first=first, **options)
         place = self.folder / f"{self.calls:04d}"
         Told.before, Told.whole = len(list(place.glob("*.safetensors"))) * (size // batch_size), -(-len(images) // batch_size)
         try:
-            shards = capture_shards(place, backbone, images, reducers, size=size, engine=None, **here)
+            shards = capture_shards(place, backbone, images, reducers, size=size, **options)
         except (ValueError, OSError):  # it cannot be kept, or cannot be computed: then this says why
             Told.whole = None
-            return capture(backbone, images, reducers, engine=None, **here)
+            return capture(backbone, images, reducers, **options)
         finally:
             Told.before, Told.whole = 0, None
         return _joined(shards, [key for reducer in reducers for key in reducer.keys])
@@ -113,8 +112,6 @@ def load_ipython_extension(_: Any) -> None:
     """Make the bars of the kernel tell where they are, and its captures keep what they have, where the variables say so."""
     tqdm.tqdm = Told
     if folder := os.environ.get(SHARDS):
-        from helpers import capture  # here, since a notebook need not capture anything
+        from helpers.capture import computed_by  # here, since a notebook need not capture anything
 
-        inspect.unwrap(capture.capture).__kwdefaults__["engine"] = Kept(Path(folder))
-        # What keeps its own shards computes here, with the place of each shard among all images, which an engine is not told.
-        capture.shards.capture = partial(capture.capture, engine=None)
+        _inside.enter_context(computed_by(Kept(Path(folder))))

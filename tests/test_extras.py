@@ -63,7 +63,7 @@ def test_what_is_missing_and_no_extra_is_left_as_it_is():
 
 def test_every_module_belongs_to_an_extra_there_is():
     assert set(MODULES.values()) <= EXTRAS.keys()
-    called = {"skimage": "scikit-image", "sklearn": "scikit-learn", "open_clip": "open-clip-torch", "yaml": "pyyaml"}
+    called = {"skimage": "scikit-image", "open_clip": "open-clip-torch", "yaml": "pyyaml"}
     direct = {name(requirement) for requirement in DIRECT}
     brought = {"pyarrow", "IPython", "jupyter_client", "nbclient", "traitlets"}  # with datasets, and with Jupyter
     assert {called.get(module, module) for module in MODULES.keys() - brought} <= direct

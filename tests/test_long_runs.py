@@ -1,13 +1,12 @@
 """What a kernel keeps of long captures, to the bit what it would compute, and where it says that it is."""
 
-import inspect
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import pytest
@@ -15,12 +14,11 @@ import torch
 
 from helpers import capture as room
 from helpers import long_runs
-from helpers.capture import ClsAttention, PatchNorms, capture, capture_each, capture_shards
+from helpers.capture import ClsAttention, PatchNorms, capture_each, capture_shards
 from helpers.images import load_images
 from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
 
-DEFAULTS = inspect.unwrap(capture).__kwdefaults__  # the tests may have wrapped it
 REDUCERS, SHARD, BATCH, IMAGES = (PatchNorms(), ClsAttention()), 8, 4, 100
 # The same capture as in `kept`, in a process that can be killed.
 PROGRAM = f"""
@@ -38,14 +36,16 @@ def loaded(folder, batch=None):
     """This process as the extension makes a kernel, and as it was again."""
     import tqdm
 
-    bar, engine, plain = tqdm.tqdm, DEFAULTS["engine"], room.shards.capture
+    bar = tqdm.tqdm
     variables = {long_runs.SHARDS: str(folder), long_runs.BATCH: str(batch or "")}
     try:
         os.environ.update(variables)
-        long_runs.load_ipython_extension(None)
-        yield
+        with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(long_runs, "_inside", stack)
+            long_runs.load_ipython_extension(None)
+            yield
     finally:
-        tqdm.tqdm, DEFAULTS["engine"], room.shards.capture = bar, engine, plain
+        tqdm.tqdm = bar
         for name in variables:
             del os.environ[name]
 
@@ -110,7 +110,6 @@ def test_captures_are_kept_in_the_order_of_the_notebook(tmp_path, small, passed)
     with loaded(tmp_path):
         other = kept(20, partial(dropped_patches, rate=0.25))
     assert equal(other, kept(20, partial(dropped_patches, rate=0.25))) and not equal(other, first)
-    assert DEFAULTS["engine"] is None
 
 
 def test_an_intervention_knows_each_image_in_a_shard(tmp_path, small):

@@ -1,12 +1,12 @@
 """What is measured while images pass through a model; one pass for many reducers, many conditions for one loading."""
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
-from helpers.capture.engine import MOST_WORKERS, capture
+from helpers.capture.engine import MOST_WORKERS, capture, computed_by
 from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
 from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
-from helpers.capture.paired_tokens import PairedTokens, paired_tokens
-from helpers.capture.passes import Captured, capture_conditions, capture_each
+from helpers.capture.paired_tokens import PairedTokens, paired_tokens, tokens_at
+from helpers.capture.passes import Captured, capture_conditions, capture_each, peak_maps
 from helpers.capture.probe_study import ProbeStudy, probe_study
 from helpers.capture.reducers import (
     PARTS,
@@ -31,6 +31,7 @@ from helpers.capture.reducers import (
     Reducer,
     SelectedPixels,
     SelectedTokens,
+    Sinks,
     TokenNorms,
 )
 from helpers.capture.register_neurons import SEARCH_MODES, find_register_neurons, register_neurons_of
@@ -69,6 +70,7 @@ __all__ = [
     "SelectedPixels",
     "SelectedTokens",
     "Shards",
+    "Sinks",
     "TestTimeStudy",
     "TokenNorms",
     "capture",
@@ -76,13 +78,16 @@ __all__ = [
     "capture_each",
     "capture_shards",
     "classifiers_of",
+    "computed_by",
     "find_register_neurons",
     "object_tokens",
     "matched_neurons",
     "matched_neurons_of",
     "outlier_units",
     "paired_tokens",
+    "peak_maps",
     "probe_study",
     "register_neurons_of",
     "test_time_study",
+    "tokens_at",
 ]

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,6 +25,9 @@ from helpers.models import Backbone
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
+
+Engine = Callable[..., dict[str, Tensor]]  # called as `capture`, with all its options but `engine`
+_engine: Engine | None = None  # inside `computed_by`
 
 
 @runtime_checkable
@@ -45,7 +48,7 @@ def capture(
     workers: int | None = None,
     progress: bool | None = None,
     into: Mapping[str, Iterable[Accumulator]] = MappingProxyType({}),
-    engine: Callable[..., dict[str, Tensor]] | None = None,
+    engine: Engine | None = None,
     first: int = 0,
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
@@ -65,7 +68,7 @@ def capture(
         into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
             returned, so memory does not grow with the images; helpers/capture/shards.py keeps what is to be kept on disk.
         engine: what computes instead of this process, such as `helpers.cluster.capture_ray`; summaries then need `empty` and
-            `merge`.
+            `merge`. That of `computed_by` unless given; what it captures itself is computed here.
         first: where the first of the images stands in a larger set that is captured in parts, for interventions that treat each
             image in its own way.
 
@@ -83,11 +86,24 @@ def capture(
     dtype, images, reducers = _precision(dtype), as_images(images, backbone), _listed(reducers)
     wanted = _plan(backbone, reducers, len(images))
     _check(backbone, images, reducers, batch_size, workers, into)
-    if engine is not None:
-        return engine(backbone, images, reducers, batch_size, device, dtype, progress, into, workers)
+    if engine := engine or _engine:
+        options = {"batch_size": batch_size, "device": device, "dtype": dtype, "workers": workers, "progress": progress}
+        with computed_by(None):
+            return engine(backbone, images, reducers, **options, into=into, first=first)
     backbone.model.eval().to(device)
     batches = _batches(backbone, images, batch_size, workers)
     return _Pass(backbone, reducers, dtype, into, len(images), first).run(wanted, batches, batch_size, progress)
+
+
+@contextmanager
+def computed_by(engine: Engine | None) -> Iterator[None]:
+    """Inside, captures that name no engine are computed by this one; by this process where it is None."""
+    global _engine
+    before, _engine = _engine, engine
+    try:
+        yield
+    finally:
+        _engine = before
 
 
 def _listed(reducers: Any) -> Sequence[Reducer]:
@@ -329,7 +345,8 @@ def _batches(backbone: Backbone, images: Any, batch_size: int, workers: int | No
         for index, pixels in enumerate(loader):
             yield index * batch_size, pixels
     except RuntimeError as error:
-        if "exited unexpectedly" not in str(error):
+        # Torch says the first where it waits for the process, the second where the signal comes before.
+        if not any(said in str(error) for said in ("exited unexpectedly", "is killed by signal")):
             raise
         reason = f"one of {workers} processes that load images died (was it killed, or out of memory?)"
         raise RuntimeError(f"{reason}; take fewer workers, or 0 to load in this process") from None

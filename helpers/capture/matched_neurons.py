@@ -1,6 +1,6 @@
 """Random MLP units that write as much as given neurons do: the control that tells a neuron from any strong one of its block."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from helpers.capture.passes import backbones
 from helpers.capture.register_neurons import NeuronMeans, SumOverImages, outlier_tokens
 from helpers.interventions import MatchedNeuron, Neurons, units_by_block
 from helpers.models import Backbone
+from helpers.settings import settings_of
 
 WHERE, AMONG = ("outliers", "patches"), ("block", "later")
 DECIMALS = 3  # of the decimal logarithms that are compared
@@ -81,13 +82,27 @@ def matched_neurons(
     return matched
 
 
-def matched_neurons_of(neurons: Mapping[str, Neurons], images: Any, **search: Any) -> dict[str, list[MatchedNeuron]]:
+def matched_neurons_of(
+    neurons: Mapping[str, Neurons],
+    images: Any,
+    *,
+    image_size: int | None = None,
+    by_model: Sequence[str] = (),
+    rule: str = "median:3",
+    layer: int = -1,
+    **search: Any,
+) -> dict[str, list[MatchedNeuron]]:
     """`matched_neurons` of each model (model -> its neurons), one model in memory at a time.
 
     Args:
-        images, search: as in `matched_neurons`.
+        images, rule, layer, search: as in `matched_neurons`.
+        image_size, by_model: as in `register_neurons_of`.
     """
-    return {b.name: matched_neurons(b, neurons[b.name], images, **search) for b in backbones([*neurons], {})}
+    own = settings_of([*neurons], by_model, rule=rule, layer=layer)
+    return {
+        b.name: matched_neurons(b, neurons[b.name], images, rule=own[b.name].rule, layer=own[b.name].layer, **search)
+        for b in backbones([*neurons], {}, image_size)
+    }
 
 
 def nearest_units(written: Float[Tensor, " unit"], wanted: float, without: set[int], count: int) -> list[int]:

@@ -34,6 +34,7 @@ def object_tokens(
     reducers: Callable[[Backbone], Sequence[Reducer]] = lambda backbone: (),
     *,
     seed: int = 0,
+    image_size: int | None = None,
     whole: bool = False,
     **options: Any,
 ) -> tuple[dict[str, ObjectTokens], dict[str, str]]:
@@ -44,6 +45,7 @@ def object_tokens(
         count: patches on objects of an image, and as many off them.
         reducers: what else to keep of the tested images, by model.
         seed: of the choice of patches, as in `helpers.measures.twins.object_places`.
+        image_size: as in `capture_conditions`.
         whole: as in `load_backbone`.
         options: as in `capture`.
 
@@ -55,7 +57,7 @@ def object_tokens(
     if not names:
         raise ModelUnavailable("no model was named; give at least one")
     kept, not_run = {}, dict[str, str]()
-    for backbone in backbones(names, not_run, whole=whole, fit=True):
+    for backbone in backbones(names, not_run, image_size, whole=whole):
         grid, groups = backbone.layout.grid, []
         for images, more in ((learnt, ()), (tested, reducers(backbone))):
             places = object_places(images.masks, [grid], count, seed).get(grid)

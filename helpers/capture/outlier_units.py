@@ -44,6 +44,7 @@ def outlier_units(
     *,
     searched: int,
     seed: int = 0,
+    image_size: int | None = None,
     **options: Any,
 ) -> dict[str, OutlierUnit]:
     """The unit of each model, with no more than one model in memory.
@@ -53,12 +54,13 @@ def outlier_units(
         limits: model -> the norm after the last block above which a patch is one.
         searched: the unit is looked for in as many images, the first that have an outlier.
         seed: of the tokens.
+        image_size: as in `capture_conditions`.
         options: as in `capture`.
 
     Raises what `find_register_neurons` and `capture` raise.
     """
     units = {}
-    for backbone in backbones(names, {}):
+    for backbone in backbones(names, {}, image_size):
         mask = outliers[backbone.name]
         bearing = images.select(mask.any(1).nonzero()[:searched, 0])
         best = find_register_neurons(backbone, bearing, rule=f"fixed:{limits[backbone.name]}", top_k=2, **options)

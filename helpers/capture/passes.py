@@ -40,21 +40,44 @@ class Captured:
         """The patches of what was kept of all tokens, its last dimension."""
         return self.layout.patch_tokens(self[key], dim=-1)
 
+    def parts(self, key: str, block: int = -1) -> tuple[Tensor, Tensor]:
+        """(image, patch) and (image, trained register) of what was kept of all tokens in each block, in one of these."""
+        tokens = self[key][:, block]
+        return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
+
     @property
     def resolution(self) -> str:
         """For figures, such as '224 x 224 px'."""
         return f"{self.image_size[0]} x {self.image_size[1]} px"
 
 
-def backbones(names: Sequence[str], not_run: dict[str, str], **options: Any) -> Iterator[Backbone]:
-    """Each model, loaded when the one before is done with; `options` as in `load_backbone`.
+def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]:
+    """The image with the largest patch norm in the first model, and its map of patch norms in each.
+
+    Args:
+        captured: title -> what was kept of the same images, with `TokenNorms`, of the last block or up to it.
+
+    Returns:
+        Index of the image, and title -> (patch row, patch column), norms over the median of the model's patches.
+    """
+    norms = {title: c.parts("token_norms")[0] for title, c in captured.items()}
+    image = int(next(iter(norms.values())).amax(1).argmax())
+    return image, {title: c.layout.to_grid(norms[title][image] / norms[title].median()) for title, c in captured.items()}
+
+
+def backbones(names: Sequence[str], not_run: dict[str, str], image_size: int | None = None, **options: Any) -> Iterator[Backbone]:
+    """Each model, loaded when the one before is done with.
+
+    Args:
+        image_size: side in pixels, rounded down to a multiple of the model's patch; its own size where it is 0 or not given.
+        options: as in `load_backbone`.
 
     In `not_run` stands in the end model -> reason for those whose weights cannot be had here. Raises ModelUnavailable where none
     of them can.
     """
     for name in names:
         try:
-            backbone = load_backbone(name, **options)
+            backbone = load_backbone(name, image_size=image_size or None, fit=True, **options)
         except ModelUnavailable as error:
             not_run[name] = str(error)
             continue
@@ -66,45 +89,50 @@ def backbones(names: Sequence[str], not_run: dict[str, str], **options: Any) -> 
 def capture_conditions(
     names: Sequence[str],
     images: Any,
-    reducers: Reducers,
+    reducers: Reducers | Mapping[Hashable, Reducers],
     conditions: Mapping[Hashable, Condition],
     *,
     image_size: int | None = None,
     whole: bool = False,
+    read: Callable[[Captured], Any] = lambda captured: captured,
     **options: Any,
-) -> tuple[dict[Hashable, dict[str, Captured]], dict[str, str]]:
+) -> tuple[dict[Hashable, dict[str, Any]], dict[str, str]]:
     """`capture` for one model after another, each loaded once, under one condition after another.
 
     Args:
         images: as in `capture`, or condition -> images where these differ.
-        reducers: what to keep, or a function of the model's name that says it.
+        reducers: what to keep, or a function of the model's name that says it; or condition -> either of these.
         conditions: name -> what changes the forward pass for as long as it lasts, such as an intervention; `nullcontext` for the
             model as it is. One that returns None leaves its model out. The layout of what was kept is the one inside it.
-        image_size: side in pixels, rounded down to a multiple of the model's patch; its own size unless given.
+        image_size: as in `backbones`.
         whole: as in `load_backbone`.
+        read: what reads what was kept of a model, such as probes: its answer takes that place, so that what was kept is let go
+            before the next pass.
         options: as in `capture`.
 
     Returns:
-        condition -> model -> what was kept, in the order of both, and model -> reason for those whose weights cannot be had here.
+        condition -> model -> the `Captured`, or what `read` made of it, in the order of both, and model -> reason for those whose
+        weights cannot be had here.
 
     Raises ModelUnavailable where none can be had, and what `load_backbone` and `capture` raise.
     """
-    passes: dict[Hashable, dict[str, Captured]] = {condition: {} for condition in conditions}
+    passes: dict[Hashable, dict[str, Any]] = {condition: {} for condition in conditions}
     not_run: dict[str, str] = {}
-    for backbone in backbones(names, not_run, image_size=image_size, whole=whole, fit=True):
-        kept = reducers(backbone.name) if callable(reducers) else reducers
+    for backbone in backbones(names, not_run, image_size, whole=whole):
         for condition, change in conditions.items():
             if (intervention := change(backbone)) is None:
                 continue
+            kept = reducers[condition] if isinstance(reducers, Mapping) else reducers
+            kept = kept(backbone.name) if callable(kept) else kept
             with intervention:
                 shown = images[condition] if isinstance(images, Mapping) else images
-                passes[condition][backbone.name] = Captured.of(backbone, capture(backbone, shown, kept, **options))
+                passes[condition][backbone.name] = read(Captured.of(backbone, capture(backbone, shown, kept, **options)))
     return passes, not_run
 
 
 def capture_each(
     names: Sequence[str], images: Any, reducers: Reducers, *, intervention: Condition = nullcontext, **options: Any
-) -> tuple[dict[str, Captured], dict[str, str]]:
+) -> tuple[dict[str, Any], dict[str, str]]:
     """`capture_conditions` under one condition: model -> what was kept, and model -> why it cannot be had here.
 
     Raises ModelUnavailable also where no model is named.

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from helpers.capture.fused import fused_attention
 from helpers.measures.norms import random_positions
+from helpers.measures.sinks import MOST, shared_attention, value_ratio
 from helpers.models import Attention, TokenLayout, Update
 
 Blocks = str | int | Sequence[int]
@@ -126,6 +127,36 @@ class AttentionEntropy(Reducer):
         mean, total = fused_attention(queries, x.k, x.scale)
         entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
         return (entropy.clamp(min=0).mean(dim=(1, 2)),)  # rounding may take a row that attends to one token below zero
+
+
+@dataclass(frozen=True)
+class Sinks(Reducer):
+    """Attention sinks (helpers/measures/sinks.py), of the queries of the "patches", or "read": of [CLS] where there is one, since
+    that is what a model's output is read from, else of the patches.
+
+    'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): `shared_attention` of at most four tokens of that kind, 0
+    for a kind that the model does not have; 'sink_one', of one token of any kind; 'sink_value', the `value_ratio` of the most
+    attended token; 'received' (image, block, token), the attention that a token gets, mean over queries and heads.
+    """
+
+    queries: str = "read"
+    blocks: Blocks = "all"
+    point = "update"
+    keys = ("sink_patches", "sink_registers", "sink_cls", "sink_one", "sink_value", "received")
+
+    def __post_init__(self) -> None:
+        if self.queries not in ("read", "patches"):
+            raise ValueError(f"queries is '{self.queries}'; choose 'read' or 'patches'")
+
+    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+        if self.queries == "read" and layout.cls:
+            rows = x.attention.cls_row(layout)[:, :, None]
+        else:
+            rows = (layout.patch_tokens(x.attention.q) @ x.attention.k.mT * x.attention.scale).softmax(-1)
+        cls = layout.cls_token(rows, -1)[..., None] if layout.cls else torch.zeros_like(rows[..., :1])
+        kinds = (layout.patch_tokens(rows, -1), layout.register_tokens(rows, -1), cls)
+        shared = [shared_attention(kind, MOST) for kind in kinds]
+        return *shared, shared_attention(rows, 1), value_ratio(rows, x.head_values()), rows.mean(dim=(1, 2))
 
 
 @dataclass(frozen=True)
@@ -338,15 +369,17 @@ class SelectedTokens(Selected, LastBlock):
 @dataclass(frozen=True, eq=False)
 class SelectedPixels(Selected):
     """'pixels' (image, k, 3 x patch height x patch width): the normalised pixels of the patches at `positions` (image, k)
-    (-1: none, zeros), channel-major: (3, height, width) flattened."""
+    (-1: none, zeros), channel-major: (3, height, width) flattened. With `mean` the mean of each channel: (image, k, 3)."""
 
+    mean: bool = False
     point = "pixels"
     keys = ("pixels",)
     blocks = 0
 
     def reduce(self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout) -> tuple[Tensor, ...]:
         patch = tuple(side // count for side, count in zip(x.shape[-2:], layout.grid, strict=True))
-        return (self.chosen(F.unfold(x, patch, stride=patch).mT),)
+        pixels = self.chosen(F.unfold(x, patch, stride=patch).mT)
+        return (pixels.unflatten(-1, (3, -1)).mean(-1) if self.mean else pixels,)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from helpers.capture.reducers import PatchNorms, Reducer, TokenNorms
 from helpers.interventions import RegisterNeuron
 from helpers.measures.norms import outliers, threshold
 from helpers.models import Backbone, TokenLayout
+from helpers.settings import settings_of
 
 SEARCH_MODES = ("paper", "jiang_code")
 SPARSE_VALUE, SPARSE_SHARE = 0.5, 0.5  # of the authors' filter: at least half of the tokens are under 0.5
@@ -84,12 +85,25 @@ def find_register_neurons(
 
 
 def register_neurons_of(
-    names: Sequence[str], images: Any, *, rule: str = "median:3", layer: int = -1, **search: Any
+    names: Sequence[str],
+    images: Any,
+    *,
+    image_size: int | None = None,
+    by_model: Sequence[str] = (),
+    rule: str = "median:3",
+    layer: int = -1,
+    top_layer: int = -1,
+    top_k: int = 10,
+    **search: Any,
 ) -> tuple[dict[str, list[RegisterNeuron]], dict[str, str]]:
     """`find_register_neurons` in each model that has an outlier in these images, one model in memory at a time.
 
     Args:
-        rule, layer, search: as in `find_register_neurons`.
+        image_size: as in `capture_conditions`.
+        by_model: what of `rule`, `layer`, `top_layer` and `top_k` differs by model, as in `helpers.settings.settings_of`.
+        rule, layer, top_k, search: as in `find_register_neurons`.
+        top_layer: the last block whose neurons are looked at, from 0, of those up to `layer`; -1 for all of these. It is 19 for
+            DINOv2-L and 5 for CLIP-B in the papers, whose outliers start in the block after it.
 
     Returns:
         model -> its register neurons, without the models that have no outlier, and model -> why it cannot be had here.
@@ -98,10 +112,14 @@ def register_neurons_of(
     """
     options = {key: value for key, value in search.items() if key in ("batch_size", "device", "dtype", "progress", "engine")}
     neurons, not_run = {}, dict[str, str]()
-    for backbone in backbones(names, not_run):
-        norms = capture(backbone, images, [PatchNorms(layer)], **options)["patch_norms"]
-        if outliers(norms, rule).any():
-            neurons[backbone.name] = find_register_neurons(backbone, images, rule=rule, layer=layer, **search)
+    settings = settings_of(names, by_model, rule=rule, layer=layer, top_layer=top_layer, top_k=top_k)
+    for backbone in backbones(names, not_run, image_size):
+        own = settings[backbone.name]
+        norms = capture(backbone, images, [PatchNorms(own.layer)], **options)["patch_norms"]
+        if outliers(norms, own.rule).any():
+            how = {"rule": own.rule, "layer": own.layer, "top_k": own.top_k}
+            layers = range(own.layer % backbone.depth + 1)[: own.top_layer + 1 or None]
+            neurons[backbone.name] = find_register_neurons(backbone, images, layers=layers, **how, **search)
     return neurons, not_run
 
 

@@ -18,11 +18,13 @@ from helpers.capture import (
     HighestToken,
     Output,
     PatchContributions,
+    Sinks,
     TokenNorms,
     capture,
 )
 from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches
+from helpers.measures.sinks import shared_attention
 from helpers.models import ModelUnavailable, load_backbone
 
 REGISTERS = {"registers": 4, "layerscale": 2, "small-distilled": 1}  # neither patch nor [CLS]; none in all others
@@ -103,6 +105,24 @@ def test_parts_of_every_block(backbone, split_bias):
     assert got["cls_parts"][:, :, 1].any() == (backbone.name in REGISTERS)
     last = capture(backbone, x, [ClsParts(split_bias=split_bias)])
     torch.testing.assert_close(last["cls_parts"], got["cls_parts"][:, -1], rtol=1e-4, atol=1e-5)
+
+
+@every
+@pytest.mark.parametrize("queries", ["read", "patches"])
+def test_sinks_of_every_block(backbone, queries):
+    x, layout = pixels(backbone), backbone.layout
+    got = capture(backbone, x, [Sinks(queries)], batch_size=2)
+    patches, registers, cls = kinds(backbone, layout.tokens)
+    groups = {"patches": patches, "registers": registers[: layout.registers], "cls": cls}
+    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+        rows = block["attention"][:, :, cls if queries == "read" else patches]
+        for name, group in groups.items():
+            assert_near(got[f"sink_{name}"][:, i], shared_attention(rows[..., group], 4))
+        assert_near(got["sink_one"][:, i], shared_attention(rows, 1))
+        assert_near(got["received"][:, i], rows.mean((1, 2)))
+        norms = (block["contributions"] / block["weights"][..., None]).norm(dim=-1)
+        own = norms.gather(-1, rows.mean(2).argmax(-1, keepdim=True)).squeeze(-1)
+        assert_near(got["sink_value"][:, i], own / ((norms.sum(-1) - own) / (layout.tokens - 1)))
 
 
 @every

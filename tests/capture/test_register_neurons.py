@@ -196,6 +196,9 @@ def test_register_neurons_of_several_models(monkeypatch):
         assert own == find_register_neurons(load_backbone(name), images, rule="median:4", **search)
         assert own[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON) and len(own) == 2
     assert register_neurons_of(["control-content"], images, rule="fixed:1e9") == ({}, {})
+    earlier = register_neurons_of(["control-content"], images, rule="median:4", by_model=["control-content top_layer=1"], top_k=3)
+    blocks = find_register_neurons(load_backbone("control-content"), images, rule="median:4", layers=[0, 1], top_k=3)
+    assert earlier[0]["control-content"] == blocks and PLANTED_BLOCK["control-content"] > 1
     with pytest.raises(ModelUnavailable, match="'gone' is gated"):
         register_neurons_of(["gone"], images)
 
