@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle, StepPatch
 from matplotlib_inline.config import InlineBackend
 
 from helpers.condensed import FIGURE, condensed, figure_text
+from helpers.figures.svg import drawn_small
 
 
 def drawn(figure: Figure) -> list[dict]:
@@ -68,8 +69,8 @@ def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
 
 
 if (shell := get_ipython()) is not None:
-    # A picture is SVG: sharp at any size, and its text can be read by more than eyes. No date: the same figure is the same text.
-    inline = InlineBackend.instance(parent=shell)
-    inline.print_figure_kwargs = {"bbox_inches": "tight", "metadata": {"Date": None, "Creator": None}}
-    inline.figure_formats = {"svg"}
-    shell.display_formatter.mimebundle_formatter.for_type(Figure, lambda figure: {FIGURE: figure_text(drawn(figure))})
+    # A picture is SVG: sharp at any size, and its text can be read by more than eyes.
+    InlineBackend.instance(parent=shell).figure_formats = set()
+    shell.display_formatter.mimebundle_formatter.for_type(
+        Figure, lambda figure: {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)}
+    )
