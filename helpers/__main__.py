@@ -186,20 +186,26 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 
     if options.preset not in training.PRESETS:
         raise ValueError(f"unknown preset {options.preset!r}; choose one of {', '.join(training.PRESETS)}")
-    base, texts = asdict(training.PRESETS[options.preset]), pairs("--set", options.set)
-    if own := texts.keys() & {"registers", "seed"}:
-        raise ValueError(f"--set {min(own)}: give it as --{'seeds' if 'seed' in own else 'registers'}")
+    recipe = training.PRESETS[options.preset]
+    base, texts, kind = asdict(recipe), pairs("--set", options.set), training.KINDS[type(recipe)]
+    for own, flag in (("registers", "--registers"), ("seed", "--seeds"), ("base", "--base")):
+        if own in texts:
+            raise ValueError(f"--set {own}: give it as {flag}")
     base = checked(base, {name: parse(name, text, base.get(name, "")) for name, text in texts.items()})
-    for data in (base["train"], base["test"]):
+    if options.base and "base" not in base:
+        raise ValueError(f"--base: {options.preset!r} trains from scratch; leave it out, or choose a preset for finished models")
+    if options.base:
+        base["base"] = options.base
+    for data in (data for part in ("train", "test") if part in base for data in base[part].split(" + ")):
         images.check_name(data)
     if "/" in (options.name or ""):
         raise ValueError(f"--name {options.name}: it becomes part of a file's name; leave out '/'")
     recipes = {
-        scratch.name_of(options.name or options.preset, registers, seed): scratch.Recipe(
+        scratch.name_of(options.name or options.preset, registers, seed, kind.prefix): type(recipe)(
             **base | {"registers": registers, "seed": seed}
         )
         for seed in options.seeds
-        for registers in options.registers
+        for registers in (kind.twins if options.registers is None else options.registers)
     }
     machine = _machine(options.device)
     command = shlex.join(["python", "-m", "helpers", *sys.argv[1:]])
@@ -214,6 +220,7 @@ def _train(project: Project, options: argparse.Namespace) -> int:
             jobs=min(options.jobs or os.cpu_count() or 1, len(recipes)),
             about=about,
             report=lambda one: lines(Outcome(*one)),
+            cache=Path("_build/cache"),
         )
     if card := scratch.card(options.out):
         with files.written_whole(options.out / "README.md") as new:
@@ -265,6 +272,23 @@ def _book(project: Project, options: argparse.Namespace) -> int:
     return 0
 
 
+def _release(project: Project, options: argparse.Namespace) -> int:
+    from helpers.publish import release  # here, since only this command needs it
+
+    if found := list(release.obstacles(project)):
+        print(*found, sep="\n")
+    try:
+        if found and not options.draft:
+            raise RuntimeError(f"{len(found)} things stand against an edition, see above; mend them, or give --draft")
+        folder = release.release(project, options.draft)
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for path in sorted(folder.iterdir()):
+        print(f"{path.stat().st_size / 1e6:8.3f} MB  {path.relative_to(project.root).as_posix()}")
+    return 0
+
+
 def _check(project: Project, options: argparse.Namespace) -> int:
     from helpers.publish import check  # here, since `list` need not wait for it
 
@@ -289,8 +313,18 @@ def _agree(project: Project) -> bool:
 
 
 def _compare(project: Project, options: argparse.Namespace) -> int:
-    from helpers.publish import compare  # here, since `list` need not wait for it
+    from helpers.publish import compare, edition  # here, since `list` need not wait for it
 
+    if options.edition:
+        if options.a or options.b:
+            raise ValueError("--edition compares all that is published; leave A and B out")
+        taken = edition.take(project, options.edition)
+        path = edition.store(project, taken).relative_to(project.root)
+        counts = ", ".join(f"{len(own)} results of {run}" for run, own in taken["runs"].items())
+        print(f"{path.as_posix()}: {counts} at {taken['revision'][:7]} of {taken['date']}")
+        return 0
+    if not options.b:
+        raise ValueError("name two runs or result files to compare, or --edition REV")
     sides = [compare.read_side(project, text) for text in (options.a, options.b)]
     claims = [project.registry[id] for id in sides[0] if id in sides[1]]
     if not claims:
@@ -343,6 +377,10 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
 
     if options.json:
         files.check_place(options.json)
+    if options.run:
+        return _second_pass(project, options)
+    if options.p or options.setting:
+        raise ValueError("-p and --setting are for a published run; name it with --run")
     planned = portable.plan(project, options.quick, options.ids)
     survey = portable.survey(project, planned, lambda line: print(line, flush=True), options.jobs, options.spread)
     if options.spread:
@@ -356,6 +394,27 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
             new.write_text(json.dumps(about | survey | {"spreads": counts}, indent=1) + "\n", encoding="utf-8")
     print(portable.table(survey), portable.largest(survey), sep="\n")
     return int(bool(survey["wrong"]))
+
+
+def _second_pass(project: Project, options: argparse.Namespace) -> int:
+    from helpers import files  # here, since only this command needs them
+    from helpers.publish import second_pass
+    from helpers.publish.provenance import processor, provenance
+
+    if options.quick or options.spread:
+        raise ValueError("--quick and --spread are for the controls; leave out --run")
+    rows, setting = [], second_pass.setting_of(options.setting or "SSE")
+    stored = second_pass.read(options.json) if options.json else []
+    origin = provenance(project.root)
+    about = {"processor": processor(), **{key: origin[key] for key in ("git_revision", "git_dirty")}}
+    for row in second_pass.second_pass(project, options.run, options.ids, pairs("-p", options.p), setting):
+        print(second_pass.line(row), flush=True)
+        rows.append(row | about)
+        if options.json:  # after each, since a claim may take an hour
+            content = second_pass.merged(stored, rows)
+            with files.written_whole(options.json) as new:
+                new.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return int(any("failed" in row or second_pass.moved(row) for row in rows))
 
 
 def _machine(device: str) -> dict:
@@ -470,15 +529,27 @@ def _add_laboratory(add: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that train models and measure speed: no claim is judged."""
     train = add(
         _train,
-        "train small models that differ in their registers alone; what was stopped goes on, what is finished is kept",
+        "train models that differ in their registers alone; what was stopped goes on, what is finished is kept",
         "train cpu --registers 0,4 --seeds 0 --set steps=100 --name trial",
         jobs="trainings",
     )
-    train.add_argument("preset", metavar="PRESET", help="a recipe of helpers/training/recipes.py: cpu, gap, deep, long, ..., gpu")
-    train.add_argument("--registers", type=_whole_numbers, default=[0, 1, 2, 4], metavar="R,R", help="default: 0,1,2,4")
+    train.add_argument(
+        "preset",
+        metavar="PRESET",
+        help="a recipe of helpers/training/recipes.py: cpu, ..., gpu; of finished models: asked, ..., regrow; of tasks that ask "
+        "for a sink: quiet, broadcast",
+    )
+    train.add_argument("--base", metavar="MODEL", help="the finished model that gets registers (default: the preset's)")
+    train.add_argument(
+        "--registers", type=_whole_numbers, metavar="R,R", help="default: 0,1,2,4; of a finished model 0,4; for a sink 0,1,4"
+    )
     train.add_argument("--seeds", type=_whole_numbers, default=[0, 1, 2], metavar="S,S", help="default: 0,1,2")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in the recipe")
-    train.add_argument("--name", metavar="NAME", help="scratch-NAME-reg0 and so on (default: the preset; cpu has none)")
+    train.add_argument(
+        "--name",
+        metavar="NAME",
+        help="scratch-NAME-reg0, registers-NAME-reg0, sinks-NAME-reg0, ... (default: the preset; cpu has none)",
+    )
     train.add_argument("--out", type=Path, default=Path("_build/weights"), metavar="FOLDER", help="default: _build/weights")
     train.add_argument("--device", default="cpu", help="cpu, or cuda")
     train.add_argument("--workers", type=natural, default=0, metavar="N", help="processes that load images, for each training")
@@ -510,6 +581,13 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         action="store_true",
         help="fail also for results of other code, by an earlier criterion, with local changes or at an unknown revision",
     )
+    releasing = add(
+        _release,
+        "build an edition to hand on in _build/release: the book as an archive, all values, the lock, how to cite it, checksums. "
+        "It refuses local changes and what `check --strict` finds",
+        "release --draft",
+    )
+    releasing.add_argument("--draft", action="store_true", help="build it all the same, marked as a draft")
     comparing = add(
         _compare,
         "show where two runs, or two result files, differ: verdicts, values, parameters, packages, weights. The exit status is 1 "
@@ -517,7 +595,12 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         "compare vit-tiny mine",
     )
     for side in ("a", "b"):
-        comparing.add_argument(side, metavar=side.upper(), help="name of a run, or a result file CLAIM.json")
+        comparing.add_argument(side, metavar=side.upper(), nargs="?", help="name of a run, or a result file CLAIM.json")
+    comparing.add_argument(
+        "--edition",
+        metavar="REV",
+        help="write what was published at this git revision; the book compares it with today's results",
+    )
     new = add(
         _new_claim,
         "write the start of a claim: registry entry, notebook with a figure, contents line, expected verdicts, terms",
@@ -550,6 +633,9 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
         "settings",
     )
     portable.add_argument("ids", nargs="*", metavar="ID", help="a claim; all, and the numeric tests, where none is given")
+    portable.add_argument("--run", metavar="RUN", help="a published run, once more under another processor's instructions")
+    portable.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="with --run: another parameter, as n=50")
+    portable.add_argument("--setting", metavar="NAME", help="with --run: whose instructions, AVX2 or another (default: SSE)")
     portable.add_argument("--quick", action="store_true", help="only the claims that fit something, and no other images")
     portable.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
     portable.add_argument(

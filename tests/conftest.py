@@ -1,7 +1,9 @@
-"""A small project in a temporary folder: two claims with a notebook that takes a second, and one that waits for its own."""
+"""A small project in a temporary folder: two claims with a notebook that takes a second, and one that waits for its own; and what
+the tests of pages share: this checkout's results, and a browser."""
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -9,8 +11,12 @@ import pytest
 import yaml
 from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from page_rules import PATIENCE
 
+from helpers.publish.book import published
+from helpers.publish.parameters import read_notebook
 from helpers.publish.project import Project
+from helpers.publish.results import bundle
 
 # Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many tries 20 times as many, others
 # each time; what it finds comes with a line that reproduces it.
@@ -19,6 +25,11 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
 for profile in TIMES:
     settings.register_profile(profile, derandomize=profile == "same", deadline=None, print_blob=True, database=None)
 settings.load_profile(PROFILE)
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "
+    "--disable-sync"
+).split()
 
 PARAMETERS = {
     "models": ["control-clean"],
@@ -127,3 +138,30 @@ def backbone(request):
 def own_cache(tmp_path, monkeypatch):
     """Where `datasets` puts the tables that it reads: a folder of the test's own."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture(scope="session")
+def runs():
+    """run -> claim -> result, of this checkout."""
+    return {run: {id: data for id, (data, _) in own.items()} for run, own in published(Project()).items()}
+
+
+@pytest.fixture(scope="session")
+def calibration():
+    """claim -> its stored result on the controls."""
+    project = Project()
+    return {id: bundle(read_notebook(project.source(id))) for id in project.with_notebook()}
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, where there is one."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no Chromium found; install it, for example by apt-get install chromium")
+    from playwright.sync_api import sync_playwright  # here, since few tests need it
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=FLAGS, timeout=PATIENCE)
+        yield browser
+        browser.close()

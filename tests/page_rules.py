@@ -3,6 +3,8 @@
 Contrast is that of WCAG 2.2, 1.4.3: 4.5, and 3 for large text, between the colour of a text and all that lies behind it.
 """
 
+PATIENCE = 180_000  # ms: a busy machine is no error
+
 CONTRAST = """([root, themes]) => {
   const still = document.head.appendChild(document.createElement("style"));
   still.textContent = "*, *::before, *::after { transition: none !important; animation: none !important; }";

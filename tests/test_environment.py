@@ -98,6 +98,25 @@ def test_citation_has_the_version_and_licence_of_pyproject():
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
 
 
+def test_change_log_begins_with_the_version_and_its_date():
+    """Each version has a date that is no later than that of the next, as Keep a Changelog asks; above them is what is to come."""
+    heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    versions = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", head).groups() for head in heads[1:]]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert heads[0] == "[Unreleased]" and versions[0] == (PROJECT["version"], str(citation["date-released"]))
+    assert [date for _, date in versions] == sorted((date for _, date in versions), reverse=True)
+
+
+@pytest.mark.parametrize("page", ["README.md", "book/own-project.md"])
+def test_pages_name_the_wheel_of_this_version(page):
+    assert set(re.findall(r"registers_reproduced-([\d.]+)-py3", (ROOT / page).read_text())) == {PROJECT["version"]}
+
+
+def test_licence_is_the_text_that_it_is_called():
+    text = (ROOT / "LICENSE").read_text().split()
+    assert " ".join(text[:4]) == "Apache License Version 2.0," and text[-3:] == ["under", "the", "License."] and len(text) > 1400
+
+
 @pytest.fixture
 def clone(tmp_path):
     """The Makefile with a Python that only notes how it was called, so that an environment takes no time."""

@@ -119,8 +119,12 @@ OPTIONS = {
     "check": {"--strict": None},
     "criteria": {"--seen": st.sampled_from(trail.SEEN) | TEXTS, "--reason": TEXTS, "--same": None},
     "baselines": {"--jobs": TEXTS},
-    "portable": {"--quick": None, "--spread": None, "--json": PATHS, "--jobs": TEXTS},
+    "portable": {
+        "--quick": None, "--spread": None, "--json": PATHS, "--jobs": TEXTS, "--run": TEXTS, "-p": PAIRS,
+        "--setting": st.just("AVX2") | TEXTS,
+    },
     "book": {"--jobs": TEXTS},
+    "release": {"--draft": None},
 }  # fmt: skip
 POSITIONAL = {"run": st.sampled_from(IDS) | TEXTS, "train": st.sampled_from(["cpu", "gap"]) | TEXTS}
 

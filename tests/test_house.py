@@ -9,11 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (  # the lowest first; rooms on one floor know nothing of one another
-    ("files", "condensed", "names", "packed", "extras"),
+    ("files", "condensed", "names", "packed", "extras", "settings"),
     ("models", "images", "measures", "figures"),
     ("interventions",),
     ("capture",),
-    ("training", "bench", "cluster", "diagnosis", "explore", "long_runs"),
+    ("training", "bench", "cluster", "diagnosis", "explore", "long_runs", "dry_runs"),
     ("publish",),
     ("__main__",),
 )

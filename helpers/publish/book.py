@@ -21,7 +21,7 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from helpers.publish import appendix, house, pages, trail
+from helpers.publish import appendix, edition, house, pages, second_pass, trail
 from helpers.publish.claims import Claim, Result
 from helpers.publish.criteria import Value
 from helpers.publish.digests import HELPERS
@@ -31,6 +31,7 @@ from helpers.publish.provenance import git
 from helpers.publish.results import bundle, read_published
 from helpers.publish.site import api, comparison, downloads, explore, finding, landing
 from helpers.publish.site.board import board
+from helpers.publish.site.lean import lean
 from helpers.publish.site.outputs import improve
 from helpers.publish.site.picture import picture
 from helpers.publish.site.quotes import Quotes, quoted, rendered
@@ -40,14 +41,17 @@ from helpers.publish.site.tally import tally
 Executed = tuple[dict, NotebookNode]
 
 
-def build(root: Path | str) -> Path:
-    """Build the book of the project at `root` and return the folder `_build/html`, whose index.html leads to the landing page.
+def build(root: Path | str, place: Path | None = None, stored: bool = False) -> Path:
+    """Build the book of the project at `root` in the folder `place` (`_build`) and return its `html`, whose index.html leads to
+    the landing page.
 
-    A book that stands there already is replaced only by one that was built without an error or a warning.
+    A book that stands there already is replaced only by one that was built without an error or a warning. It is of what is
+    `stored` in the repository alone, or also of the controls as they were run here, and of runs that are not published.
     Raises RuntimeError that names the log where Jupyter Book fails, and the errors of `assemble`.
     """
     root = Path(root).resolve()
-    source, log, site = assemble(root), root / "_build" / "book.log", root / "_build" / "html"
+    place = place or root / "_build"
+    source, log, site = assemble(root, place, stored), place / "book.log", place / "html"
     jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     with log.open("w", encoding="utf-8") as stream:
         done = subprocess.run(
@@ -55,24 +59,25 @@ def build(root: Path | str) -> Path:
         )
     if done.returncode:
         raise RuntimeError(f"the book was not built: Jupyter Book ended with status {done.returncode}, its log is {log}")
+    lean(source / "_build" / "html")
     shutil.copytree(source.parent / downloads.FOLDER, source / "_build" / "html" / downloads.FOLDER)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(source / "_build" / "html", site)
     return site
 
 
-def assemble(root: Path) -> Path:
-    """Write the book's sources to `_build/source`, and what can be downloaded to `_build/data`, both emptied first; return the
-    former.
+def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Path:
+    """Write the book's sources to `source` in the folder `place` (`_build`), and what can be downloaded to `data`, both emptied
+    first; return the former. See `build` for `stored`.
 
     Raises ValueError or FileNotFoundError, naming the file, for a result that is not intact or belongs to no claim, for a
     notebook without a result, and for a commentary that quotes a value which its result does not have.
     """
-    project, source = Project(root), root / "_build" / "source"
-    registry, read, own = project.registry, published(project), unpublished(project)
+    project, source = Project(root), (place or root / "_build") / "source"
+    registry, read, own = project.registry, published(project), {} if stored else unpublished(project)
     runs = {run: {id: result for id, (result, _) in results.items()} for run, results in read.items()}
     claims = [claim for claim in registry.claims.values() if claim.notebook]
-    executed = {claim.id: _executed(project, claim) for claim in claims}
+    executed = {claim.id: _executed(project, claim, stored) for claim in claims}
     calibration = {id: result for id, (result, _) in executed.items()}
     logged = trail.load(root)
     log = {id: logged[id] for id in registry.claims if id in logged}
@@ -125,11 +130,14 @@ def assemble(root: Path) -> Path:
         "strip": landing.strip(registry, runs),
         **_benchmarks(root, source),
         **_portability(root),
+        "dry-runs": _dry_runs(root),
         "coverage": _coverage(root, source),
         "criteria-summary": appendix.criteria_summary(log),
         "criteria-log": appendix.criteria_log(registry, log),
         **appendix.tests(registry, runs),
         **appendix.sharing(runs),
+        **edition.fragments(root, registry, runs),
+        "second-pass": second_pass.fragment(root),
         **_architecture(source),
         **explore.fragments(root, registry),
         **downloads.fragments(registry, runs, git(root, "rev-parse", "HEAD")),
@@ -193,10 +201,10 @@ def render_reading(text: str, data: dict, name: str) -> str:
     return rendered(text, name, v=v)
 
 
-def _executed(project: Project, claim: Claim) -> Executed:
+def _executed(project: Project, claim: Claim, stored: bool) -> Executed:
     """The claim's notebook on the controls, as run here or else the source as it is stored, and the result that it displays."""
     path = project.runs / CONTROLS / f"{claim.id}.ipynb"
-    path = path if path.is_file() else project.source(claim.id)
+    path = path if path.is_file() and not stored else project.source(claim.id)
     try:
         notebook = read_notebook(path)
         return bundle(notebook), notebook
@@ -289,6 +297,12 @@ def _portability(root: Path) -> dict[str, str]:
     empty = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}}
     survey = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
     return {"deviations": pages.deviations(survey), "verdict-distances": pages.verdict_distances(survey)}
+
+
+def _dry_runs(root: Path) -> str:
+    """The table of what whole runs would take, from what `run --dry --json` wrote to book/dry.json."""
+    path = root / "book" / "dry.json"
+    return pages.dry_runs(json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": {}})
 
 
 def _coverage(root: Path, source: Path) -> str:

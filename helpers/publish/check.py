@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from helpers.files import locked
-from helpers.publish import numbers, trail
+from helpers.publish import edition, numbers, trail
 from helpers.publish.claims import MIME, Claim, Result
 from helpers.publish.parameters import checked, read_notebook
 from helpers.publish.project import CONTROLS, Project
@@ -50,11 +50,23 @@ def problems(project: Project) -> Iterator[str]:
         except ValueError as error:
             yield f"{name}: {error}"
     yield from trail.problems(project)
+    yield from edition.problems(project.root, project.registry, _readable(project))
 
 
 def published(project: Project) -> list[Path]:
     """The results of all runs but that on the controls, which every `make book` makes anew."""
     return [path for path in project.results() if path.parent.name != CONTROLS]
+
+
+def _readable(project: Project) -> dict[str, dict[str, dict]]:
+    """run -> claim -> each published result that can be read; the others are named by `of_result`."""
+    runs: dict[str, dict[str, dict]] = {}
+    for path in published(project):
+        try:
+            runs.setdefault(path.parent.name, {})[project.registry[path.stem].id] = read_result(path)
+        except (OSError, ValueError):
+            continue
+    return runs
 
 
 def history(project: Project) -> set[str] | None:

@@ -47,6 +47,7 @@ class Claim:
     Attributes:
         reported: the paper's figures, one dict each: where, model, name, value | range | text, unit, note.
         paper_says: what the paper itself says of the statement: verdict, why, and models (the paper's name -> verdict).
+        predicted: what was expected of the runs before the first of them: verdict and why; None where nothing is written.
         expected: verdict that each control must give when it is judged alone.
         profiles: named runs; each a dict of parameters that differ from the notebook's own.
         waiting: why there is no notebook yet, or None.
@@ -69,6 +70,7 @@ class Claim:
     waiting: str | None = None
     labels: list[str] = field(default_factory=list)
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
+    predicted: dict | None = None
     root: Path = field(default=Path(), repr=False, compare=False)
 
     @property
@@ -149,6 +151,7 @@ class Claim:
             ("Criterion", f"{self.criterion}"),
             ("Beyond the paper", "; ".join(self.extensions)),
             ("Why this criterion", self.criterion.why),
+            ("Predicted before the first run", in_words(self.predicted) if self.predicted else ""),
             ("Reported", self.headline),
         ]
         card = f"**{self.title}** (`{self.id}`)\n\n" + table(("", ""), [(f"**{k}**", text) for k, text in rows if text])

@@ -88,7 +88,7 @@ def draw(rooms: Mapping[str, Room], ax: Any) -> Any:
     box = {"boxstyle": "round,pad=0.5", "facecolor": "#fefefe", "edgecolor": ink}
     boxes = {name: ax.text(*place[name], name, ha="center", va="center", bbox=box, zorder=3).get_bbox_patch() for name in rooms}
     for name, room in rooms.items():
-        for other in room.imports:
+        for other in sorted(room.imports):
             if not any(other in below[third] for third in room.imports):
                 # What passes a floor goes around its rooms, so that no arrow seems to start behind one.
                 x, to = place[name][0] - 0.5, place[other][0] - 0.5

@@ -20,12 +20,14 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets import Dict, Int
 from traitlets.config import Config
 
-from helpers import long_runs
+from helpers import dry_runs, long_runs
 from helpers.publish.place import HELPERS
 
 # What papermill would say on the terminal (a kernel died) comes back as the outcome of its notebook.
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
+
+START = 600  # seconds that a kernel may take to start: on a busy machine to import torch alone takes a minute
 
 # A kernel that has our `helpers` before it looks into any folder.
 LAUNCH = (
@@ -44,8 +46,8 @@ class OwnKernel(AsyncKernelManager):
     @property
     def kernel_spec(self) -> KernelSpec:
         """This environment's ipykernel, silent on the terminal; a notebook's errors come back as outputs."""
-        extension = f"--IPKernelApp.extra_extensions={long_runs.__name__}"
-        command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL", *([extension] if self.variables else [])])
+        extensions = [f"--IPKernelApp.extra_extensions={module.__name__}" for module in (long_runs, dry_runs) if self.variables]
+        command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL", *extensions])
         # The `helpers` of this process, also where another lies in the project's folder, which a kernel searches first.
         at = command["argv"].index("ipykernel_launcher")
         command["argv"][at - 1 : at + 1] = ["-P", "-c", LAUNCH]
@@ -76,6 +78,7 @@ def execute(
     failed: Path | None = None,
     batch: Path | None = None,
     shards: Path | None = None,
+    dry: Path | None = None,
     at_cell: Callable[[int], object] | None = None,
 ) -> nbformat.NotebookNode:
     """The notebook at `path`, executed with `parameters` in the project's root, with nothing of this machine in its metadata.
@@ -84,11 +87,12 @@ def execute(
         failed: where it is kept as far as it came, with its traceback, if it fails; it is removed otherwise.
         batch: the file in which the kernel says which batch it is at.
         shards: the folder in which it keeps long captures.
+        dry: the file in which it tells of its captures in a dry run, whose numbers are none; the run is no dry one unless given.
         at_cell: called with the index of each code cell, from 0, when its turn comes.
 
     Raises RuntimeError with the notebook's last exception as one sentence, and where it was kept.
     """
-    variables = {long_runs.BATCH: batch, long_runs.SHARDS: shards}
+    variables = {long_runs.BATCH: batch, long_runs.SHARDS: shards, dry_runs.CAPTURES: dry}
     options: dict = {"threads": threads, "transport_encryption": "auto"}
     if variables := {name: str(place) for name, place in variables.items() if place}:
         options["variables"] = variables
@@ -109,6 +113,7 @@ def execute(
             kernel_name="python3",
             language="python",
             progress_bar=False,
+            start_timeout=START,
             resources={"metadata": {"path": str(root)}},
             kernel_manager_class=OwnKernel,
             config=Config({"OwnKernel": options}),

@@ -316,6 +316,18 @@ def deviations(survey: Mapping) -> str:
     return "\n\n".join([text, *left])
 
 
+def dry_runs(told: Mapping) -> str:
+    """What `run --dry --json` wrote, a table for each run."""
+    parts = []
+    for run, survey in told["runs"].items():
+        *claims, whole = survey["rows"]  # the last is that of all
+        rows = [[f"`{id}`", *cells] for id, *cells in claims] + [whole]
+        failed = [f"`{id}` failed: {inert(why)}." for id, why in survey["failed"].items()]
+        table = table_of([dict(zip(survey["titles"], row, strict=True)) for row in rows])
+        parts += [f"Run `{run}`, dry:", table, *failed, f"*How:* {inert(survey['how'])}"]
+    return "\n\n".join(parts) or "No run has been tried here yet."
+
+
 def verdict_distances(survey: Mapping) -> str:
     """The verdicts on controls, as a table."""
     lines = [

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from helpers.settings import parsed, settings_of
+
 if TYPE_CHECKING:
     import nbformat
 
 # The least whole number that makes sense, by the name of a parameter; for the others their own code says so.
-LEAST = {"n": 1, "n_train": 1, "n_large": 1, "n_changed": 1, "n_examples": 1, "batch_size": 1, "large_size": 1, "seed": 0}
-SETS = ("dataset", "train_dataset", "examples", "treated", "more", "datasets")  # parameters that name data sets
-MODELS = ("models", "twins", "with_registers")  # parameters that name models; '' is none
+LEAST = dict.fromkeys(("n", "n_train", "n_boxes", "n_large", "n_changed", "n_examples", "batch_size", "large_size"), 1) | {
+    "image_size": 0,
+    "seed": 0,
+}
+SETS = ("dataset", "train_dataset", "boxes_dataset", "examples", "treated", "more", "datasets")  # parameters that name data sets
+MODELS = ("models", "twins", "with_registers", "before", "ends", "beside")  # parameters that name models; '' is none
+BY_MODEL = ("rule", "layer", "top_layer", "top_k")  # parameters that `by_model` may give by model, where the notebook has them
+DTYPES = ("float32", "bfloat16", "float16")
 RULES = ("rule", "fixed_rule", "guard", "rules")  # parameters that are a rule for outliers, or a list of them
 
 
@@ -85,7 +92,11 @@ def check_values(parameters: Mapping, defaults: Mapping) -> None:
             raise ValueError(f"parameter {name}={value}: give a finite number")
         if isinstance(value, list) and defaults[name] and not value:
             raise ValueError(f"parameter {name} is empty; give at least one")
-    named = [(name, rule) for name in RULES if name in parameters for rule in _listed(parameters[name])]
+    if defaults.get("dtype") in DTYPES and parameters["dtype"] not in DTYPES:
+        raise ValueError(f"parameter dtype={parameters['dtype']!r} is none of {', '.join(DTYPES)}; choose one of these")
+    rules = _check_by_model(parameters, defaults)
+    given = [(name, rule) for name in RULES if name in parameters for rule in _listed(parameters[name])]
+    named = [("by_model", rule) for rule in rules] + given
     if named:
         import numpy as np  # here, since `list` and `check` need neither
 
@@ -121,6 +132,25 @@ def names_in(parameters: Mapping) -> Iterator[tuple[str, str]]:
     for name, value in parameters.items():
         for item in _listed(value):
             yield from names_in({name: item}) if isinstance(item, list) else [(name, item)] if isinstance(item, str) else ()
+
+
+def by_model_names(parameters: Mapping) -> list[str]:
+    """The models of which `by_model` says something. Raises ValueError where its form is another."""
+    return [parsed(text)[0] for text in parameters.get("by_model", ())]
+
+
+def _check_by_model(parameters: Mapping, defaults: Mapping) -> list[str]:
+    """The rules for outliers that `by_model` gives. Raises ValueError where it names another parameter than there are, or a value
+    of another type. It may name models that this run does not have."""
+    texts, own = parameters.get("by_model", []), {name: defaults[name] for name in BY_MODEL if name in defaults}
+    try:
+        for name in (name for text in texts for name in parsed(text)[1]):
+            if name not in own:
+                raise ValueError(f"{name!r} does not differ by model here; choose from {', '.join(own)}")
+        settings = settings_of(by_model_names(parameters), texts, **own)
+    except ValueError as error:
+        raise ValueError(f"parameter by_model: {error}") from None
+    return [model.rule for model in settings.values()] if "rule" in own else []
 
 
 def _listed(value: object) -> list:

@@ -32,7 +32,8 @@ def expected(project: Project, id: str, parameters: Mapping) -> Expected | None:
             continue
         try:
             result = read_result(path)
-            old, origin = result["parameters"], result["provenance"]
+            # A parameter that is younger than the result was then what is now its default.
+            old, origin = {**project.registry[id].parameters, **result["parameters"]}, result["provenance"]
             seconds = float(origin["wall_s"])
             if origin.get("resumed"):  # its time is that of the rest alone
                 continue

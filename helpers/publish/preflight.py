@@ -13,7 +13,10 @@ from helpers.publish.parameters import SETS
 from helpers.publish.provenance import hardware
 
 # How many images of which set a parameter asks for, as far as the set is named by a parameter of its own.
-NUMBERS = {"n": "dataset", "n_large": "dataset", "n_train": "train_dataset", "n_examples": "examples", "n_treated": "treated"}
+NUMBERS = {
+    "n": "dataset", "n_large": "dataset", "n_train": "train_dataset", "n_boxes": "boxes_dataset", "n_examples": "examples",
+    "n_treated": "treated",
+}  # fmt: skip
 SURE = 2  # blocks that every model has: who asks for one of the first or last two needs no model to be looked at
 BLOCKS = ("layer", "blocks")
 
@@ -126,7 +129,7 @@ def _size(place: str) -> int:
     """Images in a set. Raises what opening it raises."""
     from helpers import images
 
-    return len(images.sources.opened(place))
+    return len(images.sources.opened(place)[0])
 
 
 def _labelled(place: str, seed: int) -> None:
@@ -154,8 +157,10 @@ def _depth(model: str) -> int | None:
     from helpers import models
 
     prefix, colon, rest = model.partition(":")
-    if not colon and model.startswith(("control-", "scratch-")):
+    if not colon and model.startswith(("control-", "scratch-", "sinks-")):
         return models.load_backbone(model).depth  # small, and part of the project
+    if model.startswith(models.posthoc.PREFIXES):
+        return _depth(models.posthoc.read(models.trained.path_of(model))[0].base)
     if prefix == "open_clip" and colon:
         import open_clip
 

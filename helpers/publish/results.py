@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from helpers.files import digest_of, locked, write_together
+from helpers.names import STAND_IN
 from helpers.publish import digests
 from helpers.publish.claims import MIME, Claim, Result, sources_of
 from helpers.publish.criteria import Value
@@ -88,7 +89,13 @@ def _intact(path: Path) -> tuple[dict, bytes]:
 
 
 def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
-    """Put the executed notebook and its result into `folder`; the result carries its own digest and that of its notebook."""
+    """Put the executed notebook and its result into `folder`; the result carries its own digest and that of its notebook.
+
+    Raises ValueError for a result of stand-ins, the models and images of a dry run.
+    """
+    for source in result["provenance"]["sources"]:
+        if source["name"].startswith(STAND_IN):
+            raise ValueError(f"the result of {id!r} is of a {source['name']!r}, in a dry run; it is no result")
     result = {**result, "sha256": digests.of_json(result)}
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_together({folder / f"{id}.ipynb": notebook, folder / f"{id}.json": text})

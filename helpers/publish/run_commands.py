@@ -2,9 +2,11 @@
 
 import argparse
 import difflib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from helpers.publish.claims import Claim, Result
 from helpers.publish.project import CONTROLS, Project
@@ -22,16 +24,27 @@ def run(project: Project, options: argparse.Namespace) -> int:
         raise ValueError("--changed makes published results anew, with the parameters that they have; leave out -p")
     if overrides and options.run == CONTROLS:
         raise ValueError(f"the run {CONTROLS!r} has the parameters of the notebooks; give -p with another --run")
-    from helpers.publish import plan, runs, selection  # here, since `list` need not wait for it
+    from helpers.publish import dry, plan, runs, selection  # here, since `list` need not wait for it
 
     named = options.run or (selection.MINE if overrides else CONTROLS)
-    failed = 0
+    if options.json and not options.dry:
+        raise ValueError("--json writes what --dry tells; give both")
+    failed, surveys = 0, {}
     for name, ids in _chosen(project, options, named, overrides).items():
         check_run(name)
         if options.plan:
             parameters, notes = selection.resolve_all(project, ids, name, overrides, again=several)
             jobs = min(options.jobs or os.cpu_count() or 1, len(parameters))
             print(*map(_note, notes), *plan.lines(project, parameters, name, jobs), sep="\n")
+            continue
+        if options.dry:
+            parameters, notes = selection.resolve_all(project, ids, name, overrides, again=several)
+            print(*map(_note, notes), sep="\n", end="\n" * bool(notes))
+            with Lines(len(ids)) as shown:
+                told = dry.run(project, parameters, name, options.jobs, shown)
+            print(*dry.lines(told), sep="\n")
+            surveys[name] = dry.survey(told)
+            failed |= status([one.outcome for one in told])
             continue
         with Lines(len(ids)) as shown:
             outcomes = runs.run_claims(
@@ -51,7 +64,20 @@ def run(project: Project, options: argparse.Namespace) -> int:
         failed |= status(outcomes)
         if name != CONTROLS and any((place := project.place(name)).glob("*.json")):
             print(f"results in {place.relative_to(project.root)}; `book` shows them, `publish {name}` publishes them")
+    if options.json:
+        _write(project, options.json, surveys)
     return failed
+
+
+def _write(project: Project, path: Path, surveys: Mapping[str, Mapping]) -> None:
+    """Put what dry runs told into a file, with the revision of the code."""
+    from helpers import files  # here, since `list` need not wait for them
+    from helpers.publish.provenance import provenance
+
+    origin = provenance(project.root)
+    about = {key: origin[key] for key in ("git_revision", "git_dirty")}
+    with files.written_whole(path) as new:
+        new.write_text(json.dumps(about | {"runs": surveys}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _note(line: str) -> str:
@@ -175,6 +201,13 @@ def add_to(add: Add) -> None:
         help="a parameter of the notebooks that have it; lists as a,b or [[a, b], [c, d]]",
     )
     command.add_argument("--plan", action="store_true", help="run nothing: print parameters, n and the time by earlier results")
+    command.add_argument(
+        "--dry",
+        action="store_true",
+        help="write no result: execute each notebook with small random stand-ins for its models and images, and print what the "
+        "run would take on one GPU",
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="with --dry: what it tells, as book/dry.json has it")
     command.add_argument("--force", action="store_true", help="run again what is finished, and replace what had other inputs")
     command.add_argument(
         "--engine", choices=["local", "ray"], default="local", help="where notebooks run: here, or on a Ray cluster"

@@ -101,7 +101,7 @@ def run_claims(
         return Outcome(id, result["verdict"], result["provenance"]["wall_s"])
 
     tick = (lambda: watch([str(one) for one in list(running.values())])) if watch else None
-    return _parallel(one, list(parameters), jobs, report, machines, stop, tick)
+    return parallel(one, list(parameters), jobs, report, machines, stop, tick)
 
 
 def _refused(project: Project, parameters: Mapping[str, Mapping]) -> dict[str, str]:
@@ -207,7 +207,7 @@ def store_outputs(
         write_together({path: nbformat.writes(notebook) + "\n", beside: stored})
         return Outcome(id, "stored", time.perf_counter() - clock)
 
-    return _parallel(one, [project.source(id) and id for id in ids], jobs, report)
+    return parallel(one, [project.source(id) and id for id in ids], jobs, report)
 
 
 def _shards(project: Project, id: str, run: str, digest: str) -> Path | None:
@@ -234,7 +234,7 @@ def _kept(project: Project, id: str, run: str, digest: str) -> str | None:
     return None
 
 
-def _parallel(
+def parallel(
     one: Callable[[str, int], Outcome],
     ids: Sequence[str],
     jobs: int | None,

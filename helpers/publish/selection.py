@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from helpers.publish.parameters import MODELS, SETS, check_values, checked, data_sets, names_in, parse
+from helpers.names import LOCAL
+from helpers.publish.parameters import MODELS, SETS, by_model_names, check_values, checked, data_sets, names_in, parse
 from helpers.publish.project import CONTROLS, Project
 from helpers.publish.results import read_result
 
 MINE = "mine"  # the run of who names none and gives parameters of his own
-LOCAL = ("local-dir:", "file:", "scratch:", "transformers:")  # names of models that may be paths
 
 
 def resolve(
@@ -44,6 +44,7 @@ def resolve(
     from helpers import images, models
 
     named = [(name, text) for name, text in names_in(parameters) if name in MODELS and text]
+    named += [("by_model", text) for text in by_model_names(parameters)]
     for check, pairs in ((models.check_name, named), (images.check_name, sets)):
         for name, text in pairs:
             try:

@@ -198,7 +198,7 @@ def shared(runs: Mapping[str, Mapping[str, dict]]) -> Shared:
             weights = {source["name"]: source["weights_hash"] for source in sources if "weights_hash" in source}
             if data["verdict"] in DECIDED:
                 found.decided.append((run, id))
-                rests_on = {names.setdefault(weights.get(model, model), model) for model in deciders(data)}
+                rests_on = dict.fromkeys(names.setdefault(weights.get(model, model), model) for model in deciders(data))
                 for checkpoint in rests_on:
                     found.checkpoints.setdefault(checkpoint, ([], []))[len(rests_on) > 1].append((run, id))
             if data["verdict"] in ("not applicable", "not run"):

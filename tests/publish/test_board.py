@@ -4,30 +4,15 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from helpers.publish.book import published
 from helpers.publish.claims import Claim, Paper
 from helpers.publish.criteria import Criterion, Test, Value
-from helpers.publish.parameters import read_notebook
 from helpers.publish.project import Project
 from helpers.publish.registry import Registry
-from helpers.publish.results import bundle
 from helpers.publish.site.board import Entry, board, column_of, entries
 
 PROJECT = Project()
 ABOVE = (Test("auc", ">", 0.5),)
 PAPER = Paper("p", "A paper", "a", 2026, None, None, {"ViT-B": "vit-b", "ViT-C": "vit-c"}, [])
-
-
-@pytest.fixture(scope="module")
-def runs():
-    """run -> claim -> result, of this checkout."""
-    return {run: {id: data for id, (data, _) in own.items()} for run, own in published(PROJECT).items()}
-
-
-@pytest.fixture(scope="module")
-def calibration():
-    """claim -> its stored result on the controls."""
-    return {id: bundle(read_notebook(PROJECT.source(id))) for id in PROJECT.with_notebook()}
 
 
 @pytest.fixture(scope="module")

@@ -2,39 +2,19 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import sync_playwright
+from page_rules import PATIENCE
 
-from helpers.publish.book import published
-from helpers.publish.parameters import read_notebook
 from helpers.publish.project import Project
-from helpers.publish.results import bundle
 from helpers.publish.site.board import board, entries
 from helpers.publish.site.comparison import side_by_side, sides_of
 
 PROJECT = Project()
 STATIC = Path(__file__).parents[2] / "book" / "_static"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 180_000  # ms: a busy machine is no error
 SHOWN = "tbody.claim:visible"
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found; install it, for example by apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def runs():
-    """run -> claim -> result, of this checkout."""
-    return {run: {id: data for id, (data, _) in own.items()} for run, own in published(PROJECT).items()}
-
-
-@pytest.fixture(scope="module")
-def calibration():
-    """claim -> its stored result on the controls."""
-    return {id: bundle(read_notebook(PROJECT.source(id))) for id in PROJECT.with_notebook()}
 
 
 def write(path, block):
@@ -50,15 +30,6 @@ def write(path, block):
 def address(runs, calibration, tmp_path_factory):
     """The scoreboard on a page of its own."""
     return write(tmp_path_factory.mktemp("board") / "board.html", board(PROJECT.registry, runs, calibration))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=arguments, timeout=PATIENCE)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -9,25 +9,17 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
-from page_rules import CONTRAST, NAMED, PHONE, STOP
-from playwright.sync_api import sync_playwright
+from page_rules import CONTRAST, NAMED, PATIENCE, PHONE, STOP
 
 from helpers.publish.book import build
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync"
-).split()
 LOCAL = ("file://", "http://127.0.0.1", "data:", "blob:", "about:")
-PATIENCE = 180_000  # ms: a busy machine is no error
 WIDTH, HEIGHT = 1280, 900
 PHONE_SIZE = {"width": 390, "height": 844}
 HEAVIEST = 1.5e6  # bytes of a page with its pictures
+ALL = 60e6  # bytes of the book
 THEMES = ["light", "dark"]
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found; install it, for example by apt-get install chromium")
 
 # What one visit observes, after MathJax has finished and every image has been asked to load.
 OBSERVE = """async () => {
@@ -67,7 +59,7 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(browser, tmp_path_factory):
     """The book of this checkout, built as `make book` builds it, but from a copy and from the notebooks' stored outputs."""
     root = tmp_path_factory.mktemp("book")
     for name in ("_config.yml", "_toc.yml"):
@@ -75,14 +67,6 @@ def site(tmp_path_factory):
     for name in ("book", "notebooks"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("controls", ".ipynb_checkpoints"))
     return build(root)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS, timeout=PATIENCE)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +231,22 @@ def test_no_page_is_heavy(site, visits):
     assert {name: weight for name, weight in weights.items() if weight >= HEAVIEST} == {}
 
 
+def test_the_book_is_not_heavy(site):
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < ALL
+
+
+def test_the_menu_of_formulas_finds_what_it_loads(server, page):
+    """The other output is no part of the first load."""
+    missing = []
+    page.on("response", lambda response: missing.append(response.url) if response.status >= 400 else None)
+    page.goto(f"{server}/book/methods.html")
+    page.evaluate("async () => { await MathJax.startup.promise; }")
+    choose = "([name, value]) => MathJax.startup.document.menu.menu.pool.lookup(name).setValue(value)"
+    page.evaluate(choose, ["renderer", "SVG"])
+    page.wait_for_selector("mjx-container[jax=SVG] svg", state="attached")
+    assert missing == []
+
+
 @pytest.mark.parametrize("kind", ["book/index.html", "book/scoreboard.html", "finding", "calibration"])
 def test_the_keyboard_goes_through_a_page_in_its_order(site, visits, page, kind):
     """From stop to stop in the order of the document, each of them marked; nothing holds the keyboard."""
@@ -266,7 +266,7 @@ def test_the_keyboard_goes_through_a_page_in_its_order(site, visits, page, kind)
 
 
 def test_a_figure_for_dark_pages_is_shown_there_alone(site, visits, page):
-    name = next(name for name, visit in visits.items() if any("-dark.png" in image["source"] for image in visit.seen["images"]))
+    name = next(name for name, visit in visits.items() if any("-dark.webp" in image["source"] for image in visit.seen["images"]))
     page.goto((site / name).as_uri())
     for theme, seen, unseen in (("light", "only-light", "only-dark"), ("dark", "only-dark", "only-light")):
         page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
@@ -280,7 +280,7 @@ def test_a_figure_for_dark_pages_is_shown_there_alone(site, visits, page):
 
 
 def test_a_frame_that_scrolls_is_reached_by_the_keyboard(site, visits, page):
-    name = next(name for name, visit in visits.items() if any("-dark.png" in image["source"] for image in visit.seen["images"]))
+    name = next(name for name, visit in visits.items() if any("-dark.webp" in image["source"] for image in visit.seen["images"]))
     frame = page.locator(".figure-frame").first
     for width, scrolls in ((PHONE_SIZE["width"], True), (WIDTH, False)):
         page.set_viewport_size({"width": width, "height": HEIGHT})

@@ -4,18 +4,11 @@ import re
 
 import pytest
 
-from helpers.publish.book import published
 from helpers.publish.criteria import Value
 from helpers.publish.project import Project
 from helpers.publish.site.comparison import matrix, pair_of, scaled, shift, side_by_side, sides_of
 
 PROJECT = Project()
-
-
-@pytest.fixture(scope="module")
-def runs():
-    """run -> claim -> result, of this checkout."""
-    return {run: {id: data for id, (data, _) in own.items()} for run, own in published(PROJECT).items()}
 
 
 def test_claims_of_two_runs_stand_side_by_side(runs):

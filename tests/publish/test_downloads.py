@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from zipfile import ZipFile
 
 import nbformat
 import pytest
@@ -72,15 +73,29 @@ def test_results_and_notebooks_are_copied_byte_for_byte(runs, folder):
             assert digest_of((folder / run / f"{id}.ipynb").read_bytes()) == data["provenance"]["notebook"]
 
 
-def test_drawings_are_files_of_their_own_with_a_link(tmp_path, runs):
+def test_drawings_are_packed_with_a_link(tmp_path, runs):
     drawings = [new_output("display_data", {"image/svg+xml": f"<svg>{k}</svg>"}) for k in (1, 2)]
     notebook = new_notebook(cells=[new_code_cell("draw()", outputs=[drawing]) for drawing in drawings])
     run, own = next(iter(runs.items()))
     id, (data, _) = next(iter(own.items()))
-    downloads.write(tmp_path, PROJECT.registry, {run: {id: (data, notebook)}}, {})
-    assert (tmp_path / run / f"{id}-2.svg").read_text() == "<svg>2</svg>"
-    links = re.findall("href='([^']*)'", downloads.links(run, id, notebook, "../"))
-    assert len(links) == 5 and all((tmp_path / link.removeprefix("../data/")).is_file() for link in links)
+    downloads.write(tmp_path, PROJECT.registry, {run: {id: (data, notebook)}}, {id: (data, notebook)})
+    for place, members in ((run, []), (CONTROLS, [f"{id}.ipynb"])):
+        with ZipFile(tmp_path / place / f"{id}.zip") as archive:
+            assert archive.read(f"{id}-2.svg") == b"<svg>2</svg>"
+            assert archive.namelist() == sorted([*members, f"{id}-1.svg", f"{id}-2.svg"])
+        links = re.findall("href='([^']*)'", downloads.links(place, id, notebook, "../"))
+        assert len(links) == 4 - len(members)
+        assert all((tmp_path / link.removeprefix("../data/")).is_file() for link in links)
+    assert downloads.files(run, id, new_notebook()).keys() == {f"{id}.json", f"{id}.ipynb"}
+
+
+def test_a_page_leads_to_the_notebook_that_it_shows(folder, runs):
+    run, own = next(iter(runs.items()))
+    id = next(iter(own))
+    for page in (f"book/runs/{run}/{id}", f"notebooks/paper/{id}"):
+        assert (folder.parent / downloads.notebook_of(page).replace("data", folder.name, 1)).is_file()
+    assert downloads.notebook_of(f"book/own/mine/{id}") == f"data/own/mine/{id}.ipynb"
+    assert {downloads.notebook_of(page) for page in ("book/faq", f"book/runs/{run}/index", "book/claims/sorts")} == {None}
 
 
 def test_a_citation_names_the_revision_and_the_hash_of_the_result(runs):
@@ -112,4 +127,5 @@ def test_what_a_name_holds_is_no_tex(tmp_path, runs):
 
 def test_a_notebook_of_the_calibration_is_written_too(folder, runs):
     (path,) = (folder / CONTROLS).glob("*.json")
-    assert json.loads(path.read_text())["id"] == path.stem and nbformat.read(path.with_suffix(".ipynb"), 4).cells
+    with ZipFile(path.with_suffix(".zip")) as archive, archive.open(f"{path.stem}.ipynb") as stream:
+        assert json.loads(path.read_text())["id"] == path.stem and nbformat.read(stream, 4).cells

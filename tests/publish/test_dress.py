@@ -74,9 +74,9 @@ def test_what_is_no_drawing_is_refused():
 
 def test_a_stored_picture_has_a_version_for_dark_pages_and_scrolls_on_a_phone(tmp_path):
     Image.new("RGB", (700, 300)).save(tmp_path / "x.png")
-    soup = BeautifulSoup(dress(FIGURE.format(name="x.png"), tmp_path, lambda path: f"{path.stem}-dark.png"), "html.parser")
+    soup = BeautifulSoup(dress(FIGURE.format(name="x.png"), tmp_path, lambda path: f"{path.stem}-dark.webp"), "html.parser")
     light, dark = soup.select(".figure-frame > img")
-    assert (light["src"], dark["src"]) == ("../_images/x.png", "../_images/x-dark.png")
+    assert (light["src"], dark["src"]) == ("../_images/x.png", "../_images/x-dark.webp")
     assert light["class"] == ["only-light"] and dark["class"] == ["only-dark"] and light["alt"] == dark["alt"]
     assert "loading" not in light.attrs and dark["loading"] == "lazy"
     assert (light["width"], light["height"]) == ("700", "300") and "min-width:568px" in light["style"]
@@ -126,8 +126,8 @@ def test_sphinx_writes_dressed_pages(tmp_path):
     site = tmp_path / "site"
     Sphinx(source, source, site, tmp_path / "doctrees", "html", status=None, warning=None).build()
     soup = BeautifulSoup((site / "index.html").read_text(), "html.parser")
-    assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png", "_images/x-dark.png"]
-    assert (site / "_images" / "x-dark.png").is_file() and soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"
+    assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png", "_images/x-dark.webp"]
+    assert (site / "_images" / "x-dark.webp").is_file() and soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"
 
 
 def test_what_a_reader_touches_keeps_its_pictures(tmp_path):

@@ -7,13 +7,12 @@ the published results.
 import json
 import math
 import re
-import shutil
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
+from page_rules import PATIENCE
 
 from helpers.packed import unpack
 from helpers.publish import load_registry
@@ -22,12 +21,6 @@ from helpers.publish.site.explore_parts import colours, fixed, level
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "book" / "explore").glob("*.json"))
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update".split()
-PATIENCE = 180_000  # ms: a busy machine is no error
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium found; install it, for example by apt-get install chromium"
-)
 
 
 def stored(kind):
@@ -171,14 +164,6 @@ def test_the_page_is_small(address):
     assert Path(address.removeprefix("file://")).stat().st_size < 1_000_000  # of 1.5 MB, with the book's own frame
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS, timeout=PATIENCE)
-        yield browser
-        browser.close()
-
-
 def opened(browser, address, width=1280, **options):
     """A page at the address; `errors` gathers what it complains of."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
@@ -247,14 +232,12 @@ def assert_told(figure, expected):
     assert len(found) == len(expected) and (abs(np.array(found) - expected) <= TOLERANCES).all(), (found, expected)
 
 
-@needs_chromium
 def test_numbers_are_rounded_as_in_the_browser(page):
     values = [0.0, 0.5, 1.5, 10.5, 12.25, 0.005, 1.005, 99.995, 504.53, 3.3]
     for digits in (0, 1, 2):
         assert [fixed(value, digits) for value in values] == page.evaluate(f"{values}.map((x) => x.toFixed({digits}))")
 
 
-@needs_chromium
 def test_default_views_are_there_without_javascript(browser, address):
     """And this script changes nothing in them but that it shows its controls."""
     plain, live = opened(browser, address, java_script_enabled=False), opened(browser, address)
@@ -286,7 +269,6 @@ def test_default_views_are_there_without_javascript(browser, address):
         page.context.close()
 
 
-@needs_chromium
 def test_the_first_view_shows_the_corners(page):
     data, figure = first_patches(), page.locator("figure[data-explore=patches]")
     block = int(figure.locator("input[type=range]").input_value())
@@ -298,7 +280,6 @@ def test_the_first_view_shows_the_corners(page):
     )
 
 
-@needs_chromium
 def test_values_under_the_pointer_are_the_stored_ones(page):
     data, figure = first_patches(), page.locator("figure[data-explore=patches]")
     block = int(figure.locator("input[type=range]").input_value())
@@ -307,7 +288,6 @@ def test_values_under_the_pointer_are_the_stored_ones(page):
         assert_told(figure, told_of(data, 0, 0, block, patch))
 
 
-@needs_chromium
 def test_a_tap_points_too(browser, address):
     data, page = first_patches(), opened(browser, address, has_touch=True)
     figure = page.locator("figure[data-explore=patches]")
@@ -318,7 +298,6 @@ def test_a_tap_points_too(browser, address):
     page.context.close()
 
 
-@needs_chromium
 def test_arrow_keys_walk_and_stop_at_the_edges(page):
     data, figure = first_patches(), page.locator("figure[data-explore=patches]")
     block, columns = int(figure.locator("input[type=range]").input_value()), data["grid"][1]
@@ -344,7 +323,6 @@ def test_arrow_keys_walk_and_stop_at_the_edges(page):
     assert (cursor.get_attribute("x"), cursor.get_attribute("y")) == ("0", "13")
 
 
-@needs_chromium
 def test_every_control_changes_what_is_shown(page):
     data, figure = first_patches(), page.locator("figure[data-explore=patches]")
     norms = unpack(data["norms"])
@@ -375,7 +353,6 @@ def test_every_control_changes_what_is_shown(page):
         assert largest == pytest.approx([norms[i, 1, block].max() for i in shown], abs=0.051)
 
 
-@needs_chromium
 def test_colours_keep_their_meaning(page):
     """One scale for all states and blocks: a patch that keeps its norm keeps its colour."""
     data, figure = first_patches(), page.locator("figure[data-explore=patches]")
@@ -391,7 +368,6 @@ def test_colours_keep_their_meaning(page):
     assert all(one[2] <= two[1] for one, two in zip(ordered[:-1], ordered[1:], strict=True))
 
 
-@needs_chromium
 def test_a_model_without_outliers_offers_no_neuron(page):
     others = [data for data in stored("patches").values() if not data["neuron"]]
     if not others:
@@ -405,7 +381,6 @@ def test_a_model_without_outliers_offers_no_neuron(page):
     assert_told(figure, told_of(others[0], 0, 0, int(figure.locator("input[type=range]").input_value()), 0))
 
 
-@needs_chromium
 def test_the_small_maps_lead_to_their_view(page):
     data, figure = first_patches(), page.locator("figure[data-explore=patches]")
     figure.locator("[data-state='set to zero'] img").nth(11).click()
@@ -415,7 +390,6 @@ def test_the_small_maps_lead_to_their_view(page):
     assert_told(figure, told_of(data, data["states"].index("set to zero"), 0, 11, 13))
 
 
-@needs_chromium
 def test_the_threshold_moves_all_that_follows_from_it(page):
     data = max(stored("thresholds").values(), key=lambda one: one["measures"]["outlier_images"][one["multiples"].index(3)][0])
     figure, titles = page.locator("figure[data-explore=thresholds]"), load_registry()
@@ -444,7 +418,6 @@ def test_the_threshold_moves_all_that_follows_from_it(page):
             assert f"{titles[id].title.rstrip('.?')}: {verdicts[at]}." in figure.locator(".explore-readout").inner_text()
 
 
-@needs_chromium
 def test_strips_are_as_long_as_their_verdicts(page):
     for data in stored("thresholds").values():
         for id, verdicts in data["verdicts"].items():
@@ -455,7 +428,6 @@ def test_strips_are_as_long_as_their_verdicts(page):
             ]
 
 
-@needs_chromium
 def test_the_switch_shows_where_outliers_go(page):
     data = next(iter(stored("moves").values()))
     figure, grid = page.locator("figure[data-explore=moves]"), data["grid"]
@@ -475,7 +447,6 @@ def test_the_switch_shows_where_outliers_go(page):
         assert f"{one['count'][0]:.1f}" in figure.locator("[data-told]").inner_text() or not sum(one["frequency"])
 
 
-@needs_chromium
 def test_the_switch_works_by_keyboard(page):
     figure = page.locator("figure[data-explore=moves]")
     figure.locator("input:checked").focus()
@@ -484,7 +455,6 @@ def test_the_switch_works_by_keyboard(page):
     assert figure.locator("input:checked").get_attribute("value") == kinds[1]
 
 
-@needs_chromium
 def test_what_can_be_reached_has_a_name(page):
     """Sliders have labels, maps and pictures a text, and what changes is announced."""
     nameless = page.evaluate("""() => [...document.querySelectorAll("input, [tabindex], svg, img")].filter((node) => !(
@@ -495,7 +465,6 @@ def test_what_can_be_reached_has_a_name(page):
     assert page.locator("figure[data-explore] table th[scope]").count() > 20
 
 
-@needs_chromium
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_phone_scrolls_in_one_direction(browser, address, scripts):
     page = opened(browser, address, 390, java_script_enabled=scripts)

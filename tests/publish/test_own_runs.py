@@ -148,6 +148,13 @@ def test_time_is_known_from_what_ran_before(project):
     for other in ({"n": 51}, {"rate": 2.0}):
         assert plan.expected(project, "aa1-first", parameters | other) is None
 
+    path = project.source("aa1-first")
+    path.write_text(path.read_text().replace("seed = 0", "seed = 0\\nyounger = 1"))  # than the result
+    project = Project(project.root)
+    parameters = selection.resolve(project, "aa1-first", "large")
+    assert plan.expected(project, "aa1-first", parameters).seconds == seconds
+    assert plan.expected(project, "aa1-first", parameters | {"younger": 2}) is None
+
 
 def test_show_lists_parameters_and_profiles(project, capsys):
     run(project, name="large")

@@ -43,15 +43,16 @@ def test_a_thin_ink_keeps_its_strength():
     assert alpha == 100
 
 
+@plt.style.context("default")  # whatever a notebook has set in this process
 def test_a_drawn_figure_is_legible_on_a_dark_page(tmp_path):
     _, ax = plt.subplots(figsize=(4, 3))
     ax.plot([0, 1, 2], [3, 1, 2])
     ax.set_title("a title")
     plt.savefig(tmp_path / "light.png", dpi=100)
     plt.close()
-    for_dark_pages(tmp_path / "light.png", tmp_path / "dark.png")
-    assert size_of(tmp_path / "dark.png") == size_of(tmp_path / "light.png") == (400, 300)
+    for_dark_pages(tmp_path / "light.png", tmp_path / "dark.webp")
+    assert size_of(tmp_path / "dark.webp") == size_of(tmp_path / "light.png") == (400, 300)
     page = Image.new("RGBA", (400, 300), "#14181e")
-    page.alpha_composite(Image.open(tmp_path / "dark.png"))
+    page.alpha_composite(Image.open(tmp_path / "dark.webp"))
     bright = np.asarray(page.convert("L"))
     assert np.median(bright) < 30 and (bright > 200).sum() > 500  # no plate; text and axes

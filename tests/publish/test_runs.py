@@ -272,7 +272,8 @@ def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
         for i in range(times):
             notebook = f"{name} {i}" + " " * 100_000
             digest = hashlib.sha256(notebook.encode()).hexdigest()
-            results.publish(folder, "aa1-first", notebook, {"id": "aa1-first", "run": "mine", "provenance": {"notebook": digest}})
+            provenance = {"notebook": digest, "sources": []}
+            results.publish(folder, "aa1-first", notebook, {"id": "aa1-first", "run": "mine", "provenance": provenance})
 
     publish("first")
     with ThreadPoolExecutor(2) as pool:

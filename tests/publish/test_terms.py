@@ -78,7 +78,7 @@ def test_every_measured_value_has_a_term_of_its_own(claim):
 def test_units_are_ones_that_pages_know():
     terms = load_terms()
     units = {own.unit for each in (*terms.claims.values(), terms.common) for own in each.values()}
-    known = {"", "%", "points", "count", "p-value", "nats", "grid units", "squared grid units"}
+    known = {"", "%", "points", "count", "p-value", "nats", "grid units", "squared grid units", "squared normalised pixels"}
     assert not {unit for unit in units - known if not unit.startswith("share of ")}
 
 

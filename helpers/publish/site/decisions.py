@@ -27,6 +27,8 @@ class Reported:
         text: as printed.
         note: what to know of it, or ''.
         checkpoint: that model as we call it, or ''.
+        ours: what the quantity is called among our values.
+        without: why there is none, or ''.
     """
 
     where: str
@@ -35,6 +37,8 @@ class Reported:
     text: str
     note: str = ""
     checkpoint: str = ""
+    ours: str = ""
+    without: str = ""
 
 
 @dataclass(frozen=True)
@@ -222,17 +226,21 @@ def _decisive(criterion, model: str, own: Mapping[str, Value], verdict: str) -> 
 
 
 def reported_of(claim: Claim, name: str) -> list[Reported]:
-    """The paper's figures of the quantity `name`."""
+    """The paper's figures of what is called `name` among our values."""
+    return [figure for figure in reported(claim) if figure.ours == name]
+
+
+def reported(claim: Claim) -> list[Reported]:
+    """The paper's figures, a row each."""
     figures = []
     for row in claim.reported:
-        if row["name"] == name:
-            scale = _SCALES.get(row["unit"], 1.0)
-            printed = row["range"] if "range" in row else [row["value"]] if "value" in row else []
-            text = row.get("text") or " to ".join(f"{x:,.10g}" for x in printed)
-            numbers, checkpoint = tuple(scale * x for x in printed), claim.source.models.get(row["model"], "")
-            figures.append(
-                Reported(row["where"], row["model"], numbers, f"{text} {row['unit']}".strip(), row.get("note", ""), checkpoint)
-            )
+        scale = _SCALES.get(row["unit"], 1.0)
+        printed = row["range"] if "range" in row else [row["value"]] if "value" in row else []
+        text = row.get("text") or " to ".join(f"{x:,.10g}" for x in printed)
+        numbers, checkpoint = tuple(scale * x for x in printed), claim.source.models.get(row["model"], "")
+        told = f"{text} {row['unit']}".strip(), row.get("note", ""), checkpoint
+        ours = row.get("ours", row["name"]), row.get("without", "")
+        figures.append(Reported(row["where"], row["model"], numbers, *told, *ours))
     return figures
 
 

@@ -1,7 +1,9 @@
 """All that was measured, to take away: every value in one CSV, what its columns and names mean, each result and its files.
 
-Everything lies in `data/` of the built book. The CSV is RFC 4180 with a head, UTF-8, and numbers in full: what is read from it is
-what the results hold, to the last digit. An empty cell is a number that is not there.
+Everything lies in `data/` of the built book. What is published lies there as it was published; the figures, which the notebooks
+hold as well, and the notebooks of the calibration, which the repository holds, are packed. The CSV is RFC 4180 with a head, in
+UTF-8, with numbers in full: what is read from it is what the results hold, to the last digit. An empty cell is a number that is
+not there.
 """
 
 import csv
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import nbformat
 from nbformat import NotebookNode
 
+from helpers.files import write_zip
 from helpers.publish import digests
 from helpers.publish.claims import Result
 from helpers.publish.markdown import table_of
@@ -96,8 +99,8 @@ def write(
     calibration: Executed,
     own: Mapping[str, Executed] = MappingProxyType({}),
 ) -> None:
-    """Write into `target` the CSV with its dictionaries, and a folder for each run with result, notebook and figures of each
-    claim; of runs that are not published, `own`, the folders alone."""
+    """Write into `target` the CSV with its dictionaries, and a folder for each run with the files of each claim (`files`); of
+    runs that are not published, `own`, the folders alone."""
     everything = {**runs, CONTROLS: calibration}
     found = list(rows(registry, {run: {id: data for id, (data, _) in results.items()} for run, results in everything.items()}))
     _write_csv(target / VALUES, [column.name for column in COLUMNS], found)
@@ -106,12 +109,38 @@ def write(
     for run, results in {**everything, **{folder(run, "own"): results for run, results in own.items()}}.items():
         for id, (data, notebook) in results.items():
             content = data if run == CONTROLS else {**data, "sha256": digests.of_json(data)}
-            text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-            files = {f"{id}.json": text, f"{id}.ipynb": nbformat.writes(notebook) + "\n"}
-            files |= {f"{id}-{k}.svg": svg for k, svg in enumerate(figures(notebook), 1)}
+            texts = {
+                f"{id}.json": json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+                f"{id}.ipynb": nbformat.writes(notebook) + "\n",
+                **{f"{id}-{k}.svg": svg for k, svg in enumerate(figures(notebook), 1)},
+            }
             (target / run).mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                (target / run / name).write_text(text, encoding="utf-8")
+            for name, (_, packed) in files(run, id, notebook).items():
+                if packed:
+                    write_zip(target / run / name, {member: texts[member].encode() for member in packed})
+                else:
+                    (target / run / name).write_text(texts[name], encoding="utf-8")
+
+
+def files(place: str, id: str, notebook: NotebookNode) -> dict[str, tuple[str, list[str]]]:
+    """The files of one result in the folder `place`: name -> what it is, in words, and the members of an archive."""
+    drawn = [f"{id}-{k}.svg" for k, _ in enumerate(figures(notebook), 1)]
+    found: dict[str, tuple[str, list[str]]] = {f"{id}.json": ("result (JSON)", [])}
+    if place == CONTROLS:
+        what = "notebook and figures (ZIP)" if drawn else "notebook (ZIP)"
+        return found | {f"{id}.zip": (what, [f"{id}.ipynb", *drawn])}
+    found[f"{id}.ipynb"] = ("notebook", [])
+    return found | ({f"{id}.zip": ("figures (SVG, ZIP)", drawn)} if drawn else {})
+
+
+def notebook_of(page: str) -> str | None:
+    """Where the notebook that a page shows lies below the root of the book, packed or not; None for a page of no notebook."""
+    match page.split("/"):
+        case ["notebooks", _, id]:
+            return f"{FOLDER}/{CONTROLS}/{id}.zip"
+        case ["book", ("runs" | "own") as kind, run, id] if id != "index":
+            return f"{FOLDER}/{folder(run, kind)}/{id}.ipynb"
+    return None
 
 
 def names(found: Sequence[Mapping]) -> list[dict]:
@@ -132,10 +161,9 @@ def figures(notebook: NotebookNode) -> list[str]:
 
 def links(place: str, id: str, notebook: NotebookNode, up: str) -> str:
     """Links to the files of one result, as HTML; `up` leads from its page to the root of the book."""
-    files = [("result (JSON)", f"{place}/{id}.json"), ("notebook", f"{place}/{id}.ipynb")]
-    files += [(f"figure {k} (SVG)", f"{place}/{id}-{k}.svg") for k, _ in enumerate(figures(notebook), 1)]
-    files += [("all values (CSV)", VALUES)]
-    found = [f"<a href='{up}{FOLDER}/{html(path)}' download>{html(what)}</a>" for what, path in files]
+    paths = [(what, f"{place}/{name}") for name, (what, _) in files(place, id, notebook).items()]
+    paths += [("all values (CSV)", VALUES)]
+    found = [f"<a href='{up}{FOLDER}/{html(path)}' download>{html(what)}</a>" for what, path in paths]
     return f"<p class='downloads'>Download: {' · '.join(found)}</p>"
 
 

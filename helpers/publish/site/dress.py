@@ -3,6 +3,7 @@
 Figures: a number to refer to, SVG in the page itself (its text in the page's colour and font), a version for dark pages of what
 was stored as pixels, and a frame that scrolls on a phone rather than shrink text below 9 pixels.
 Tables: a number, a caption, and heads that say what they are the head of.
+Buttons: a notebook is downloaded as it was run, from where it lies once, and not as the page's source.
 """
 
 import re
@@ -13,6 +14,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 from bs4.element import Tag
 
+from helpers.publish.site.downloads import notebook_of
 from helpers.publish.site.pixels import for_dark_pages, size_of
 
 PHONE = 350  # pixels that a phone has for a figure
@@ -167,6 +169,10 @@ def _attribute(text: str) -> str:
 
 def _page(app: Any, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
     """What Sphinx calls for each page before it is written."""
+    if notebook := notebook_of(pagename):
+        for button in (button for group in context.get("header_buttons", ()) for button in group.get("buttons", ())):
+            if button["label"] == "download-source-button":
+                button |= {"url": context["pathto"](notebook, 1), "text": Path(notebook).suffix}
     if not context.get("body") or doctree is None:
         return
     files = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
@@ -174,7 +180,7 @@ def _page(app: Any, pagename: str, templatename: str, context: dict, doctree: An
     made = dict[Path, str | None]()
 
     def dark(path: Path) -> str | None:
-        name = f"{next(name for name, own in files.items() if own == path).removesuffix('.png')}-dark.png"
+        name = f"{next(name for name, own in files.items() if own == path).removesuffix('.png')}-dark.webp"
         if path not in made:
             images.mkdir(parents=True, exist_ok=True)
             if not (images / name).is_file():

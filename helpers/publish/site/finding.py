@@ -19,7 +19,7 @@ from helpers.publish.criteria import OUTCOMES, Value
 from helpers.publish.markdown import inert, table
 from helpers.publish.site import downloads
 from helpers.publish.site.amounts import amount, behind
-from helpers.publish.site.decisions import Decision, Decisions, Reported, decisions, reported_of
+from helpers.publish.site.decisions import Decision, Decisions, Reported, decisions, reported
 from helpers.publish.site.marks import agreement_badge, badge, html, interval_bar
 from helpers.publish.terms import term
 
@@ -118,9 +118,11 @@ def beside(found: Decisions) -> str:
     for value in result.values:
         own.setdefault(value.name, []).append(value)
     lines = []
-    for name in dict.fromkeys(row["name"] for row in result.claim.reported):
-        figures, values = reported_of(result.claim, name), own.get(name, [])
-        ours = [_ours([v for v in values if v.model == one.checkpoint] or values, found) for one in figures]
+    names = [row["name"] for row in result.claim.reported]
+    rows = list(zip(names, reported(result.claim), strict=True))
+    for name in dict.fromkeys(names):
+        figures = [one for own_name, one in rows if own_name == name]
+        ours = [_beside(one, own.get(one.ours, []), found) for one in figures]
         for i, one in enumerate(figures):
             # What all figures of a quantity share stands once, beside all of them.
             cells = [_cell(_quantity(result.id, name), len(figures), "th")] if i == 0 else []
@@ -273,6 +275,13 @@ def _said(one: Reported) -> str:
     return f"<strong>{html(one.text)}</strong> <small>({html(one.model)}, {html(one.where)})</small>{note}"
 
 
+def _beside(one: Reported, values: Sequence[Value], found: Decisions) -> str:
+    """What stands beside a figure of the paper: our values of its model, else of all, or why there is none. HTML."""
+    if one.without:
+        return f"<span class='none'>{html(one.without)}</span>"
+    return _ours([value for value in values if value.model == one.checkpoint] or values, found)
+
+
 def _ours(values: Iterable[Value], found: Decisions) -> str:
     """The measured values of one quantity, a line for each model. HTML."""
     id, lines = found.result.id, []
@@ -319,6 +328,7 @@ def _card(claim: Claim) -> str:
         ("Measured", claim.measure),
         ("Criterion", str(claim.criterion)),
         ("Why this criterion", claim.criterion.why),
+        ("Predicted before the first run", in_words(claim.predicted) if claim.predicted else ""),
     ]
     return table(("", ""), [(f"**{key}**", text) for key, text in rows if text])
 

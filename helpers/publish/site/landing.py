@@ -22,7 +22,12 @@ from helpers.publish.site.quotes import Comparison, Quotes, moved
 from helpers.publish.site.tally import DIFFERS, together
 
 Runs = Mapping[str, Mapping[str, dict]]
-TWINS = "scratch"  # how the names of the models begin that this project trained
+# How the names of the models begin that this project trained, what a row of them is called, and some of them in a sentence.
+TRAINED = {
+    "scratch": ("Twins trained here", "small twins trained here"),
+    "registers": ("ViT-Ti, trained on here", "models trained on from ViT-Ti here"),
+    "sinks": ("Twins with a reason for a sink", "twins trained here on tasks that ask for a sink"),
+}
 _KEYS = {"title", "says", "link", "rests_on", "shows"}
 _DOOR = {"title", "says", "link"}
 
@@ -54,9 +59,9 @@ def scope(registry: Registry, runs: Runs) -> str:
     measured = _models(runs)
     papers = {name for paper in registry.papers.values() for name in paper.models.values()}
     own = [model for model in measured if model in papers]
-    twins = [model for model in measured if model.startswith(TWINS)]
-    names = [_named(model) for model in measured if model not in twins]
-    names += [f"{len(twins)} small twins trained here"] if twins else []
+    names = [_named(model) for model in measured if _group(model) not in TRAINED]
+    counts = {kind: sum(_group(model) == kind for model in measured) for kind in TRAINED}
+    names += [f"{count} {TRAINED[kind][1]}" for kind, count in counts.items() if count]
     if not names:
         return ""
     first = f"{len(own)} of the papers' checkpoints" if own else "No checkpoint of the papers"
@@ -78,7 +83,7 @@ def strip(registry: Registry, runs: Runs) -> str:
                     group = groups.setdefault(_group(one["model"]), {})
                     group.setdefault(id, []).append((one["verdict"], run))
     rows = []
-    for group, by_claim in sorted(groups.items(), key=lambda one: one[0] == TWINS):
+    for group, by_claim in sorted(groups.items(), key=lambda one: one[0] in TRAINED):
         squares, counts = [], Counter[str]()
         for claim in (claim for id, claim in registry.claims.items() if id in by_claim):
             verdict = together(one for one, _ in by_claim[claim.id])
@@ -86,7 +91,7 @@ def strip(registry: Registry, runs: Runs) -> str:
             squares.append(_square(claim, verdict, by_claim[claim.id]))
         told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (*VERDICTS, DIFFERS) if counts[verdict])
         rows.append(
-            f"<div class='strip-row'><div class='strip-name'>{_named(group) if group != TWINS else 'Twins trained here'}"
+            f"<div class='strip-row'><div class='strip-name'>{TRAINED[group][0] if group in TRAINED else _named(group)}"
             f"<small>{html(told)}</small></div><div class='squares'>{''.join(squares)}</div></div>"
         )
     return _raw(f"<div class='strip'>{''.join(rows)}</div>") if rows else ""
@@ -141,11 +146,11 @@ def _models(runs: Runs) -> list[str]:
     """Every model that was judged, without the controls, in the order of the results."""
     names = (one["model"] for results in runs.values() for data in results.values() for one in data["verdicts"])
     found = [name for name in dict.fromkeys(names) if not name.startswith(CONTROL)]
-    return sorted(found, key=lambda name: name.startswith(TWINS))
+    return sorted(found, key=lambda name: _group(name) in TRAINED)
 
 
 def _group(model: str) -> str:
-    return TWINS if model.startswith(TWINS) else model
+    return next((kind for kind in TRAINED if model.startswith(kind)), model)
 
 
 def _named(model: str) -> str:
