@@ -12,7 +12,7 @@ PRESETS = {
     # No [CLS]: the head reads the mean of the patches.
     "gap": Recipe(pool="avg", steps=1000),
     # What might provoke artifacts.
-    # Views that differ in their crop alone, and a prototype for each image of a batch: else it did not begin to learn.
+    # A prototype for each image of a batch; views without RandAugment and erasing, with which it did not begin to learn.
     "self-distillation": Recipe(objective="self-distillation", prototypes=32, augment="", erase=0.0, steps=1000),
     "deep": Recipe(depth=16, steps=1000),
     "no-decay": Recipe(weight_decay=0.0, steps=1000),
