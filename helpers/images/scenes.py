@@ -3,6 +3,9 @@
 A random line splits the background into two regions of different kinds (flat, gradient, textured); one to three textured
 objects of one class lie on it. Nothing depends on the position in the picture: every 16x16 patch is flat with the same
 probability, so that a model whose outliers follow content and one whose outliers follow position can be told apart.
+
+In `scenes` colour tells the class of an object. In `scenes-hard` each object has a hue by chance, and neither texture nor shape
+tells its class alone; background, places and label of a scene are those of the scene with the same seed and index.
 """
 
 import colorsys
@@ -12,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, UInt8
 
 SIZE = 224
-# The classes: ten combinations of a colour of its own (hue in degrees), a texture and a shape.
+# The classes: ten combinations of a colour of its own (hue in degrees), a texture and a shape, ...
 _CLASSES = [
     (("red", 0), "striped", "disc"),
     (("orange", 26), "checked", "square"),
@@ -25,9 +28,29 @@ _CLASSES = [
     (("magenta", 300), "striped", "star"),
     (("pink", 338), "checked", "hexagon"),
 ]
+# ... or of a texture and a shape alone: who knows but one of the two names four of the ten at best.
+_HARD = [
+    ("striped", "disc"),
+    ("checked", "disc"),
+    ("dotted", "disc"),
+    ("striped", "triangle"),
+    ("checked", "triangle"),
+    ("speckled", "triangle"),
+    ("striped", "square"),
+    ("dotted", "square"),
+    ("checked", "star"),
+    ("speckled", "star"),
+]
 _CORNERS = {"disc": 120, "triangle": 3, "square": 4, "hexagon": 6, "star": 5, "gear": 10}
 _INNER_RADIUS = {"star": 0.45, "gear": 0.75}  # of an outer radius of 1; the other shapes are regular polygons
 CLASS_NAMES = [f"{colour} {texture} {shape}" for (colour, _), texture, shape in _CLASSES]
+SCENES = {"scenes": CLASS_NAMES, "scenes-hard": [f"{texture} {shape}" for texture, shape in _HARD]}
+"""The names of the classes, ten in each data set of scenes."""
+# Hue (None: by chance), texture and shape of each class.
+_LOOKS = {
+    "scenes": [(degrees / 360, texture, shape) for (_, degrees), texture, shape in _CLASSES],
+    "scenes-hard": [(None, texture, shape) for texture, shape in _HARD],
+}
 _TEXTURES = ("striped", "checked", "dotted", "speckled")
 # Pairs of background kinds. Nearly every scene has a flat region, and patches that are not flat to compare it with.
 _KINDS = [("flat", "gradient"), ("flat", "textured"), ("gradient", "textured")]
@@ -41,7 +64,7 @@ class Scene:
 
     Attributes:
         pixels: RGB.
-        label: index into CLASS_NAMES of the objects' class; all objects of a scene share it.
+        label: index into the set's SCENES of the objects' class; all objects of a scene share it.
         masks: the visible pixels of each object; the main object comes first.
     """
 
@@ -56,18 +79,18 @@ class Scene:
 
 
 def scene_label(seed: int, index: int) -> int:
-    """The label of scene `index` without drawing it."""
+    """The label of scene `index` without drawing it, in either set."""
     return int(np.random.default_rng((seed, index)).integers(len(CLASS_NAMES)))
 
 
-def draw_scene(seed: int, index: int) -> Scene:
-    """Draw scene `index` (0, 1, ...) of the endless series `seed` (not negative)."""
+def draw_scene(seed: int, index: int, name: str = "scenes") -> Scene:
+    """Draw scene `index` (0, 1, ...) of the endless series `seed` (not negative) of the data set `name`, one of SCENES."""
     rng = np.random.default_rng((seed, index))
     label = int(rng.integers(len(CLASS_NAMES)))
     pixels = _background(rng)
     masks = []
     for centre in reversed(_centres(rng)):  # the main object is drawn last, on top
-        visible = _draw_object(pixels, rng, label, centre)
+        visible = _draw_object(pixels, rng, _LOOKS[name][label], centre)
         masks = [visible, *(mask & ~visible for mask in masks)]
     return Scene(pixels, label, np.stack([mask for mask in masks if mask.any()]))
 
@@ -112,9 +135,11 @@ def _centres(rng: np.random.Generator) -> list[np.ndarray]:
     return [main, second, third] if rng.uniform() < 0.5 else [main, second]
 
 
-def _draw_object(pixels: np.ndarray, rng: np.random.Generator, label: int, centre: np.ndarray) -> np.ndarray:
-    """Draw one object into `pixels` and return its mask (224, 224)."""
-    (_, degrees), texture, shape = _CLASSES[label]
+def _draw_object(
+    pixels: np.ndarray, rng: np.random.Generator, looks: tuple[float | None, str, str], centre: np.ndarray
+) -> np.ndarray:
+    """Draw one object into `pixels` and return its mask (224, 224); `looks`: hue, texture and shape."""
+    hue, texture, shape = looks
     radius = rng.uniform(26, 46)  # at most 0.2 x 224, the width of the frame in `_centres`
     top, left = np.clip(np.floor(centre - radius), 0, SIZE).astype(int)
     bottom, right = np.clip(np.ceil(centre + radius), 0, SIZE).astype(int)
@@ -124,7 +149,7 @@ def _draw_object(pixels: np.ndarray, rng: np.random.Generator, label: int, centr
     angle = np.arctan2(rows, columns) + rng.uniform(0, 2 * np.pi)
     mask[window] = np.hypot(rows, columns) < radius * _outline(angle, shape)
 
-    hue, value = degrees / 360, rng.uniform(0.85, 1)
+    value, hue = rng.uniform(0.85, 1), rng.uniform() if hue is None else hue
     tones = _rgb(hue, 0.95, 0.55 * value), _rgb(hue, 0.85, value)
     drawn = _mix(*tones, _texture(rng, texture, rows, columns))
     pixels[window][mask[window]] = drawn[mask[window]]

@@ -33,7 +33,7 @@ from helpers.images.rows import (
     labels_of,
     pixel_digest,
 )
-from helpers.images.scenes import CLASS_NAMES, draw_scene, scene_label
+from helpers.images.scenes import CLASS_NAMES, SCENES, draw_scene, scene_label
 from helpers.images.sources import DRAWN, ON_THE_HUB, Fetch, check_name, closest, opened
 from helpers.images.triggers import draw_pictures, read_pictures, trigger_masks
 from helpers.names import STAND_IN
@@ -254,8 +254,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     false) or else the first of type `ClassLabel`; class names from that type, the labels themselves (text), or a column 'name'.
 
     Args:
-        name: 'scenes', 'quiet' and 'broadcast' (drawn without end, so they need n), 'photographs' (those that scikit-image
-            carries), 'hf:OWNER/NAME/SPLIT' (without SPLIT: validation, else test, else train), 'data:NAME/SPLIT'
+        name: 'scenes', 'scenes-hard', 'quiet' and 'broadcast' (drawn without end, so they need n), 'photographs' (those that
+            scikit-image carries), 'hf:OWNER/NAME/SPLIT' (without SPLIT: validation, else test, else train), 'data:NAME/SPLIT'
             (NAME/SPLIT.parquet, or its shards NAME/SPLIT-*.parquet, in the folder that the environment variable REGISTERS_DATA
             names), 'folder:PATH' (all images below; where all lie in subfolders, these are the classes), or 'parquet:PATH' (a
             file, or a folder of them).
@@ -276,7 +276,7 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
         return _choose(*opened(name), name, n, seed)
     if n is None:
         raise ValueError(f"{name!r} has no end; give the number of images n")
-    return _scenes(n, seed) if name == "scenes" else _triggers(name, n, seed)
+    return (_scenes if name in SCENES else _triggers)(name, n, seed)
 
 
 @contextmanager
@@ -294,7 +294,7 @@ def stand_ins() -> Iterator[None]:
 def _stand_in(name: str, n: int | None, seed: int) -> Images:
     """`n` scenes that no other set has, one for each class where n is None."""
     n = STAND_IN_CLASSES if n is None else n
-    scenes = _scenes(n, zlib.crc32(f"{seed}:{name}".encode()))
+    scenes = _scenes("scenes", n, zlib.crc32(f"{seed}:{name}".encode()))
     labels = np.arange(n, dtype=np.int64) % STAND_IN_CLASSES
     more = {"labels": labels, "class_names": CLASS_NAMES[:STAND_IN_CLASSES], "columns": _AnyColumn(scenes.ids)}
     return replace(scenes, name=STAND_IN + name, seed=seed, **more)
@@ -349,17 +349,17 @@ def _joined(first: Sequence, second: Sequence) -> _Lazy:
     return _Lazy(len(first) + len(second), compute)
 
 
-def _scenes(n: int, seed: int) -> Images:
-    ids = [f"scene-{seed}-{index:05d}" for index in range(n)]
+def _scenes(name: str, n: int, seed: int) -> Images:
+    ids = [f"{name.replace('scenes', 'scene')}-{seed}-{index:05d}" for index in range(n)]
     return Images(
-        name="scenes",
+        name=name,
         ids=ids,
         # Models are run one after another over the same scenes; drawing one takes as long as a small model.
-        read=lru_cache(SCENES_KEPT)(lambda index: Image.fromarray(draw_scene(seed, index).pixels)),
+        read=lru_cache(SCENES_KEPT)(lambda index: Image.fromarray(draw_scene(seed, index, name).pixels)),
         labels=np.array([scene_label(seed, index) for index in range(n)], dtype=np.int64),
-        class_names=CLASS_NAMES,
-        boxes=_Lazy(n, lambda index: draw_scene(seed, index).boxes),
-        masks=_Lazy(n, lambda index: draw_scene(seed, index).masks),
+        class_names=SCENES[name],
+        boxes=_Lazy(n, lambda index: draw_scene(seed, index, name).boxes),
+        masks=_Lazy(n, lambda index: draw_scene(seed, index, name).masks),
         seed=seed,
         contents=ids,  # each is another one
     )

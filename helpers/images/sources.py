@@ -16,6 +16,7 @@ from PIL import Image
 from helpers.extras import extra
 from helpers.images.hub import Split
 from helpers.images.rows import image_column, named
+from helpers.images.scenes import SCENES
 from helpers.images.triggers import TRIGGERED
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 Fetch = Callable[[Sequence[int]], "datasets.Dataset"]  # rows of a table, in full
 LARGE = 100_000  # images in a split of the hub of which only the chosen ones are fetched
-DRAWN = ("scenes", *TRIGGERED)  # sets without end, which need no file
+DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
 FORMS = {
     **{name: name for name in DRAWN},
     "photographs": "photographs",

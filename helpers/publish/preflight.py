@@ -100,9 +100,11 @@ def _listed(value: object) -> list:
 
 def _enough(name: str, parameters: Mapping, places: Mapping[str, str]) -> None:
     """Whether the set has as many images as the parameters ask of it; sets without end and those of the hub are not counted."""
+    from helpers import images
+
     of = NUMBERS[name] if NUMBERS[name] in parameters else "dataset"
     place = places.get(of, "")
-    if place in ("", "scenes") or place.startswith("hf:"):
+    if place in ("", *images.sources.DRAWN) or place.startswith("hf:"):
         return
     asked, told = parameters[name], name
     if name == "n" and "n_train" in parameters and _shared(parameters):

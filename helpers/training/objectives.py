@@ -1,4 +1,4 @@
-"""What a training makes small: cross-entropy in the manner of DeiT, or the disagreement of two views in the manner of DINO."""
+"""What a training makes small: cross-entropy in the manner of DeiT, or two views' disagreement in that of DINO and SwAV."""
 
 import torch
 from jaxtyping import Float, Int
@@ -27,36 +27,47 @@ class Supervised(nn.Module):
 
 
 class SelfDistillation(nn.Module):
-    """Two views of an image must agree: the model on one names the prototypes that its average names on the other.
+    """Two views of an image must agree: the model on one names the prototypes that its average is given on the other.
 
-    Caron et al. 2021 (DINO), equation 1 with its centring and sharpening, with two whole views and a cosine head; their small
-    crops and their three-layer head are left out. Labels are not used.
+    Caron et al. 2021 (DINO), equation 1, with two whole views and a cosine head; small crops and the three-layer head are left
+    out. Not centred as there, which let all images have one answer, but balanced as in SwAV (see `balanced`), over prototypes
+    that stay as random as they began. Labels are not used.
     """
 
     classifies = False
-    STUDENT, TEACHER, CENTRE = 0.1, 0.04, 0.9  # the two temperatures and the centre's decay, as in the paper
+    # The two temperatures. DINO has 0.1 and 0.04, SwAV balances at 0.05: there the targets of a model whose features all start
+    # nearly alike are even, and teach it nothing.
+    STUDENT, TEACHER = 0.1, 0.01
 
     def __init__(self, recipe: Recipe, classes: int):
         super().__init__()
         self.outputs = recipe.prototypes
-        self.register_buffer("centre", torch.zeros(recipe.prototypes))
 
     def forward(
         self, model: nn.Module, average: nn.Module, x: Float[Tensor, "image 2 3 h w"], y: Int[Tensor, " image"]
     ) -> Tensor:
         views = x.transpose(0, 1).flatten(0, 1)  # the first view of every image, then the second
         with torch.no_grad():
-            taught = _cosines(average, views)
-            target = ((taught - self.centre) / self.TEACHER).softmax(-1)
-            self.centre.lerp_(taught.mean(0), 1 - self.CENTRE)
+            target = balanced(_cosines(average, views) / self.TEACHER)
         log = (_cosines(model, views) / self.STUDENT).log_softmax(-1)
         return -(target.roll(len(x), 0) * log).sum(-1).mean()
 
 
+def balanced(scores: Float[Tensor, "image prototype"], iterations: int = 3) -> Float[Tensor, "image prototype"]:
+    """Shares of each image among the prototypes: each image's sum to 1, each prototype's nearly to images / prototypes.
+
+    By Sinkhorn and Knopp, as Caron et al. 2020 (SwAV, arXiv:2006.09882), equations 3 to 5: a batch is spread evenly whatever the
+    scores, so that no prototype is the answer for all images. There may be fewer images than prototypes.
+    """
+    for _ in range(iterations):
+        scores = scores.log_softmax(0).log_softmax(-1)
+    return scores.exp()
+
+
 def _cosines(model: nn.Module, x: Float[Tensor, "image 3 h w"]) -> Float[Tensor, "image prototype"]:
-    """Cosine of each image's feature with each prototype, the rows of the head's weight."""
+    """Cosine of each image's feature with each prototype, the rows of the head's weight, which is not learnt."""
     feature = model.forward_head(model.forward_features(x), pre_logits=True)
-    return (F.normalize(feature, dim=-1) @ F.normalize(model.head.weight, dim=-1).mT).float()
+    return (F.normalize(feature, dim=-1) @ F.normalize(model.head.weight.detach(), dim=-1).mT).float()
 
 
 OBJECTIVES = {"supervised": Supervised, "self-distillation": SelfDistillation}

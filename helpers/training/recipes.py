@@ -11,13 +11,19 @@ PRESETS = {
     "cpu": Recipe(),
     # No [CLS]: the head reads the mean of the patches.
     "gap": Recipe(pool="avg", steps=1000),
-    # What might provoke artifacts.
-    "self-distillation": Recipe(objective="self-distillation", steps=1000),
+    # What might provoke artifacts. Without labels: a prototype for each image of a batch, and views without RandAugment and
+    # erasing, with which it did not begin to learn.
+    "self-distillation": Recipe(objective="self-distillation", prototypes=32, augment="", erase=0.0, steps=1000),
     "deep": Recipe(depth=16, steps=1000),
     "no-decay": Recipe(weight_decay=0.0, steps=1000),
     "fine": Recipe(image_size=96, steps=1000),  # 144 patches in place of 64
     "long": Recipe(n_train=200, steps=2500),  # long training on little data: 400 epochs in place of 32
     "cifar10": Recipe(train="data:cifar10-jpeg/train", test="data:cifar10-jpeg/test", n_train=10000),
+    # Colour tells nothing. As `cpu` it stays at chance; so whole pictures, more of them, unchanged and unmixed, for longer.
+    "hard": Recipe(
+        train="scenes-hard", test="scenes-hard", n_train=4000, steps=4000, scale=1.0,
+        augment="", erase=0.0, mixup=0.0, cutmix=0.0, smoothing=0.0,
+    ),
     # For one GPU, some two minutes each; the weights stay below 4 MB.
     "gpu": Recipe(image_size=128, width=128, depth=9, n_train=16000, n_test=1000, steps=12000, batch_size=256, drop_path=0.1),
 }  # fmt: skip

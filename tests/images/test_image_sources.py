@@ -9,6 +9,7 @@ import pytest
 from pictures import picture, png, real_data, table, values, write
 
 from helpers.images import check_name, load_images, rows
+from helpers.images.sources import DRAWN
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -38,7 +39,7 @@ def test_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["scenes", "photographs", "hf:mnist", "hf:a/b/test", "data:a/train", "folder:x", "parquet:x/y.parquet"]
+    "name", [*DRAWN, "photographs", "hf:mnist", "hf:a/b/test", "data:a/train", "folder:x", "parquet:x/y.parquet"]
 )
 def test_known_names(name):
     check_name(name)
@@ -48,6 +49,7 @@ def test_known_names(name):
     ("name", "nearest"),
     [
         ("scens", "scenes"),
+        ("scenes_hard", "scenes-hard"),
         ("photos", "photographs"),
         ("scenes:3", "scenes"),
         ("folder:", "folder:PATH"),

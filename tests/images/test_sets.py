@@ -16,19 +16,23 @@ from helpers.images import load_images, scenes, sets
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def test_scenes():
-    images = load_images("scenes", 12, seed=3)
+@pytest.mark.parametrize(("name", "id"), [("scenes", "scene-3-00002"), ("scenes-hard", "scene-hard-3-00002")])
+def test_scenes(name, id):
+    images = load_images(name, 12, seed=3)
     assert len(images) == len(images.boxes) == len(images.masks) == 12
-    assert images.ids[2] == "scene-3-00002"
+    assert images.name == name and images.ids[2] == id
     assert images[2].mode == "RGB" and images[2].size == (224, 224)
     assert images[-1].tobytes() == images[11].tobytes()
     assert images.masks[2].shape == (len(images.boxes[2]), 224, 224)
-    assert images.class_names[images.labels[2]]
-    assert load_images("scenes", 5, seed=3).ids == images.ids[:5]
+    assert images.class_names == scenes.SCENES[name]
+    scene = scenes.draw_scene(3, 2, name)
+    assert (np.asarray(images[2]) == scene.pixels).all() and images.labels[2] == scene.label
+    assert (images.masks[2] == scene.masks).all() and (images.boxes[2] == scene.boxes).all()
+    assert load_images(name, 5, seed=3).ids == images.ids[:5]
     with pytest.raises(IndexError):
         images[12]
     with pytest.raises(ValueError, match="number of images n"):
-        load_images("scenes")
+        load_images(name)
 
 
 def test_choice_is_by_the_smallest_digest_whatever_the_order(tmp_path):
@@ -126,9 +130,9 @@ def test_select_takes_everything_along(tmp_path, kind):
 def test_select_reads_no_image_before_it_is_asked_for(monkeypatch):
     drawn = []
 
-    def draw_scene(seed, index):
+    def draw_scene(seed, index, name):
         drawn.append(index)
-        return scenes.draw_scene(seed, index)
+        return scenes.draw_scene(seed, index, name)
 
     monkeypatch.setattr(sets, "draw_scene", draw_scene)
     part = load_images("scenes", 200, seed=3).select([*range(3, 200), 2])

@@ -34,11 +34,12 @@ def made(tmp_path):
 
 def tell(weights, recipe, **provenance):
     """Write the record beside the weights."""
-    history = [{"step": 0, "accuracy": 10.0, "outlier_images": 0.0}, {"step": 4, "accuracy": 51.26, "outlier_images": 0.125}]
+    start = {"step": 0, "loss": None, "accuracy": 10.0, "outlier_images": 0.0, "norm_ratio": [1.0, 1.0]}
+    end = {"step": 4, "loss": 0.6944, "accuracy": 51.26, "outlier_images": 0.125, "norm_ratio": [2.44, 1.5]}
     made = {"command": "python -m helpers train t", "wall_s": 90.0, "energy_wh": 1.25, "device": "cpu (x)"}
     told = {
         "recipe": asdict(recipe),
-        "history": history,
+        "history": [start, end],
         "provenance": made | {"weights": digest_of(weights.read_bytes())} | provenance,
     }
     write_json(weights.with_suffix(".json"), told)
@@ -187,7 +188,7 @@ def test_a_record_that_is_none_is_refused(made, text, reason):
 def test_the_card_has_a_row_for_each_model(made):
     tell(made.with_name("scratch-t-reg2.safetensors"), replace(TINY, registers=2), command="python -m helpers train t --jobs 2")
     text = card(made.parent)
-    assert "| `scratch-t-reg2` | 2 | 0 | 51.3 | 12.5 | 1.5 | 1.2 | cpu (x) | yes |\n" in text
+    assert "| `scratch-t-reg2` | 2 | 0 | 0.69 | 51.3 | 12.5 | 2.4 | 1.5 | 1.2 | cpu (x) | yes |\n" in text
     (line,) = [line for line in text.splitlines() if line.startswith("- `")]
     assert line.startswith("- `python -m helpers train t --jobs 2`: ") and "image_size 32" in line
     assert "registers" not in line and "lr" not in line  # what twins differ in, and what is as in the recipe

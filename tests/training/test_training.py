@@ -28,7 +28,7 @@ from helpers.images import Images, load_images, load_train_test
 from helpers.models import Recipe, TokenLayout, load_backbone
 from helpers.models import trained as scratch
 from helpers.training import PRESETS, Batches, Diverged, Trained, evaluate, jobs, train, train_all
-from helpers.training.objectives import SelfDistillation
+from helpers.training.objectives import SelfDistillation, balanced
 from helpers.training.recipes import DATA_SEED
 
 ROOT = Path(__file__).parents[2]
@@ -215,31 +215,73 @@ def test_self_distillation_needs_no_labels_and_keeps_no_head(tiny, tmp_path):
     assert scratch.load(f"scratch:{tmp_path}/m.safetensors")[0](torch.zeros(1, 3, 32, 32)).shape == (1, 16)
 
 
+class Net(nn.Sequential):
+    """Pictures of 12 numbers -> 4 features, with 5 prototypes: a model as far as the objective looks at it."""
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(12, 4))
+        self.head = nn.Linear(4, 5)
+
+    def forward_features(self, x):
+        return self[1](self[0](x))
+
+    def forward_head(self, features, pre_logits):
+        return features if pre_logits else self.head(features)
+
+
 def test_each_view_is_taught_by_the_other(tiny):
-    """Caron et al. 2021, algorithm 1: two views, temperatures 0.1 and 0.04, the centre subtracted first and moved after."""
+    """Two views, temperatures 0.1 and 0.01; the average's views are spread together, by SwAV's algorithm (its appendix A)."""
     torch.manual_seed(0)
-    student, teacher = (nn.Sequential(nn.Flatten(), nn.Linear(12, 5, bias=False)) for _ in range(2))
-    for net in (student, teacher):
-        net.forward_features, net.head = net[0], net[1]
-        net.forward_head = lambda features, pre_logits: features
-    objective = SelfDistillation(replace(tiny, prototypes=5), 2)
-    objective.centre += torch.randn(5)
-    centre, views = objective.centre.clone(), torch.randn(3, 2, 3, 2, 2)
+    student, teacher, views = Net(), Net(), torch.randn(3, 2, 3, 2, 2)
 
     def cosines(net, i, view):
-        return F.cosine_similarity(views[i, view].flatten(), net.head.weight, dim=-1)
+        feature = net[1](views[i, view].flatten())
+        return F.cosine_similarity(feature, net.head.weight, dim=-1)
 
-    terms = [
-        F.cross_entropy(cosines(student, i, view) / 0.1, ((cosines(teacher, i, 1 - view) - centre) / 0.04).softmax(-1))
-        for i in range(3)
-        for view in (0, 1)
-    ]
-    loss = objective(student, teacher, views, torch.zeros(3, dtype=torch.long))
+    taught = np.array([[cosines(teacher, i, view).tolist() for i in range(3)] for view in (0, 1)])
+    share = np.exp(taught.reshape(6, 5).T / 0.01)
+    for _ in range(3):
+        share /= share.sum(1, keepdims=True) * 5
+        share /= share.sum(0, keepdims=True) * 6
+    share = torch.tensor(share.T * 6, dtype=torch.float32).reshape(2, 3, 5)
+    terms = [F.cross_entropy(cosines(student, i, view) / 0.1, share[1 - view, i]) for i in range(3) for view in (0, 1)]
+    loss = SelfDistillation(replace(tiny, prototypes=5), 2)(student, teacher, views, torch.zeros(3, dtype=torch.long))
     torch.testing.assert_close(loss, sum(terms) / 6)
-    taught = torch.stack([cosines(teacher, i, view) for i in range(3) for view in (0, 1)])
-    torch.testing.assert_close(objective.centre, 0.9 * centre + 0.1 * taught.mean(0))
-    loss.backward()
-    assert student.head.weight.grad is not None and teacher.head.weight.grad is None
+
+
+@pytest.mark.parametrize("images, prototypes", [(64, 16), (16, 16), (8, 64)])
+def test_a_batch_is_spread_evenly_over_the_prototypes(images, prototypes):
+    torch.manual_seed(0)
+    scores = torch.randn(images, prototypes)
+    scores[:, 3] += 10  # a favourite of all images
+    for iterations, within in ((3, 0.2), (100, 1e-3)):
+        share = balanced(scores, iterations)
+        torch.testing.assert_close(share.sum(1), torch.ones(images))
+        torch.testing.assert_close(share.sum(0), torch.full((prototypes,), images / prototypes), rtol=within, atol=0)
+    assert scores.softmax(1)[:, 3].mean() > 0.9  # softmax alone gives it nearly everything
+
+
+def test_one_answer_for_all_images_costs_what_no_answer_costs(tiny):
+    """Where all features are one, targets are even, and no answer costs less than the logarithm of the number of prototypes."""
+    objective, views = SelfDistillation(replace(tiny, prototypes=5), 2), torch.randn(5, 1, 3, 2, 2).repeat(1, 2, 1, 1, 1)
+    labels = torch.zeros(5, dtype=torch.long)
+    collapsed, apart = Net(), Net()
+    nn.init.zeros_(collapsed[1].weight)
+    for bias in torch.randn(10, 4):
+        collapsed[1].bias.data = bias
+        assert objective(collapsed, collapsed, views, labels) > math.log(5) - 1e-5
+    prototypes = F.normalize(apart.head.weight.detach(), dim=-1)
+    apart[1].weight.data = (torch.linalg.pinv(views[:, 0].flatten(1)) @ prototypes).T  # each picture at one of its own
+    nn.init.zeros_(apart[1].bias)
+    assert objective(apart, apart, views, labels) < 0.5 * math.log(5)
+
+
+def test_the_model_learns_from_its_average_and_prototypes_do_not_learn(tiny):
+    student, teacher = Net(), Net()
+    views, labels = torch.randn(3, 2, 3, 2, 2), torch.zeros(3, dtype=torch.long)
+    SelfDistillation(replace(tiny, prototypes=5), 2)(student, teacher, views, labels).backward()
+    assert student[1].weight.grad.abs().max() > 0
+    assert student.head.weight.grad is None and all(value.grad is None for value in teacher.parameters())
 
 
 # What stops a training ---------------------------------------------------------------------------------------------------
