@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from helpers.capture.passes import Captured, capture_each
@@ -27,9 +27,22 @@ class Classifiers:
         """The logits of the images."""
         return captured["output"] if self.probes is None else self.probes[model](captured["feature"])
 
-    def correct(self, model: str, captured: Captured, labels: Int[Any, " image"]) -> Float[Tensor, " image"]:
-        """100 where the class of the highest score is the image's, else 0: its mean is the accuracy in per cent."""
-        return 100 * (self.scores(model, captured).argmax(-1) == torch.as_tensor(labels)).float()
+    def correct(self, model: str, captured: Captured, images: Any) -> Float[Tensor, " image"]:
+        """100 where the class of the highest score is the image's, else 0: its mean is the accuracy in per cent.
+
+        Args:
+            images: labelled; the first of them were captured.
+
+        Raises ValueError where they have no labels, or the checkpoint's own head names another number of classes than they have.
+        """
+        scores, labels = self.scores(model, captured), images.require_labels()
+        classes = images.class_names or ()
+        if self.probes is None and classes and len(classes) != scores.shape[1]:
+            raise ValueError(
+                f"the head of {model!r} names {scores.shape[1]} classes, and the images have {len(classes)}; "
+                "take images of its classes, or a probe"
+            )
+        return 100 * (scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])).float()
 
 
 def classifiers_of(

@@ -40,7 +40,7 @@ def test_probes_are_those_of_scikit_learn(scenes, captured):
         expected = other.predict(scaler.transform(tested[name]["feature"].double()))
         scores = classifiers.scores(name, tested[name])
         assert (scores.argmax(-1).numpy() == expected).mean() > 0.95
-        correct = classifiers.correct(name, tested[name], test.labels)
+        correct = classifiers.correct(name, tested[name], test)
         assert correct.tolist() == (100.0 * (scores.argmax(-1).numpy() == test.labels)).tolist()
         assert correct.mean() > 80
 
@@ -48,7 +48,7 @@ def test_probes_are_those_of_scikit_learn(scenes, captured):
 def test_a_class_that_no_feature_tells_is_at_chance(scenes, captured):
     (train, test), (_, tested) = scenes, captured
     shuffled = replace(train, labels=np.random.default_rng(0).permutation(train.labels))
-    correct = classifiers_of("probe", NAMES[:1], shuffled).correct(NAMES[0], tested[NAMES[0]], test.labels)
+    correct = classifiers_of("probe", NAMES[:1], shuffled).correct(NAMES[0], tested[NAMES[0]], test)
     assert correct.mean() < 30
 
 
@@ -70,9 +70,17 @@ def test_the_checkpoints_own_head():
     images = load_images("scenes", 40, 1)
     captured = capture_each([name], images, [Output()])[0][name]
     assert torch.equal(classifiers.scores(name, captured), captured["output"])
-    assert classifiers.correct(name, captured, images.labels).mean() > 80
+    assert classifiers.correct(name, captured, images).mean() > 80
     known = Captured({"output": torch.eye(3)}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
-    assert classifiers.correct(name, known, np.array([0, 1, 0])).tolist() == [100, 100, 0]
+    three = replace(images, labels=np.array([0, 1, 0] + [2] * 37), class_names=None)
+    assert classifiers.correct(name, known, three).tolist() == [100, 100, 0]
+    with pytest.raises(
+        ValueError, match="the head of 'scratch-reg4' names 3 classes, and the images have 10; take images of its"
+    ):
+        classifiers.correct(name, known, images)
+    probed = classifiers_of("probe", [name], images)
+    shown = capture_each([name], images.select(range(3)), [Feature()])[0][name]
+    assert len(probed.correct(name, shown, images)) == 3  # a probe has the classes that it was fitted to
 
 
 def test_another_kind_of_classifier():
