@@ -32,6 +32,7 @@ FREE = re.compile(r"all|registers|ph-reg|(?:blocks:|low-rank:(?P<rank>\d+)@)(?P<
 UNITS = re.compile(r"(\d+:\d+(,\d+:\d+)*)?")
 _FROM_ZERO = ("registers", "warmup", "seed", "n_train", "n_test")
 _SHARES = ("shift", "ema")
+_CHOICES = {"tokens": ("learnt", "fixed"), "target": TARGETS, "space": SPACES, "precision": ("bfloat16", "float32")}
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,7 @@ class PostHoc:
 
     def __post_init__(self) -> None:
         """Raise ValueError where it cannot be trained."""
-        trained.check_numbers(self, _FROM_ZERO, _SHARES)
-        choices = {"tokens": ("learnt", "fixed"), "target": TARGETS, "space": SPACES, "precision": ("bfloat16", "float32")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}")
+        trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if not FREE.fullmatch(self.free):
             raise ValueError(f"free is {self.free!r}; give registers, ph-reg, blocks:5-6,8, low-rank:4@5-6,8 or all")
         for name in ("neurons", "removed"):

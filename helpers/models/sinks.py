@@ -63,10 +63,7 @@ class SinkTask:
 
     def __post_init__(self) -> None:
         """Raise ValueError where it cannot be trained."""
-        trained.check_numbers(self, _FROM_ZERO, _SHARES)
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+        trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if self.width % self.heads:
             raise ValueError(f"width {self.width} must be a multiple of the number of heads {self.heads}")
 

@@ -39,6 +39,7 @@ SINKS = ("sinks-", "sinks:")  # those of tasks that ask for a sink (`helpers.mod
 # The numbers of a recipe that may be 0 although they are whole, and those that are at most 1.
 _FROM_ZERO = ("registers", "warmup", "seed")
 _SHARES = ("smoothing", "drop_path", "erase", "scale", "ema")
+_CHOICES = {"pool": ("token", "avg"), "objective": ("supervised", "self-distillation")}
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Raise ValueError where it cannot be trained."""
-        check_numbers(self, _FROM_ZERO, _SHARES)
-        for name, choices in (("pool", ("token", "avg")), ("objective", ("supervised", "self-distillation"))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose {choices[0]!r} or {choices[1]!r}")
+        check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if self.image_size % self.patch_size or self.width % self.heads:
             raise ValueError(
                 f"image size {self.image_size} must be a multiple of the patch size {self.patch_size}, "
@@ -109,14 +107,17 @@ class Recipe:
             raise ValueError(f"batch_size is {self.batch_size}; give an even number, since mixing takes images in pairs")
 
 
-def check_numbers(recipe: Any, from_zero: Iterable[str], shares: Iterable[str]) -> None:
-    """Raise ValueError where a number of a recipe, a dataclass, is out of range: `shares` end at 1, whole numbers begin at 1 but
-    for those in `from_zero`, all others at 0; of `checkpoints` there are 2, and not more than steps + 1."""
+def check_fields(recipe: Any, from_zero: Iterable[str], shares: Iterable[str], choices: Mapping[str, Iterable[str]]) -> None:
+    """Raise ValueError where a field of a recipe, a dataclass, is out of range: a text in `choices` is one of them; of numbers,
+    `shares` end at 1, whole ones begin at 1 but for those in `from_zero`, all others at 0; of `checkpoints` there are 2, and not
+    more than steps + 1."""
     for field in fields(recipe):
         value, least = getattr(recipe, field.name), int(field.type is int and field.name not in from_zero)
         most = 1 if field.name in shares else math.inf
         if field.type is not str and not (least <= value <= most and value < math.inf):
             raise ValueError(f"{field.name} is {value}; give at least {least}" + (" and at most 1" if most == 1 else ""))
+        if value not in (known := choices.get(field.name, [value])):
+            raise ValueError(f"{field.name} is {value!r}; choose one of {', '.join(known)}")
     if not 2 <= recipe.checkpoints <= recipe.steps + 1:
         raise ValueError(f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at most steps + 1")
 

@@ -53,8 +53,8 @@ def tell(weights, recipe, **provenance):
     [
         ({"image_size": 60, "patch_size": 8}, "image size 60 must be a multiple of the patch size 8"),
         ({"width": 18, "heads": 4}, "width 18 one of the number of heads 4"),
-        ({"pool": "max"}, "pool is 'max'; choose 'token' or 'avg'"),
-        ({"objective": "none"}, "objective is 'none'; choose 'supervised' or 'self-distillation'"),
+        ({"pool": "max"}, "pool is 'max'; choose one of token, avg"),
+        ({"objective": "none"}, "objective is 'none'; choose one of supervised, self-distillation"),
         ({"batch_size": 3}, "batch_size is 3; give an even number"),
         ({"batch_size": 0}, "batch_size is 0; give at least 1"),
         ({"registers": -1}, "registers is -1; give at least 0"),

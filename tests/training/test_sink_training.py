@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stopping import goes_on
 from torch import nn
 
 from helpers.__main__ import main
@@ -19,11 +20,6 @@ from helpers.training.sinks import TRAINING, Drawn, Error, unexplained
 
 ROOT = Path(__file__).parents[2]
 TINY = SinkTask(width=16, depth=2, registers=1, steps=4, batch_size=2, warmup=1, checkpoints=3, n_test=12)
-
-
-def same(model, other):
-    weights, others = model.state_dict(), other.state_dict()
-    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
 
 
 def test_items_hang_on_recipe_and_position_alone():
@@ -118,23 +114,9 @@ def test_it_learns_its_own_colour(tmp_path):
     assert first["error"] > 0.8 * first["error_constant"] and last["error"] < 0.35 * last["error_constant"]
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_training_that_was_stopped_goes_on_to_the_bit(tmp_path, optimizer):
-    recipe = replace(TINY, optimizer=optimizer)
-
-    def stop(entry):
-        if entry["step"] == 2:
-            raise Stop
-
-    uninterrupted, expected, _ = train(recipe, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", report=stop)
-    model, history, _ = train(recipe, tmp_path / "parts")
-    assert same(model, uninterrupted) and history == expected
+    assert goes_on(replace(TINY, optimizer=optimizer), tmp_path, step=2)[2] == [4]
 
 
 def test_sgd_takes_the_steps_of_pytorch(tmp_path):

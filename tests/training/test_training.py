@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stopping import Stop, goes_on, same
 from torch import nn
 from torch.nn import functional as F
 
@@ -56,12 +57,6 @@ def whole(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     model, history, _ = train(tiny, folder)
     return model, history, folder
-
-
-def same(model, other):
-    """Whether two models are equal to the bit."""
-    weights, others = model.state_dict(), other.state_dict()
-    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
 
 
 def steps_of(history):
@@ -162,27 +157,13 @@ def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
     assert got["history"][-1]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("objective", ["supervised", "self-distillation"])
 def test_a_training_that_was_stopped_goes_on_to_the_bit(tiny, tmp_path, objective):
     recipe = replace(tiny, objective=objective)
-
-    def stop(entry):
-        if entry["step"] == 2:
-            raise Stop
-
-    uninterrupted, expected, _ = train(recipe, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, tmp_path / "parts", report=stop)
-    reported = []
-    model, history, seconds = train(recipe, tmp_path / "parts", report=reported.append)
-    assert same(model, uninterrupted) and history == expected
-    assert steps_of(reported) == [4, 6] and steps_of(history) == [0, 2, 4, 6] and seconds > 0
-    again, history, _ = train(recipe, tmp_path / "parts", report=lambda entry: pytest.fail("measured again"))
-    assert same(again, uninterrupted) and history == expected
+    model, history, reported, parts = goes_on(recipe, tmp_path, step=2)
+    assert reported == [4, 6] and steps_of(history) == [0, 2, 4, 6]
+    again, its_history, _ = train(recipe, parts, report=lambda entry: pytest.fail("measured again"))
+    assert same(again, model) and its_history == history
 
 
 def test_one_seed_gives_one_model_and_another_gives_another(tiny, whole, tmp_path):
