@@ -3,13 +3,16 @@
 import base64
 import io
 import re
+from collections import Counter
 
 from IPython.core.pylabtools import print_figure
 from matplotlib.figure import Figure
 from PIL import Image
 
+from helpers.files import digest_of
+
 COLOURS = 256  # of a colour map: a picture with more is a photograph
-QUALITY = 80  # of photographs, in WebP
+QUALITY = 80  # of photographs
 # What holds lengths in points. Texts hold numbers too, and keep their digits.
 _LENGTHS = re.compile(r'( (?:d|x|y|x1|x2|y1|y2|cx|cy|r|width|height|transform|points|viewBox)=")([^"]*)(")')
 _FONT, _FAMILY = re.compile(r"(font: [\d.]+px) '[^;\"]*"), re.compile(r"(font-family:) '[^;\"]*")
@@ -24,17 +27,49 @@ def drawn_small(figure: Figure) -> str:
 
 
 def small(svg: str) -> str:
-    """The same drawing in less text."""
+    """The same drawing in less text. What is small already stays as it is.
+
+    Its ids, and the rules of its styles, hang on the drawing: several of them may stand in one page.
+    """
+    if ' class="' in svg:
+        return svg
     svg = re.sub(r"\s*<!--.*?-->|\s*<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = _LENGTHS.sub(lambda found: found[1] + _short(found[2]) + found[3], svg)
     svg = _FAMILY.sub(r"\1 sans-serif", _FONT.sub(r"\1 sans-serif", svg))
     svg = _PICTURE.sub(lambda found: _picture(found[1]), svg)
+    svg = re.sub(r' transform="rotate\(-?0 [^"]*"', "", svg)
     # Ids are numbered: some of Matplotlib's tell where an object lay in memory.
-    used = dict.fromkeys(re.findall(r'(?:href="|url\()#([\w.-]+)', svg))
-    ids = {name: f"i{number}" for number, name in enumerate(used)}
-    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{ids[found[1]]}"' if found[1] in ids else "", svg)
-    svg = re.sub(r'((?:href="|url\()#)([\w.-]+)', lambda found: found[1] + ids[found[2]], svg)
-    return re.sub(r">\s*\n\s*<", ">\n<", svg)
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(re.findall(r'(?:href="|url\()#([\w.-]+)', svg)))}
+    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{numbers[found[1]]}"' if found[1] in numbers else "", svg)
+    svg = re.sub(r'((?:href="|url\()#)([\w.-]+)', lambda found: found[1] + numbers[found[2]], svg)
+    svg = re.sub(r">\s*\n\s*<", ">\n<", _ungrouped(svg))
+    own = f"i{digest_of(svg)[:4]}"
+    svg = re.sub(r'( id="|(?:href="|url\()#)(?=\d)', rf"\g<1>{own}", svg)
+    return _styled(svg, own)
+
+
+def _ungrouped(svg: str) -> str:
+    """Without the groups that have no attribute, and so do nothing."""
+    parts, open_groups = [], []
+    for part in re.split(r"(<g>|<g [^>]*>|</g>)", svg):
+        if part == "</g>":
+            part = "" if open_groups.pop() == "<g>" else part
+        elif part == "<g>" or part.startswith("<g "):
+            open_groups.append(part)
+            part = "" if part == "<g>" else part
+        parts.append(part)
+    return "".join(parts)
+
+
+def _styled(svg: str, own: str) -> str:
+    """With one rule for each style that is there several times; `own` is the drawing's id. What has an id itself is drawn where
+    it is used, which rules need not reach, and keeps its style."""
+    tags = re.compile(r'<(?![^>]* id=")([^>]*) style="([^"]*)"')
+    several = [style for style, times in Counter(style for _, style in tags.findall(svg)).items() if times > 1]
+    names = {style: f"c{number}" for number, style in enumerate(several)}
+    svg = tags.sub(lambda found: f'<{found[1]} class="{names[found[2]]}"' if found[2] in names else found[0], svg)
+    rules = "".join(f"#{own} .{name}{{{style}}}" for style, name in names.items())
+    return svg.replace("<svg ", f'<svg id="{own}" ', 1).replace("</style>", f"{rules}</style>", 1)
 
 
 def _short(lengths: str) -> str:
@@ -42,9 +77,8 @@ def _short(lengths: str) -> str:
 
 
 def _picture(text: str) -> str:
-    """The data of a picture within the SVG: a photograph as WebP, a map as it is, to the last of its colours."""
-    picture, photograph = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"), io.BytesIO()
-    if picture.getcolors(COLOURS) is not None or picture.getextrema()[3][0] < 255:
-        return f"data:image/png;base64,{text}"
-    picture.convert("RGB").save(photograph, "webp", quality=QUALITY, method=6)
-    return f"data:image/webp;base64,{base64.b64encode(photograph.getvalue()).decode()}"
+    """The data of a picture within the SVG as WebP: a map to the last of its colours, a photograph nearly."""
+    picture, file = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"), io.BytesIO()
+    a_map = picture.getcolors(COLOURS) is not None
+    picture.save(file, "webp", lossless=a_map, exact=a_map, quality=100 if a_map else QUALITY, method=6)
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,5 +1,6 @@
 """Figures and tables of a page as they are dressed: numbers, captions, scope, drawings for either theme."""
 
+import re
 from io import StringIO
 
 import matplotlib.pyplot as plt
@@ -9,6 +10,7 @@ from PIL import Image
 from sphinx.application import Sphinx
 
 from helpers import figures
+from helpers.figures.svg import small
 from helpers.publish.site.dress import dressed, inline
 
 FIGURE = (
@@ -54,6 +56,19 @@ def test_a_drawing_is_a_part_of_the_page(tmp_path):
     ]
     assert [figure["id"] for figure in soup.find_all("figure")] == ["figure-1", "figure-2"]
     assert [link["href"] for link in soup.select("a.headerlink")] == ["#figure-1", "#figure-2"]
+
+
+def test_the_rules_of_a_small_drawing_reach_itself_alone():
+    text = small(drawing())
+    parts = [inline(text, number, "") for number in (1, 2)]
+    for number, part in enumerate(parts, 1):
+        rules = re.findall(r"([^{}<>]+)\{([^{}]*)\}", part[part.index("<style") : part.index("</style>")])
+        assert len(rules) > 5 and all(selector.startswith(f"#f{number} ") for selector, _ in rules)
+        named = {selector.split(".")[-1] for selector, _ in rules}
+        assert set(re.findall(r'class="(c\d+)"', part)) == named - {f"#f{number} *"}
+        assert part.count("<svg ") == part.count(f'id="f{number}"') == 1 and "sans-serif" not in part
+    sized = re.findall(r"font-size: [\d.]+px", parts[0])
+    assert sized and "currentColor" in parts[0]
 
 
 def test_text_of_a_drawing_is_read_on_a_phone():

@@ -67,16 +67,15 @@ def inline(svg: str, number: int, label: str) -> str:
     if (start := svg.find("<svg")) < 0:
         raise ValueError("a figure is no SVG; draw it anew")
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[start:], flags=re.DOTALL)
+    if own := re.match(r'<svg id="([^"]*)" ', svg):  # of a small drawing, whose rules name it
+        svg = svg.replace(own[0], "<svg ", 1).replace(f"#{own[1]} .", ".")
     used = set(re.findall(r"(?:#|url\(#)([\w.-]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: f' id="f{number}-{found[1]}"' if found[1] in used else "", svg)
     svg = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>f{number}-", svg)
-    svg = (
-        INKS.sub("currentColor", svg)
-        .replace(PAPER, "var(--pst-color-background)")
-        .replace("*{stroke-linejoin", f"#f{number} *{{stroke-linejoin")
-    )
-    svg = re.sub(r"font-family: [^;\"]*;?\s*", "", svg)
-    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = INKS.sub("currentColor", svg).replace(PAPER, "var(--pst-color-background)")
+    svg = re.sub(r"(?<=[>}])([*]|\.\w+)(?=\{)", rf"#f{number} \1", svg)
+    svg = re.sub(r"font-family: [^;\"}]*;?\s*", "", svg)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"}]*", r"font-size: \1", svg)
     width = float(re.search(r'viewBox="[\d.-]+ [\d.-]+ ([\d.]+)', svg)[1])
     sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)]
     least = LEAST * width / min(sizes) if sizes else 0
