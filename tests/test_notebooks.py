@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
 import nbformat
@@ -52,6 +53,12 @@ def test_stored_outputs_are_complete(path):
     assert not [output for output in outputs if output.output_type == "error"]
     assert not [output for output in outputs if output.get("name") == "stderr"], "warnings and progress bars must be silent"
     assert not [tag for tag in ("nbval-ignore-output", "nbval-skip", "nbval-raises-exception") if tagged(path, tag)]
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted(PROJECT.root.glob("book/runs/*/*.ipynb"))], ids=lambda path: path.stem)
+def test_every_drawing_can_be_drawn(path):
+    for output in (output for cell in code(path) for output in cell.outputs if "image/svg+xml" in output.get("data", ())):
+        assert ET.fromstring(output["data"]["image/svg+xml"]).tag.endswith("svg")
 
 
 @every_source

@@ -50,13 +50,13 @@ def small(svg: str) -> str:
 
 def _ungrouped(svg: str) -> str:
     """Without the groups that have no attribute, and so do nothing."""
-    parts, open_groups = [], []
-    for part in re.split(r"(<g>|<g [^>]*>|</g>)", svg):
-        if part == "</g>":
-            part = "" if open_groups.pop() == "<g>" else part
-        elif part == "<g>" or part.startswith("<g "):
-            open_groups.append(part)
-            part = "" if part == "<g>" else part
+    parts, bare = [], []
+    for part in re.split(r"(<g>|<g [^>]*(?<!/)>|</g>)", svg):
+        if part == "<g>" or part.startswith("<g ") and not part.endswith("/>"):
+            bare.append(part == "<g>")
+            part = "" if bare[-1] else part
+        elif part == "</g>":
+            part = "" if bare.pop() else part
         parts.append(part)
     return "".join(parts)
 
