@@ -33,6 +33,14 @@ def test_a_slip_is_told_at_once(text, told):
         check_values(defaults | {"by_model": [text]}, defaults)
 
 
+@pytest.mark.parametrize("text", ["b n=0", "b n=many", "b k=5", "b", "a n=5", "c n=5", 5])
+def test_a_slip_about_a_data_set_is_told_at_once(text):
+    defaults = {"datasets": [["a", "b", ""]], "by_dataset": [], "n": 60}
+    check_values(defaults | {"by_dataset": ["b n=5"]}, defaults)
+    with pytest.raises(ValueError, match="parameter by_dataset: "):
+        check_values(defaults | {"by_dataset": [text]}, defaults)
+
+
 def test_a_model_is_named_once_and_is_known():
     with pytest.raises(ValueError, match="twice"):
         settings_of([DINO], [f"{DINO} layer=-1", f"{DINO} layer=-2"], layer=-1)

@@ -50,15 +50,15 @@ def small(svg: str) -> str:
 
 def _ungrouped(svg: str) -> str:
     """Without the groups that have no attribute, and so do nothing."""
-    parts, bare = [], []
-    for part in re.split(r"(<g>|<g [^>]*(?<!/)>|</g>)", svg):
-        if part == "<g>" or part.startswith("<g ") and not part.endswith("/>"):
-            bare.append(part == "<g>")
-            part = "" if bare[-1] else part
-        elif part == "</g>":
-            part = "" if bare.pop() else part
-        parts.append(part)
-    return "".join(parts)
+    bare: list[bool] = []
+
+    def kept(tag: re.Match) -> str:
+        if tag[0] != "</g>":
+            bare.append(tag[0] == "<g>")
+            return "" if bare[-1] else tag[0]
+        return "" if bare.pop() else tag[0]
+
+    return re.sub(r"<g>|<g [^>]*(?<!/)>|</g>", kept, svg)
 
 
 def _styled(svg: str, own: str) -> str:

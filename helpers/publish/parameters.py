@@ -95,6 +95,7 @@ def check_values(parameters: Mapping, defaults: Mapping) -> None:
     if defaults.get("dtype") in DTYPES and parameters["dtype"] not in DTYPES:
         raise ValueError(f"parameter dtype={parameters['dtype']!r} is none of {', '.join(DTYPES)}; choose one of these")
     rules = _check_by_model(parameters, defaults)
+    _check_by_dataset(parameters)
     given = [(name, rule) for name in RULES if name in parameters for rule in _listed(parameters[name])]
     named = [("by_model", rule) for rule in rules] + given
     if named:
@@ -151,6 +152,18 @@ def _check_by_model(parameters: Mapping, defaults: Mapping) -> list[str]:
     except ValueError as error:
         raise ValueError(f"parameter by_model: {error}") from None
     return [model.rule for model in settings.values()] if "rule" in own else []
+
+
+def _check_by_dataset(parameters: Mapping) -> None:
+    """Raise ValueError where `by_dataset` gives something else than a number of images, or names none that this run tests on."""
+    named = data_sets({"datasets": parameters.get("datasets", [])})[1::2]
+    for text in parameters.get("by_dataset", ()):
+        try:
+            name, own = parsed(text)
+            if name not in named or own.keys() != {"n"} or not own["n"].isdecimal() or int(own["n"]) < 1:
+                raise ValueError(f"{text!r}: give 'NAME n=600' with NAME one of {', '.join(dict.fromkeys(named))}")
+        except ValueError as error:
+            raise ValueError(f"parameter by_dataset: {error}") from None
 
 
 def _listed(value: object) -> list:

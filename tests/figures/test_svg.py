@@ -86,5 +86,5 @@ def test_two_drawings_share_no_id(figure):
 
 
 def test_an_empty_group_is_closed_by_itself():
-    empty = '<svg viewBox="0 0 1 1"><g><g/><g clip-path="url(#a)"/><g id="b"/><path id="a" d="M 0 0"/></g></svg>'
+    empty = '<svg viewBox="0 0 1 1"><g><g/><g clip-path="url(#a)"/>\n<g id="b"/>\n<path id="a" d="M 0 0"/></g></svg>'
     assert [node.tag for node in ET.fromstring(small(empty)).iter()] == ["svg", "g", "g", "g", "path"]
