@@ -293,14 +293,15 @@ def _check(project: Project, options: argparse.Namespace) -> int:
     from helpers.publish import check  # here, since `list` need not wait for it
 
     agree, revisions = _agree(project), check.history(project)
-    old = list(check.outdated(project, revisions))
-    print(*(f"note: {line}" for line in old), sep="\n", end="\n" if old else "")
+    old, survey = list(check.outdated(project, revisions)), list(check.survey(project))
+    for line in (*old, *survey):
+        print(f"note: {line}")
     if old:
         total = len(check.published(project))
         print(f"note: {len(old)} of {total} published results are not of today's code; `run --changed` makes them anew")
     if revisions is None and check.published(project):
         print("note: the revisions of the results were not checked, since the whole git history is not here")
-    return int(not agree or (options.strict and bool(old)))
+    return int(not agree or (options.strict and bool(old or survey)))
 
 
 def _agree(project: Project) -> bool:
@@ -579,7 +580,8 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
     checks.add_argument(
         "--strict",
         action="store_true",
-        help="fail also for results of other code, by an earlier criterion, with local changes or at an unknown revision",
+        help="fail also for results of other code, by an earlier criterion, with local changes or at an unknown revision, and "
+        "for an old survey of other machines",
     )
     releasing = add(
         _release,

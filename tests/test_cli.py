@@ -164,6 +164,10 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsy
     out = capsys.readouterr().out
     assert "aa1-first  kept\n" in out and "aa2-second  kept: published as it is\n" in out
     assert main(["check", "--strict"], project.root) == 0
+    (project.root / "book" / "portability.json").write_text('{"verdicts": {}}')
+    for arguments, status in ((["check"], 0), (["check", "--strict"], 1)):
+        assert main(arguments, project.root) == status
+        assert "note: book/portability.json: not of today's aa1-first, aa2-second; " in capsys.readouterr().out
 
 
 def test_check_tells_what_an_earlier_criterion_judged_and_fails_on_it_only_if_strict(project, capsys):

@@ -1,6 +1,7 @@
 """Whether registry, notebooks, table of contents and published results agree, and whether the results are those of today's code;
 each disagreement is one line with its file."""
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -108,6 +109,18 @@ def _outdated(project: Project, result: Mapping, revisions: set[str] | None) -> 
         yield "made with local changes"
     if revisions is not None and (revision := origin.get("git_revision")) not in revisions:
         yield f"made at revision {revision[:12]}, which the history does not have" if revision else "made at no known revision"
+
+
+def survey(project: Project) -> Iterator[str]:
+    """One line where book/portability.json lacks a claim with a notebook, or expects another verdict of a control than the
+    registry does: then it tells of other notebooks than today's. Nothing where there is no such file."""
+    path = project.root / "book" / "portability.json"
+    if not path.is_file():
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))["verdicts"]
+    told = {id: {control: one["expected"] for control, one in of_claim.items()} for id, of_claim in found.items()}
+    if other := [id for id in project.with_notebook() if told.get(id) != project.registry[id].expected]:
+        yield f"book/portability.json: not of today's {', '.join(other)}; `make portable` says how to renew it"
 
 
 def changed(project: Project) -> dict[str, list[str]]:

@@ -37,6 +37,7 @@ def obstacles(project: Project) -> Iterator[str]:
     yield from (f"{line[2:].strip()}: not committed" for line in (changes or "").splitlines())
     yield from check.problems(project)
     yield from check.outdated(project, revisions)
+    yield from check.survey(project)
 
 
 def release(project: Project, draft: bool = False) -> Path:

@@ -255,6 +255,24 @@ def test_missing_and_unknown_notebooks(project):
     ]
 
 
+def test_what_was_measured_on_other_machines_is_of_todays_claims(published):
+    """A claim too few and a verdict that is expected no longer are told; what agrees is not, nor a project without a survey."""
+    assert list(check.survey(published)) == []
+    ids = published.with_notebook()
+    verdicts = {id: {c: {"expected": v} for c, v in published.registry[id].expected.items()} for id in ids}
+    path = published.root / "book" / "portability.json"
+    path.write_text(json.dumps({"verdicts": verdicts}))
+    assert list(check.survey(published)) == [] and len(ids) > 1
+
+    first, *rest = ids
+    control = next(iter(verdicts[first]))
+    verdicts[first][control]["expected"] = "another"
+    del verdicts[rest[-1]]
+    path.write_text(json.dumps({"verdicts": verdicts}))
+    (line,) = check.survey(published)
+    assert line.startswith(f"book/portability.json: not of today's {first}, {rest[-1]};")
+
+
 # ---- Old results --------------------------------------------------------------------------------------------------------
 
 

@@ -65,8 +65,13 @@ def test_local_changes_are_refused_but_for_a_draft(ready, capsys):
 def test_what_check_finds_is_refused(ready, monkeypatch, capsys):
     monkeypatch.setattr(check, "problems", lambda project: iter(["a.ipynb: is alone"]))
     monkeypatch.setattr(check, "outdated", lambda project, revisions: iter(["book/runs/a/b.json: stale"]) if revisions else ())
+    monkeypatch.setattr(check, "survey", lambda project: iter(["book/portability.json: old"]))
     assert main(["release"], ready.root) == 1
-    assert capsys.readouterr().out.splitlines() == ["a.ipynb: is alone", "book/runs/a/b.json: stale"]
+    assert capsys.readouterr().out.splitlines() == [
+        "a.ipynb: is alone",
+        "book/runs/a/b.json: stale",
+        "book/portability.json: old",
+    ]
 
 
 def test_without_a_history_nobody_knows_what_it_is(ready, monkeypatch):
