@@ -25,14 +25,14 @@ def sorted_images(
     """One number an image, the images sorted by it, from 0 to 100 % of them.
 
     Args:
-        per_image: name -> (image,), whose quantiles are taken in its own precision.
+        per_image: name -> (image,), whose quantiles are taken in its own precision; images without a number (nan) are left out.
         reference: drawn as a horizontal dashed line.
         points: quantiles of a curve.
     """
     curves = {}
     for name, x in per_image.items():
         levels = torch.linspace(0, 1, points, dtype=x.dtype)
-        curves[name] = (100 * levels, x.quantile(levels), None, None)
+        curves[name] = (100 * levels, x.nanquantile(levels), None, None)
     return response(curves, ax, xlabel, ylabel, reference)
 
 

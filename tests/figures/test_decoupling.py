@@ -31,6 +31,11 @@ def test_images_sorted_by_their_number():
     assert [text.get_text() for text in ax.artists[-1].texts] == ["one", "two", "reference: 0.5"]
 
 
+def test_an_image_without_a_number_is_left_out_and_the_others_are_drawn():
+    ax = figures.sorted_images({"one": torch.tensor([torch.nan, 3, 1, 2])}, plt.subplots()[1], "images (%)", "cosine", points=3)
+    assert ax.lines[0].get_xydata().tolist() == [[0, 1], [50, 2], [100, 3]]
+
+
 def test_cosines_after_each_block():
     estimates = [SimpleNamespace(value=v, low=v - 0.1, high=v + 0.05) for v in (0.2, 0.6, 1.0)]
     undefined = [SimpleNamespace(value=np.nan, low=np.nan, high=np.nan)] * 2 + estimates[2:]
