@@ -500,7 +500,7 @@ def _add_own(add: Callable[..., argparse.ArgumentParser]) -> None:
     diagnose.add_argument("--figures", type=Path, metavar="FOLDER", help="the figures, as SVG")
     edit = add(
         _edit,
-        "write a model whose register neurons act at an additional token, as files that need torch and timm alone",
+        "write a model whose register neurons act at an additional token, as files that need torch, timm and safetensors alone",
         "edit vit_tiny_patch16_224.augreg_in21k_ft_in1k --neurons 7:417 --out edited",
     )
     which = edit.add_mutually_exclusive_group(required=True)
