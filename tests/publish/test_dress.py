@@ -29,8 +29,8 @@ def drawing(**look):
     return text.getvalue()
 
 
-def dress(body, tmp_path, dark=lambda path: None):
-    return dressed(body, lambda name: tmp_path / name if (tmp_path / name).is_file() else None, dark)
+def dress(body, tmp_path):
+    return dressed(body, lambda name: tmp_path / name if (tmp_path / name).is_file() else None)
 
 
 def test_the_same_figure_is_the_same_text():
@@ -87,19 +87,16 @@ def test_what_is_no_drawing_is_refused():
         inline("<html>", 1, "")
 
 
-def test_a_stored_picture_has_a_version_for_dark_pages_and_scrolls_on_a_phone(tmp_path):
+def test_a_stored_picture_scrolls_on_a_phone(tmp_path):
     Image.new("RGB", (700, 300)).save(tmp_path / "x.png")
-    soup = BeautifulSoup(dress(FIGURE.format(name="x.png"), tmp_path, lambda path: f"{path.stem}-dark.webp"), "html.parser")
-    light, dark = soup.select(".figure-frame > img")
-    assert (light["src"], dark["src"]) == ("../_images/x.png", "../_images/x-dark.webp")
-    assert light["class"] == ["only-light"] and dark["class"] == ["only-dark"] and light["alt"] == dark["alt"]
-    assert "loading" not in light.attrs and dark["loading"] == "lazy"
-    assert (light["width"], light["height"]) == ("700", "300") and "min-width:568px" in light["style"]
+    (image,) = BeautifulSoup(dress(FIGURE.format(name="x.png"), tmp_path), "html.parser").select(".figure-frame > img")
+    assert image["src"] == "../_images/x.png" and image["alt"] == "Norms < 5"
+    assert (image["width"], image["height"]) == ("700", "300") and "min-width:568px" in image["style"]
 
 
 def test_a_picture_of_elsewhere_stays_as_it_is(tmp_path):
     text = dress(FIGURE.format(name="unknown.png"), tmp_path)
-    assert 'src="../_images/unknown.png"' in text and "only-dark" not in text
+    assert 'src="../_images/unknown.png"' in text and "min-width" not in text
 
 
 def test_a_drawing_of_the_page_itself_is_left_alone(tmp_path):
@@ -141,8 +138,8 @@ def test_sphinx_writes_dressed_pages(tmp_path):
     site = tmp_path / "site"
     Sphinx(source, source, site, tmp_path / "doctrees", "html", status=None, warning=None).build()
     soup = BeautifulSoup((site / "index.html").read_text(), "html.parser")
-    assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png", "_images/x-dark.webp"]
-    assert (site / "_images" / "x-dark.webp").is_file() and soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"
+    assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png"]
+    assert (site / "_images" / "x.png").is_file() and soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"
 
 
 def test_what_a_reader_touches_keeps_its_pictures(tmp_path):

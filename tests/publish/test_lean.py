@@ -5,7 +5,7 @@ from helpers.publish.site.lean import lean
 STAYS = (
     "book/index.html",
     "_images/a.png",
-    "_images/a-dark.webp",
+    "_images/b.webp",
     "_static/book.css",
     "_static/scripts/theme.js",
     "_static/mathjax/tex-chtml.js",
@@ -32,7 +32,7 @@ def test_what_no_page_asks_for_goes(tmp_path):
     for name in (*STAYS, *GOES):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "book" / "index.html").write_text('<img src="../_images/a.png"><img src="../_images/a-dark.webp">')
+    (tmp_path / "book" / "index.html").write_text('<img src="../_images/a.png"><img src="../_images/b.webp">')
     lean(tmp_path)
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()) == sorted(STAYS)
     assert not (tmp_path / "_static" / "locales").exists() and not (tmp_path / "_sources" / "notebooks").exists()

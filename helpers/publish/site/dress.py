@@ -1,7 +1,7 @@
 """A Sphinx extension that dresses the figures and tables of each page, when the page is written.
 
-Figures: a number to refer to, SVG in the page itself (its text in the page's colour and font), a version for dark pages of what
-was stored as pixels, and a frame that scrolls on a phone rather than shrink text below 9 pixels.
+Figures: a number to refer to, SVG in the page itself (its text in the page's colour and font), and a frame that scrolls on a
+phone rather than shrink text below 9 pixels.
 Tables: a number, a caption, and heads that say what they are the head of.
 Buttons: a notebook is downloaded as it was run, from where it lies once, and not as the page's source.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 from bs4.element import Tag
+from PIL import Image
 
 from helpers.publish.site.downloads import notebook_of
-from helpers.publish.site.pixels import for_dark_pages, size_of
 
 PHONE = 350  # pixels that a phone has for a figure
 LEAST = 9  # pixels of text on a phone
@@ -26,7 +26,6 @@ AUTOMATIC = re.compile(r"id\d+")
 HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 
 Find = Callable[[str], Path | None]
-Made = Callable[[Path], str | None]
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -35,19 +34,18 @@ def setup(app: Any) -> dict[str, bool]:
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def dressed(body: str, find: Find, dark: Made) -> str:
+def dressed(body: str, find: Find) -> str:
     """The body of a page with its figures and tables dressed.
 
     Args:
         find: the file of a picture by the name of it in the page, None where it is unknown.
-        dark: makes the version for dark pages of a stored picture and gives its name, None where it needs none.
     """
     soup, drawings = BeautifulSoup(body, "html.parser"), dict[str, str]()
     # Those that Sphinx made; a page's own drawings look after themselves.
     captioned = (figure for figure in soup.find_all("figure") if figure.select_one("figcaption .caption-text") is not None)
     made = [figure for figure in captioned if not figure.has_attr("data-explore")]
     for number, figure in enumerate(made, 1):
-        _figure(soup, figure, number, find, dark, drawings)
+        _figure(soup, figure, number, find, drawings)
     number = 0
     for table in soup.find_all("table"):
         if table.find_parent("figure") is None and table.find("caption", recursive=False) is None:
@@ -86,7 +84,7 @@ def inline(svg: str, number: int, label: str) -> str:
     return re.sub(r'^<svg(.*?) width="[^"]*" height="[^"]*"', rf"{head}\1", svg, count=1, flags=re.DOTALL)
 
 
-def _figure(soup: BeautifulSoup, figure: Tag, number: int, find: Find, dark: Made, drawings: dict[str, str]) -> None:
+def _figure(soup: BeautifulSoup, figure: Tag, number: int, find: Find, drawings: dict[str, str]) -> None:
     """Number a figure and dress its picture."""
     own = figure.get("id") or ""
     if not own or AUTOMATIC.fullmatch(own):
@@ -111,14 +109,10 @@ def _figure(soup: BeautifulSoup, figure: Tag, number: int, find: Find, dark: Mad
     frame.append(image)
     if path is None or path.suffix != ".png":
         return
-    image["width"], image["height"] = map(str, size_of(path))  # so that nothing moves when it arrives
-    width = size_of(path)[0]
+    with Image.open(path) as stored:
+        width, height = stored.size
+    image["width"], image["height"] = str(width), str(height)  # so that nothing moves when it arrives
     image["style"] = f"width:min(100%,{width}px);min-width:{_least(LEAST * width / STORED)}"
-    if made := dark(path):
-        other = soup.new_tag("img", attrs=dict(image.attrs))
-        other["src"], other["loading"] = image["src"].removesuffix(name) + made, "lazy"  # loaded by dark pages alone
-        image["class"], other["class"] = [*image.get("class", ()), "only-light"], [*image.get("class", ()), "only-dark"]
-        image.insert_after(other)
 
 
 def _table(soup: BeautifulSoup, table: Tag, number: int) -> None:
@@ -175,16 +169,4 @@ def _page(app: Any, pagename: str, templatename: str, context: dict, doctree: An
     if not context.get("body") or doctree is None:
         return
     files = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
-    images = Path(app.outdir, app.builder.imagedir)
-    made = dict[Path, str | None]()
-
-    def dark(path: Path) -> str | None:
-        name = f"{next(name for name, own in files.items() if own == path).removesuffix('.png')}-dark.webp"
-        if path not in made:
-            images.mkdir(parents=True, exist_ok=True)
-            if not (images / name).is_file():
-                for_dark_pages(path, images / name)
-            made[path] = name
-        return made[path]
-
-    context["body"] = dressed(context["body"], files.get, dark)
+    context["body"] = dressed(context["body"], files.get)
