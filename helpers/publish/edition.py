@@ -202,29 +202,30 @@ def _text(parameter: object) -> str:
 
 
 def _verdicts(found: Changes, why: Mapping[Place, str]) -> str:
-    """The verdicts that moved, those on all models of a claim together first."""
+    """The verdicts that moved, those on all models of a claim together first; then why, a line each claim."""
     lines = [
         {
             "claim": _page(run, id),
             "model": inert(_names(one).get(model, "all together")),
             "before": badge(before),
             "now": badge(now),
-            "made with": inert(found.made[run, id]),
-            "why": inert(why.get((run, id), "")),
         }
         for (run, id), one in found.moved.items()
         for model, (before, now) in one.moved.items()
     ]
-    return table_of(lines, str) if lines else "No verdict moved."
+    said = [f"{_page(*place)}: {inert(why.get(place, ''))} *Made with:* {inert(found.made[place])}." for place in found.moved]
+    return "\n".join([table_of(lines, str), "", *(f"- {line}" for line in said)]) if lines else "No verdict moved."
 
 
 def _values(registry: Registry, found: Changes, why: Mapping[Place, str]) -> str:
-    """The values that moved and that a criterion names, and how many others did."""
-    lines, others = [], {}
+    """The values that moved and that a criterion names, why, a line each claim, and how many others did."""
+    lines, said, others = [], [], {}
     for (run, id), pairs in found.values.items():
         judged = [pair for pair in pairs if pair.judged]
         if more := len(pairs) - len(judged):
             others[run, id] = more
+        if judged and (run, id) in why:
+            said.append(f"- {_page(run, id)}: {inert(why[run, id])}")
         lines += [
             {
                 "claim": _page(run, id),
@@ -233,11 +234,10 @@ def _values(registry: Registry, found: Changes, why: Mapping[Place, str]) -> str
                 "before": inert(pair.a),
                 "now": inert(pair.b),
                 "now - before": inert(pair.difference),
-                "why": inert(why.get((run, id), "")),
             }
             for pair in judged
         ]
-    text = table_of(lines, str) if lines else "No value that a criterion names moved beyond its interval."
+    text = "\n".join([table_of(lines, str), "", *said]) if lines else "No value that a criterion names moved beyond its interval."
     if not others:
         return text
     listed = ", ".join(f"{_page(*place)}: {count}" for place, count in others.items())

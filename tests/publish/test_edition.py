@@ -92,7 +92,7 @@ def test_what_was_published_at_a_revision_is_compared_with_today(project, capsys
     assert "Compared are 1 results" in text["edition-about"]
     assert "New: [aa2-second](runs/mine/aa2-second.ipynb)" in text["edition-about"]
     for part in ("verdicts", "values"):
-        assert "One image \\| was enough." in text[f"edition-{part}"], text
+        assert "(mine): One image | was enough." in text[f"edition-{part}"], text
     assert "n: 2 → 1" in text["edition-verdicts"] and "| 2 | 1 | -1 |" in text["edition-values"]
     assert text["edition-verdicts"].count("class='verdict refuted'") == 2  # the claim and its model
 
