@@ -51,8 +51,9 @@ def _checks(claim: Claim, parameters: Mapping, root: Path) -> Iterator[tuple[str
     for name in NUMBERS:
         if name in parameters:
             yield name, partial(_enough, name, parameters, places)
+    unread = parameters.get("classifier") == "none"  # then nothing is classified
     for name in claim.labels:
-        if parameters[name]:
+        if parameters[name] and not unread:
             yield name, partial(_labelled, _located(parameters[name], root), parameters.get("seed", 0))
     for name in BLOCKS:
         if name in parameters:

@@ -222,6 +222,12 @@ def test_the_book_shows_them_apart(library):  # noqa: F811
             {"dataset": "photographs", "n": 10},
             "parameter dataset='photographs': data set 'photographs' has no labels",
         ),
+        ("xx2-corner-outliers", {"treated": "photographs", "n_treated": 8}, None),  # nothing is classified unless asked
+        (
+            "xx2-corner-outliers",
+            {"treated": "photographs", "n_treated": 8, "classifier": "published"},
+            "parameter treated='photographs': data set 'photographs' has no labels",
+        ),
         ("so7-patch-drop", {"modes": ["delete"]}, "parameter modes=['delete']: 'delete' is none of 'remove', 'zero'; choose"),
         ("so8-attention-entropy", {"inits": ["zeros", "ones"]}, "parameter inits=['zeros', 'ones']: 'ones' is none of"),
         ("so1-norm-distribution", {"corruptions": ["fog"]}, "parameter corruptions=['fog']: 'fog' is none of"),
