@@ -89,25 +89,40 @@ def line(row: Mapping) -> str:
 
 
 def fragment(root: Path) -> str:
-    """The table of the page on other machines, from book/second-pass.json."""
+    """The tables of the page on other machines, from book/second-pass.json: each result, then the verdicts that moved."""
     rows = [row for row in read(root / "book" / "second-pass.json") if "failed" not in row]
     if not rows:
         return "No published run has been repeated on other instructions yet."
     lines = [
         {
-            "claim": f"[{row['claim']}](runs/{row['run']}/{row['claim']}.ipynb) ({inert(row['run'])})",
-            "n": "" if row["n"] is None else row["n"],
-            "model": inert(name or "all together"),
-            "first": f"{badge(before)} {inert(row['against'])}",
-            "second": f"{badge(now)} {inert(row['setting'])}",
-            "same": "yes" if before == now else "**no**",
-            "largest deviation": "" if model else f"{row['worst']['ratio']:.2g}",
+            "claim": _page(row),
+            "n": "" if row["n"] is None else f"{row['n']:,}",
+            "first": f"{badge(row['verdicts'][''][0])} {inert(row['against'])}",
+            "second": f"{badge(row['verdicts'][''][1])} {inert(row['setting'])}",
+            "verdicts that are the same": f"{len(row['verdicts']) - len(moved(row))} of {len(row['verdicts'])}",
+            "largest deviation": f"{row['worst']['ratio']:.2g}",
         }
         for row in rows
-        for name, (model, (before, now)) in zip(short_names([*row["verdicts"]]), row["verdicts"].items(), strict=True)
     ]
-    same = sum(one["same"] == "yes" for one in lines)
-    return f"{same} of {len(lines)} verdicts are the same.\n\n{table_of(lines, str)}"
+    others = [line for row in rows for line in _moved_lines(row)]
+    count = sum(len(row["verdicts"]) for row in rows)
+    said = f"{count - len(others)} of {count} verdicts are the same."
+    return "\n\n".join([said, table_of(lines, str), *(["Those that are not:", table_of(others, str)] if others else [])])
+
+
+def _page(row: Mapping) -> str:
+    """A link to a row's result, from a page in `book/`."""
+    return f"[{row['claim']}](runs/{row['run']}/{row['claim']}.ipynb) ({inert(row['run'])})"
+
+
+def _moved_lines(row: Mapping) -> list[dict[str, str]]:
+    """A line for each verdict of a row that is not the same in both passes."""
+    models = [model for model in row["verdicts"] if model]
+    names = {"": "all together", **dict(zip(models, short_names(models), strict=True))}
+    return [
+        {"claim": _page(row), "model": inert(names[model]), "first": badge(before), "second": badge(now)}
+        for model, (before, now) in moved(row).items()
+    ]
 
 
 def _compared(project: Project, run: str, id: str, parameters: Mapping, first: Setting | None, second: Setting) -> dict:

@@ -53,8 +53,20 @@ def test_with_other_parameters_both_sides_run_here(published, monkeypatch, tmp_p
     (row,) = second_pass.read(file)
     assert row["given"] == {"n": "7"} and row["worst"]["ratio"] > 1
     text = second_pass.fragment(tmp_path)
-    assert text.startswith("0 of 2 verdicts are the same.") and text.count("**no**") == 2
-    assert "[aa1-first](runs/mine/aa1-first.ipynb) (mine) | 7 | all together |" in text
+    assert text.startswith("0 of 2 verdicts are the same.") and " | 0 of 2 | " in text
+    moved = [line for line in text.partition("Those that are not:")[2].splitlines() if "aa1-first" in line]
+    page = "[aa1-first](runs/mine/aa1-first.ipynb) (mine)"
+    assert f"| {page} | 7 |" in text
+    assert [line.split(" | ")[:2] for line in moved] == [[f"| {page}", "all together"], [f"| {page}", "clean (control)"]]
+
+
+def test_what_stayed_the_same_takes_one_line(published, tmp_path):
+    file = tmp_path / "book" / "second-pass.json"
+    file.parent.mkdir()
+    assert main(["portable", "--run", "mine", "--setting", "other", "--json", str(file)], published.root) == 0
+    text = second_pass.fragment(tmp_path)
+    assert text.startswith("2 of 2 verdicts are the same.") and text.count("aa1-first.ipynb") == 1
+    assert " | 2 of 2 | 0 |" in text and "Those that are not" not in text
 
 
 def test_a_stale_result_is_not_compared_with_what_it_was(published, monkeypatch):
