@@ -27,7 +27,7 @@ Command = Callable[[Project, argparse.Namespace], int]
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
     """Run one command on the project at `root`, unless given that of `publish.place`.
 
-    Returns the exit status: 1 where something failed, 2 for a user's error.
+    Returns the exit status: 1 where something failed, 2 for a user's error, 141 where the reader of its lines left.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if broken := next(filter(_UNPRINTABLE.search, arguments), None):
@@ -40,8 +40,12 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     options = parser.parse_args(arguments)
     try:
         with place.chosen(options.project):
-            return options.command(_project(root), options)
+            code = options.command(_project(root), options)
+        sys.stdout.flush()
+        return code
     except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _unread():
+            return 141
         print(f"error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -52,6 +56,16 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     except KeyboardInterrupt:
         print("stopped; what had finished is kept, and the same command goes on from there", file=sys.stderr)
         return 130
+
+
+def _unread() -> bool:
+    """Whether nobody reads standard output any more, as after `head`; what is still to be written then goes nowhere."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _project(root: Path | None) -> Project:

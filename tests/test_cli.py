@@ -42,6 +42,24 @@ def test_list_goes_on_after_what_is_broken(project, capsys):
     assert lines["aa2-second"].endswith("other: unreadable, see `check`") and "aa3-later" in lines
 
 
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_that_leaves_is_no_error(project, buffered):
+    """As of `list | head -1`, whether the lines are written as they come or when the command ends."""
+    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "helpers", "--project", str(project.root), "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 141)
+
+
+def test_another_broken_pipe_is_told(project, monkeypatch, capsys):
+    def broken(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("helpers.__main__._project", broken)
+    assert main(["list"], project.root) == 2
+    assert capsys.readouterr().err == "error: [Errno 32] Broken pipe\n"
+
+
 def test_run_prints_a_line_a_notebook(project, capsys):
     assert main(["run", "aa1-first", "-p", "n=1", "--jobs", "1"], project.root) == 0
     out, err = capsys.readouterr()
