@@ -396,17 +396,22 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
         return _second_pass(project, options)
     if options.p or options.setting:
         raise ValueError("-p and --setting are for a published run; name it with --run")
-    planned = portable.plan(project, options.quick, options.ids)
+    planned, machine = portable.plan(project, options.quick, options.ids), processor()
+    stored = None  # or, of some claims, what the file has of the others
+    if options.ids and options.json and options.json.is_file():
+        stored = portable.read_survey(options.json, planned, machine)
+    origin = provenance(project.root)  # before spreads are stored, which are local changes
     survey = portable.survey(project, planned, lambda line: print(line, flush=True), options.jobs, options.spread)
     if options.spread:
         portable.store_spreads(project, survey)
     if options.json:
-        origin = provenance(project.root)
-        about = {"processor": processor(), **{key: origin[key] for key in ("git_revision", "git_dirty")}}
+        about = {"processor": machine, **{key: origin[key] for key in ("git_revision", "git_dirty")}}
+        # How many; the numbers themselves stand beside the notebooks.
+        found = about | survey | {"spreads": {id: len(spread) for id, spread in survey["spreads"].items()}}
         with files.written_whole(options.json) as new:
-            # How many; the numbers themselves stand beside the notebooks.
-            counts = {id: len(spread) for id, spread in survey["spreads"].items()}
-            new.write_text(json.dumps(about | survey | {"spreads": counts}, indent=1) + "\n", encoding="utf-8")
+            new.write_text(
+                json.dumps(portable.renewed(stored, found, options.ids) if stored else found, indent=1) + "\n", encoding="utf-8"
+            )
     print(portable.table(survey), portable.largest(survey), sep="\n")
     return int(bool(survey["wrong"]))
 
@@ -653,7 +658,9 @@ def _add_project(add: Callable[..., argparse.ArgumentParser]) -> None:
     portable.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="with --run: another parameter, as n=50")
     portable.add_argument("--setting", metavar="NAME", help="with --run: whose instructions, AVX2 or another (default: SSE)")
     portable.add_argument("--quick", action="store_true", help="only the claims that fit something, and no other images")
-    portable.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
+    portable.add_argument(
+        "--json", type=Path, metavar="FILE", help="where to write what was found; of some claims, the others in it stay"
+    )
     portable.add_argument(
         "--spread", action="store_true", help="store beside the numbers how far they move here, and let them differ so"
     )

@@ -272,6 +272,30 @@ def store_spreads(project: Project, findings: Mapping) -> None:
             new.write_text(numbers.text({**plain, "spread": spread} if spread else plain), encoding="utf-8")
 
 
+def read_survey(path: Path, planned: Sequence[tuple[Setting, Sequence[str]]], machine: Mapping) -> dict:
+    """A stored survey, in which `renewed` may put claims anew.
+
+    Raises ValueError where the file holds something else, or what was measured under other settings or on another processor.
+    """
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        settings, processor = [one["name"] for one in stored["settings"]], stored["processor"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} holds something else; name another file, or delete it") from None
+    if settings != [setting.name for setting, _ in planned] or processor != machine:
+        raise ValueError(f"{path} is of other settings or another processor; measure all claims, or name another file")
+    return stored
+
+
+def renewed(stored: Mapping, fresh: Mapping, ids: Sequence[str]) -> dict:
+    """A stored survey with the claims `ids` as they are in a fresh one, and in `renewed` the revision of each."""
+    parts = {part: {**stored[part], **fresh[part]} for part in ("deviations", "verdicts", "spreads")}
+    kept = [sentence for sentence in stored["wrong"] if sentence.split(": ")[1] not in ids]  # setting: claim: what
+    origin = {key: fresh[key] for key in ("git_revision", "git_dirty")}
+    since = {**stored.get("renewed", {}), **dict.fromkeys(ids, origin)}
+    return {**stored, **parts, "wrong": kept + fresh["wrong"], "renewed": since}
+
+
 def table(findings: Mapping) -> str:
     """What `survey` gives, for a terminal: by claim, the largest deviation of all settings."""
     deviations = {id: of_claim for id, of_claim in findings["deviations"].items() if of_claim}

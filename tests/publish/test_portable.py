@@ -90,6 +90,37 @@ def test_the_command(stored, capsys, tmp_path, monkeypatch):
     assert main(["portable", "aa1-first", "--json", str(tmp_path / "nowhere" / "x.json")], stored.root) == 2
 
 
+def test_some_claims_are_put_anew_into_a_stored_survey(stored, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(portable, "MACHINES", portable.MACHINES[:1])
+    monkeypatch.setattr(portable, "NOISE", ())
+    monkeypatch.setattr(portable, "IMAGES", ())
+    file = tmp_path / "found.json"
+    command = ["portable", "--spread", "--json", str(file)]
+    assert main([*command, *(ids := stored.with_notebook())], stored.root) == 0
+    before = json.loads(file.read_text())
+    before["wrong"] = ["this machine: aa1-first: other", "this machine: aa2-second: other"]
+    before["git_revision"] = "of then"
+    before["verdicts"]["aa1-first"]["control-clean"]["runs"] = 99
+    file.write_text(json.dumps(before))
+    assert main([*command, "aa1-first"], stored.root) == 0
+    after = json.loads(file.read_text())
+    assert list(after["verdicts"]) == ids and after["verdicts"]["aa1-first"]["control-clean"]["runs"] == 1
+    assert after["wrong"] == before["wrong"][1:] and after["git_revision"] == "of then"
+    assert list(after["renewed"]) == ["aa1-first"] and after["renewed"]["aa1-first"]["git_revision"] != "of then"
+    for other in ('{"rows": []}', json.dumps(before | {"processor": {}}), json.dumps(before | {"settings": []})):
+        file.write_text(other)
+        assert main([*command, "aa1-first"], stored.root) == 2
+        assert "found.json" in capsys.readouterr().err and file.read_text() == other
+
+
+def test_the_revision_is_that_before_spreads_are_stored(stored, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(portable, "store_spreads", lambda *_: calls.append("stored"))
+    monkeypatch.setattr(provenance, "provenance", lambda root: calls.append("asked") or {"git_revision": "a", "git_dirty": False})
+    assert main(["portable", "aa1-first", "--quick", "--spread", "--json", str(tmp_path / "found.json")], stored.root) == 0
+    assert calls == ["asked", "stored"]
+
+
 def test_the_plan_covers_what_is_asked():
     project = Project()
     quick, whole = portable.plan(project, quick=True), portable.plan(project)
