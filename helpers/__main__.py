@@ -408,10 +408,10 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
         about = {"processor": machine, **{key: origin[key] for key in ("git_revision", "git_dirty")}}
         # How many; the numbers themselves stand beside the notebooks.
         found = about | survey | {"spreads": {id: len(spread) for id, spread in survey["spreads"].items()}}
+        if stored:
+            found = portable.renewed(stored, found, options.ids)
         with files.written_whole(options.json) as new:
-            new.write_text(
-                json.dumps(portable.renewed(stored, found, options.ids) if stored else found, indent=1) + "\n", encoding="utf-8"
-            )
+            new.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(portable.table(survey), portable.largest(survey), sep="\n")
     return int(bool(survey["wrong"]))
 
