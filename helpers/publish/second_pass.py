@@ -99,7 +99,7 @@ def fragment(root: Path) -> str:
             "n": "" if row["n"] is None else f"{row['n']:,}",
             "first": f"{badge(row['verdicts'][''][0])} {inert(row['against'])}",
             "second": f"{badge(row['verdicts'][''][1])} {inert(row['setting'])}",
-            "verdicts that are the same": f"{len(row['verdicts']) - len(moved(row))} of {len(row['verdicts'])}",
+            "same verdicts": f"{len(row['verdicts']) - len(moved(row))} of {len(row['verdicts'])}",
             "largest deviation": f"{row['worst']['ratio']:.2g}",
         }
         for row in rows
