@@ -230,7 +230,11 @@ def survey(
     stored = {id: numbers.read(numbers.beside(project.source(id))) for _, ids in planned for id in ids if id != TESTS}
     findings = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        outcomes, done = pool.map(lambda one: list(outcomes_of(project, *one)), planned), []
+        # The tests of a setting beside its notebooks, or they would be waited for at the end.
+        parts = [(setting, part) for setting, ids in planned for part in _parts(ids)]
+        ran = pool.map(lambda one: list(outcomes_of(project, *one)), parts)
+        outcomes = ([line for _ in _parts(ids) for line in next(ran)] for _, ids in planned)
+        done = []
         if renew:
             outcomes = list(outcomes)
             stored = {id: stored[id] | {"spread": spread} for id, spread in _spreads(stored, planned, outcomes).items()}
@@ -338,6 +342,11 @@ def outcomes_of(project: Project, setting: Setting, ids: Sequence[str]) -> Itera
         if done.returncode:
             failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED", "ERROR"))]
             yield {"id": TESTS, "failed": "; ".join(failed) or f"status {done.returncode}: {done.stdout[-200:]}"}
+
+
+def _parts(ids: Sequence[str]) -> list[list[str]]:
+    """What of a setting runs in a process of its own: the claims, and the tests."""
+    return [part for part in ([id for id in ids if id != TESTS], [id for id in ids if id == TESTS]) if part]
 
 
 def _spreads(stored: Mapping, planned: Sequence[tuple[Setting, Sequence[str]]], outcomes: Sequence[Sequence[Mapping]]) -> dict:

@@ -1,4 +1,5 @@
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -76,6 +77,28 @@ def test_what_the_machine_has_not_is_not_run(stored):
     assert lines == ["odd: not run (this processor has no no_such_flag)"]
     assert findings["settings"] == [{"name": "odd", "claims": 1, "missing": "this processor has no no_such_flag"}]
     assert "core" in portable.missing(Setting("many", threads=10_000))
+
+
+def test_the_tests_of_a_setting_run_beside_its_notebooks(project, monkeypatch):
+    both = threading.Barrier(2, timeout=30)
+
+    def wait_for_the_other(_, setting, ids):
+        both.wait()
+        yield {"id": ids[0], "failed": setting.name}
+
+    monkeypatch.setattr(portable, "outcomes_of", wait_for_the_other)
+    ids = project.with_notebook()
+    for id in ids:
+        numbers.beside(project.source(id)).write_text("{}")
+    planned = [(HERE, [*ids, TESTS]), (portable.NOISE[0], ids), (portable.NOISE[1], ids)]
+    findings = portable.survey(project, planned, lambda _: None, jobs=2)
+    assert [sentence.split(": ")[:2] for sentence in findings["wrong"]] == [
+        ["this machine", ids[0]],
+        ["this machine", TESTS],
+        ["noise 0", ids[0]],
+        ["noise 1", ids[0]],
+    ]
+    assert [setting["name"] for setting in findings["settings"]] == ["this machine", "noise 0", "noise 1"]
 
 
 def test_the_command(stored, capsys, tmp_path, monkeypatch):
