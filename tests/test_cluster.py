@@ -42,6 +42,7 @@ def ray():
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_worker_niceness", "0")  # else, at 15, workers starve beside the suite's other process
         patch.delenv("RAY_ADDRESS", raising=False)
         module = cluster._ray()
         options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR", "_temp_dir": folder}
