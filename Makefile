@@ -1,6 +1,6 @@
 # Two commands: `make book` builds the book from the offline controls, `make test` checks everything.
 # A Python of your choice: make book PYTHON=python3.12
-.PHONY: help env book test release portable intervals mutants lock baselines clean
+.PHONY: help env book test slow release portable intervals mutants lock baselines clean
 
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -36,13 +36,17 @@ test: export OMP_NUM_THREADS = 1
 test: env  ## lint, unit tests, notebooks against their stored outputs, figures against their baselines
 	@$(RUN) -m ruff check helpers tests notebooks
 	@$(RUN) -m ruff format --check helpers tests notebooks
-	@$(RUN) -m pytest -n 2 --dist loadfile
+	@$(RUN) -m pytest -n 2 --dist worksteal --durations 25
+
+slow: export OMP_NUM_THREADS = 1
+slow: env  ## what `make test` leaves out: every page in a browser, every notebook's dry run
+	@$(RUN) -m pytest -n 2 --dist worksteal -m slow
 
 # Without the checks, marked as a draft: make release RELEASE=--draft.
 release: env  ## build an edition to hand on: the book as an archive, all values, how to cite them, checksums
 	@$(RUN) -m helpers release $(RELEASE)
 
-# In part, as continuous integration runs it: make portable PORTABLE=--quick. What the book shows: PORTABLE='--spread --json book/portability.json'.
+# In part: make portable PORTABLE=--quick. What the book shows: PORTABLE='--spread --json book/portability.json'.
 portable: env  ## compare the controls' numbers under other processors, threads, batches, rounding and images
 	@$(RUN) -m helpers portable $(PORTABLE)
 

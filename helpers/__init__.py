@@ -1,1 +1,3 @@
-"""Capture, measures and claims for the reproducible study of outlier tokens and registers in Vision Transformers."""
+"""Capture, measures and claims for the reproducible study of outlier tokens and registers in Vision
+Transformers.
+"""

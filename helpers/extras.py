@@ -11,7 +11,16 @@ EXTRAS = {
     "open_clip": "clip",
     "ray": "ray",
     **dict.fromkeys(
-        ("IPython", "ipykernel", "jsonschema", "jupyter_client", "matplotlib", "nbclient", "nbformat", "pandas")
+        (
+            "IPython",
+            "ipykernel",
+            "jsonschema",
+            "jupyter_client",
+            "matplotlib",
+            "nbclient",
+            "nbformat",
+            "pandas",
+        )
         + ("papermill", "seaborn", "threadpoolctl", "traitlets", "yaml"),
         "book",
     ),
@@ -42,5 +51,6 @@ def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
     if top not in EXTRAS:
         return error
     return ModuleNotFoundError(
-        f"{top} is not installed; python -m pip install 'registers-reproduced[{EXTRAS[top]}]'", name=error.name
+        f"{top} is not installed; python -m pip install 'registers-reproduced[{EXTRAS[top]}]'",
+        name=error.name,
     )

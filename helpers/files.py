@@ -1,5 +1,6 @@
-"""Files that are there as a whole or not at all, archives that are the same each time, folders in which one process at a time
-writes, and digests of contents."""
+"""Files that are there as a whole or not at all, archives that are the same each time, folders in
+which one process at a time writes, and digests of contents.
+"""
 
 import errno
 import hashlib
@@ -23,7 +24,9 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def digest_of(*parts: bytes | memoryview | str, length: int = 64) -> str:
-    """The first `length` hex digits of the SHA-256 of bytes, and of texts in UTF-8, one after another."""
+    """The first `length` hex digits of the SHA-256 of bytes, and of texts in UTF-8, one after
+    another.
+    """
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -32,10 +35,12 @@ def digest_of(*parts: bytes | memoryview | str, length: int = 64) -> str:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A name of one's own to write to; what was written becomes `path` at the end, and nothing is left where writing failed.
+    """A name of one's own to write to.
 
-    The folder is made if need be. What a writer of the same file left that was killed is removed a day later.
-    Raises OSError that says what to do where the disk is full.
+    What was written becomes `path` at the end, and nothing is left where writing failed.
+
+    The folder is made if need be. What a writer of the same file left that was killed is removed a
+    day later. Raises OSError that says what to do where the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{escape(path.name)}.*.new"):
@@ -49,14 +54,18 @@ def written_whole(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        remedy = f"the disk is full: {path.name} was not written; make room, and the same command goes on from there"
+        remedy = (
+            f"the disk is full: {path.name} was not written; make room, and the same command goes "
+            "on from there"
+        )
         raise OSError(error.errno, remedy, str(path.parent)) from None
     finally:
         new.unlink(missing_ok=True)
 
 
 def write_together(texts: Mapping[Path, str]) -> None:
-    """Write files of one folder that belong together: all of them before the first gets its name, and then in their order.
+    """Write files of one folder that belong together: all of them before the first gets its name,
+    and then in their order.
 
     Meanwhile the folder is `locked`: who locks it to read finds all old ones or all new ones.
     """
@@ -68,17 +77,24 @@ def write_together(texts: Mapping[Path, str]) -> None:
 
 
 def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
-    """Write an archive of these members (name in it -> content) that is the same to the byte each time: in order of their names,
-    dated by the first day that the format knows, with the rights of a plain file. Versions of zlib may compress differently."""
+    """Write an archive of these members (name in it -> content) that is the same to the byte each
+    time: in order of their names, dated by the first day that the format knows, with the rights of
+    a plain file. Versions of zlib may compress differently.
+    """
     with written_whole(path) as new, ZipFile(new, "w") as archive:
         for name, content in sorted(members.items()):
             member = ZipInfo(name)
-            member.create_system, member.external_attr = 3, 0o100644 << 16  # as on Unix, wherever it is written
+            member.create_system, member.external_attr = (
+                3,
+                0o100644 << 16,
+            )  # as on Unix, wherever it is written
             archive.writestr(member, content, ZIP_DEFLATED, compresslevel=9)
 
 
 def check_place(path: Path) -> None:
-    """Raise ValueError where no file can be written to `path`: before the minutes that it takes to find out what to write."""
+    """Raise ValueError where no file can be written to `path`: before the minutes that it takes to
+    find out what to write.
+    """
     try:
         if path.is_dir():
             raise ValueError(f"{path} is a folder; name a file in it")
@@ -87,15 +103,19 @@ def check_place(path: Path) -> None:
         (probe := path.with_name(f".{path.name}.{uuid4().hex}.new")).touch()
         probe.unlink()
     except OSError as error:
-        raise ValueError(f"{path} cannot be written ({error.strerror}); choose another place") from None
+        raise ValueError(
+            f"{path} cannot be written ({error.strerror}); choose another place"
+        ) from None
 
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[None]:
-    """Hold `folder`, which is made if need be, against all other processes and threads; a process that dies lets go of it.
+    """Hold `folder`, which is made if need be, against all other processes and threads.
 
-    The lock is one of the folder itself and leaves no file, which would stand among what is published. A file system or a system
-    that has none is trusted to have one user.
+    A process that dies lets go of it.
+
+    The lock is one of the folder itself and leaves no file, which would stand among what is
+    published. A file system or a system that has none is trusted to have one user.
     Raises BlockingIOError where somebody else holds it, unless told to `wait`.
     """
     folder.mkdir(parents=True, exist_ok=True)

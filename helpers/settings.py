@@ -1,41 +1,66 @@
-"""What of a notebook's parameters differs by model: texts 'MODEL NAME=VALUE NAME=VALUE' in a list, beside the values for all."""
+"""What of a notebook's parameters differs by model: texts 'MODEL NAME=VALUE NAME=VALUE' in a list,
+beside the values for all.
+"""
 
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 
 
-def settings_of(models: Iterable[str], by_model: Sequence[str], **common: str | int | float) -> dict[str, SimpleNamespace]:
-    """model -> its settings: those of `by_model`, in the type of the common value, and else the common ones.
+def settings_of(
+    models: Iterable[str], by_model: Sequence[str], **common: str | int | float
+) -> dict[str, SimpleNamespace]:
+    """Model -> its settings: those of `by_model`, in the type of the common value, and else the
+    common ones.
 
-    Models of `by_model` that are not asked for are passed over, since a search may be made in some of them only; so are names
-    that are not among the common ones.
+    Models of `by_model` that are not asked for are passed over, since a search may be made in some
+    of them only; so are names that are not among the common ones.
 
     >>> settings_of(["a", "b"], ["b layer=-2 rule=fixed:150"], layer=-1, rule="median:3")["b"]
     namespace(layer=-2, rule='fixed:150')
 
-    Raises ValueError for a text of another form, a value of another type, and a model that comes twice.
+    Raises ValueError for a text of another form, a value of another type, and a model that comes
+    twice.
     """
     own = dict(parsed(text) for text in by_model)
     if len(own) < len(by_model):
-        raise ValueError(f"by_model names a model twice; give each of {', '.join(own)} once, with all that differs")
+        raise ValueError(
+            f"by_model names a model twice; give each of {', '.join(own)} once, with all that "
+            "differs"
+        )
     return {
-        model: SimpleNamespace(**{name: typed(name, own.get(model, {}).get(name), value) for name, value in common.items()})
+        model: SimpleNamespace(
+            **{
+                name: typed(name, own.get(model, {}).get(name), value)
+                for name, value in common.items()
+            }
+        )
         for model in models
     }
 
 
 def parsed(text: object) -> tuple[str, dict[str, str]]:
-    """The model and its values as they stand in the text. Raises ValueError where it has another form."""
+    """The model and its values as they stand in the text.
+
+    Raises ValueError where it has another form.
+    """
     model, *pairs = f"{text}".split() or [""]
     values = dict(pair.partition("=")[::2] for pair in pairs)
     if not values or not all("=" in pair for pair in pairs) or not all(values.values()):
-        raise ValueError(f"{text!r} does not say what differs in a model; write it as 'MODEL NAME=VALUE NAME=VALUE'")
+        raise ValueError(
+            f"{text!r} does not say what differs in a model; write it as 'MODEL NAME=VALUE "
+            "NAME=VALUE'"
+        )
     return model, values
 
 
 def typed(name: str, text: str | None, common: str | int | float) -> str | int | float:
-    """`text` as a value of the type of `common`, which it is where there is none. Raises ValueError where it is of another."""
+    """`text` as a value of the type of `common`, which it is where there is none.
+
+    Raises ValueError where it is of another.
+    """
     try:
         return common if text is None else type(common)(text)
     except ValueError:
-        raise ValueError(f"{name}={text}: expected {type(common).__name__}, as in {common!r}") from None
+        raise ValueError(
+            f"{name}={text}: expected {type(common).__name__}, as in {common!r}"
+        ) from None

@@ -1,9 +1,12 @@
-"""A small project in a temporary folder: two claims with a notebook that takes a second, and one that waits for its own; and what
-the tests of pages share: this checkout's results, and a browser."""
+"""A small project in a temporary folder: two claims with a notebook that takes a second, and one
+that waits for its own; and what the tests of pages share: this checkout's results, and a
+browser."""
 
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -13,21 +16,26 @@ from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from page_rules import PATIENCE
 
-from helpers.publish.book import published
-from helpers.publish.parameters import read_notebook
-from helpers.publish.project import Project
-from helpers.publish.results import bundle
+from helpers.book.build import published
+from helpers.claims.notebook import read_notebook
+from helpers.claims.project import Project
+from helpers.claims.results import bundle
+from helpers.files import locked
 
-# Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many tries 20 times as many, others
-# each time; what it finds comes with a line that reproduces it.
+# Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many
+# tries 20 times as many, others each time; what it finds comes with a line that reproduces it.
 TIMES = {"same": 1, "many": 20}
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
 for profile in TIMES:
-    settings.register_profile(profile, derandomize=profile == "same", deadline=None, print_blob=True, database=None)
+    settings.register_profile(
+        profile, derandomize=profile == "same", deadline=None, print_blob=True, database=None
+    )
 settings.load_profile(PROFILE)
 
+ROOT = Path(__file__).parents[1]
 FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update "
     "--disable-sync"
 ).split()
 
@@ -48,10 +56,21 @@ CLAIM = {
     "headline": "two",
     "reported": [],
     "criterion": {"quantifier": "all", "tests": [{"value": "score", "op": ">", "margin": 1}]},
-    "expected": {f"control-{name}": "supported" for name in ("content", "position", "registers", "clean")},
+    "expected": {
+        f"control-{name}": "supported" for name in ("content", "position", "registers", "clean")
+    },
 }
 PROFILES = {"large": {"n": 5}}
-PAPER = {"order": 1, "title": "t", "authors": "a", "year": None, "venue": None, "bib": None, "models": {}, "errors": []}
+PAPER = {
+    "order": 1,
+    "title": "t",
+    "authors": "a",
+    "year": None,
+    "venue": None,
+    "bib": None,
+    "models": {},
+    "errors": [],
+}
 WORK = """import os, sys, time
 from pathlib import Path
 Path(f"{mode}.pid").write_text(str(os.getpid()))
@@ -61,7 +80,7 @@ if mode == "sleep":
     time.sleep(600)
 Path("python").write_text(sys.executable)
 print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
-JUDGE = """from helpers.publish import Value, load_registry
+JUDGE = """from helpers.claims import Value, load_registry
 values = [Value.of("score", float(n), model=model, dataset=dataset) for model in models]
 load_registry("notebooks")["{id}"].judge(values, sources=[{{"name": dataset}}])"""
 
@@ -75,7 +94,9 @@ def write_notebook(path: Path, id: str) -> None:
         new_code_cell(WORK),
         new_code_cell(JUDGE.format(id=id), metadata={"tags": ["nbval-check-output"]}),
     ]
-    metadata = {"kernelspec": {"name": "somebody", "display_name": "Somebody's", "language": "python"}}
+    metadata = {
+        "kernelspec": {"name": "somebody", "display_name": "Somebody's", "language": "python"}
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
 
@@ -97,21 +118,28 @@ def edit_yaml(path: Path, change) -> None:
 
 
 def write_yaml(path: Path, data: object) -> None:
-    """Write the data without anchors, which YAML would put where two entries share a part: they are copied through JSON."""
+    """Write the data without anchors, which YAML would put where two entries share a part: they are
+    copied through JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False))
 
 
 def make_project(root: Path) -> Project:
-    """The small project; its claims are aa1-first, aa2-second (with notebooks) and aa3-later (without)."""
+    """The small project; its claims are aa1-first, aa2-second (with notebooks) and aa3-later
+    (without)."""
     ids = ("aa1-first", "aa2-second")
     for id in ids:
         write_notebook(root / "notebooks" / "beyond" / f"{id}.ipynb", id)
     claims = dict.fromkeys(ids, CLAIM) | {"aa3-later": CLAIM | {"waiting": "needs probes"}}
     write_yaml(root / "notebooks" / "claims" / "beyond.yml", {"paper": PAPER, "claims": claims})
-    write_yaml(root / "notebooks" / "profiles.yml", {"profiles": dict.fromkeys([*ids, "aa3-later"], PROFILES)})
+    write_yaml(
+        root / "notebooks" / "profiles.yml",
+        {"profiles": dict.fromkeys([*ids, "aa3-later"], PROFILES)},
+    )
     chapters = [{"file": f"notebooks/beyond/{id}"} for id in ids]
-    (root / "_toc.yml").write_text(yaml.safe_dump({"root": "book/index", "parts": [{"chapters": chapters}]}))
+    (root / "_toc.yml").write_text(
+        yaml.safe_dump({"root": "book/index", "parts": [{"chapters": chapters}]})
+    )
     return Project(root)
 
 
@@ -128,7 +156,8 @@ def project(tmp_path):
 
 @pytest.fixture(scope="module")  # so that the tests of one backbone follow one another
 def backbone(request):
-    """A model of tests/zoo.py by its kind; a test asks for it with `zoo.models(...)` and changes nothing of it."""
+    """A model of tests/zoo.py by its kind; a test asks for it with `zoo.models(...)` and changes
+    nothing of it."""
     import zoo  # here, since it takes seconds to import
 
     return zoo.build(request.param)
@@ -143,7 +172,10 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def runs():
     """run -> claim -> result, of this checkout."""
-    return {run: {id: data for id, (data, _) in own.items()} for run, own in published(Project()).items()}
+    return {
+        run: {id: data for id, (data, _) in own.items()}
+        for run, own in published(Project()).items()
+    }
 
 
 @pytest.fixture(scope="session")
@@ -154,14 +186,33 @@ def calibration():
 
 
 @pytest.fixture(scope="session")
+def site(tmp_path_factory, worker_id):
+    """The book of this checkout, from what is stored; built once for all workers of a session."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base if worker_id == "master" else base.parent) / "book"
+    code = (
+        "import sys; from pathlib import Path; from helpers.book.build import build; "
+        "build(Path(sys.argv[1]), Path(sys.argv[2]), stored=True)"
+    )
+    with locked(place):
+        if not (place / "html").is_dir():  # in a process that does not check every shape
+            subprocess.run([sys.executable, "-c", code, ROOT, place], check=True)
+    return place / "html"
+
+
+@pytest.fixture(scope="session")
 def browser():
     """Chromium, where there is one."""
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    chromium = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if chromium is None:
         pytest.skip("no Chromium found; install it, for example by apt-get install chromium")
     from playwright.sync_api import sync_playwright  # here, since few tests need it
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=FLAGS, timeout=PATIENCE)
+        browser = playwright.chromium.launch(
+            executable_path=chromium, headless=True, args=FLAGS, timeout=PATIENCE
+        )
         yield browser
         browser.close()

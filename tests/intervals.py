@@ -1,7 +1,9 @@
-"""How often the intervals of helpers.measures cover the truth: simulated images, many times, with fixed seeds.
+"""How often the intervals of helpers.measures cover the truth: simulated images, many times, with
+fixed seeds.
 
-`make intervals` writes book/intervals.json, which the methods page shows. Where the truth has no formula, it is the estimator's
-own mean over all simulations: an interval then covers what the same number of other images would give on average.
+`make intervals` writes book/intervals.json, which the methods page shows. Where the truth has no
+formula, it is the estimator's own mean over all simulations: an interval then covers what the same
+number of other images would give on average.
 """
 
 import json
@@ -14,7 +16,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from helpers.measures.answers import macro_scores
-from helpers.measures.decomposition import gram_shares_over_images
+from helpers.measures.cls_parts import gram_shares_over_images
 from helpers.measures.norms import norm_ratio
 from helpers.measures.similarity import cka_difference, cka_over_images
 from helpers.measures.stats import (
@@ -32,7 +34,8 @@ from helpers.measures.stats import (
 )
 
 SIZES = (80, 1000)
-# What covers more, up to this: few whole answers change, groups are chosen for being extreme, most values are at a limit.
+# What covers more, up to this: few whole answers change, groups are chosen for being extreme, most
+# values are at a limit.
 CAUTIOUS = {
     "change of answers: 2 % up, 2 % down": 100,
     "change of answers: 10 % of the images by one of 3 draws": 100,
@@ -66,7 +69,9 @@ def answers(rng: np.random.Generator, n: int, chance: float) -> np.ndarray:
 def changes(up: float, down: float, draws: int = 1) -> Callable:
     """The change of an accuracy in %, the mean of a few draws: images gain or lose one of them."""
     chances = [up, 1 - up - down, down]
-    return lambda rng, n: over_images(100 * rng.choice([1, 0, -1], n, p=chances) / draws, (-100, 100))
+    return lambda rng, n: over_images(
+        100 * rng.choice([1, 0, -1], n, p=chances) / draws, (-100, 100)
+    )
 
 
 def accuracy(rng: np.random.Generator, n: int) -> Estimate:
@@ -79,8 +84,9 @@ def mostly_zero(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def masked(carriers: int | None, matched: bool = False) -> Callable:
-    """(image, patch) scores and mask: one or two patches in the mask of `carriers` images (None: of all), scoring a unit higher,
-    and half a unit more or less together in each image. Where `matched`, each lies at either of two positions."""
+    """(image, patch) scores and mask: one or two patches in the mask of `carriers` images (None: of
+    all), scoring a unit higher, and half a unit more or less together in each image. Where
+    `matched`, each lies at either of two positions."""
 
     def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         mask = np.zeros((n, PATCHES), dtype=bool)
@@ -103,11 +109,15 @@ def at_usual_positions(rng: np.random.Generator, n: int) -> Estimate:
     counts = rng.integers(0, 5, n)
     usual = rng.binomial(counts, rng.beta(3, 1, n))
     places = np.arange(8)
-    return share_at(np.where(places < 4, places < usual[:, None], places - 4 < (counts - usual)[:, None]), range(4))
+    return share_at(
+        np.where(places < 4, places < usual[:, None], places - 4 < (counts - usual)[:, None]),
+        range(4),
+    )
 
 
 def representations(rng: np.random.Generator, n: int) -> list[np.ndarray]:
-    """Three of eight features an image: the first two with four in common, the last with two of these."""
+    """Three of eight features an image: the first two with four in common, the last with two of
+    these."""
     common = rng.normal(size=(n, 4))
     return [np.hstack([common[:, :k], rng.normal(size=(n, 8 - k))]) for k in (4, 4, 2)]
 
@@ -122,7 +132,8 @@ def parts(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def macro(name: str) -> Callable:
-    """Of five classes, the rarest of which one image in ten has; seven in ten are right, the others given a class at random."""
+    """Of five classes, the rarest of which one image in ten has; seven in ten are right, the others
+    given a class at random."""
     chances = [0.3, 0.25, 0.2, 0.15, 0.1]
 
     def simulate(rng: np.random.Generator, n: int) -> Estimate:
@@ -148,42 +159,73 @@ CASES = (
     Case("mean: normal", lambda rng, n: over_images(rng.normal(size=n)), 0.0),
     Case("mean: exponential", lambda rng, n: over_images(rng.exponential(size=n)), 1.0),
     Case("mean: lognormal", lambda rng, n: over_images(rng.lognormal(size=n)), float(np.exp(0.5))),
-    Case("mean: an IoU, 0 on four images in five", lambda rng, n: over_images(mostly_zero(rng, n), (0, 1)), 0.1),
+    Case(
+        "mean: an IoU, 0 on four images in five",
+        lambda rng, n: over_images(mostly_zero(rng, n), (0, 1)),
+        0.1,
+    ),
     Case("AUC: outliers in 5 images", of_masked(auc_over_images, 5), HIGHER),
     Case("AUC: outliers in 9 images", of_masked(auc_over_images, 9), HIGHER),
     Case("AUC: outliers in all images", of_masked(auc_over_images), HIGHER, (4000, 1000)),
     Case("matched AUC: outliers in 9 images", of_masked(matched_auc_over_images, 9, True), HIGHER),
-    Case("matched AUC: outliers in all images", of_masked(matched_auc_over_images, None, True), HIGHER, (4000, 1000)),
+    Case(
+        "matched AUC: outliers in all images",
+        of_masked(matched_auc_over_images, None, True),
+        HIGHER,
+        (4000, 1000),
+    ),
     Case("Cohen's d: outliers in 9 images", of_masked(cohens_d_over_images, 9)),
     Case("Cohen's d: outliers in all images", of_masked(cohens_d_over_images)),
     Case("enrichment: outliers in 9 images", of_masked(enrichment_over_images, 9)),
     Case("enrichment: outliers in all images", of_masked(enrichment_over_images)),
     Case("share at positions", at_usual_positions, 0.75),
     Case("plain CKA", lambda rng, n: cka_over_images(*representations(rng, n)[:2])),
-    Case("debiased CKA", lambda rng, n: cka_over_images(*representations(rng, n)[:2], debiased=True), 0.5),
+    Case(
+        "debiased CKA",
+        lambda rng, n: cka_over_images(*representations(rng, n)[:2], debiased=True),
+        0.5,
+    ),
     Case("difference of two CKA", difference_of_cka),
     Case("share in the Gram matrix", lambda rng, n: gram_shares_over_images(parts(rng, n))[0][0]),
     Case("macro F1", macro("macro_f1")),
     Case("macro precision", macro("macro_precision")),
     Case("macro recall", macro("macro_recall")),
-    Case("ratio of means", lambda rng, n: bootstrap(rng.lognormal(0, 0.5, (n, 2)), ratio_of_means), 1.0, SOME),
+    Case(
+        "ratio of means",
+        lambda rng, n: bootstrap(rng.lognormal(0, 0.5, (n, 2)), ratio_of_means),
+        1.0,
+        SOME,
+    ),
     Case("median", lambda rng, n: bootstrap(rng.lognormal(size=n), np.median), 1.0, SOME),
     Case("standard deviation", lambda rng, n: bootstrap(rng.normal(size=n), np.std), None, SOME),
-    Case("norm ratio", lambda rng, n: bootstrap(rng.lognormal(0, 0.3, (n, 49)), norm_ratio, 200), None, (1000, 600)),
+    Case(
+        "norm ratio",
+        lambda rng, n: bootstrap(rng.lognormal(0, 0.3, (n, 49)), norm_ratio, 200),
+        None,
+        (1000, 600),
+    ),
     Case("largest spread of three means: none", spread(0.0), 0.0, SOME),
     Case("largest spread of three means: one unit", spread(1.0), 1.0, SOME),
 )
 
 
 def covered(case: Case, n: int, repetitions: int, seed: int = 0) -> dict:
-    """How often, in %, the interval contains the truth, with the interval of that share, and how often it has no ends."""
+    """How often, in %, the interval contains the truth, with the interval of that share, and how
+    often it has no ends."""
     rng = np.random.default_rng([seed, n])
     values, low, high = np.array([case.simulate(rng, n)[:3] for _ in range(repetitions)]).T
     truth = values.mean() if case.truth is None else case.truth
     missing = np.isnan(low)
     inside = ((low <= truth) & (truth <= high))[~missing]
     found, low, high = (round(100 * part, 2) for part in share(inside)[:3])
-    row = {"case": case.name, "n": n, "repetitions": repetitions, "covered": found, "low": low, "high": high}
+    row = {
+        "case": case.name,
+        "n": n,
+        "repetitions": repetitions,
+        "covered": found,
+        "low": low,
+        "high": high,
+    }
     return row | {"without_interval": round(100 * float(missing.mean()), 2)}
 
 

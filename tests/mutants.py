@@ -1,10 +1,12 @@
 """Mutation tests: change one detail of a module at a time, and see whether its tests notice.
 
-    python tests/mutants.py [MODULE ...]    all of tests/mutants.yml unless named, as in `measures.norms`
+    python tests/mutants.py [MODULE ...]    all of tests/mutants.yml unless named, as in
+    `measures.norms`
 
-cosmic-ray makes the mutants and keeps what became of them under _build/mutants, so that an interrupted run goes on; a module
-is run anew once it or its tests change. Only a temporary copy of the tracked files is mutated. The tests of each mutant run in a
-fork of this process, which has imported everything but the project.
+cosmic-ray makes the mutants and keeps what became of them under _build/mutants, so that an
+interrupted run goes on; a module is run anew once it or its tests change. Only a temporary copy of
+the tracked files is mutated. The tests of each mutant run in a fork of this process, which has
+imported everything but the project.
 """
 
 import gc
@@ -35,7 +37,17 @@ KEPT = ROOT / "_build" / "mutants"
 IMPORTED = Path("imported.txt")  # in the copy
 LEAST = 0.95  # share of the mutants to kill, of those that are not excused
 # Without conftest.py, which imports most of the project: a third of the time.
-OPTIONS = ["-x", "-q", "--no-header", "--disable-warnings", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+OPTIONS = [
+    "-x",
+    "-q",
+    "--no-header",
+    "--disable-warnings",
+    "--noconftest",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+]
 # One replacement for each arithmetic operator; for each comparison its neighbour and its opposite.
 ARITHMETIC = "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Mul Mod_FloorDiv Pow_Mul BitAnd_BitOr"
 COMPARISONS = "Lt_LtE Lt_GtE LtE_Lt LtE_Gt Gt_GtE Gt_LtE GtE_Gt GtE_Lt Eq_NotEq NotEq_Eq"
@@ -43,10 +55,23 @@ CORE = {
     *(f"ReplaceBinaryOperator_{name}" for name in ARITHMETIC.split()),
     *(f"ReplaceComparisonOperator_{name}" for name in COMPARISONS.split()),
     *(f"ReplaceUnaryOperator_Delete_{name}" for name in ("USub", "Invert", "Not")),
-    *("ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceBreakWithContinue", "ReplaceContinueWithBreak"),
+    *(
+        "ReplaceFalseWithTrue",
+        "ReplaceAndWithOr",
+        "ReplaceOrWithAnd",
+        "ReplaceBreakWithContinue",
+        "ReplaceContinueWithBreak",
+    ),
     "ZeroIterationForLoop",
 }
-PAIRS = [("median", "mean"), ("all", "any"), ("min", "max"), ("minimum", "maximum"), ("argmin", "argmax"), ("amin", "amax")]
+PAIRS = [
+    ("median", "mean"),
+    ("all", "any"),
+    ("min", "max"),
+    ("minimum", "maximum"),
+    ("argmin", "argmax"),
+    ("amin", "amax"),
+]
 OTHER = dict([*PAIRS, *(pair[::-1] for pair in PAIRS), ("sum", "mean")])
 
 
@@ -64,7 +89,8 @@ class SwapReduction(NumberReplacer):
 
 
 class MoveNumber(NumberReplacer):
-    """A whole number one lower, 1 in the place of 0, and twice any other; a sign is deleted instead."""
+    """A whole number one lower, 1 in the place of 0, and twice any other; a sign is deleted
+    instead."""
 
     def mutation_positions(self, node):
         if node.type == "number" and node.parent.type != "factor":
@@ -72,15 +98,22 @@ class MoveNumber(NumberReplacer):
 
     def mutate(self, node, index):
         number = eval(node.value)
-        node.value = str(1 if number == 0 else number - 1 if isinstance(number, int) else 2 * number)
+        node.value = str(
+            1 if number == 0 else number - 1 if isinstance(number, int) else 2 * number
+        )
         return node
 
 
 class Untrue(ReplaceTrueWithFalse):
-    """False in the place of True, except in `strict=True` and `frozen=True`, which only guard against mistakes."""
+    """False in the place of True, except in `strict=True` and `frozen=True`, which only guard
+    against mistakes."""
 
     def mutation_positions(self, node):
-        guard = node.parent and node.parent.type == "argument" and node.parent.get_first_leaf().value in ("strict", "frozen")
+        guard = (
+            node.parent
+            and node.parent.type == "argument"
+            and node.parent.get_first_leaf().value in ("strict", "frozen")
+        )
         return [] if guard else super().mutation_positions(node)
 
 
@@ -89,18 +122,27 @@ class NegateCondition(AddNot):
 
     def mutation_positions(self, node):
         condition = getattr(node, "children", [])[1:3]
-        return [] if "comparison" in [part.type for part in condition] else super().mutation_positions(node)
+        return (
+            []
+            if "comparison" in [part.type for part in condition]
+            else super().mutation_positions(node)
+        )
 
 
 def tested(options, warm):
-    """Run pytest in a fork; `warm` leaves behind what it has compiled, and a list of what it imported from elsewhere."""
+    """Run pytest in a fork; `warm` leaves behind what it has compiled, and a list of what it
+    imported from elsewhere."""
     sys.dont_write_bytecode = not warm
     if not warm:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     code = pytest.main([*OPTIONS, *options])
     if warm:
         here = str(Path.cwd())
-        elsewhere = [name for name, m in sys.modules.items() if not (getattr(m, "__file__", None) or here).startswith(here)]
+        elsewhere = [
+            name
+            for name, m in sys.modules.items()
+            if not (getattr(m, "__file__", None) or here).startswith(here)
+        ]
         IMPORTED.write_text("\n".join(elsewhere))
     os._exit(code)
 
@@ -128,9 +170,11 @@ def warmed(options):
 
 
 def run(name, path, stages, database):
-    """How many mutants there are, and of each survivor (line number, operator, line, what it becomes).
+    """How many mutants there are, and of each survivor (line number, operator, line, what it
+    becomes).
 
-    Each of the `stages` is a list of arguments of pytest; a later one runs on what survives the one before.
+    Each of the `stages` is a list of arguments of pytest; a later one runs on what survives the one
+    before.
     """
     with use_db(database) as db:
         if not db.num_work_items:
@@ -143,27 +187,48 @@ def run(name, path, stages, database):
             (mutation,) = item.mutations
             operator = plugins.get_operator(mutation.operator_name)()
             with use_mutation(path, operator, mutation.occurrence) as (before, after):
-                changed = next(pair for pair in zip(before.splitlines(), after.splitlines(), strict=False) if len({*pair}) > 1)
+                changed = next(
+                    pair
+                    for pair in zip(before.splitlines(), after.splitlines(), strict=False)
+                    if len({*pair}) > 1
+                )
                 survived = all(passes(*stage) for stage in zip(stages, limits, strict=True))
                 outcome = TestOutcome.SURVIVED if survived else TestOutcome.KILLED
             result = WorkResult(WorkerOutcome.NORMAL, test_outcome=outcome, diff="\n".join(changed))
             db.set_result(item.job_id, result)
             print(f"\r{name}: {done + 1} of {len(pending)}", end="", file=sys.stderr)
-        survivors = [(item.mutations[0], result.diff) for item, result in db.completed_work_items if not result.is_killed]
-        rows = [(m.start_pos[0], m.operator_name.split("/")[1], *diff.split("\n")) for m, diff in survivors]
+        survivors = [
+            (item.mutations[0], result.diff)
+            for item, result in db.completed_work_items
+            if not result.is_killed
+        ]
+        rows = [
+            (m.start_pos[0], m.operator_name.split("/")[1], *diff.split("\n"))
+            for m, diff in survivors
+        ]
         return db.num_work_items, sorted(rows)
 
 
 def verdict(name, mutants, survivors, excused):
-    """What to print of a module: its counts, survivors without excuse, excuses without survivor; and whether all is well."""
-    plain = {(squeezed(e["line"]), squeezed(becomes)): e for e in excused for becomes in e["becomes"]}
+    """What to print of a module: its counts, survivors without excuse, excuses without survivor;
+    and whether all is well."""
+    plain = {
+        (squeezed(e["line"]), squeezed(becomes)): e for e in excused for becomes in e["becomes"]
+    }
     open_ = [row for row in survivors if (squeezed(row[2]), squeezed(row[3])) not in plain]
     needless = plain.keys() - {(squeezed(row[2]), squeezed(row[3])) for row in survivors}
     counted = mutants - (len(survivors) - len(open_))
     score = 1 - len(open_) / counted
-    lines = [f"{name:24} {mutants:7} {mutants - len(survivors):6} {mutants - counted:7} {len(open_):8} {score:8.1%}"]
+    lines = [
+        f"{name:24} {mutants:7} {mutants - len(survivors):6} {mutants - counted:7} {len(open_):8} "
+        f"{score:8.1%}"
+    ]
     for number, operator, before, after in open_:
-        lines += [f"  {name}:{number} {operator}", f"    - {before.strip()}", f"    + {after.strip()}"]
+        lines += [
+            f"  {name}:{number} {operator}",
+            f"    - {before.strip()}",
+            f"    + {after.strip()}",
+        ]
     lines += [f"  excused, but no survivor: {plain[key]['line']}  ->  {key[1]}" for key in needless]
     return lines, score >= LEAST and not needless
 
@@ -180,10 +245,15 @@ def main(names):
     if unknown := set(names) - table.keys():
         sys.exit(f"error: no module {', '.join(unknown)}; choose of {', '.join(table)}")
     core = plugins.OPERATOR_PROVIDERS["core"]
-    own = {operator.__name__: operator for operator in (SwapReduction, MoveNumber, Untrue, NegateCondition)}
+    own = {
+        operator.__name__: operator
+        for operator in (SwapReduction, MoveNumber, Untrue, NegateCondition)
+    }
     plugins.OPERATOR_PROVIDERS = {"core": {name: core[name] for name in CORE}, "own": own}
     KEPT.mkdir(parents=True, exist_ok=True)
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     lines, well = [f"{'module':24} mutants killed excused survived    score"], True
     with tempfile.TemporaryDirectory() as copy:
         for file in filter(None, tracked.split("\0")):

@@ -1,9 +1,30 @@
-"""What every page of the book is held to in a browser, as scripts that return what breaks a rule: [] where nothing does.
+"""What every page of the book is held to in a browser, as scripts that return what breaks a rule:
+[] where nothing does.
 
-Contrast is that of WCAG 2.2, 1.4.3: 4.5, and 3 for large text, between the colour of a text and all that lies behind it.
+Contrast is that of WCAG 2.2, 1.4.3: 4.5, and 3 for large text, between the colour of a text and all
+that lies behind it.
 """
 
 PATIENCE = 180_000  # ms: a busy machine is no error
+
+# After MathJax has finished and every image has been asked to load: formulas that were not drawn,
+# pictures that are empty or have no text, and by how much the page is wider than the window.
+OBSERVE = """async () => {
+  await (window.MathJax?.startup?.promise ?? Promise.resolve());
+  const images = [...document.images];
+  for (const image of images) image.loading = "eager";
+  await Promise.all(images.map((image) => image.decode().catch(() => null)));
+  const start = (node) => node.outerHTML.slice(0, 200);
+  const plain = [...document.querySelectorAll(".math")]
+    .filter((node) => !node.querySelector("mjx-container"));
+  // An error is an element of its own; an unknown macro is only drawn in red.
+  const broken = [...document.querySelectorAll("mjx-merror, mjx-container [style*='red']")];
+  return {
+    formulas: [...plain, ...broken].map(start),
+    pictures: images.filter((image) => !image.naturalWidth || !image.alt.trim()).map(start),
+    overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  };
+}"""
 
 CONTRAST = """([root, themes]) => {
   const still = document.head.appendChild(document.createElement("style"));
@@ -67,9 +88,10 @@ CONTRAST = """([root, themes]) => {
   document.documentElement.dataset.theme = before ?? "light";
   still.remove();
   return faint;
-}"""
+}"""  # noqa: E501
 
-# At the width of a phone: what makes the page scroll sideways, and text in figures of less than 9 pixels.
+# At the width of a phone: what makes the page scroll sideways, text in figures of less than 9
+# pixels, and verdicts that are not seen.
 PHONE = """() => {
   const wide = document.documentElement.clientWidth;
   const overflow = document.documentElement.scrollWidth - wide;
@@ -99,10 +121,11 @@ PHONE = """() => {
   const hidden = [...document.querySelectorAll("article .verdict")]
     .filter((node) => !node.closest("details:not([open]), [hidden]") && !node.checkVisibility({ checkVisibilityCSS: true }))
     .map((node) => node.outerHTML.slice(0, 120));
-  return { overflow, culprits, small, hidden };
-}"""
+  return [...(overflow > 0 ? [overflow, ...culprits] : []), ...small, ...hidden];
+}"""  # noqa: E501
 
-# What the keyboard and a screen reader need: names, no order of its own, heads of tables, figures with text.
+# What the keyboard and a screen reader need: names, no order of its own, heads of tables, figures
+# with text.
 NAMED = """() => {
   const wrong = [];
   const say = (what, node) => wrong.push([what, node.outerHTML.slice(0, 160)]);
@@ -128,7 +151,7 @@ NAMED = """() => {
   const numbers = [...document.querySelectorAll("article figure > figcaption .caption-number")].map((x) => x.textContent);
   if (new Set(numbers).size !== numbers.length) wrong.push(["figures share a number", numbers.join(" ")]);
   return wrong;
-}"""
+}"""  # noqa: E501
 
 # The stop that the keyboard is at: its place in the document and whether it is seen to be there.
 STOP = """() => {
@@ -138,4 +161,4 @@ STOP = """() => {
   const style = getComputedStyle(node);
   const marked = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none";
   return { place: all.indexOf(node), marked, text: node.outerHTML.slice(0, 120) };
-}"""
+}"""  # noqa: E501

@@ -13,12 +13,14 @@ class Stop(Exception):
 def same(model, other):
     """Whether two models are equal to the bit."""
     weights, others = model.state_dict(), other.state_dict()
-    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
+    return weights.keys() == others.keys() and all(
+        torch.equal(weights[key], others[key]) for key in weights
+    )
 
 
 def goes_on(recipe, folder, step):
-    """Trains `recipe` in one piece, and in two that part at `step`: the same to the bit. Returns (model, history, the steps that
-    the second piece reported, the folder of the pieces)."""
+    """Trains `recipe` in one piece, and in two that part at `step`: the same to the bit. Returns
+    (model, history, the steps that the second piece reported, the folder of the pieces)."""
 
     def stop(entry):
         if entry["step"] == step:

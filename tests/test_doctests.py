@@ -1,4 +1,5 @@
-"""The examples in docstrings, run as they stand there, without the tests' check of shapes, which hides functions from doctest."""
+"""The examples in docstrings, run as they stand there, without the tests' check of shapes, which
+hides functions from doctest."""
 
 import re
 import subprocess
@@ -6,15 +7,32 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-WITH_EXAMPLES = sorted(path for path in (ROOT / "helpers").rglob("*.py") if re.search(r"^ +>>> ", path.read_text(), flags=re.M))
+WITH_EXAMPLES = sorted(
+    path
+    for path in (ROOT / "helpers").rglob("*.py")
+    if re.search(r"^ +>>> ", path.read_text(), flags=re.M)
+)
 
 
 def test_examples_in_docstrings():
-    options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider", "--doctest-modules", "--rootdir", str(ROOT)]
+    options = [
+        "-q",
+        "-o",
+        "addopts=",
+        "-p",
+        "no:cacheprovider",
+        "--doctest-modules",
+        "--rootdir",
+        str(ROOT),
+    ]
     command = [sys.executable, "-m", "pytest", *options, *map(str, WITH_EXAMPLES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     # Each of them was found: as many functions and classes as have an example.
     texts = (path.read_text() for path in WITH_EXAMPLES)
-    having = sum(">>>" in docstring for text in texts for docstring in re.findall(r'""".*?"""', text, flags=re.S))
+    having = sum(
+        ">>>" in docstring
+        for text in texts
+        for docstring in re.findall(r'""".*?"""', text, flags=re.S)
+    )
     assert having >= 8 and f"{having} passed" in done.stdout

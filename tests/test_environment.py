@@ -13,7 +13,10 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, SETUPTOOLS = SETTINGS["project"], SETTINGS["tool"]["setuptools"]
 EXTRAS = PROJECT["optional-dependencies"]
 LOCKED = ("book", "data", "clip", "test")  # the extras that `make lock` resolves
-DIRECT = [*PROJECT["dependencies"], *(requirement for extra in LOCKED for requirement in EXTRAS[extra])]
+DIRECT = [
+    *PROJECT["dependencies"],
+    *(requirement for extra in LOCKED for requirement in EXTRAS[extra]),
+]
 
 
 def name(requirement):
@@ -46,12 +49,15 @@ def test_optional_parts_are_tested():
 def test_lock_is_made_with_the_extras_that_are_tested():
     recipe = (ROOT / "Makefile").read_text().partition("\nlock:")[2].partition("\n\n")[0]
     assert re.findall(r"--extra (\w+)", recipe) == list(LOCKED)
-    # The others are no part of it: the cluster is among the tests, peers and mutants have environments of their own.
+    # The others are no part of it: the cluster is among the tests, peers and mutants have
+    # environments of their own.
     assert EXTRAS.keys() - set(LOCKED) == {"ray", "peers", "mutants"}
 
 
 def test_wheel_has_every_package():
-    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "helpers").rglob("*.py")}
+    folders = {
+        ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "helpers").rglob("*.py")
+    }
     assert set(SETUPTOOLS["packages"]) == folders | {"helpers._registry"}
 
 
@@ -72,7 +78,9 @@ def test_environment_yml_has_the_pins_of_the_lock():
 
 
 def test_environment_yml_has_the_python_of_pyproject():
-    python = next(entry for entry in conda() if isinstance(entry, str) and entry.startswith("python"))
+    python = next(
+        entry for entry in conda() if isinstance(entry, str) and entry.startswith("python")
+    )
     assert python.removeprefix("python ") == PROJECT["requires-python"]
 
 
@@ -81,14 +89,19 @@ def test_this_environment_is_the_locked_one():
     for line in locked():
         requirement = packaging.Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate():
-            assert requirement.specifier.contains(metadata.version(requirement.name), prereleases=True), line
+            assert requirement.specifier.contains(
+                metadata.version(requirement.name), prereleases=True
+            ), line
 
 
 def test_workflow_does_what_the_makefile_does():
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
     commands = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
     assert commands == {".ci/run", "make book"}
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test\nmake portable PORTABLE=--quick")
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "\nmake test\n" in script
+    notebooks = re.findall(r"notebooks/\S+", script.partition("\nATEN_CPU_CAPABILITY=default ")[2])
+    assert len(notebooks) == 3 and all((ROOT / path).is_file() for path in notebooks)
     versions = [f"3.{minor}" for minor in (11, 12, 13)]
     assert jobs["test"]["strategy"]["matrix"]["python"] == versions
 
@@ -99,27 +112,41 @@ def test_citation_has_the_version_and_licence_of_pyproject():
 
 
 def test_change_log_begins_with_the_version_and_its_date():
-    """Each version has a date that is no later than that of the next, as Keep a Changelog asks; above them is what is to come."""
+    """Each version has a date that is no later than that of the next, as Keep a Changelog asks;
+    above them is what is to come."""
     heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    versions = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", head).groups() for head in heads[1:]]
+    versions = [
+        re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", head).groups()
+        for head in heads[1:]
+    ]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert heads[0] == "[Unreleased]" and versions[0] == (PROJECT["version"], str(citation["date-released"]))
+    assert heads[0] == "[Unreleased]" and versions[0] == (
+        PROJECT["version"],
+        str(citation["date-released"]),
+    )
     assert [date for _, date in versions] == sorted((date for _, date in versions), reverse=True)
 
 
 @pytest.mark.parametrize("page", ["README.md", "book/own-project.md"])
 def test_pages_name_the_wheel_of_this_version(page):
-    assert set(re.findall(r"registers_reproduced-([\d.]+)-py3", (ROOT / page).read_text())) == {PROJECT["version"]}
+    assert set(re.findall(r"registers_reproduced-([\d.]+)-py3", (ROOT / page).read_text())) == {
+        PROJECT["version"]
+    }
 
 
 def test_licence_is_the_text_that_it_is_called():
     text = (ROOT / "LICENSE").read_text().split()
-    assert " ".join(text[:4]) == "Apache License Version 2.0," and text[-3:] == ["under", "the", "License."] and len(text) > 1400
+    assert (
+        " ".join(text[:4]) == "Apache License Version 2.0,"
+        and text[-3:] == ["under", "the", "License."]
+        and len(text) > 1400
+    )
 
 
 @pytest.fixture
 def clone(tmp_path):
-    """The Makefile with a Python that only notes how it was called, so that an environment takes no time."""
+    """The Makefile with a Python that only notes how it was called, so that an environment takes no
+    time."""
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     (tmp_path / "requirements.lock").write_text("one==1\n")
     python = tmp_path / "python"
@@ -135,7 +162,9 @@ def clone(tmp_path):
     python.chmod(0o755)
 
     def make_env():
-        done = subprocess.run(["make", "env", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            ["make", "env", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True
+        )
         log = (tmp_path / "log").read_text().split() if (tmp_path / "log").exists() else []
         (tmp_path / "log").unlink(missing_ok=True)
         return done.returncode, log
@@ -166,13 +195,16 @@ def test_half_made_environment_is_made_anew(clone):
 @pytest.mark.parametrize("python", ["no-such-python", "/bin/false"])
 def test_no_supported_python(clone, python):
     folder, _ = clone
-    done = subprocess.run(["make", "env", f"PYTHON={python}"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "env", f"PYTHON={python}"], cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 2 and not (folder / ".venv").exists()
     assert done.stderr.startswith("error: no Python 3.11 to 3.13 with venv was found")
 
 
 def test_shapes_in_signatures_are_checked_here():
-    """Under pytest alone, so a notebook pays nothing for it; also in the workers of pytest-xdist."""
+    """Under pytest alone, so a notebook pays nothing for it; also in the workers of
+    pytest-xdist."""
     torch = pytest.importorskip("torch")
     from helpers.measures import norms
 

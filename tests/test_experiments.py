@@ -1,15 +1,17 @@
-"""Every source notebook's code, cell by cell in this process, where a kernel would be too slow: input that leaves nothing to
-measure. Their other profiles run in publish/test_dry.py."""
+"""Every source notebook's code, cell by cell in this process, where a kernel would be too slow:
+input that leaves nothing to measure. Their other profiles run in publish/test_dry.py."""
 
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from helpers.publish.claims import Result
-from helpers.publish.project import Project
+from helpers.claims.project import Project
+from helpers.claims.result import Result
 
 PROJECT = Project()
-CLAIMS = [claim for claim in PROJECT.registry.claims.values() if claim.notebook and claim.source.bib]
+CLAIMS = [
+    claim for claim in PROJECT.registry.claims.values() if claim.notebook and claim.source.bib
+]
 TESTED = "outlier_tokens > 0"
 
 
@@ -26,15 +28,22 @@ def run(claim, parameters) -> Result:
     return names["result"]
 
 
-@pytest.mark.parametrize("claim", [c for c in CLAIMS if TESTED in map(str, c.criterion.applies)], ids=lambda claim: claim.id)
+@pytest.mark.parametrize(
+    "claim",
+    [c for c in CLAIMS if TESTED in map(str, c.criterion.applies)],
+    ids=lambda claim: claim.id,
+)
 def test_no_outlier_by_the_rule_is_not_applicable(claim):
-    few = {name: value for name, value in {"n": 6, "n_train": 12}.items() if name in claim.parameters}
+    few = {
+        name: value for name, value in {"n": 6, "n_train": 12}.items() if name in claim.parameters
+    }
     result = run(claim, {"models": ["control-content"], "rule": "fixed:1e9"} | few)
     assert result.verdict == "not applicable", result.reason
 
 
 def test_no_more_registers_than_one_leaves_their_gain_open():
-    """None and one are measured whatever is asked for, and a gain of more that nobody measured decides nothing."""
+    """None and one are measured whatever is asked for, and a gain of more that nobody measured
+    decides nothing."""
     claim = PROJECT.registry["so6-multi-register"]
     small = {"models": ["scratch-reg0"], "classifier": "published", "counts": [1], "n": 12}
     values = {value.name: value.value for value in run(claim, small).values}

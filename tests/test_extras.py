@@ -21,7 +21,7 @@ PathFinder.find_spec = staticmethod(find_spec)
 """
 CORE = """
 import numpy as np
-import helpers.bench, helpers.capture, helpers.images, helpers.interventions, helpers.measures, helpers.models, helpers.training
+import helpers.capture, helpers.images, helpers.interventions, helpers.measures, helpers.models, helpers.training
 from helpers.capture import PatchNorms, capture
 from helpers.images import load_images
 from helpers.models import load_backbone
@@ -34,7 +34,7 @@ try:
     load_images("photographs", 2)
 except ModuleNotFoundError as error:
     print(error)
-"""
+"""  # noqa: E501
 
 
 def without(modules, code):
@@ -45,13 +45,21 @@ def without(modules, code):
 def test_the_core_needs_no_extra():
     done = without(MODULES.keys() - {"yaml"}, CORE)  # which comes with timm
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["1 2", "skimage is not installed; python -m pip install 'registers-reproduced[data]'"]
+    assert done.stdout.splitlines() == [
+        "1 2",
+        "skimage is not installed; python -m pip install 'registers-reproduced[data]'",
+    ]
 
 
 def test_a_command_without_its_libraries_says_what_to_install():
-    done = without({"nbformat", "papermill"}, "import registers_reproduced as r; sys.exit(r.main(['check']))")
+    done = without(
+        {"nbformat", "papermill"}, "import registers_reproduced as r; sys.exit(r.main(['check']))"
+    )
     assert done.returncode == 2
-    assert done.stderr == "error: nbformat is not installed; python -m pip install 'registers-reproduced[book]'\n"
+    assert (
+        done.stderr
+        == "error: nbformat is not installed; python -m pip install 'registers-reproduced[book]'\n"
+    )
 
 
 def test_what_is_missing_and_no_extra_is_left_as_it_is():
@@ -65,5 +73,11 @@ def test_every_module_belongs_to_an_extra_there_is():
     assert set(MODULES.values()) <= EXTRAS.keys()
     called = {"skimage": "scikit-image", "open_clip": "open-clip-torch", "yaml": "pyyaml"}
     direct = {name(requirement) for requirement in DIRECT}
-    brought = {"pyarrow", "IPython", "jupyter_client", "nbclient", "traitlets"}  # with datasets, and with Jupyter
+    brought = {
+        "pyarrow",
+        "IPython",
+        "jupyter_client",
+        "nbclient",
+        "traitlets",
+    }  # with datasets, and with Jupyter
     assert {called.get(module, module) for module in MODULES.keys() - brought} <= direct

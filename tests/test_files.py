@@ -17,16 +17,27 @@ def full(*_, **__):
 def test_digest_of_text_and_bytes():
     """FIPS 180-2, appendix B.1."""
     abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert digest_of("abc") == digest_of(b"abc") == abc and digest_of("é") == digest_of("é".encode())
+    assert digest_of("abc") == digest_of(b"abc") == abc and digest_of("é") == digest_of(
+        "é".encode()
+    )
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("old")
     monkeypatch.setattr(Path, "write_text", full)
-    for write in (lambda: write_together({tmp_path / "a.ipynb": "new", tmp_path / "a.json": "new"}), lambda: alone(tmp_path)):
-        with pytest.raises(OSError, match="the disk is full: a.json was not written; make room, and the same command goes on"):
+    for write in (
+        lambda: write_together({tmp_path / "a.ipynb": "new", tmp_path / "a.json": "new"}),
+        lambda: alone(tmp_path),
+    ):
+        with pytest.raises(
+            OSError,
+            match="the disk is full: a.json was not written; make room, and the same command goes "
+            "on",
+        ):
             write()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (
+        tmp_path / "a.json"
+    ).read_text() == "old"
 
 
 def alone(folder):
@@ -39,7 +50,11 @@ def test_an_archive_is_the_same_each_time(tmp_path):
     write_zip(tmp_path / "b.zip", {"a": b"1" * 999, "b/c": b"2"})
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     with ZipFile(tmp_path / "a.zip") as archive:
-        assert archive.testzip() is None and archive.namelist() == ["a", "b/c"] and archive.read("a") == b"1" * 999
+        assert (
+            archive.testzip() is None
+            and archive.namelist() == ["a", "b/c"]
+            and archive.read("a") == b"1" * 999
+        )
         assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
@@ -48,7 +63,9 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
         assert one != other
         one.write_text("one")
         other.write_text("other")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "one"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (
+        tmp_path / "a"
+    ).read_text() == "one"
 
 
 def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path):
@@ -67,7 +84,9 @@ def test_files_that_belong_together_wait_for_the_second(tmp_path):
     (tmp_path / "a.ipynb").write_text("old")
     with pytest.raises(UnicodeEncodeError):
         write_together({tmp_path / "a.ipynb": "new", tmp_path / "a.json": "\ud800"})
-    assert [path.name for path in tmp_path.iterdir()] == ["a.ipynb"] and (tmp_path / "a.ipynb").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ipynb"] and (
+        tmp_path / "a.ipynb"
+    ).read_text() == "old"
 
 
 def test_a_lock_is_for_one_and_goes_with_its_process(tmp_path):
@@ -95,10 +114,14 @@ def test_a_place_is_tried_before_anything_is_measured(tmp_path, monkeypatch):
         check_place(tmp_path)
     with pytest.raises(ValueError, match="there is no folder '.*none'; make it first"):
         check_place(tmp_path / "none" / "a.json")
-    with pytest.raises(ValueError, match="cannot be written .File name too long.; choose another place"):
+    with pytest.raises(
+        ValueError, match="cannot be written .File name too long.; choose another place"
+    ):
         check_place(tmp_path / ("a" * 300))
     monkeypatch.setattr(Path, "touch", full)
-    with pytest.raises(ValueError, match="cannot be written .No space left on device.; choose another place"):
+    with pytest.raises(
+        ValueError, match="cannot be written .No space left on device.; choose another place"
+    ):
         check_place(tmp_path / "a.json")
 
 
@@ -112,7 +135,10 @@ folder = pathlib.Path({str(tmp_path)!r}) / "new"
 with locked(folder), locked(folder, wait=False):
     write_together({{folder / "a": "one", folder / "b": "two"}})"""
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"a": "one", "b": "two"}
+    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {
+        "a": "one",
+        "b": "two",
+    }
     sources = Path(__file__).parents[1].glob("helpers/**/*.py")
     assert [path.name for path in sources if "import fcntl" in path.read_text()] == ["files.py"]
 
@@ -120,5 +146,7 @@ with locked(folder), locked(folder, wait=False):
 def test_a_digest_is_the_beginning_of_the_sha256_of_the_bytes():
     """The example of FIPS 180-2, appendix B.1."""
     whole = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert digest_of("abc") == digest_of(b"abc") == whole and digest_of("abc", length=16) == whole[:16]
+    assert (
+        digest_of("abc") == digest_of(b"abc") == whole and digest_of("abc", length=16) == whole[:16]
+    )
     assert digest_of("ü", "a") == digest_of("üa".encode())

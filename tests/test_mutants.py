@@ -10,7 +10,11 @@ TABLE = yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text())
 
 
 def test_every_measure_has_mutants():
-    measures = (path.relative_to(ROOT) for path in (ROOT / "helpers" / "measures").glob("*.py") if path.stem != "__init__")
+    measures = (
+        path.relative_to(ROOT)
+        for path in (ROOT / "helpers" / "measures").glob("*.py")
+        if path.stem != "__init__"
+    )
     assert {str(path) for path in measures} <= TABLE.keys()
 
 
@@ -38,7 +42,9 @@ EXCUSED = [{"line": "x = a + b", "becomes": ["x = a - b", "x = a * b"], "reason"
 )
 def test_the_verdict_counts_what_is_not_excused(mutants, survivors, counts, well):
     verdict = pytest.importorskip("mutants", reason="cosmic-ray is not installed").verdict
-    lines, good = verdict("module", mutants, [(3, "Operator", "    x = a + b", line) for line in survivors], EXCUSED)
+    lines, good = verdict(
+        "module", mutants, [(3, "Operator", "    x = a + b", line) for line in survivors], EXCUSED
+    )
     assert good is well and [int(number) for number in lines[0].split()[1:5]] == counts
     assert sum("module:3 Operator" in line for line in lines) == counts[3]
     assert any("no survivor" in line for line in lines) == (counts[2] < 2)
@@ -48,12 +54,23 @@ def test_the_verdict_counts_what_is_not_excused(mutants, survivors, counts, well
     "operator, before, after",
     [
         ("SwapReduction", "np.median(x)", ["np.mean(x)"]),
-        ("SwapReduction", "flat.all(1) and max(sum)", ["flat.any(1) and max(sum)", "flat.all(1) and min(sum)"]),
-        ("MoveNumber", "x[0] + 2 + 0.5 - -1", ["x[1] + 2 + 0.5 - -1", "x[0] + 1 + 0.5 - -1", "x[0] + 2 + 1.0 - -1"]),
+        (
+            "SwapReduction",
+            "flat.all(1) and max(sum)",
+            ["flat.any(1) and max(sum)", "flat.all(1) and min(sum)"],
+        ),
+        (
+            "MoveNumber",
+            "x[0] + 2 + 0.5 - -1",
+            ["x[1] + 2 + 0.5 - -1", "x[0] + 1 + 0.5 - -1", "x[0] + 2 + 1.0 - -1"],
+        ),
         (
             "Untrue",
             "f(True, strict=True, frozen=True, centred=True)",
-            ["f(False, strict=True, frozen=True, centred=True)", "f(True, strict=True, frozen=True, centred=False)"],
+            [
+                "f(False, strict=True, frozen=True, centred=True)",
+                "f(True, strict=True, frozen=True, centred=False)",
+            ],
         ),
         ("Untrue", "any(True for x in y)", ["any(False for x in y)"]),
         ("NegateCondition", "a if b else c", ["a if not b else c"]),

@@ -31,17 +31,26 @@ def test_models_that_would_share_a_name_keep_their_own():
 def test_a_family_differs_in_its_sizes_alone():
     clip = [f"vit_{size}_clip_224.laion2b" for size in ("base_patch16", "huge_patch14")]
     dino = [f"vit_{size}_patch16_224.dino" for size in ("small", "base")]
-    others = ["vit_base_patch16_clip_224.openai", REG4, PLAIN, "control-clean", "open_clip:ViT-B-32/laion2b_s34b_b79k"]
+    others = [
+        "vit_base_patch16_clip_224.openai",
+        REG4,
+        PLAIN,
+        "control-clean",
+        "open_clip:ViT-B-32/laion2b_s34b_b79k",
+    ]
     mixed = [clip[0], *others, dino[0], clip[1], dino[1], clip[0]]
     assert size_families(mixed) == [clip, dino] and size_families(others) == []
 
 
 def test_labels_are_shortened_within_their_text():
     tiny = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    assert shortened([f"{tiny}, moved", "control-clean: others", "4 registers", f"norm\n{REG4}"]) == [
-        "ViT-Ti (AugReg), moved", "clean (control): others", "4 registers", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip
+    assert shortened([f"{tiny}, moved", "control-clean: others", "4 registers", f"norm\n{REG4}"]) == [  # noqa: E501
+        "ViT-Ti (AugReg), moved", "clean (control): others", "4 registers", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip  # noqa: E501
 
 
 def test_labels_that_would_become_the_same_stay():
     in_21k, tuned = "vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    assert shortened([in_21k, tuned]) == [in_21k, tuned] and shortened([tuned, tuned]) == ["ViT-Ti (AugReg)"] * 2
+    assert (
+        shortened([in_21k, tuned]) == [in_21k, tuned]
+        and shortened([tuned, tuned]) == ["ViT-Ti (AugReg)"] * 2
+    )

@@ -1,4 +1,5 @@
-"""What every source notebook keeps to. Its text is compared with fresh one by nbval, its numbers by nbval_numbers.py."""
+"""What every source notebook keeps to. Its text is compared with fresh one by nbval, its numbers by
+nbval_controls.py."""
 
 import json
 import os
@@ -7,18 +8,18 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from types import SimpleNamespace
 
 import nbformat
 import pytest
-from nbval_numbers import Numbers
+from nbval_controls import differing
 
+from helpers.book.sources import unlisted
+from helpers.claims import numbers
+from helpers.claims.project import Project
+from helpers.claims.result import Result
+from helpers.claims.results import bundle, rejudge
 from helpers.condensed import FIGURE
-from helpers.publish import check, numbers
-from helpers.publish.claims import Result
-from helpers.publish.project import Project
-from helpers.publish.results import bundle, rejudge
-from helpers.publish.sources import unlisted
+from helpers.run import check
 
 PROJECT = Project()
 SOURCES = sorted(PROJECT.root.glob("notebooks/*/*.ipynb"))
@@ -47,17 +48,33 @@ def test_is_a_valid_notebook_of_at_most_20_cells(path):
 
 @every_source
 def test_stored_outputs_are_complete(path):
-    """nbval skips the comparison of a cell whose execution count is null, so a stripped notebook would always pass."""
+    """nbval skips the comparison of a cell whose execution count is null, so a stripped notebook
+    would always pass."""
     assert [cell.execution_count for cell in code(path)] == list(range(1, len(code(path)) + 1))
     outputs = [output for cell in code(path) for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
-    assert not [output for output in outputs if output.get("name") == "stderr"], "warnings and progress bars must be silent"
-    assert not [tag for tag in ("nbval-ignore-output", "nbval-skip", "nbval-raises-exception") if tagged(path, tag)]
+    assert not [output for output in outputs if output.get("name") == "stderr"], (
+        "warnings and progress bars must be silent"
+    )
+    assert not [
+        tag
+        for tag in ("nbval-ignore-output", "nbval-skip", "nbval-raises-exception")
+        if tagged(path, tag)
+    ]
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *sorted(PROJECT.root.glob("book/runs/*/*.ipynb"))], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [*SOURCES, *sorted(PROJECT.root.glob("book/runs/*/*.ipynb"))],
+    ids=lambda path: path.stem,
+)
 def test_every_drawing_can_be_drawn(path):
-    for output in (output for cell in code(path) for output in cell.outputs if "image/svg+xml" in output.get("data", ())):
+    for output in (
+        output
+        for cell in code(path)
+        for output in cell.outputs
+        if "image/svg+xml" in output.get("data", ())
+    ):
         assert ET.fromstring(output["data"]["image/svg+xml"]).tag.endswith("svg")
 
 
@@ -70,13 +87,18 @@ def test_something_is_compared(path):
 @every_source
 def test_every_figure_carries_its_numbers(path):
     outputs = [output.data for cell in code(path) for output in cell.outputs if is_picture(output)]
-    assert outputs and all(all("axis" in axes for axes in json.loads(data[FIGURE])) for data in outputs)
+    assert outputs and all(
+        all("axis" in axes for axes in json.loads(data[FIGURE])) for data in outputs
+    )
 
 
 @every_source
 def test_the_result_is_printed_without_its_numbers(path):
-    """They are compared with a tolerance; digits in text, which another machine may round otherwise, could not be."""
-    (printed,) = [cell for cell in tagged(path, "nbval-check-output") if cell.source.endswith("print(result)")]
+    """They are compared with a tolerance; digits in text, which another machine may round
+    otherwise, could not be."""
+    (printed,) = [
+        cell for cell in tagged(path, "nbval-check-output") if cell.source.endswith("print(result)")
+    ]
     result = Result.from_json(PROJECT.registry[path.stem], bundle(nbformat.read(path, 4)))
     assert printed.outputs[0].text == f"{result}\n"
 
@@ -90,7 +112,11 @@ def test_one_parameters_cell(path):
 @every_source
 def test_only_imports_the_package(path):
     source = "\n".join(cell.source for cell in code(path))
-    assert "sys.path" not in source and "%load_ext" not in source and not re.search(r"^\s*[!%]", source, flags=re.M)
+    assert (
+        "sys.path" not in source
+        and "%load_ext" not in source
+        and not re.search(r"^\s*[!%]", source, flags=re.M)
+    )
 
 
 @every_source
@@ -129,44 +155,28 @@ def test_stored_verdict_follows_from_the_values_and_the_controls_behave(path):
     assert {control: verdict for control, (verdict, _) in calibration.items()} == claim.expected
 
 
-def numbers_test(path):
-    """The test `numbers` of a notebook whose cells have just displayed what is stored."""
-    cells = [SimpleNamespace(name=f"Cell {i}", test_outputs=cell.outputs) for i, cell in enumerate(code(path))]
-    return SimpleNamespace(cells=cells, path=path)
-
-
 def test_numbers_of_fresh_outputs_are_compared(tmp_path):
     source = PROJECT.source("so2-layer-norms")
-    path = tmp_path / source.name
-    for file in (source, numbers.beside(source)):
-        shutil.copy(file, tmp_path)
-    Numbers.runtest(numbers_test(path))
-
-    item = numbers_test(path)
-    item.cells[3].test_outputs = None
-    with pytest.raises(pytest.fail.Exception, match="no numbers, since Cell 3 was not run or failed; run the whole notebook"):
-        Numbers.runtest(item)
-    item.cells[3].test_outputs = [nbformat.v4.new_output("error", ename="ValueError")]
-    with pytest.raises(pytest.fail.Exception, match="since Cell 3 was not run or failed"):
-        Numbers.runtest(item)
-
-    stored = numbers.read(numbers.beside(path))
+    path, notebook = tmp_path / source.name, nbformat.read(source, 4)
+    stored = numbers.read(numbers.beside(source))
+    numbers.beside(path).write_text(numbers.text(stored))
+    assert differing(path, notebook) == ""
     for value in stored["values"]["control-content"].values():
         value["n"] = 7
     numbers.beside(path).write_text(numbers.text(stored))
-    with pytest.raises(pytest.fail.Exception, match="numbers that differ from so2-layer-norms.numbers.json: ") as failure:
-        Numbers.runtest(numbers_test(path))
-    assert "values/control-content/early/n: stored 7, fresh 80" in str(failure.value)
+    wrong = differing(path, notebook)
+    assert wrong.startswith("numbers that differ from so2-layer-norms.numbers.json: ")
+    assert "values/control-content/early/n: stored 7, fresh 80" in wrong
     numbers.beside(path).unlink()
-    with pytest.raises(pytest.fail.Exception, match="so2-layer-norms.numbers.json is missing beside the notebook; store them"):
-        Numbers.runtest(numbers_test(path))
+    missing = "so2-layer-norms.numbers.json is missing beside the notebook; store them"
+    assert missing in differing(path, notebook)
 
 
 def test_a_broken_helper_fails_a_notebook(tmp_path):
     """The same comparison as in `make test`, on a copy of the package with one sign changed."""
     for folder in ("helpers", "notebooks"):
         shutil.copytree(PROJECT.root / folder, tmp_path / folder)
-    for file in ("pyproject.toml", "tests/nbval_numbers.py"):
+    for file in ("pyproject.toml", "tests/nbval_controls.py", "requirements.lock"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         shutil.copy(PROJECT.root / file, tmp_path / file)
     (notebook,) = (tmp_path / "notebooks").glob("*/so2-layer-norms.ipynb")
@@ -174,7 +184,9 @@ def test_a_broken_helper_fails_a_notebook(tmp_path):
     def nbval():
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(notebook)]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
 
     right = nbval()
     assert right.returncode == 0, right.stdout

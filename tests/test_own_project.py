@@ -1,4 +1,5 @@
-"""The book's page for other projects: its recipes and commands are executed in an empty folder, as they stand there."""
+"""The book's page for other projects: its recipes and commands are executed in an empty folder, as
+they stand there."""
 
 import json
 import os
@@ -13,25 +14,38 @@ import pytest
 from conftest import edit_yaml
 
 from helpers.__main__ import main
-from helpers.publish import check, place, scaffold, terms
-from helpers.publish.claims import Result
-from helpers.publish.project import Project
-from helpers.publish.registry import load_registry
-from helpers.publish.results import read_result
+from helpers.claims import place, terms
+from helpers.claims.project import Project
+from helpers.claims.registry import load_registry
+from helpers.claims.result import Result
+from helpers.claims.results import read_result
+from helpers.run import check, scaffold
 
 PAGE = (Path(__file__).parents[1] / "book" / "own-project.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE, flags=re.M | re.S)
 *RECIPES, PAPERMILL = [text for kind, text in BLOCKS if kind == "python"]
-COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if "--project ." in line]
+COMMANDS = [
+    line
+    for kind, text in BLOCKS
+    if kind == "bash"
+    for line in text.splitlines()
+    if "--project ." in line
+]
 ID = "ab1-borders"
 OTHER = "raise RuntimeError('not ours')"
 
 
 def elsewhere(folder, *arguments):
-    """Python in a folder with a `helpers.py` of somebody else's, which is the first on its search path."""
+    """Python in a folder with a `helpers.py` of somebody else's, which is the first on its search
+    path."""
     (folder / "helpers.py").write_text(OTHER)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(place.HELPERS.parent)])}
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), str(place.HELPERS.parent)]),
+    }
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +74,9 @@ def test_recipes(tmp_path, monkeypatch, capsys):
 
 
 def test_a_new_claim_is_whole(folder):
-    written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    written = sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
     assert written == [
         "_toc.yml",
         f"notebooks/claims/{scaffold.OWN}.yml",
@@ -78,18 +94,27 @@ def test_a_new_claim_is_whole(folder):
 
 
 def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, capsys):
-    """Beside a `helpers.py` of somebody else's, which neither the command nor the kernel takes for ours."""
+    """Beside a `helpers.py` of somebody else's, which neither the command nor the kernel takes for
+    ours."""
     monkeypatch.chdir(folder)
     (folder / "helpers.py").write_text(OTHER)
     assert main(shlex.split(COMMANDS[1])[3:]) == 0
     (folder / "helpers.py").unlink()
     capsys.readouterr()
     project = Project(folder)
-    result = Result.from_json(project.registry[ID], read_result(project.runs / "controls" / f"{ID}.json"))
-    assert {name: verdict for name, (verdict, _) in result.calibration().items()} == project.registry[ID].expected
+    result = Result.from_json(
+        project.registry[ID], read_result(project.runs / "controls" / f"{ID}.json")
+    )
+    assert {
+        name: verdict for name, (verdict, _) in result.calibration().items()
+    } == project.registry[ID].expected
     assert list(check.problems(project)) == []
     notebook = nbformat.read(project.runs / "controls" / f"{ID}.ipynb", 4)
-    assert any("image/svg+xml" in output.get("data", ()) for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert any(
+        "image/svg+xml" in output.get("data", ())
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
 
 
 def test_papermill_without_our_command_line(folder, monkeypatch, capsys):
@@ -101,16 +126,32 @@ def test_papermill_without_our_command_line(folder, monkeypatch, capsys):
 @pytest.mark.parametrize("tool", ["execute", "nbconvert"])
 def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
     if tool == "nbconvert":
-        pytest.importorskip("nbconvert", reason="nbconvert is not installed; `jupyter execute` runs by the same nbclient")
+        pytest.importorskip(
+            "nbconvert",
+            reason="nbconvert is not installed; `jupyter execute` runs by the same nbclient",
+        )
     monkeypatch.chdir(folder)
-    (line,) = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if f"jupyter {tool}" in line]
+    (line,) = [
+        line
+        for kind, text in BLOCKS
+        if kind == "bash"
+        for line in text.splitlines()
+        if f"jupyter {tool}" in line
+    ]
     edit = nbformat.read(f"notebooks/own/{ID}.ipynb", 4)
     edit.cells[2].source = edit.cells[2].source.replace("n = 80", "n = 2")  # quicker
     nbformat.write(edit, f"notebooks/own/{ID}.ipynb")
-    done = subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     executed = nbformat.read("notebooks/own/executed.ipynb", 4)
-    assert not [output for cell in executed.cells for output in cell.get("outputs", ()) if output.output_type == "error"]
+    assert not [
+        output
+        for cell in executed.cells
+        for output in cell.get("outputs", ())
+        if output.output_type == "error"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +159,10 @@ def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
     [
         (["new-claim", "borders"], "claim 'borders': name it by two letters, a number and words"),
         (["new-claim", "aa1-first"], "there is a claim 'aa1-first' already"),
-        (["new-claim", "ab1-x", "--paper", "A b"], "paper 'A b': give it a name of lower-case letters"),
+        (
+            ["new-claim", "ab1-x", "--paper", "A b"],
+            "paper 'A b': give it a name of lower-case letters",
+        ),
     ],
 )
 def test_refused_with_nothing_written(project, capsys, arguments, message):
@@ -132,8 +176,13 @@ def test_one_more_claim_leaves_what_is_there_as_it_is(project):
     before = (project.root / "notebooks" / "claims" / "beyond.yml").read_text()
     scaffold.new_claim(project, "ab1-more")
     after = (project.root / "notebooks" / "claims" / "beyond.yml").read_text()
-    assert after.startswith(before.rstrip("\n")) and list(Project(project.root).registry.claims)[-1] == "ab1-more"
-    assert (project.root / "_toc.yml").read_text().index("aa2-second") < (project.root / "_toc.yml").read_text().index("ab1-more")
+    assert (
+        after.startswith(before.rstrip("\n"))
+        and list(Project(project.root).registry.claims)[-1] == "ab1-more"
+    )
+    assert (project.root / "_toc.yml").read_text().index("aa2-second") < (
+        project.root / "_toc.yml"
+    ).read_text().index("ab1-more")
     scaffold.new_claim(Project(project.root), "ab2-of-a-paper", paper="new-paper")
     registry = Project(project.root).registry
     assert [paper.id for paper in registry.papers.values()] == ["beyond", "new-paper"]
@@ -141,7 +190,10 @@ def test_one_more_claim_leaves_what_is_there_as_it_is(project):
 
 
 def test_a_registry_that_would_not_be_readable_is_left_as_it_was(project):
-    edit_yaml(project.root / "notebooks" / "profiles.yml", lambda data: data["profiles"].update({"zz9-gone": {"a": {}}}))
+    edit_yaml(
+        project.root / "notebooks" / "profiles.yml",
+        lambda data: data["profiles"].update({"zz9-gone": {"a": {}}}),
+    )
     before = {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="zz9-gone: unknown claim"):
         scaffold.new_claim(Project(project.root), "ab1-more")
@@ -163,19 +215,26 @@ def test_a_project_by_name(project, tmp_path, monkeypatch, capsys):
     assert main(["--project", str(project.root), "list"]) == 0
     assert "aa1-first" in capsys.readouterr().out and place.PROJECT not in os.environ
     assert main(["--project", "gone", "list"]) == 2
-    assert capsys.readouterr().err == "error: there is no folder 'gone'; make it first, or correct --project\n"
+    assert (
+        capsys.readouterr().err
+        == "error: there is no folder 'gone'; make it first, or correct --project\n"
+    )
 
 
 def test_a_checkout_with_helpers_of_its_own_is_refused(project, monkeypatch, capsys):
-    (project.root / "helpers" / "publish").mkdir(parents=True)
-    (project.root / "helpers" / "publish" / "place.py").touch()
+    (project.root / "helpers" / "claims").mkdir(parents=True)
+    (project.root / "helpers" / "claims" / "place.py").touch()
     monkeypatch.chdir(project.root)
     assert main(["list"]) == 2
-    assert f"has helpers of its own, but those of {place.HELPERS.parent} were imported" in capsys.readouterr().err
+    assert (
+        f"has helpers of its own, but those of {place.HELPERS.parent} were imported"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
-    "command", ["-m registers_reproduced no-such-command", "-c 'import registers_reproduced, helpers.names'"]
+    "command",
+    ["-m registers_reproduced no-such-command", "-c 'import registers_reproduced, helpers.names'"],
 )
 def test_beside_another_helpers(tmp_path, command):
     """By the order of the search path alone `helpers` would be the other one."""
@@ -186,9 +245,14 @@ def test_beside_another_helpers(tmp_path, command):
 
 def test_another_helpers_imported_before_is_told(tmp_path):
     done = elsewhere(
-        tmp_path, "-c", "import sys, types; sys.modules['helpers'] = types.ModuleType('helpers'); import registers_reproduced"
+        tmp_path,
+        "-c",
+        "import sys, types; sys.modules['helpers'] = types.ModuleType('helpers'); import "
+        "registers_reproduced",
     )
-    assert done.returncode == 1 and "another `helpers` was imported first, from nowhere" in done.stderr
+    assert (
+        done.returncode == 1 and "another `helpers` was imported first, from nowhere" in done.stderr
+    )
 
 
 def test_results_are_json_of_the_project(folder):

@@ -1,4 +1,5 @@
-"""Numbers in 16 bits: what comes back lies within half a step, and the step is one that can be printed."""
+"""Numbers in 16 bits: what comes back lies within half a step, and the step is one that can be
+printed."""
 
 import json
 
@@ -15,7 +16,9 @@ def test_what_comes_back_is_near(scale):
     found = unpack(packed)
     assert found.shape == values.shape and packed["shape"] == [2, 3, 5]
     assert abs(found - values).max() <= packed["step"] / 2 * (1 + 1e-9)
-    assert values.max() / MOST <= packed["step"] < 3 * values.max() / MOST  # of 1, 2 and 5 the next is at most 2.5 times as much
+    assert (
+        values.max() / MOST <= packed["step"] < 3 * values.max() / MOST
+    )  # of 1, 2 and 5 the next is at most 2.5 times as much
     digits = f"{packed['step']:e}".partition("e")[0]
     assert float(digits) in (1, 2, 5)
 

@@ -1,6 +1,8 @@
-"""What holds of any input: of each image alone, of ranks, of similarities, of outliers, and of what is written and read again."""
+"""What holds of any input: of each image alone, of ranks, of similarities, of outliers, and of what
+is written and read again."""
 
 import copy
+import itertools
 import json
 import math
 from dataclasses import fields, replace
@@ -17,49 +19,69 @@ from sklearn.metrics import roc_auc_score
 from zoo import CHANGES, KINDS, REDUCERS, models, pixels
 
 from helpers.capture import Output, RandomPixels, RandomTokens, TokenNorms, capture
+from helpers.claims import load_registry, numbers
+from helpers.claims.criteria import Value
+from helpers.claims.result import Result
+from helpers.claims.results import rejudge
 from helpers.measures._arrays import settled
 from helpers.measures.norms import bimodality, norm_ratio, onset_block, outliers
 from helpers.measures.similarity import Comoments, linear_cka
 from helpers.measures.stats import auc, matched_auc
-from helpers.publish import load_registry, numbers
-from helpers.publish.claims import Result
-from helpers.publish.criteria import Value
-from helpers.publish.results import rejudge
 
 IMAGES = 7  # of the examples of reducers
 close = {"rtol": 1e-4, "atol": 1e-5}
 
 
-# ---- What is kept of an image depends on that image alone ---------------------------------------------------------------
+# ---- What is kept of an image depends on that image alone
+# ---------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
 def kept(backbone):
     """Every reducer that the model can have, and what they keep of all images in one batch."""
     torch.manual_seed(0)  # of an example's choice of patches
-    # Which patches the last two draw depends on the place of an image among the others; they have tests of their own.
-    made = [make(backbone) for kind, make in REDUCERS.items() if kind not in (RandomTokens, RandomPixels)]
+    # Which patches the last two draw depends on the place of an image among the others; they have
+    # tests of their own.
+    made = [
+        make(backbone)
+        for kind, make in REDUCERS.items()
+        if kind not in (RandomTokens, RandomPixels)
+    ]
     reducers = [reducer for reducer in made if backbone.layout.cls or not reducer.needs_cls]
     return reducers, capture(backbone, pixels(backbone, IMAGES), reducers, batch_size=IMAGES)
 
 
 def rows(reducer, order):
-    """The reducer for these images in this order: what it holds of each image goes with the image."""
+    """The reducer for these images in this order: what it holds of each image goes with the
+    image."""
     own = {field.name: getattr(reducer, field.name) for field in fields(reducer)}
-    return replace(reducer, **{name: value[order] for name, value in own.items() if isinstance(value, torch.Tensor)})
+    return replace(
+        reducer,
+        **{name: value[order] for name, value in own.items() if isinstance(value, torch.Tensor)},
+    )
 
 
 @models(*KINDS)
 @examples(1)
-@given(order=st.lists(st.integers(0, IMAGES - 1), min_size=1, max_size=IMAGES), batch=st.integers(3, IMAGES))
+@given(
+    order=st.lists(st.integers(0, IMAGES - 1), min_size=1, max_size=IMAGES),
+    batch=st.integers(3, IMAGES),
+)
 @example(order=list(range(IMAGES))[::-1], batch=1)
 @example(order=[3, 0, 6, 1, 5, 2, 4], batch=2)
 def test_every_reducer_keeps_the_same_of_an_image_in_any_order_and_batch(backbone, order, batch):
     reducers, whole = kept(backbone)
-    got = capture(backbone, pixels(backbone, IMAGES)[order], [rows(one, order) for one in reducers], batch_size=batch)
+    got = capture(
+        backbone,
+        pixels(backbone, IMAGES)[order],
+        [rows(one, order) for one in reducers],
+        batch_size=batch,
+    )
     assert got.keys() == whole.keys()
     for key, value in whole.items():
-        torch.testing.assert_close(got[key], value[order], **close, msg=lambda told, key=key: f"{key}: {told}")
+        torch.testing.assert_close(
+            got[key], value[order], **close, msg=lambda told, key=key: f"{key}: {told}"
+        )
 
 
 @models("vit", "qk-norm", "open_clip")
@@ -68,7 +90,9 @@ def test_every_reducer_keeps_the_same_of_an_image_in_any_order_and_batch(backbon
 @given(batch=st.integers(3, IMAGES - 1))
 @example(batch=1)
 @example(batch=2)
-def test_every_intervention_does_the_same_to_an_image_in_any_batch(backbone, change, arguments, batch):
+def test_every_intervention_does_the_same_to_an_image_in_any_batch(
+    backbone, change, arguments, batch
+):
     x, reducers = pixels(backbone, IMAGES), [TokenNorms(), Output()]
     with change(backbone, **arguments):
         whole = capture(backbone, x, reducers, batch_size=IMAGES)
@@ -78,10 +102,13 @@ def test_every_intervention_does_the_same_to_an_image_in_any_batch(backbone, cha
         torch.testing.assert_close(got[key], value, **close)
 
 
-# ---- Ranks --------------------------------------------------------------------------------------------------------------
+# ---- Ranks
+# --------------------------------------------------------------------------------------------------
 
 # Many ties, and scores of 16 bits, which differ by as much as counts as a difference (`settled`).
-SCORES = st.lists(st.one_of(st.integers(-4, 4), st.integers(-(2**15), 2**15)), min_size=1, max_size=40)
+SCORES = st.lists(
+    st.one_of(st.integers(-4, 4), st.integers(-(2**15), 2**15)), min_size=1, max_size=40
+)
 FINITE = st.floats(-8e307, 8e307)
 ANY = st.lists(FINITE | st.sampled_from([math.inf, -math.inf, math.nan]), max_size=30)
 
@@ -90,7 +117,9 @@ ANY = st.lists(FINITE | st.sampled_from([math.inf, -math.inf, math.nan]), max_si
 @given(SCORES, SCORES, st.integers(-40, 40))
 def test_auc_is_scikit_learns(positive, negative, power):
     expected = roc_auc_score([1] * len(positive) + [0] * len(negative), positive + negative)
-    positive, negative = (np.ldexp(np.array(scores, dtype=np.float64), power) for scores in (positive, negative))
+    positive, negative = (
+        np.ldexp(np.array(scores, dtype=np.float64), power) for scores in (positive, negative)
+    )
     assert auc(positive, negative) == pytest.approx(expected, abs=1e-12)
 
 
@@ -109,7 +138,8 @@ def test_auc_of_any_scores_is_scikit_learns_of_settled_ones(positive, negative):
 @examples(100)
 @given(ANY, ANY)
 def test_two_groups_share_one(positive, negative):
-    """Mann and Whitney's U of one group and of the other add up to the number of pairs, with infinity and without nan."""
+    """Mann and Whitney's U of one group and of the other add up to the number of pairs, with
+    infinity and without nan."""
     positive, negative = np.array(positive, dtype=np.float64), np.array(negative, dtype=np.float64)
     together = auc(positive, negative) + auc(negative, positive)
     undefined = np.isnan(positive).all() or np.isnan(negative).all()
@@ -131,17 +161,24 @@ def test_settled_keeps_order_and_moves_little(x, y):
 @given(st.data())
 def test_matched_auc_counts_pairs(data):
     shape = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 4)))
-    scores = data.draw(arrays(np.float64, shape, elements=st.one_of(st.integers(-3, 3).map(float), st.just(math.nan))))
+    scores = data.draw(
+        arrays(
+            np.float64, shape, elements=st.one_of(st.integers(-3, 3).map(float), st.just(math.nan))
+        )
+    )
     mask = data.draw(arrays(bool, shape))
     wins = [
         (scores[i, p] > scores[j, p]) + (scores[i, p] == scores[j, p]) / 2
         for i, p in np.argwhere(mask & ~np.isnan(scores))
         for j in np.flatnonzero(~mask[:, p] & ~np.isnan(scores[:, p]))
     ]
-    assert matched_auc(scores, mask) == pytest.approx(np.mean(wins) if wins else math.nan, abs=1e-12, nan_ok=True)
+    assert matched_auc(scores, mask) == pytest.approx(
+        np.mean(wins) if wins else math.nan, abs=1e-12, nan_ok=True
+    )
 
 
-# ---- Linear CKA ---------------------------------------------------------------------------------------------------------
+# ---- Linear CKA
+# --------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -150,7 +187,11 @@ def features(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n, width, other = draw(st.integers(5, 30)), draw(st.integers(1, 8)), draw(st.integers(1, 8))
     x = rng.normal(size=(n, width))
-    return x, draw(st.floats(0, 1)) * x @ rng.normal(size=(width, other)) + rng.normal(size=(n, other)), rng
+    return (
+        x,
+        draw(st.floats(0, 1)) * x @ rng.normal(size=(width, other)) + rng.normal(size=(n, other)),
+        rng,
+    )
 
 
 def alike(value):
@@ -162,7 +203,10 @@ def alike(value):
 def test_cka_ignores_rotation_scale_origin_and_order(pair, debiased, scale, shift):
     x, y, rng = pair
     value = linear_cka(x, y, debiased)
-    rotation, order = np.linalg.qr(rng.normal(size=(x.shape[1], x.shape[1])))[0], rng.permutation(len(x))
+    rotation, order = (
+        np.linalg.qr(rng.normal(size=(x.shape[1], x.shape[1])))[0],
+        rng.permutation(len(x)),
+    )
     assert linear_cka(x @ rotation, y, debiased) == alike(value)
     assert linear_cka(-scale * x, y, debiased) == alike(value)
     assert linear_cka(x + shift, y - shift, debiased) == alike(value)
@@ -175,27 +219,46 @@ def test_cka_ignores_rotation_scale_origin_and_order(pair, debiased, scale, shif
 def test_cka_of_a_representation_with_itself_is_one(pair, debiased):
     x, y, _ = pair
     assert linear_cka(x, x) == pytest.approx(1) and 0 <= linear_cka(x, y) <= 1 + 1e-12
-    assume(not math.isnan(own := linear_cka(x, x, debiased)))  # debiased, a few images may have no positive variance
+    assume(
+        not math.isnan(own := linear_cka(x, x, debiased))
+    )  # debiased, a few images may have no positive variance
     assert own == pytest.approx(1)
 
 
 @examples(60)
-@given(features(), st.lists(st.integers(0, 30), max_size=5), st.booleans(), st.randoms(use_true_random=False))
+@given(
+    features(),
+    st.lists(st.integers(0, 30), max_size=5),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
 def test_comoments_of_parts_are_those_of_the_whole(pair, cuts, debiased, random):
-    """In any division, with empty parts, and merged in any order."""
+    """In any division, with empty parts, and in any order."""
     x, y, _ = pair
     at = [0, *sorted(min(cut, len(x)) for cut in cuts), len(x)]
-    parts = [Comoments().update(x[start:stop], y[start:stop]) for start, stop in zip(at, at[1:], strict=False)]
+    parts = list(itertools.pairwise(at))
     random.shuffle(parts)
-    merged = reduce(Comoments.merge, parts, Comoments())
+    merged = Comoments()
+    for start, stop in parts:
+        merged.update(x[start:stop], y[start:stop])
     assert merged.n == len(x)
     assert merged.cka(debiased) == alike(linear_cka(x, y, debiased))
     assert merged.floor() == alike(Comoments().update(x, y).floor())
 
 
-# ---- Outliers -----------------------------------------------------------------------------------------------------------
+# ---- Outliers
+# --------------------------------------------------------------------------------------------------
 
-RULES = ("percentile:98", "percentile:50", "percentile:100", "median:3", "median:1", "mad:10", "mad:0", "fixed:2")
+RULES = (
+    "percentile:98",
+    "percentile:50",
+    "percentile:100",
+    "median:3",
+    "median:1",
+    "mad:10",
+    "mad:0",
+    "fixed:2",
+)
 
 
 @st.composite
@@ -245,10 +308,16 @@ def test_the_onset_ignores_unit_and_order(norms, power, images, random):
     assert np.array_equal(found, onset_block(norms)[images])
 
 
-# ---- What is written and read again -------------------------------------------------------------------------------------
+# ---- What is written and read again
+# -------------------------------------------------------------------------------------
 
 CLAIM = load_registry()["nr3-redundancy"]
-NAMED = sorted({test.value for test in (*CLAIM.criterion.tests, *CLAIM.criterion.applies, *CLAIM.criterion.needs)})
+NAMED = sorted(
+    {
+        test.value
+        for test in (*CLAIM.criterion.tests, *CLAIM.criterion.applies, *CLAIM.criterion.needs)
+    }
+)
 MAYBE = st.none() | FINITE
 VALUES = st.lists(
     st.builds(
@@ -266,7 +335,9 @@ VALUES = st.lists(
     max_size=6,
     unique_by=lambda value: (value.model, value.name),
 )
-SOURCES = st.lists(st.dictionaries(st.text(), st.none() | st.text() | FINITE | st.lists(st.integers())), max_size=3)
+SOURCES = st.lists(
+    st.dictionaries(st.text(), st.none() | st.text() | FINITE | st.lists(st.integers())), max_size=3
+)
 
 
 @examples(40)
@@ -281,7 +352,8 @@ def test_a_result_comes_back_from_json(values, sources, not_run):
 
 LEAF = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | FINITE | st.text(max_size=5)
 ENTRY = st.fixed_dictionaries(
-    {"value": st.none() | FINITE}, optional={"low": FINITE, "high": FINITE, "n": st.integers(0, 999), "unit": st.text(max_size=3)}
+    {"value": st.none() | FINITE},
+    optional={"low": FINITE, "high": FINITE, "n": st.integers(0, 999), "unit": st.text(max_size=3)},
 )
 ARRAY = st.lists(FINITE | st.none(), max_size=6) | st.fixed_dictionaries(
     {"shape": st.just("2x3"), "finite": st.integers(0, 6)}, optional={"mean": FINITE, "sd": FINITE}
@@ -293,14 +365,22 @@ NUMBERS = st.fixed_dictionaries(
         "verdict": st.text(max_size=5),
         "models": st.dictionaries(NAME, VERDICT, max_size=2),
         "values": st.dictionaries(NAME, st.dictionaries(NAME, ENTRY, max_size=3), max_size=2),
-        "figures": st.lists(st.lists(st.dictionaries(NAME, LEAF | ARRAY, max_size=3), max_size=2), max_size=2),
+        "figures": st.lists(
+            st.lists(st.dictionaries(NAME, LEAF | ARRAY, max_size=3), max_size=2), max_size=2
+        ),
     }
 )
 
 
 def leaves(node, path=()):
     """The path of everything in the numbers that has no parts."""
-    parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    parts = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     if not isinstance(node, dict | list):
         yield path
     for key, part in parts:

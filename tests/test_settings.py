@@ -2,17 +2,24 @@
 
 import pytest
 
-from helpers.publish.parameters import check_values
-from helpers.publish.project import Project
-from helpers.publish.selection import resolve
+from helpers.claims.project import Project
+from helpers.run.parameters import check_values, resolve
 from helpers.settings import settings_of
 
 DINO, CLIP = "vit_small_patch14_dinov2.lvd142m", "open_clip:ViT-B-32/laion2b_s34b_b79k"
 
 
 def test_settings_are_those_of_the_model():
-    at = settings_of([DINO, CLIP], [f"{CLIP} rule=fixed:30 top_k=20", "another layer=-2"], rule="median:3", top_k=50)
-    assert vars(at[DINO]) == {"rule": "median:3", "top_k": 50} and vars(at[CLIP]) == {"rule": "fixed:30", "top_k": 20}
+    at = settings_of(
+        [DINO, CLIP],
+        [f"{CLIP} rule=fixed:30 top_k=20", "another layer=-2"],
+        rule="median:3",
+        top_k=50,
+    )
+    assert vars(at[DINO]) == {"rule": "median:3", "top_k": 50} and vars(at[CLIP]) == {
+        "rule": "fixed:30",
+        "top_k": 20,
+    }
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,12 @@ def test_a_model_is_named_once_and_is_known():
     with pytest.raises(ValueError, match="twice"):
         settings_of([DINO], [f"{DINO} layer=-1", f"{DINO} layer=-2"], layer=-1)
     with pytest.raises(ValueError, match="parameter by_model: unknown model"):
-        resolve(Project(), "tt1-register-neurons", "paper", {"by_model": "vit_smal_patch14_dinov2.lvd142m layer=-2"})
+        resolve(
+            Project(),
+            "tt1-register-neurons",
+            "paper",
+            {"by_model": "vit_smal_patch14_dinov2.lvd142m layer=-2"},
+        )
 
 
 def test_a_run_of_fewer_models_keeps_the_profile():

@@ -1,5 +1,5 @@
-"""The models under test, what changes and reduces their forward pass, and one forward pass written by hand: in float64, layer by
-layer, without a hook."""
+"""The models under test, what changes and reduces their forward pass, and one forward pass written
+by hand: in float64, layer by layer, without a hook."""
 
 import copy
 
@@ -47,9 +47,17 @@ from helpers.interventions import (
     test_time_registers,
 )
 from helpers.interventions.tokens import DROP_MODES, INITS
-from helpers.models import CONTROL_DATA, CONTROLS, OpenClipBackbone, TokenLayout, load_backbone, wrap_timm
+from helpers.models import (
+    CONTROL_DATA,
+    CONTROLS,
+    OpenClipBackbone,
+    TokenLayout,
+    load_backbone,
+    wrap_timm,
+)
 
-# ---- Models -------------------------------------------------------------------------------------------------------------
+# ---- Models
+# --------------------------------------------------------------------------------------------------
 
 DEPTH = 3
 ARCHITECTURES = {  # of timm, three blocks of them
@@ -59,10 +67,22 @@ ARCHITECTURES = {  # of timm, three blocks of them
     "deit3": ("deit3_small_patch16_224", 64),
     "distilled": ("deit_tiny_distilled_patch16_224", 64),
 }
-SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": DEPTH, "num_heads": 3, "num_classes": 5}
+SMALL = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 48,
+    "depth": DEPTH,
+    "num_heads": 3,
+    "num_classes": 5,
+}
 OPTIONS = {  # beside SMALL
     "small": {},
-    "swiglu": {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": nn.SiLU, "mlp_ratio": 6, "init_values": 1.0},
+    "swiglu": {
+        "mlp_layer": timm.layers.SwiGLUPacked,
+        "act_layer": nn.SiLU,
+        "mlp_ratio": 6,
+        "init_values": 1.0,
+    },
     "qk-norm": {"qk_norm": True, "pre_norm": True, "dynamic_img_size": True, "init_values": 1.0},
     "pooled": {"class_token": False, "global_pool": "avg", "reg_tokens": 1},
     "no-bias": {"qkv_bias": False, "proj_bias": False},
@@ -72,25 +92,32 @@ OPTIONS = {  # beside SMALL
 }
 ROTARY = {  # beside SMALL; what DINOv3, EVA02, Perception Encoder and others have
     "dinov3-reg4": {
-        "num_reg_tokens": 4, "qkv_bias": False, "init_values": 1.0, "rope_type": "dinov3", "rope_rotate_half": True,
-        "use_rot_pos_emb": True, "use_abs_pos_emb": False, "dynamic_img_size": True, "use_fc_norm": False,
+        "num_reg_tokens": 4, "qkv_bias": False, "init_values": 1.0, "rope_type": "dinov3",
+        "rope_rotate_half": True,
+        "use_rot_pos_emb": True, "use_abs_pos_emb": False, "dynamic_img_size": True,
+        "use_fc_norm": False,
     },
     "eva02": {
-        "qkv_fused": False, "swiglu_mlp": True, "scale_mlp": True, "mlp_ratio": 2, "use_rot_pos_emb": True,
+        "qkv_fused": False, "swiglu_mlp": True, "scale_mlp": True, "mlp_ratio": 2,
+        "use_rot_pos_emb": True,
         "ref_feat_shape": (4, 4), "global_pool": "token",
     },
     "eva": {"global_pool": "token"},
     "pe": {
-        "attn_type": "rope", "use_pre_transformer_norm": True, "use_rot_pos_emb": True, "rope_grid_offset": 1.0,
+        "attn_type": "rope", "use_pre_transformer_norm": True, "use_rot_pos_emb": True,
+        "rope_grid_offset": 1.0,
         "rope_grid_indexing": "xy", "global_pool": "map", "attn_pool_num_heads": 3,
     },
     "rope-mixed": {
-        "attn_type": "rope", "rope_type": "mixed", "rope_temperature": 10.0, "use_rot_pos_emb": True, "use_abs_pos_emb": False,
+        "attn_type": "rope", "rope_type": "mixed", "rope_temperature": 10.0,
+        "use_rot_pos_emb": True, "use_abs_pos_emb": False,
         "init_values": 1.0, "global_pool": "token",
     },
     "shared-keys": {
-        "attn_type": "rope", "qkv_fused": False, "qk_norm": True, "num_kv_heads": 1, "rope_type": "dinov3", "init_values": 1.0,
-        "rope_rotate_half": True, "attn_only_layer_scale": True, "use_rot_pos_emb": True, "use_abs_pos_emb": False,
+        "attn_type": "rope", "qkv_fused": False, "qk_norm": True, "num_kv_heads": 1,
+        "rope_type": "dinov3", "init_values": 1.0,
+        "rope_rotate_half": True, "attn_only_layer_scale": True, "use_rot_pos_emb": True,
+        "use_abs_pos_emb": False,
         "class_token": False, "global_pool": "avg",
     },
 }  # fmt: skip
@@ -104,21 +131,45 @@ KINDS = [
     "dinov3-reg4",
     "eva02",
 ]  # one of each kind that capture has to know
-# Tokens before the first patch, where it is not [CLS] alone, and patches, where these are not 4 x 4.
-PREFIX = {"dinov2-reg4": 5, "distilled": 2, "registers": 5, "layerscale": 3, "small-distilled": 2, "control-registers": 5}
+# Tokens before the first patch, where it is not [CLS] alone, and patches, where these are not 4 x
+# 4.
+PREFIX = {
+    "dinov2-reg4": 5,
+    "distilled": 2,
+    "registers": 5,
+    "layerscale": 3,
+    "small-distilled": 2,
+    "control-registers": 5,
+}
 PREFIX |= {"dinov3-reg4": 5, "shared-keys": 0}
 PATCHES = {"dinov2-reg4": 12}
 
 
 def build(kind, gamma=1.0, **options):
-    """A Backbone with weights drawn from a seed, or a control; another one with every call. `gamma` as in `randomise`."""
+    """A Backbone with weights drawn from a seed, or a control; another one with every call. `gamma`
+    as in `randomise`."""
     if kind in CONTROLS:
         return load_backbone(kind, image_size=64)
     if kind in CLIPS:
         visual = open_clip.transformer.VisionTransformer(
-            32, 8, width=48, layers=DEPTH, heads=4, mlp_ratio=4.0, ls_init_value=CLIPS[kind], output_dim=16
+            32,
+            8,
+            width=48,
+            layers=DEPTH,
+            heads=4,
+            mlp_ratio=4.0,
+            ls_init_value=CLIPS[kind],
+            output_dim=16,
         )
-        return OpenClipBackbone(kind, randomise(visual, gamma), TokenLayout((4, 4)), (32, 32), (8, 8), torch.zeros_like, False)
+        return OpenClipBackbone(
+            kind,
+            randomise(visual, gamma),
+            TokenLayout((4, 4)),
+            (32, 32),
+            (8, 8),
+            torch.zeros_like,
+            False,
+        )
     if kind in ARCHITECTURES:
         name, size = ARCHITECTURES[kind]
         model = timm.create_model(name, img_size=size, depth=DEPTH, **options)
@@ -131,7 +182,8 @@ def build(kind, gamma=1.0, **options):
 
 
 def randomise(model, gamma=1.0):
-    """Weights that make sharp, varied attention and large activations; LayerScale gammas all `gamma`, or None: of both signs."""
+    """Weights that make sharp, varied attention and large activations; LayerScale gammas all
+    `gamma`, or None: of both signs."""
     generator = torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
@@ -140,7 +192,11 @@ def randomise(model, gamma=1.0):
         elif p.dim() == 1 and name.endswith("weight"):
             p.data.copy_(1 + 0.2 * noise)
         else:
-            p.data.copy_(0.5 * noise if p.dim() == 1 or "embed" in name or "token" in name else 1.5 * noise / p[0].numel() ** 0.5)
+            p.data.copy_(
+                0.5 * noise
+                if p.dim() == 1 or "embed" in name or "token" in name
+                else 1.5 * noise / p[0].numel() ** 0.5
+            )
     return model.eval().requires_grad_(False)
 
 
@@ -156,7 +212,12 @@ def pixels(backbone, n=3, seed=1):
 def positions(backbone, n=3, k=4, seed=2):
     """Patches of each image, other ones in every image, with a -1 in all rows but the first."""
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.stack([torch.randperm(backbone.layout.patches, generator=generator).narrow(0, 0, k) for _ in range(n)])
+    chosen = torch.stack(
+        [
+            torch.randperm(backbone.layout.patches, generator=generator).narrow(0, 0, k)
+            for _ in range(n)
+        ]
+    )
     chosen.narrow(0, 1, n - 1).select(1, 1).fill_(-1)
     return chosen
 
@@ -175,7 +236,10 @@ def hooks(model):
 def entering(backbone, x):
     """The tokens (image, token, width) that block 0 gets."""
     seen = []
-    with backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])), torch.inference_mode():
+    with (
+        backbone.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])),
+        torch.inference_mode(),
+    ):
         backbone(x)
     return seen[0].clone()
 
@@ -184,15 +248,19 @@ def assert_near(ours, theirs, bound=1e-5):
     """Largest deviation, in units of the largest value where that is above one."""
     assert ours.shape == theirs.shape and ours.dtype == torch.float32
     if ours.numel():
-        deviation = ((ours.double() - theirs).abs().max() / max(1.0, theirs.abs().max().item())).item()
+        deviation = (
+            (ours.double() - theirs).abs().max() / max(1.0, theirs.abs().max().item())
+        ).item()
         assert deviation < bound
 
 
-# ---- A forward pass by hand ---------------------------------------------------------------------------------------------
+# ---- A forward pass by hand
+# ---------------------------------------------------------------------------------------------
 
 
 def embedded(backbone, x):
-    """Of pixels: the patches (image, patch, width) before their positions, and the tokens that enter the first block."""
+    """Of pixels: the patches (image, patch, width) before their positions, and the tokens that
+    enter the first block."""
     m, x = copy.deepcopy(backbone.model).double(), x.double()
     if isinstance(m, VisionTransformer):
         return m.patch_embed(x).flatten(1, -2), m.norm_pre(m._pos_embed(m.patch_embed(x)))
@@ -206,30 +274,75 @@ def layers(block):
     a, mlp = block.attn, block.mlp
     if isinstance(block, EvaBlock):
         one = nn.Identity()
-        parts = {"norm1": block.norm1, "norm2": block.norm2, "mlp": mlp, "fc2": mlp.fc2, "proj": a.proj, "ls1": one, "ls2": one}
+        parts = {
+            "norm1": block.norm1,
+            "norm2": block.norm2,
+            "mlp": mlp,
+            "fc2": mlp.fc2,
+            "proj": a.proj,
+            "ls1": one,
+            "ls2": one,
+        }
         for i, gamma in enumerate((block.gamma_1, block.gamma_2), start=1):
             if gamma is not None:
                 parts[f"ls{i}"] = lambda x, gamma=gamma: x * gamma
         if a.qkv is None:
             made = [a.q_proj, a.k_proj, a.v_proj]
-            nothing = [torch.zeros(len(layer.weight)).double() if layer.bias is None else layer.bias for layer in made]
-            parts |= {"weight": torch.cat([layer.weight for layer in made]), "bias": torch.cat(nothing)}
+            nothing = [
+                torch.zeros(len(layer.weight)).double() if layer.bias is None else layer.bias
+                for layer in made
+            ]
+            parts |= {
+                "weight": torch.cat([layer.weight for layer in made]),
+                "bias": torch.cat(nothing),
+            }
         else:
             separate = getattr(a, "q_bias", None)
-            bias = a.qkv.bias if separate is None else torch.cat([separate, torch.zeros_like(separate), a.v_bias])
+            bias = (
+                a.qkv.bias
+                if separate is None
+                else torch.cat([separate, torch.zeros_like(separate), a.v_bias])
+            )
             parts |= {"weight": a.qkv.weight, "bias": bias}
         return parts | {"q_norm": a.q_norm, "k_norm": a.k_norm}
     if hasattr(a, "qkv"):
-        parts = {"norm1": block.norm1, "norm2": block.norm2, "ls1": block.ls1, "ls2": block.ls2, "fc1": mlp.fc1, "fc2": mlp.fc2}
-        return parts | {"weight": a.qkv.weight, "bias": a.qkv.bias, "proj": a.proj, "q_norm": a.q_norm, "k_norm": a.k_norm}
-    parts = {"norm1": block.ln_1, "norm2": block.ln_2, "ls1": block.ls_1, "ls2": block.ls_2, "fc1": mlp.c_fc, "fc2": mlp.c_proj}
+        parts = {
+            "norm1": block.norm1,
+            "norm2": block.norm2,
+            "ls1": block.ls1,
+            "ls2": block.ls2,
+            "fc1": mlp.fc1,
+            "fc2": mlp.fc2,
+        }
+        return parts | {
+            "weight": a.qkv.weight,
+            "bias": a.qkv.bias,
+            "proj": a.proj,
+            "q_norm": a.q_norm,
+            "k_norm": a.k_norm,
+        }
+    parts = {
+        "norm1": block.ln_1,
+        "norm2": block.ln_2,
+        "ls1": block.ls_1,
+        "ls2": block.ls_2,
+        "fc1": mlp.c_fc,
+        "fc2": mlp.c_proj,
+    }
     same = nn.Identity()
-    return parts | {"weight": a.in_proj_weight, "bias": a.in_proj_bias, "proj": a.out_proj, "q_norm": same, "k_norm": same}
+    return parts | {
+        "weight": a.in_proj_weight,
+        "bias": a.in_proj_bias,
+        "proj": a.out_proj,
+        "q_norm": same,
+        "k_norm": same,
+    }
 
 
 def rotations(backbone, model):
-    """Of each block: the unit complex numbers by which pairs of channels of the patches are multiplied, and whether a pair is a
-    channel and the one half a head further on, or two neighbours. None where position is not rotary."""
+    """Of each block: the unit complex numbers by which pairs of channels of the patches are
+    multiplied, and whether a pair is a channel and the one half a head further on, or two
+    neighbours. None where position is not rotary."""
     rope = getattr(model, "rope", None)
     if rope is None:
         return [None] * backbone.depth
@@ -244,28 +357,44 @@ def rotations(backbone, model):
 
 
 def turned(x, rotation):
-    """Queries or keys (image, head, token, dim), those of the last tokens, the patches, multiplied by `rotation`."""
+    """Queries or keys (image, head, token, dim), those of the last tokens, the patches, multiplied
+    by `rotation`."""
     if rotation is None:
         return x
     numbers, half = rotation
     prefix, patches = x.split([x.shape[2] - numbers.shape[-2], numbers.shape[-2]], dim=2)
     real, imaginary = patches.chunk(2, dim=-1) if half else (patches[..., ::2], patches[..., 1::2])
     product = torch.complex(real, imaginary) * numbers
-    patches = torch.cat([product.real, product.imag], -1) if half else torch.view_as_real(product).flatten(-2)
+    patches = (
+        torch.cat([product.real, product.imag], -1)
+        if half
+        else torch.view_as_real(product).flatten(-2)
+    )
     return torch.cat([prefix, patches], dim=2)
 
 
 def forward(backbone, tokens, change=lambda block, hidden: hidden, moved=lambda rotation: rotation):
-    """What each block makes of `tokens` (image, token, width), its neurons being what `change` returns and its rotations what
-    `moved` does: a dict a block of 'q', 'k', 'v' and 'attention' (image, head, token, ...), 'neurons' (image, token, hidden), and
-    the residual stream 'before' and 'after' the attention layer and, as 'residual', at the end of the block."""
+    """What each block makes of `tokens` (image, token, width), its neurons being what `change`
+    returns and its rotations what `moved` does: a dict a block of 'q', 'k', 'v' and 'attention'
+    (image, head, token, ...), 'neurons' (image, token, hidden), and the residual stream 'before'
+    and 'after' the attention layer and, as 'residual', at the end of the block."""
     m, x, blocks = copy.deepcopy(backbone.model).double(), tokens.double(), []
     turns = [turn and (moved(turn[0]), turn[1]) for turn in rotations(backbone, m)]
-    for index, block in enumerate(m.transformer.resblocks if hasattr(m, "transformer") else m.blocks):
+    for index, block in enumerate(
+        m.transformer.resblocks if hasattr(m, "transformer") else m.blocks
+    ):
         own, heads = layers(block), block.attn.num_heads
-        qkv, dim = F.linear(own["norm1"](x), own["weight"], own["bias"]), own["proj"].in_features // heads
-        few = (qkv.shape[-1] - heads * dim) // 2  # width of keys and of values, which heads may share
-        parts = (part.unflatten(-1, (-1, dim)).transpose(1, 2) for part in qkv.split([heads * dim, few, few], dim=-1))
+        qkv, dim = (
+            F.linear(own["norm1"](x), own["weight"], own["bias"]),
+            own["proj"].in_features // heads,
+        )
+        few = (
+            qkv.shape[-1] - heads * dim
+        ) // 2  # width of keys and of values, which heads may share
+        parts = (
+            part.unflatten(-1, (-1, dim)).transpose(1, 2)
+            for part in qkv.split([heads * dim, few, few], dim=-1)
+        )
         q, k, v = (part[:, torch.arange(heads) * part.shape[1] // heads] for part in parts)
         q, k = turned(own["q_norm"](q), turns[index]), turned(own["k_norm"](k), turns[index])
         attention = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1)
@@ -287,23 +416,38 @@ def forward(backbone, tokens, change=lambda block, hidden: hidden, moved=lambda 
                 hidden = F.relu(hidden) if backbone.name in CONTROLS else F.gelu(hidden)
         hidden = change(index, hidden.clone())
         end = after + own["ls2"](own["fc2"](hidden))
-        blocks.append({"q": q, "k": k, "v": v, "attention": attention, "neurons": hidden, "before": x, "after": after})
+        blocks.append(
+            {
+                "q": q,
+                "k": k,
+                "v": v,
+                "attention": attention,
+                "neurons": hidden,
+                "before": x,
+                "after": after,
+            }
+        )
         blocks[-1]["residual"] = x = end
     return blocks
 
 
 def finished(backbone, x, appended=0):
-    """What the model makes of the last block's output in float64: all tokens after the final norm, and, without the `appended`
-    ones at the end, its feature and its output."""
+    """What the model makes of the last block's output in float64: all tokens after the final norm,
+    and, without the `appended` ones at the end, its feature and its output."""
     m = copy.deepcopy(backbone.model).double()
     if isinstance(m, Eva):
         x, start = m.norm(x), PREFIX.get(backbone.name, 1)
-        own = torch.cat([x.narrow(1, 0, start), x.narrow(1, start + appended, x.shape[1] - start - appended)], dim=1)
+        own = torch.cat(
+            [x.narrow(1, 0, start), x.narrow(1, start + appended, x.shape[1] - start - appended)],
+            dim=1,
+        )
         if m.global_pool == "map":
             feature = m.fc_norm(m.attn_pool(own))
         else:
             feature = m.fc_norm(
-                own.select(1, 0) if m.global_pool == "token" else own.narrow(1, start, own.shape[1] - start).mean(1)
+                own.select(1, 0)
+                if m.global_pool == "token"
+                else own.narrow(1, start, own.shape[1] - start).mean(1)
             )
         return (m.fc_norm(x) if isinstance(m.norm, nn.Identity) else x), feature, m.head(feature)
     if not isinstance(m, VisionTransformer):
@@ -315,7 +459,11 @@ def finished(backbone, x, appended=0):
         return m.fc_norm(x), feature, m.head(feature)
     x = m.norm(x)
     output = m.head(x.select(1, 0))
-    return x, x.select(1, 0), (output + m.head_dist(x.select(1, 1))) / 2 if hasattr(m, "head_dist") else output
+    return (
+        x,
+        x.select(1, 0),
+        (output + m.head_dist(x.select(1, 1))) / 2 if hasattr(m, "head_dist") else output,
+    )
 
 
 def stack(blocks, key):
@@ -323,15 +471,16 @@ def stack(blocks, key):
     return torch.stack([block[key] for block in blocks], dim=1)
 
 
-# ---- Reducers and interventions -----------------------------------------------------------------------------------------
+# ---- Reducers and interventions
+# -----------------------------------------------------------------------------------------
 
 
 def grid_mean(x):
     return x.mean(dim=(1, 2))
 
 
-# An example of every reducer, for seven images, and of every intervention, for 16 patches; tests/capture/test_capture.py fails
-# where one is missing.
+# An example of every reducer, for seven images, and of every intervention, for 16 patches;
+# tests/capture/test_capture.py fails where one is missing.
 REDUCERS = {
     PatchNorms: lambda b: PatchNorms(),
     TokenNorms: lambda b: TokenNorms(),
@@ -366,4 +515,6 @@ INTERVENTIONS = {
     ablated_neurons: [{"neurons": NEURONS}],
     averaged_neurons: [{"neurons": NEURONS}],
 }
-CHANGES = [(change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples]
+CHANGES = [
+    (change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples
+]

@@ -1,50 +1,82 @@
-/* The figures of class "explore" answer to a pointer, a tap and the keyboard. Each shows its default without this script.
+/* The figures of class "explore" answer to a pointer, a tap and the keyboard. Without this script a reader sees their tables.
    All numbers are in the page, as JSON: nothing is measured and nothing is judged here. */
 document.addEventListener("DOMContentLoaded", () => {
-  /* ---- Numbers and colours, as helpers/packed.py and helpers/publish/site/explore.py have them ---- */
+  /* ---- Numbers and colours ---- */
 
   // 16-bit codes in base64, lowest byte first; a number is its code times the step. `row(i, j, ...)` is the last dimension there.
   const unpack = ({ step, shape, base64 }) => {
     const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
     const view = new DataView(bytes.buffer);
     const length = shape.at(-1);
-    return {
-      row: (...index) => {
-        const start = index.reduce((at, i, dimension) => at * shape[dimension] + i, 0) * length;
-        return Array.from({ length }, (_, i) => view.getUint16(2 * (start + i), true) * step);
-      },
+    return (...index) => {
+      const start = index.reduce((at, i, dimension) => at * shape[dimension] + i, 0) * length;
+      return Array.from({ length }, (_, i) => view.getUint16(2 * (start + i), true) * step);
     };
   };
-  const level = (value, [low, high], colours, linear) => {
-    const share = linear ? (value - low) / (high - low) : Math.log(Math.max(value, low) / low) / Math.log(high / low);
-    return Math.floor(Math.min(Math.max(share, 0), 1) * (colours.length - 1) + 0.5);
+  // Viridis, from the lowest to the highest; scales are logarithmic.
+  const COLOURS = [
+    "#440154", "#46075a", "#470d60", "#471365", "#48186a", "#481d6f", "#482374", "#482878",
+    "#472d7b", "#46327e", "#453781", "#443b84", "#424086", "#404588", "#3e4989", "#3d4e8a",
+    "#3a538b", "#38588c", "#365c8d", "#34608d", "#32648e", "#31688e", "#2f6c8e", "#2d708e",
+    "#2c738e", "#2a778e", "#297b8e", "#277f8e", "#26828e", "#24868e", "#238a8d", "#218e8d",
+    "#20928c", "#1f968b", "#1f9a8a", "#1f9e89", "#1fa187", "#21a585", "#23a983", "#26ad81",
+    "#2ab07f", "#2fb47c", "#35b779", "#3bbb75", "#42be71", "#4ac16d", "#52c569", "#5ac864",
+    "#65cb5e", "#6ece58", "#77d153", "#81d34d", "#8bd646", "#95d840", "#a0da39", "#aadc32",
+    "#b5de2b", "#c0df25", "#cae11f", "#d5e21a", "#dfe318", "#eae51a", "#f4e61e", "#fde725",
+  ];
+  const colour = (value, [low, high]) => {
+    const share = Math.log(Math.max(value, low) / low) / Math.log(high / low);
+    return COLOURS[Math.floor(Math.min(share, 1) * (COLOURS.length - 1) + 0.5)];
   };
-  const place = (patch, columns) => `Row ${Math.floor(patch / columns) + 1}, column ${(patch % columns) + 1}`;
 
   /* ---- What the figures share ---- */
 
+  const element = (name, attributes = {}, ...children) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    node.append(...children);
+    return node;
+  };
   const named = (figure, name) => figure.querySelector(`[data-map="${name}"]`);
-  const paint = (svg, values, scale, colours, linear) => {
-    svg.querySelectorAll("g:first-of-type > path").forEach((cell, i) => {
-      cell.setAttribute("fill", colours[level(values[i], scale, colours, linear)]);
-    });
+  // A cell for each patch, and a cursor over one, black around white, which is seen on every colour.
+  const grid = (svg, [rows, columns]) => {
+    const cells = Array.from({ length: rows * columns }, (_, i) => element("path", {
+      d: `M${i % columns} ${Math.floor(i / columns)}h1v1h-1z`,
+    }));
+    svg.append(element("g", { "shape-rendering": "crispEdges" }, ...cells));
+  };
+  const picture = (svg, [rows, columns]) => svg.append(element("image", { width: columns, height: rows, preserveAspectRatio: "none" }));
+  const cursor = (svg) => svg.append(element("g", { class: "explore-cursor" }, ...[0, 1].map(() => element("rect", { width: 1, height: 1 }))));
+  const paint = (svg, values, scale) => {
+    svg.querySelectorAll("path").forEach((cell, i) => cell.setAttribute("fill", colour(values[i], scale)));
   };
   const show = (svg, jpeg) => svg.querySelector("image").setAttribute("href", `data:image/jpeg;base64,${jpeg}`);
+  const fill = (rows, texts) => {
+    [...rows].forEach((row, i) => texts[i].forEach((text, j) => { row.cells[1 + j].textContent = text; }));
+  };
+  // What the colours mean: a bar with its ends and two values between them.
+  const bar = (figure, name, [low, high]) => {
+    const node = figure.querySelector(`[data-bar="${name}"]`);
+    node.querySelector(".explore-ramp").style.background = `linear-gradient(90deg, ${COLOURS.join(",")})`;
+    node.querySelector(".explore-ends").replaceChildren(...[0, 1 / 3, 2 / 3, 1].map((share) => Object.assign(
+      document.createElement("span"), { textContent: Number((node.dataset.factor * low * (high / low) ** share).toPrecision(2)) },
+    )));
+  };
 
   // A small map as a picture, a pixel for each patch.
-  const picture = (values, [rows, columns], scale, colours) => {
+  const small = (values, [rows, columns], scale) => {
     const canvas = Object.assign(document.createElement("canvas"), { width: columns, height: rows });
     const pen = canvas.getContext("2d");
     values.forEach((value, i) => {
-      pen.fillStyle = colours[level(value, scale, colours)];
+      pen.fillStyle = colour(value, scale);
       pen.fillRect(i % columns, Math.floor(i / columns), 1, 1);
     });
     return canvas.toDataURL();
   };
 
-  // Calls `chosen` with what is chosen now, and shows the controls, which do nothing without this script.
+  // Shows what does nothing without this script, and calls `chosen` when a choice changes.
   const controls = (figure, chosen) => {
-    for (const part of figure.querySelectorAll("[hidden]")) part.hidden = false;
+    figure.querySelector(".explore-live").hidden = false;
     for (const input of figure.querySelectorAll("input")) input.addEventListener("input", chosen);
   };
   const radio = (figure, name) => figure.querySelector(`input[name="${name}"]:checked`)?.value ?? "0";
@@ -61,13 +93,13 @@ document.addEventListener("DOMContentLoaded", () => {
   const pointing = (figure, names, [rows, columns], changed, first = 0) => {
     let patch = first;
     const cursors = figure.querySelectorAll(".explore-cursor rect");
-    const go = (to) => {
+    const go = (to, quiet) => {
       patch = to;
       for (const rect of cursors) {
         rect.setAttribute("x", patch % columns);
         rect.setAttribute("y", Math.floor(patch / columns));
       }
-      changed();
+      if (!quiet) changed();
     };
     for (const svg of names.map((name) => named(figure, name))) {
       svg.tabIndex = 0;
@@ -93,18 +125,37 @@ document.addEventListener("DOMContentLoaded", () => {
         go(inside(to[0], rows) * columns + inside(to[1], columns));
       });
     }
+    go(first, true);
     return () => patch;
   };
 
-  /* ---- The three figures ---- */
+  /* ---- The two figures ---- */
 
   const kinds = {
     patches(figure, data) {
-      const { colours, scales, states } = data;
+      const { scales, states } = data;
       const models = data.models.map((model) => ({ ...model, norms: unpack(model.norms), attention: unpack(model.attention) }));
       const range = figure.querySelector("input[type=range]");
-      const ids = Object.keys(data.photographs);
+      const size = models[0].grid;
+      const maps = ["photograph", "norms", "attention"];
+      const rows = [...figure.querySelectorAll(".explore-film-row")];
       let drawn = "";
+
+      picture(named(figure, "photograph"), size);
+      for (const name of maps.slice(1)) grid(named(figure, name), size);
+      for (const name of maps) cursor(named(figure, name));
+      for (const name of maps.slice(1)) bar(figure, name, scales[name]);
+      for (const row of rows) {
+        row.append(...models[0].medians[0].map((_, block) => {
+          const image = Object.assign(new Image(size[1], size[0]), { alt: `after block ${block}` });
+          image.addEventListener("click", () => {
+            choose(figure, "patches-state", row.dataset.state);
+            range.value = block;
+            draw();
+          });
+          return image;
+        }));
+      }
 
       const now = () => {
         const model = models[radio(figure, "patches-model")];
@@ -117,153 +168,101 @@ document.addEventListener("DOMContentLoaded", () => {
       };
       const tell = () => {
         const { model, state, photograph, block } = now();
-        const norms = model.norms.row(state, photograph, block);
-        const attention = model.attention.row(state, photograph, block);
+        const norms = model.norms(state, photograph, block);
         const norm = norms[patch()];
         const ratio = norm / model.medians[photograph][block];
         const rank = 1 + norms.filter((other) => other > norm).length;
-        figure.querySelector(".explore-readout").textContent = `${place(patch(), model.grid[1])}: norm ${norm.toFixed(1)}, `
-          + `${ratio.toFixed(1)} × the median, rank ${rank} of ${norms.length}; `
-          + `[CLS] attention ${(100 * attention[patch()]).toFixed(2)} %`;
+        const seen = 100 * model.attention(state, photograph, block)[patch()];
+        figure.querySelector(".explore-readout").textContent =
+          `Row ${Math.floor(patch() / size[1]) + 1}, column ${(patch() % size[1]) + 1}: norm ${norm.toFixed(1)}, `
+          + `${ratio.toFixed(1)} × the median, rank ${rank} of ${norms.length}; [CLS] attention ${seen.toFixed(2)} %`;
       };
       // The small maps and the table: of one model and photograph, all states and blocks.
       const film = (model, photograph) => {
-        const rows = [...figure.querySelectorAll(".explore-film-row")];
-        const largest = rows.map((row) => {
+        const largest = model.largest[photograph];
+        fill(figure.querySelector("tbody").rows, largest);
+        const told = rows.map((row, i) => {
           const state = model.states.indexOf(row.dataset.state);
           row.hidden = row.previousElementSibling.hidden = state < 0;
-          return [...row.querySelectorAll("img")].map((image, block) => {
-            if (state < 0) return null;
-            const norms = model.norms.row(state, photograph, block);
-            image.src = picture(norms, model.grid, scales.norms, colours);
-            return Math.max(...norms);
+          if (state < 0) return "";
+          [...row.children].forEach((image, block) => {
+            image.src = small(model.norms(state, photograph, block), model.grid, scales.norms);
           });
+          return ` ${states[row.dataset.state]}: ${largest.map((texts) => texts[1 + i]).join(", ")}.`;
         });
-        figure.querySelector(".explore-film").setAttribute("aria-label", "Largest patch norm by block. " + rows
-          .map((row, i) => row.hidden ? "" : `${states[row.dataset.state]}: ${largest[i].map((x) => x.toFixed(0)).join(", ")}.`)
-          .filter(Boolean).join(" "));
-        [...figure.querySelector("tbody").rows].forEach((line, block) => {
-          line.cells[1].textContent = model.medians[photograph][block].toFixed(1);
-          largest.forEach((own, i) => { line.cells[2 + i].textContent = own[block] === null ? "–" : own[block].toFixed(1); });
-        });
+        figure.querySelector(".explore-film").setAttribute("aria-label", `Largest patch norm by block.${told.join("")}`);
       };
       const draw = () => {
         const { model, state, photograph, block } = now();
         for (const input of figure.querySelectorAll("[name=patches-state]")) input.disabled = !model.states.includes(input.value);
-        show(named(figure, "photograph"), data.photographs[ids[photograph]]);
-        paint(named(figure, "norms"), model.norms.row(state, photograph, block), scales.norms, colours);
-        paint(named(figure, "attention"), model.attention.row(state, photograph, block), scales.attention, colours);
-        const what = `${states[model.states[state]]}, after block ${block}`;
-        named(figure, "norms").setAttribute("aria-label", `Patch norms, ${what}`);
-        named(figure, "attention").setAttribute("aria-label", `[CLS] attention to the patches, ${what}`);
+        show(named(figure, "photograph"), data.photographs[photograph]);
+        for (const [name, told] of [["norms", "Patch norms"], ["attention", "[CLS] attention to the patches"]]) {
+          paint(named(figure, name), model[name](state, photograph, block), scales[name]);
+          named(figure, name).setAttribute("aria-label", `${told}, ${states[model.states[state]]}, after block ${block}`);
+        }
         const count = model.outliers[state][photograph][block];
         figure.querySelector("[data-count]").textContent = `After block ${block}, `
           + `${count === 0 ? "no patch is" : count === 1 ? "1 patch is" : `${count} patches are`} above 3 × the median.`;
         say(range, String(block));
-        if (drawn !== `${models.indexOf(model)} ${photograph}`) film(model, photograph);
-        drawn = `${models.indexOf(model)} ${photograph}`;
-        for (const row of figure.querySelectorAll(".explore-film-row")) {
+        const shown = `${models.indexOf(model)} ${photograph}`;
+        if (drawn !== shown) film(model, photograph);
+        drawn = shown;
+        for (const row of rows) {
           [...row.children].forEach((image, i) => {
             image.classList.toggle("now", row.dataset.state === model.states[state] && i === block);
           });
         }
         tell();
       };
-      const patch = pointing(figure, ["norms", "attention", "photograph"], models[0].grid, tell, data.patch);
-      for (const row of figure.querySelectorAll(".explore-film-row")) {
-        [...row.children].forEach((image, block) => image.addEventListener("click", () => {
-          choose(figure, "patches-state", row.dataset.state);
-          range.value = block;
-          draw();
-        }));
-      }
+      const patch = pointing(figure, maps, size, tell, data.patch);
       controls(figure, draw);
       draw();
     },
 
     thresholds(figure, data) {
-      const { titles } = data;
-      const ids = Object.keys(data.photographs);
       const range = figure.querySelector("input[type=range]");
-      const measured = ([value, low, high], share) => { // as `_measured` in Python
-        if (value === null) return "–";
-        const one = (x) => share ? (100 * x).toFixed(1) : x.toFixed(2);
-        const interval = low === null || one(low) === one(high) ? "" : ` [${one(low)}, ${one(high)}]`;
-        return `${one(value)}${interval}${share ? " %" : ""}`;
+      const lit = named(figure, "lit");
+      picture(lit, data.models[0].grid);
+      grid(lit, data.models[0].grid);
+
+      // The verdicts on one claim from the lowest threshold to the highest, alike neighbours as one part.
+      const strip = (node, verdicts, multiples) => {
+        const parts = [];
+        verdicts.forEach((verdict, i) => {
+          if (verdict !== parts.at(-1)?.verdict) parts.push({ verdict, low: multiples[i], count: 0 });
+          Object.assign(parts.at(-1), { high: multiples[i], count: parts.at(-1).count + 1 });
+        });
+        node.replaceChildren(...parts.map(({ verdict, count }) => Object.assign(document.createElement("span"), {
+          className: verdict.replaceAll(" ", "-"), style: `flex:${count}`,
+        })));
+        node.setAttribute("aria-label", parts.map((part) => `${part.verdict} from ${part.low} to ${part.high} medians`).join("; "));
       };
       const draw = () => {
         const model = data.models[radio(figure, "thresholds-model")];
         const photograph = Number(radio(figure, "thresholds-photograph"));
         const at = Number(range.value);
         const passed = model.passed[photograph];
-        show(named(figure, "lit"), data.photographs[ids[photograph]]);
-        named(figure, "lit").querySelectorAll("path").forEach((cell, i) => {
-          cell.setAttribute("class", at < passed[i] ? "lit" : "unlit");
-        });
-        const lit = `${passed.filter((count) => at < count).length} of ${passed.length} patches of this photograph are above the `
-          + "threshold.";
-        named(figure, "lit").setAttribute("aria-label", lit);
-        figure.querySelector("[data-count]").textContent = lit;
-        for (const cell of figure.querySelectorAll("[data-measure]")) {
-          cell.textContent = measured(model.measures[cell.dataset.measure][at], data.shares[cell.dataset.measure]);
-        }
-        const told = [];
-        for (const [id, verdicts] of Object.entries(model.verdicts)) {
-          const badge = figure.querySelector(`[data-verdict-of="${id}"] .verdict`);
+        show(lit, data.photographs[photograph]);
+        lit.querySelectorAll("path").forEach((cell, i) => cell.setAttribute("class", at < passed[i] ? "lit" : "unlit"));
+        const count = `${passed.filter((most) => at < most).length} of ${passed.length} patches of this photograph are above the threshold.`;
+        lit.setAttribute("aria-label", count);
+        figure.querySelector("[data-count]").textContent = count;
+        for (const cell of figure.querySelectorAll("[data-measure]")) cell.textContent = model.measures[cell.dataset.measure][at];
+        const told = Object.entries(model.verdicts).map(([id, verdicts]) => {
+          const badge = figure.querySelector(`[data-verdict-of="${id}"]`);
           badge.className = `verdict ${verdicts[at].replaceAll(" ", "-")}`;
           badge.textContent = verdicts[at];
-          told.push(`${titles[id].replace(/[.?]+$/, "")}: ${verdicts[at]}.`);
-          const runs = [];
-          verdicts.forEach((verdict, i) => {
-            if (verdict !== runs.at(-1)?.verdict) runs.push({ verdict, low: model.multiples[i], count: 0 });
-            Object.assign(runs.at(-1), { high: model.multiples[i], count: runs.at(-1).count + 1 });
-          });
-          const strip = figure.querySelector(`[data-strip="${id}"]`);
-          strip.replaceChildren(...runs.map(({ verdict, count }) => Object.assign(document.createElement("span"), {
-            className: verdict.replaceAll(" ", "-"), style: `flex:${count}`,
-          })));
-          strip.setAttribute("aria-label", runs.map((run) => `${run.verdict} from ${run.low} to ${run.high} medians`).join("; "));
-        }
+          strip(figure.querySelector(`[data-strip="${id}"]`), verdicts, model.multiples);
+          return `${badge.previousElementSibling.textContent.replace(/[.?]+$/, "")}: ${verdicts[at]}.`;
+        });
         figure.querySelector("[data-marks]").replaceChildren(...model.rules.map(([label, share]) => Object.assign(
           document.createElement("span"), { textContent: label, style: `left:${(100 * share).toFixed(2)}%` },
         )));
-        const threshold = `${model.multiples[at]} × the median, a norm of ${(model.multiples[at] * model.median).toFixed(0)}`;
         figure.querySelector(".explore-strips").style.setProperty("--at", at);
-        say(range, threshold);
-        figure.querySelector(".explore-readout").textContent = `${threshold}. ${told.join(" ")}`;
-        [...figure.querySelector("details tbody").rows].forEach((line, i) => {
-          Object.values(model.verdicts).forEach((verdicts, j) => { line.cells[1 + j].textContent = verdicts[i]; });
-        });
+        say(range, model.limits[at]);
+        figure.querySelector(".explore-readout").textContent = `${model.limits[at]}. ${told.join(" ")}`;
+        fill(figure.querySelector("details tbody").rows, model.multiples.map((_, i) => Object.values(model.verdicts).map((own) => own[i])));
       };
-      controls(figure, draw);
-      draw();
-    },
-
-    moves(figure, data) {
-      const { colours, scale, grid, n } = data;
-      const own = () => data.conditions[radio(figure, "moves-condition")];
-      const norms = Object.fromEntries(Object.entries(data.conditions).map(([kind, one]) => [kind, unpack(one.norms).row()]));
-      const tell = () => {
-        figure.querySelector(".explore-readout").textContent = `${place(patch(), grid[1])}: an outlier in `
-          + `${own().frequency[patch()]} of ${n} images; norm ${norms[radio(figure, "moves-condition")][patch()].toFixed(1)} in the `
-          + "example";
-      };
-      const draw = () => {
-        show(named(figure, "photograph"), own().picture);
-        paint(named(figure, "norms"), norms[radio(figure, "moves-condition")], scale, colours);
-        const map = named(figure, "frequency");
-        paint(map, own().frequency.map((count) => count / n), [0, 1], colours, true);
-        map.querySelector(".explore-frames").replaceChildren(...own().expected.map((patch) => {
-          const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-          const at = { x: patch % grid[1], y: Math.floor(patch / grid[1]), width: 1, height: 1 };
-          for (const [name, value] of Object.entries(at)) rect.setAttribute(name, value);
-          return rect;
-        }));
-        map.setAttribute("aria-label", own().told);
-        figure.querySelector("[data-told]").textContent = own().told;
-        tell();
-      };
-      const patch = pointing(figure, ["norms", "frequency", "photograph"], grid, tell);
       controls(figure, draw);
       draw();
     },

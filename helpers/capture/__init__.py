@@ -1,7 +1,10 @@
-"""What is measured while images pass through a model; one pass for many reducers, many conditions for one loading."""
+"""What is measured while images pass through a model.
+
+One pass for many reducers, many conditions for one loading.
+"""
 
 from helpers.capture.classifiers import Classifiers, classifiers_of
-from helpers.capture.engine import MOST_WORKERS, capture, computed_by
+from helpers.capture.engine import MOST_WORKERS, capture
 from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
 from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
@@ -34,7 +37,11 @@ from helpers.capture.reducers import (
     Sinks,
     TokenNorms,
 )
-from helpers.capture.register_neurons import SEARCH_MODES, find_register_neurons, register_neurons_of
+from helpers.capture.register_neurons import (
+    SEARCH_MODES,
+    find_register_neurons,
+    register_neurons_of,
+)
 from helpers.capture.shards import Shards, capture_shards
 from helpers.capture.test_time import TestTimeStudy, test_time_study
 
@@ -78,7 +85,6 @@ __all__ = [
     "capture_each",
     "capture_shards",
     "classifiers_of",
-    "computed_by",
     "find_register_neurons",
     "object_tokens",
     "matched_neurons",

@@ -1,14 +1,15 @@
 """One pass over the images, any set of reducers, memory independent of the number of images.
 
-The model runs as it always does, with fused attention; hooks look at what passes by, reduce it at once on the device, and
-one copy a batch brings the result to the CPU. No matrix of all queries by all keys outlives the hook that needed it.
+The model runs as it always does, with fused attention; hooks look at what passes by, reduce it at
+once on the device, and one copy a batch brings the result to the CPU. No matrix of all queries by
+all keys outlives the hook that needed it.
 """
 
 import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,13 +22,15 @@ from tqdm import tqdm
 
 from helpers.capture.inputs import as_images, pixels_of
 from helpers.capture.reducers import Reducer
+from helpers.capture.resumable import resumable
 from helpers.models import Backbone
+from helpers.workspace import Workspace
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
 
-Engine = Callable[..., dict[str, Tensor]]  # called as `capture`, with all its options but `engine`
-_engine: Engine | None = None  # inside `computed_by`
+# called as `capture`, with all its options but `engine` and `report`
+Engine = Callable[..., dict[str, Tensor]]
 
 
 @runtime_checkable
@@ -50,27 +53,33 @@ def capture(
     into: Mapping[str, Iterable[Accumulator]] = MappingProxyType({}),
     engine: Engine | None = None,
     first: int = 0,
+    report: Callable[[int], object] | None = None,
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
 
     Args:
-        images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8; or pixels (image, 3, height, width) that
-            are ready for this model. Also a data set whose items are one of these, or a tuple that begins with one (torchvision's
-            ImageFolder); of a DataLoader its data set, in order.
+        images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8; or pixels
+            (image, 3, height, width) that are ready for this model. Also a data set whose items are
+            one of these, or a tuple that begins with one (torchvision's ImageFolder); of a
+            DataLoader its data set, in order.
         reducers: what to keep, a list; two reducers must not share a key.
-        batch_size: images in one forward pass; the result does not depend on it (beyond float rounding). Where they do not
-            fit into memory it is halved, with a warning.
+        batch_size: images in one forward pass; the result does not depend on it (beyond float
+            rounding). Where they do not fit into memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
-        dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text; no other. What is returned is
-            float32.
-        workers: processes that load images, 0 for this one; on a GPU one a core unless given, at most 16, else none.
+        dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text; no
+            other. What is returned is float32.
+        workers: processes that load images, 0 for this one; on a GPU one a core unless given, at
+            most 16, else none.
         progress: show a progress bar; only in a terminal unless given.
-        into: key -> summaries (helpers/measures/accumulators.py) that get each batch of it, in order. Such a key is not
-            returned, so memory does not grow with the images; helpers/capture/shards.py keeps what is to be kept on disk.
-        engine: what computes instead of this process, such as `helpers.cluster.capture_ray`; summaries then need `empty` and
-            `merge`. That of `computed_by` unless given; what it captures itself is computed here.
-        first: where the first of the images stands in a larger set that is captured in parts, for interventions that treat each
-            image in its own way.
+        into: key -> summaries, of which each has an `update` that gets each batch of it, in
+            order. Such a key is not returned, so memory does not grow with the images;
+            helpers/capture/shards.py keeps what is to be kept on disk.
+        engine: what computes instead of this process, such as `capture_ray` of
+            helpers/capture/cluster.py.
+        first: where the first of the images stands in a larger set that is captured in parts, for
+            interventions that treat each image in its own way.
+        report: called after each batch with the number of images that are done. Unless given, a
+            run's workspace hears of it and keeps long captures (helpers/workspace.py).
 
     Returns:
         key -> float32 CPU tensor, first dimension image.
@@ -78,54 +87,61 @@ def capture(
     Raises:
         MemoryError: one image does not fit.
         RuntimeError: a process that loads images died.
-        ValueError: no images or what is none, an unfit image size, block or reducer, what a reducer needs and the model has not
-            (a [CLS] token, MLP neurons, rows of attention), positions that do not fit the images or the grid, or NaN or infinity
-            in what a reducer returns.
+        ValueError: no images or what is none, an unfit image size, block or reducer, what a reducer
+            needs and the model has not (a [CLS] token, MLP neurons, rows of attention), positions
+            that do not fit the images or the grid, or NaN or infinity in what a reducer returns.
     """
     into = {key: list(summaries) for key, summaries in into.items()}
     dtype, images, reducers = _precision(dtype), as_images(images, backbone), _listed(reducers)
     wanted = _plan(backbone, reducers, len(images))
     _check(backbone, images, reducers, batch_size, workers, into)
-    if engine := engine or _engine:
-        options = {"batch_size": batch_size, "device": device, "dtype": dtype, "workers": workers, "progress": progress}
-        with computed_by(None):
-            return engine(backbone, images, reducers, **options, into=into, first=first)
+    options = {
+        "batch_size": batch_size,
+        "device": device,
+        "dtype": dtype,
+        "workers": workers,
+        "progress": progress,
+    }
+    if engine is not None:
+        return engine(backbone, images, reducers, **options, into=into, first=first)
+    if report is None and (workspace := Workspace.of_this_run()):
+        return resumable(workspace, backbone, images, reducers, **options, into=into, first=first)
     backbone.model.eval().to(device)
     batches = _batches(backbone, images, batch_size, workers)
-    return _Pass(backbone, reducers, dtype, into, len(images), first).run(wanted, batches, batch_size, progress)
-
-
-@contextmanager
-def computed_by(engine: Engine | None) -> Iterator[None]:
-    """Inside, captures that name no engine are computed by this one; by this process where it is None."""
-    global _engine
-    before, _engine = _engine, engine
-    try:
-        yield
-    finally:
-        _engine = before
+    return _Pass(backbone, reducers, dtype, into, len(images), first).run(
+        wanted, batches, batch_size, progress, report
+    )
 
 
 def _listed(reducers: Any) -> Sequence[Reducer]:
     """The reducers. Raises ValueError where they are none, in one sentence."""
     if not isinstance(reducers, Iterable) or isinstance(reducers, str):
         one = isinstance(reducers, Reducer)
-        raise ValueError(f"reducers are {'one ' if one else 'a '}{type(reducers).__name__}; give a list, [PatchNorms()]")
+        raise ValueError(
+            f"reducers are {'one ' if one else 'a '}{type(reducers).__name__}; give a list, "
+            "[PatchNorms()]"
+        )
     for reducer in (reducers := list(reducers)):
         if not isinstance(reducer, Reducer):
             raise ValueError(
                 f"{reducer.__name__} is a class; give {reducer.__name__}(...)"
                 if isinstance(reducer, type)
-                else f"{reducer!r} is no reducer; give those of helpers.capture, such as PatchNorms()"
+                else f"{reducer!r} is no reducer; give those of helpers.capture, such as PatchNorms()"  # noqa: E501
             )
     return reducers
 
 
 def _precision(dtype: torch.dtype | str) -> torch.dtype:
-    """The dtype, or the one that a text such as 'bfloat16' names. Raises ValueError for another than DTYPES."""
+    """The dtype, or the one that a text such as 'bfloat16' names.
+
+    Raises ValueError for another than DTYPES.
+    """
     known = {str(known).removeprefix("torch."): known for known in DTYPES}
     if (name := str(dtype).removeprefix("torch.")) not in known:
-        raise ValueError(f"capture does not run in dtype {dtype}; choose {', '.join(map(str, DTYPES[:-1]))} or {DTYPES[-1]}")
+        raise ValueError(
+            f"capture does not run in dtype {dtype}; choose {', '.join(map(str, DTYPES[:-1]))} or "
+            f"{DTYPES[-1]}"
+        )
     return known[name]
 
 
@@ -139,20 +155,33 @@ def _check(
 ) -> None:
     """Raise ValueError for arguments of `capture` that do not fit one another."""
     if unknown := into.keys() - {key for reducer in reducers for key in reducer.keys}:
-        raise ValueError(f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does")
+        raise ValueError(
+            f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does"
+        )
     if len(images) == 0 or batch_size < 1 or (workers or 0) < 0:
-        raise ValueError(f"{len(images)} images in batches of {batch_size} with {workers} workers; take at least 1, 1 and 0")
+        raise ValueError(
+            f"{len(images)} images in batches of {batch_size} with {workers} workers; take at "
+            "least 1, 1 and 0"
+        )
     if isinstance(images, Tensor) and tuple(images.shape[1:]) != (3, *backbone.image_size):
         raise ValueError(
-            f"pixels {tuple(images.shape[1:])} do not fit {(3, *backbone.image_size)} of '{backbone.name}'; resize "
-            f"them, or load it with their image_size (a multiple of its patch size {backbone.patch_size})"
+            f"pixels {tuple(images.shape[1:])} do not fit {(3, *backbone.image_size)} of "
+            f"'{backbone.name}'; resize "
+            "them, or load it with their image_size (a multiple of its patch size "
+            f"{backbone.patch_size})"
         )
     if isinstance(images, Tensor) and not images.is_floating_point():
-        raise ValueError(f"pixels of type {images.dtype}; capture takes normalised floats, or PIL images to normalise by itself")
+        raise ValueError(
+            f"pixels of type {images.dtype}; capture takes normalised floats, or PIL images to "
+            "normalise by itself"
+        )
 
 
 class _Pass:
-    """One pass of a model, where it is now, over images; what is kept gathers in `results` and `into`."""
+    """One pass of a model, where it is now, over images.
+
+    What is kept gathers in `results` and `into`.
+    """
 
     def __init__(
         self,
@@ -173,7 +202,9 @@ class _Pass:
         )
         self.device, self.layout = backbone.device, backbone.layout
         self.mixed = dtype != torch.float32
-        self.exact = torch.autocast(self.device.type, enabled=False) if self.mixed else nullcontext()
+        self.exact = (
+            torch.autocast(self.device.type, enabled=False) if self.mixed else nullcontext()
+        )
         self.outputs, self.results = _Outputs(backbone, reducers), dict[str, Tensor]()
         self.span = (0, 0)  # of the images in the present forward pass
 
@@ -183,26 +214,40 @@ class _Pass:
         batches: Iterator[tuple[int, Tensor]],
         batch_size: int,
         progress: bool | None,
+        report: Callable[[int], object] | None,
     ) -> dict[str, Tensor]:
-        """The results of all batches; a batch that does not fit into memory passes in parts, and so do those after it."""
+        """The results of all batches.
+
+        A batch that does not fit into memory passes in parts, and so do those after it.
+        """
         waiting: list[tuple] = []
         most, done, hide = batch_size, 0, None if progress is None else not progress
         with ExitStack() as handles:
             for (point, block), group in wanted.items():
-                handles.callback(self.backbone.watch(point, block, self.watcher(block, group)).remove)
-            for start, pixels in tqdm(batches, total=-(-self.total // batch_size), disable=hide, unit="batch"):
+                handles.callback(
+                    self.backbone.watch(point, block, self.watcher(block, group)).remove
+                )
+            for start, pixels in tqdm(
+                batches, total=-(-self.total // batch_size), disable=hide, unit="batch"
+            ):
                 while done < start + len(pixels):
                     part = pixels[done - start :][:most]
                     values = _or_none(self.forward, done, part)
                     if values is None:
                         most = -(-len(part) // 2)
-                        warnings.warn(f"{len(part)} images do not fit into memory at once; going on with {most}", stacklevel=3)
+                        warnings.warn(
+                            f"{len(part)} images do not fit into memory at once; going on with "
+                            f"{most}",
+                            stacklevel=3,
+                        )
                         continue
                     waiting.append((done, *_to_cpu(values)))
                     done += len(part)
                     # On a GPU the copy of one batch goes on while the next one is computed.
                     if len(waiting) > (self.device.type == "cuda"):
                         self.keep(*waiting.pop(0))
+                if report is not None:
+                    report(done)
             while waiting:
                 self.keep(*waiting.pop(0))
         return self.results
@@ -220,7 +265,10 @@ class _Pass:
     def forward(self, start: int, pixels: Tensor) -> dict[str, Tensor]:
         """What the reducers keep of these images, on the device, until the next call."""
         self.span = start, start + len(pixels)
-        with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=self.mixed):
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.type, self.dtype, enabled=self.mixed),
+        ):
             self.outputs.seen.clear()
             self.backbone.next_image = self.first + start
             self.backbone(pixels.to(self.device, torch.float32, non_blocking=True))
@@ -234,24 +282,32 @@ class _Pass:
             if not value.sum().isfinite() and not value.isfinite().all():
                 reducer = next(reducer for reducer in self.reducers if key in reducer.keys)
                 raise ValueError(
-                    f"{reducer} returned NaN or infinity in '{key}' for images {start} to {start + len(value) - 1} "
-                    f"of '{self.backbone.name}'; look at the images and the precision ({self.dtype})"
+                    f"{reducer} returned NaN or infinity in '{key}' for images {start} to "
+                    f"{start + len(value) - 1} "
+                    f"of '{self.backbone.name}'; look at the images and the precision "
+                    f"({self.dtype})"
                 )
             for summary in self.into.get(key, ()):
                 summary.update(value.clone())  # a summary may hold on to what it gets
             if key not in self.into:
-                if key not in self.results:  # here, outside inference mode, so that a probe may train on it
+                if (
+                    key not in self.results
+                ):  # here, outside inference mode, so that a probe may train on it
                     self.results[key] = torch.empty(self.total, *value.shape[1:])
                 self.results[key][start : start + len(value)] = value
 
 
-def _plan(backbone: Backbone, reducers: Sequence[Reducer], images: int) -> dict[tuple[str, int], list[Reducer]]:
+def _plan(
+    backbone: Backbone, reducers: Sequence[Reducer], images: int
+) -> dict[tuple[str, int], list[Reducer]]:
     """(point, block) -> the reducers that look there, so that one hook serves them all."""
     wanted, keys = defaultdict(list), set()
     for reducer in reducers:
         reducer.check(images, backbone.layout)
         if clash := keys.intersection(reducer.keys):
-            raise ValueError(f"two reducers return '{min(clash)}'; capture them in two passes or rename one")
+            raise ValueError(
+                f"two reducers return '{min(clash)}'; capture them in two passes or rename one"
+            )
         keys.update(reducer.keys)
         for block in set(_indices(backbone, reducer)):
             try:
@@ -265,20 +321,30 @@ def _plan(backbone: Backbone, reducers: Sequence[Reducer], images: int) -> dict[
 def _indices(backbone: Backbone, reducer: Reducer) -> list[int]:
     """The blocks of a reducer, counted from 0."""
     depth, blocks = backbone.depth, reducer.blocks
-    chosen = range(depth) if blocks == "all" else [blocks] if isinstance(blocks, int) else list(blocks)
+    chosen = (
+        range(depth) if blocks == "all" else [blocks] if isinstance(blocks, int) else list(blocks)
+    )
     if not chosen:
-        raise ValueError(f"{reducer} looks at no block of '{backbone.name}'; choose 'all' or from -{depth} to {depth - 1}")
+        raise ValueError(
+            f"{reducer} looks at no block of '{backbone.name}'; choose 'all' or from -{depth} to "
+            f"{depth - 1}"
+        )
     for block in chosen:
         if not isinstance(block, int) or not -depth <= block < depth:
-            raise ValueError(f"no block {block!r} in '{backbone.name}'; choose 'all' or from -{depth} to {depth - 1}")
+            raise ValueError(
+                f"no block {block!r} in '{backbone.name}'; choose 'all' or from -{depth} to "
+                f"{depth - 1}"
+            )
     return [block % depth for block in chosen]
 
 
 class _Outputs:
-    """What the reducers keep of one batch: for each key one float32 tensor (image, [block,] ...) on the device.
+    """What the reducers keep of one batch: for each key one float32 tensor (image, [block,] ...) on
+    the device.
 
-    It is made in the first batch and used again in all others. Small tensors that live as long as a batch would lie between the
-    large ones of the model, and keep the memory of these from being used again.
+    It is made in the first batch and used again in all others. Small tensors that live as long as a
+    batch would lie between the large ones of the model, and keep the memory of these from being
+    used again.
     """
 
     def __init__(self, backbone: Backbone, reducers: Sequence[Reducer]):
@@ -305,11 +371,19 @@ class _Outputs:
             self.places.setdefault((key, block), []).append(whole if alone else whole[:, i])
 
     def of(self, images: int) -> dict[str, Tensor]:
-        """key -> tensor of so many images. Raises ValueError where a reducer saw nothing of a block."""
+        """Key -> tensor of so many images.
+
+        Raises ValueError where a reducer saw nothing of a block.
+        """
         for reducer in self.reducers:
-            if missing := [block for block in self.blocks[reducer.keys] if (reducer.keys, block) not in self.seen]:
+            if missing := [
+                block
+                for block in self.blocks[reducer.keys]
+                if (reducer.keys, block) not in self.seen
+            ]:
                 raise ValueError(
-                    f"{reducer} saw nothing in blocks {missing} of '{self.name}': the forward pass went around its hook"
+                    f"{reducer} saw nothing in blocks {missing} of '{self.name}': the forward pass "
+                    "went around its hook"
                 )
         return {key: value.narrow(0, 0, images) for key, value in self.tensors.items()}
 
@@ -330,8 +404,12 @@ class _Pixels(Dataset):
         return pixels_of(item, index, self.preprocess, self.size)
 
 
-def _batches(backbone: Backbone, images: Any, batch_size: int, workers: int | None) -> Iterator[tuple[int, Tensor]]:
-    """The first index and the pixels of each batch, on the CPU, in memory that a GPU can read by itself if there is one."""
+def _batches(
+    backbone: Backbone, images: Any, batch_size: int, workers: int | None
+) -> Iterator[tuple[int, Tensor]]:
+    """The first index and the pixels of each batch, on the CPU, in memory that a GPU can read by
+    itself if there is one.
+    """
     pinned = backbone.device.type == "cuda"
     if isinstance(images, Tensor):
         for start in range(0, len(images), batch_size):
@@ -340,36 +418,55 @@ def _batches(backbone: Backbone, images: Any, batch_size: int, workers: int | No
         return
     if workers is None:
         workers = min(MOST_WORKERS, os.cpu_count() or 1) if pinned else 0
-    loader = DataLoader(_Pixels(backbone, images), batch_size, num_workers=workers, pin_memory=pinned)
+    loader = DataLoader(
+        _Pixels(backbone, images), batch_size, num_workers=workers, pin_memory=pinned
+    )
     try:
         for index, pixels in enumerate(loader):
             yield index * batch_size, pixels
     except RuntimeError as error:
-        # Torch says the first where it waits for the process, the second where the signal comes before.
+        # Torch says the first where it waits for the process, the second where the signal comes
+        # before.
         if not any(said in str(error) for said in ("exited unexpectedly", "is killed by signal")):
             raise
-        reason = f"one of {workers} processes that load images died (was it killed, or out of memory?)"
+        reason = (
+            f"one of {workers} processes that load images died (was it killed, or out of memory?)"
+        )
         raise RuntimeError(f"{reason}; take fewer workers, or 0 to load in this process") from None
 
 
-def _or_none(forward: Callable[[int, Tensor], dict[str, Tensor]], start: int, pixels: Tensor) -> dict[str, Tensor] | None:
-    """`forward` of a batch; None where it does not fit into memory. Raises MemoryError where one image is too much."""
+def _or_none(
+    forward: Callable[[int, Tensor], dict[str, Tensor]], start: int, pixels: Tensor
+) -> dict[str, Tensor] | None:
+    """`forward` of a batch; None where it does not fit into memory.
+
+    Raises MemoryError where one image is too much.
+    """
     try:
         return forward(start, pixels)
     except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(
+            error
+        ):
             raise
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if len(pixels) == 1:
         size = " x ".join(map(str, pixels.shape[-2:]))
-        raise MemoryError(f"not even one image of {size} px fits into memory; take a smaller model or image size")
+        raise MemoryError(
+            f"not even one image of {size} px fits into memory; take a smaller model or image size"
+        )
     return None
 
 
 def _to_cpu(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], Callable[[], object]]:
-    """The values on the CPU, and what to call before they are read: the copies of a GPU are only begun here."""
+    """The values on the CPU, and what to call before they are read: the copies of a GPU are only
+    begun here.
+    """
     if not any(value.is_cuda for value in values.values()):
         return {key: value.cpu() for key, value in values.items()}, lambda: None
-    copies = {key: torch.empty(v.shape, pin_memory=True).copy_(v, non_blocking=True) for key, v in values.items()}
+    copies = {
+        key: torch.empty(v.shape, pin_memory=True).copy_(v, non_blocking=True)
+        for key, v in values.items()
+    }
     return copies, torch.cuda.current_stream().record_event().synchronize

@@ -1,4 +1,6 @@
-"""Fused attention that also gives the logsumexp of its logits, and the same by rows where there is none."""
+"""Fused attention that also gives the logsumexp of its logits, and the same by rows where there is
+none.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,26 +21,36 @@ def fused_attention(
 
 @lru_cache
 def kernel(device: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] | None:
-    """Fused attention that gives the logsumexp, which no public function of torch does; None where this torch has none for such a
-    device, or one that gives other numbers."""
+    """Fused attention that gives the logsumexp, which no public function of torch does.
+
+    None where this torch has none for such a device, or one that gives other numbers.
+    """
 
     def fused(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         if device == "cpu":
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, scale=scale)
-        mean, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, k, None, True, scale=scale)
+        mean, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, k, k, None, True, scale=scale
+        )
         return mean, total[..., : q.shape[-2]]  # it is padded to whole warps
 
     q, k = (torch.linspace(-2, 2, 2 * n * 16, device=device).view(1, 2, n, 16) for n in (5, 7))
     try:
         found = fused(q, k, 0.25)
-        alike = all(torch.allclose(x, y, atol=1e-2) for x, y in zip(found, by_rows(q, k, 0.25), strict=True))
+        alike = all(
+            torch.allclose(x, y, atol=1e-2) for x, y in zip(found, by_rows(q, k, 0.25), strict=True)
+        )
     except (AttributeError, NotImplementedError, TypeError, ValueError):
         return None
     return fused if alike else None
 
 
-def by_rows(q: Tensor, k: Tensor, scale: float) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
-    """`fused_attention` on any device, with at most ROWS numbers of attention at a time (at least one row of each head)."""
+def by_rows(
+    q: Tensor, k: Tensor, scale: float
+) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
+    """`fused_attention` on any device, with at most ROWS numbers of attention at a time (at least
+    one row of each head).
+    """
     means, totals = [], []
     for chunk in q.split(max(1, ROWS // (len(q) * q.shape[1] * k.shape[-2])), dim=-2):
         logits = (chunk @ k.mT).mul_(scale)

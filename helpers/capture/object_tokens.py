@@ -1,5 +1,6 @@
-"""Tokens on objects and tokens off them, of two sets of images, for a probe that tells them apart in one set and is tested in the
-other."""
+"""Tokens on objects and tokens off them, of two sets of images, for a probe that tells them apart
+in one set and is tested in the other.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from helpers.models import Backbone, ModelUnavailable
 
 @dataclass(frozen=True)
 class ObjectTokens(Captured):
-    """What `object_tokens` kept of one model. `tensors` has what the reducers asked for, of the tested images.
+    """What `object_tokens` kept of one model.
+
+    `tensors` has what the reducers asked for, of the tested images.
 
     Attributes:
-        learnt, tested: output tokens (after the final LayerNorm) of random patches, half of them on objects, of either set of
-            images; None where it is not known where the objects are.
+        learnt, tested: output tokens (after the final LayerNorm) of random patches, half of them on
+            objects, of either set of images; None where it is not known where the objects are.
     """
 
     learnt: PatchTokens | None

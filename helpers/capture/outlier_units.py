@@ -25,8 +25,8 @@ class OutlierUnit:
     Attributes:
         neuron: the most active one at outliers.
         activation, second: of it and of the next most active one, at each patch.
-        outlier, normal: tokens of random outliers, and of as many other patches of the same image, after the last block and
-            before the final LayerNorm; zeros where there are fewer.
+        outlier, normal: tokens of random outliers, and of as many other patches of the same image,
+            after the last block and before the final LayerNorm; zeros where there are fewer.
     """
 
     neuron: RegisterNeuron
@@ -63,9 +63,18 @@ def outlier_units(
     for backbone in backbones(names, {}, image_size):
         mask = outliers[backbone.name]
         bearing = images.select(mask.any(1).nonzero()[:searched, 0])
-        best = find_register_neurons(backbone, bearing, rule=f"fixed:{limits[backbone.name]}", top_k=2, **options)
-        activations = [NeuronActivation(f"unit_{rank}", neuron.block, neuron.unit) for rank, neuron in enumerate(best)]
+        best = find_register_neurons(
+            backbone, bearing, rule=f"fixed:{limits[backbone.name]}", top_k=2, **options
+        )
+        activations = [
+            NeuronActivation(f"unit_{rank}", neuron.block, neuron.unit)
+            for rank, neuron in enumerate(best)
+        ]
         pairs = torch.cat(paired_positions(mask, PAIRS, seed), dim=1)
-        kept = capture(backbone, images, [SelectedTokens(pairs, norm=False), *activations], **options)
-        units[backbone.name] = OutlierUnit(best[0], kept["unit_0"], kept["unit_1"], *kept["tokens"].chunk(2, dim=1))
+        kept = capture(
+            backbone, images, [SelectedTokens(pairs, norm=False), *activations], **options
+        )
+        units[backbone.name] = OutlierUnit(
+            best[0], kept["unit_0"], kept["unit_1"], *kept["tokens"].chunk(2, dim=1)
+        )
     return units

@@ -1,4 +1,6 @@
-"""Passes of several models over the same images, under one or several conditions, with no more than one model in memory."""
+"""Passes of several models over the same images, under one or several conditions, with no more than
+one model in memory.
+"""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +20,9 @@ Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
 
 @dataclass(frozen=True)
 class Captured:
-    """What `capture` kept of one model, by key, and what is needed to read it once the model is gone."""
+    """What `capture` kept of one model, by key, and what is needed to read it once the model is
+    gone.
+    """
 
     tensors: dict[str, Tensor]
     layout: TokenLayout
@@ -29,8 +33,16 @@ class Captured:
 
     @classmethod
     def of(cls: type[Kept], backbone: Backbone, tensors: dict[str, Tensor], *more: Any) -> Kept:
-        """What `capture` kept of the model as it is now, and `more` for the fields of a subclass."""
-        facts = backbone.layout, backbone.image_size, backbone.parameters, backbone.depth, backbone.describe()
+        """What `capture` kept of the model as it is now, and `more` for the fields of a
+        subclass.
+        """
+        facts = (
+            backbone.layout,
+            backbone.image_size,
+            backbone.parameters,
+            backbone.depth,
+            backbone.describe(),
+        )
         return cls(tensors, *facts, *more)
 
     def __getitem__(self, key: str) -> Tensor:
@@ -41,7 +53,9 @@ class Captured:
         return self.layout.patch_tokens(self[key], dim=-1)
 
     def parts(self, key: str, block: int = -1) -> tuple[Tensor, Tensor]:
-        """(image, patch) and (image, trained register) of what was kept of all tokens in each block, in one of these."""
+        """(image, patch) and (image, trained register) of what was kept of all tokens in each
+        block, in one of these.
+        """
         tokens = self[key][:, block]
         return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
 
@@ -55,25 +69,33 @@ def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]
     """The image with the largest patch norm in the first model, and its map of patch norms in each.
 
     Args:
-        captured: title -> what was kept of the same images, with `TokenNorms`, of the last block or up to it.
+        captured: title -> what was kept of the same images, with `TokenNorms`, of the last block or
+            up to it.
 
     Returns:
-        Index of the image, and title -> (patch row, patch column), norms over the median of the model's patches.
+        Index of the image, and title -> (patch row, patch column), norms over the median of the
+        model's patches.
     """
     norms = {title: c.parts("token_norms")[0] for title, c in captured.items()}
     image = int(next(iter(norms.values())).amax(1).argmax())
-    return image, {title: c.layout.to_grid(norms[title][image] / norms[title].median()) for title, c in captured.items()}
+    return image, {
+        title: c.layout.to_grid(norms[title][image] / norms[title].median())
+        for title, c in captured.items()
+    }
 
 
-def backbones(names: Sequence[str], not_run: dict[str, str], image_size: int | None = None, **options: Any) -> Iterator[Backbone]:
+def backbones(
+    names: Sequence[str], not_run: dict[str, str], image_size: int | None = None, **options: Any
+) -> Iterator[Backbone]:
     """Each model, loaded when the one before is done with.
 
     Args:
-        image_size: side in pixels, rounded down to a multiple of the model's patch; its own size where it is 0 or not given.
+        image_size: side in pixels, rounded down to a multiple of the model's patch; its own size
+            where it is 0 or not given.
         options: as in `load_backbone`.
 
-    In `not_run` stands in the end model -> reason for those whose weights cannot be had here. Raises ModelUnavailable where none
-    of them can.
+    In `not_run` stands in the end model -> reason for those whose weights cannot be had here.
+    Raises ModelUnavailable where none of them can.
     """
     for name in names:
         try:
@@ -101,18 +123,20 @@ def capture_conditions(
 
     Args:
         images: as in `capture`, or condition -> images where these differ.
-        reducers: what to keep, or a function of the model's name that says it; or condition -> either of these.
-        conditions: name -> what changes the forward pass for as long as it lasts, such as an intervention; `nullcontext` for the
-            model as it is. One that returns None leaves its model out. The layout of what was kept is the one inside it.
+        reducers: what to keep, or a function of the model's name that says it; or condition ->
+            either of these.
+        conditions: name -> what changes the forward pass for as long as it lasts, such as an
+            intervention; `nullcontext` for the model as it is. One that returns None leaves its
+            model out. The layout of what was kept is the one inside it.
         image_size: as in `backbones`.
         whole: as in `load_backbone`.
-        read: what reads what was kept of a model, such as probes: its answer takes that place, so that what was kept is let go
-            before the next pass.
+        read: what reads what was kept of a model, such as probes: its answer takes that place, so
+            that what was kept is let go before the next pass.
         options: as in `capture`.
 
     Returns:
-        condition -> model -> the `Captured`, or what `read` made of it, in the order of both, and model -> reason for those whose
-        weights cannot be had here.
+        condition -> model -> the `Captured`, or what `read` made of it, in the order of both, and
+        model -> reason for those whose weights cannot be had here.
 
     Raises ModelUnavailable where none can be had, and what `load_backbone` and `capture` raise.
     """
@@ -126,14 +150,22 @@ def capture_conditions(
             kept = kept(backbone.name) if callable(kept) else kept
             with intervention:
                 shown = images[condition] if isinstance(images, Mapping) else images
-                passes[condition][backbone.name] = read(Captured.of(backbone, capture(backbone, shown, kept, **options)))
+                passes[condition][backbone.name] = read(
+                    Captured.of(backbone, capture(backbone, shown, kept, **options))
+                )
     return passes, not_run
 
 
 def capture_each(
-    names: Sequence[str], images: Any, reducers: Reducers, *, intervention: Condition = nullcontext, **options: Any
+    names: Sequence[str],
+    images: Any,
+    reducers: Reducers,
+    *,
+    intervention: Condition = nullcontext,
+    **options: Any,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """`capture_conditions` under one condition: model -> what was kept, and model -> why it cannot be had here.
+    """`capture_conditions` under one condition: model -> what was kept, and model -> why it cannot
+    be had here.
 
     Raises ModelUnavailable also where no model is named.
     """

@@ -1,4 +1,6 @@
-"""Linear probes trained and tested on a model in several states, such as before and after an intervention."""
+"""Linear probes trained and tested on a model in several states, such as before and after an
+intervention.
+"""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ from helpers.measures.probes import Schedule
 
 
 class Readout(NamedTuple):
-    """What of an image a probe reads: the reducer that keeps it, and the vector in what was kept."""
+    """What of an image a probe reads: the reducer that keeps it, and the vector in what was
+    kept.
+    """
 
     reducer: Reducer
     read: Callable[[Captured], Float[Tensor, "image width"]]
@@ -22,7 +26,9 @@ class Readout(NamedTuple):
 
 READOUTS = {
     "feature": Readout(Feature(), lambda captured: captured["feature"]),
-    "registers": Readout(Pooled(), lambda captured: captured["registers"].mean(1)),  # trained and appended ones
+    "registers": Readout(
+        Pooled(), lambda captured: captured["registers"].mean(1)
+    ),  # trained and appended ones
 }
 
 
@@ -32,8 +38,8 @@ class ProbeStudy:
 
     Attributes:
         passes: state -> model -> what was kept of them.
-        right: state -> model -> readout -> whether the probe trained in that state names the class of each image; only of models
-            that can be had in every state.
+        right: state -> model -> readout -> whether the probe trained in that state names the class
+            of each image; only of models that can be had in every state.
         not_run: model -> why it cannot be had here.
     """
 
@@ -58,14 +64,15 @@ def probe_study(
 
     Args:
         train, images: labelled sets, as from `load_train_test`.
-        states: name -> what changes the forward pass, as the conditions of `capture_conditions`. A model that one of them leaves
-            out is captured in the others, and gets no probe.
+        states: name -> what changes the forward pass, as the conditions of `capture_conditions`. A
+            model that one of them leaves out is captured in the others, and gets no probe.
         more: what to keep of the test images beside the readouts.
         readouts: names in READOUTS.
         schedule, seed: as in `fit_classifier`.
         options: as in `capture_conditions`; the probes are fitted on its device, too.
 
-    Raises ValueError for another readout and for images without labels, and what `capture_conditions` and `fit_classifier` raise.
+    Raises ValueError for another readout and for images without labels, and what
+    `capture_conditions` and `fit_classifier` raise.
     """
     if unknown := {*readouts}.difference(READOUTS):
         raise ValueError(f"no readout '{min(unknown)}'; choose from {', '.join(READOUTS)}")
@@ -79,5 +86,7 @@ def probe_study(
         for model, own in of_model.items():
             for name in readouts:
                 x, y = (READOUTS[name].read(captured) for captured in (own, passes[state][model]))
-                right[state][model][name] = probe_answers(x, train.require_labels(), y, labels, **how)
+                right[state][model][name] = probe_answers(
+                    x, train.require_labels(), y, labels, **how
+                )
     return ProbeStudy(passes, right, not_run)

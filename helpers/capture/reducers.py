@@ -1,10 +1,12 @@
 """What to keep of a forward pass.
 
-A reducer is a small class: the `point` of a block it watches (see Backbone.watch), the `keys` it returns, and `reduce`,
-which turns what it sees in one block into one tensor a key. `blocks` is "all", a sequence of block indices (negative ones
-count from the end), or one index, which leaves the block dimension away. A reducer that treats every image in its own way
-says by `of` what it is for one batch. It keeps nothing between batches: a batch that does not fit into memory passes again in
-parts, after hooks have seen it. What adds up is a summary, which gets each image once (`into` of `capture`).
+A reducer is a small class: the `point` of a block it watches (see Backbone.watch), the `keys` it
+returns, and `reduce`, which turns what it sees in one block into one tensor a key. `blocks` is
+"all", a sequence of block indices (negative ones count from the end), or one index, which leaves
+the block dimension away. A reducer that treats every image in its own way says by `of` what it is
+for one batch. It keeps nothing between batches: a batch that does not fit into memory passes again
+in parts, after hooks have seen it. What adds up is a summary, which gets each image once (`into` of
+`capture`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +19,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.capture.fused import fused_attention
+from helpers.measures.attention import MOST, shared_attention, value_ratio
 from helpers.measures.norms import random_positions
-from helpers.measures.sinks import MOST, shared_attention, value_ratio
 from helpers.models import Attention, TokenLayout, Update
 
 Blocks = str | int | Sequence[int]
-PARTS = ("patches", "registers", "cls", "bias", "skip")  # of [CLS] after an attention layer; the first three are attended to
+PARTS = (
+    "patches",
+    "registers",
+    "cls",
+    "bias",
+    "skip",
+)  # of [CLS] after an attention layer; the first three are attended to
 
 
 class Reducer:
@@ -34,26 +42,32 @@ class Reducer:
     blocks: Blocks
 
     def reduce(self, x: Any, layout: TokenLayout) -> tuple[Tensor, ...]:
-        """One tensor (image, ...) for each key, from what passes `point` in one block, and from nothing else: the same images may
-        pass more than once."""
+        """One tensor (image, ...) for each key, from what passes `point` in one block, and from
+        nothing else: the same images may pass more than once.
+        """
         raise NotImplementedError
 
     def check(self, images: int, layout: TokenLayout) -> None:
         """Raise ValueError where this cannot be had of so many images with this layout."""
         if self.needs_cls and not layout.cls:
             raise ValueError(
-                f"{type(self).__name__} needs a [CLS] token, and this model has no [CLS] token (it pools its patches); leave "
+                f"{type(self).__name__} needs a [CLS] token, and this model has no [CLS] token (it "
+                "pools its patches); leave "
                 "it out, or choose a model with one"
             )
 
     def of(self, start: int, stop: int) -> "Reducer":
-        """The reducer for the images from `start` to before `stop`; itself where it treats all images alike."""
+        """The reducer for the images from `start` to before `stop`.
+
+        Itself where it treats all images alike.
+        """
         return self
 
 
 class LastBlock(Reducer):
-    """Looks at the last block's output (image, token, width), `norm=True` after the final LayerNorm (fc_norm in a timm model that
-    pools before it normalises)."""
+    """Looks at the last block's output (image, token, width), `norm=True` after the final LayerNorm
+    (fc_norm in a timm model that pools before it normalises).
+    """
 
     norm: bool
     blocks = -1
@@ -65,13 +79,17 @@ class LastBlock(Reducer):
 
 @dataclass(frozen=True)
 class PatchNorms(Reducer):
-    """'patch_norms' (image, block, patch): L2 norm of the residual stream after each block, before the final LayerNorm."""
+    """'patch_norms' (image, block, patch): L2 norm of the residual stream after each block, before
+    the final LayerNorm.
+    """
 
     blocks: Blocks = "all"
     point = "residual"
     keys = ("patch_norms",)
 
-    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         return (_norm(layout.patch_tokens(x)),)
 
 
@@ -83,15 +101,19 @@ class TokenNorms(Reducer):
     point = "residual"
     keys = ("token_norms",)
 
-    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         return (_norm(x),)
 
 
 @dataclass(frozen=True)
 class ClsAttention(Reducer):
-    """'cls_attention' (image, block[, head], token): softmax over all tokens of the [CLS] row, each head or their mean.
+    """'cls_attention' (image, block[, head], token): softmax over all tokens of the [CLS] row, each
+    head or their mean.
 
-    The rows sum to one over all tokens; `layout.patch_tokens(a, dim=-1)` keeps the patches, not renormalised.
+    The rows sum to one over all tokens; `layout.patch_tokens(a, dim=-1)` keeps the patches, not
+    renormalised.
     """
 
     blocks: Blocks = (-1,)
@@ -111,11 +133,12 @@ class ClsAttention(Reducer):
 
 @dataclass(frozen=True)
 class AttentionEntropy(Reducer):
-    """'attention_entropy' (image, block): entropy of the attention of patch queries to all tokens, in nats, mean over heads
-    and patches. At most ln(tokens).
+    """'attention_entropy' (image, block): entropy of the attention of patch queries to all tokens,
+    in nats, mean over heads and patches. At most ln(tokens).
 
-    With logits s and weights p = softmax(s), it is logsumexp(s) - sum p s, and sum p s is the query times the mean of the keys
-    under p. Fused attention gives both when the keys take the place of the values, and holds no row of attention.
+    With logits s and weights p = softmax(s), it is logsumexp(s) - sum p s, and sum p s is the query
+    times the mean of the keys under p. Fused attention gives both when the keys take the place of
+    the values, and holds no row of attention.
     """
 
     blocks: Blocks = "all"
@@ -126,18 +149,21 @@ class AttentionEntropy(Reducer):
         queries = layout.patch_tokens(x.q)
         mean, total = fused_attention(queries, x.k, x.scale)
         entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
-        return (entropy.clamp(min=0).mean(dim=(1, 2)),)  # rounding may take a row that attends to one token below zero
+        return (
+            entropy.clamp(min=0).mean(dim=(1, 2)),
+        )  # rounding may take a row that attends to one token below zero
 
 
 @dataclass(frozen=True)
 class Sinks(Reducer):
-    """Attention sinks (helpers/measures/sinks.py), of the queries of the "patches", or "read": of [CLS] where there is one, since
-    that is what a model's output is read from, else of the patches.
+    """Attention sinks (helpers/measures/attention.py), of the queries of the "patches", or "read": of
+    [CLS] where there is one, since that is what a model's output is read from, else of the patches.
 
-    'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): `shared_attention` of at most four tokens of that kind, 0
-    for a kind that the model does not have; 'sink_one', of one token of any kind; 'sink_value', the `value_ratio` of the most
-    attended token; 'received' (image, block, token), the attention that a token gets, mean over queries and heads.
-    """
+    'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): `shared_attention` of at most
+    four tokens of that kind, 0 for a kind that the model does not have; 'sink_one', of one token of
+    any kind; 'sink_value', the `value_ratio` of the most attended token; 'received' (image, block,
+    token), the attention that a token gets, mean over queries and heads.
+    """  # noqa: E501
 
     queries: str = "read"
     blocks: Blocks = "all"
@@ -152,59 +178,85 @@ class Sinks(Reducer):
         if self.queries == "read" and layout.cls:
             rows = x.attention.cls_row(layout)[:, :, None]
         else:
-            rows = (layout.patch_tokens(x.attention.q) @ x.attention.k.mT * x.attention.scale).softmax(-1)
-        cls = layout.cls_token(rows, -1)[..., None] if layout.cls else torch.zeros_like(rows[..., :1])
+            rows = (
+                layout.patch_tokens(x.attention.q) @ x.attention.k.mT * x.attention.scale
+            ).softmax(-1)
+        cls = (
+            layout.cls_token(rows, -1)[..., None] if layout.cls else torch.zeros_like(rows[..., :1])
+        )
         kinds = (layout.patch_tokens(rows, -1), layout.register_tokens(rows, -1), cls)
         shared = [shared_attention(kind, MOST) for kind in kinds]
-        return *shared, shared_attention(rows, 1), value_ratio(rows, x.head_values()), rows.mean(dim=(1, 2))
+        return (
+            *shared,
+            shared_attention(rows, 1),
+            value_ratio(rows, x.head_values()),
+            rows.mean(dim=(1, 2)),
+        )
 
 
 @dataclass(frozen=True)
 class FinalTokens(LastBlock):
-    """'final_tokens' (image, token, width): the last block's output, `norm=True` after the final LayerNorm."""
+    """'final_tokens' (image, token, width): the last block's output, `norm=True` after the final
+    LayerNorm.
+    """
 
     norm: bool = False
     keys = ("final_tokens",)
 
-    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         return (x,)
 
 
 @dataclass(frozen=True)
 class Pooled(LastBlock):
-    """'cls' (image, width), 'patch_mean' (image, width) and 'registers' (image, register, width), trained registers before
-    appended ones (none: length 0), of the last block, `norm=True` after the final LayerNorm."""
+    """'cls' (image, width), 'patch_mean' (image, width) and 'registers' (image, register, width),
+    trained registers before appended ones (none: length 0), of the last block, `norm=True` after
+    the final LayerNorm.
+    """
 
     norm: bool = True
     keys = ("cls", "patch_mean", "registers")
     needs_cls = True
 
-    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         registers = torch.cat([layout.register_tokens(x), layout.appended_tokens(x)], dim=1)
-        return layout.cls_token(x), layout.patch_tokens(x).mean(dim=1, dtype=torch.float32), registers
+        return (
+            layout.cls_token(x),
+            layout.patch_tokens(x).mean(dim=1, dtype=torch.float32),
+            registers,
+        )
 
 
 @dataclass(frozen=True)
 class ClsTokens(Reducer):
-    """'cls_tokens' (image, block, width): [CLS] after each block, before the final LayerNorm (decoupling, Fig. 5b)."""
+    """'cls_tokens' (image, block, width): [CLS] after each block, before the final LayerNorm
+    (decoupling, Fig. 5b).
+    """
 
     blocks: Blocks = "all"
     point = "residual"
     keys = ("cls_tokens",)
     needs_cls = True
 
-    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         return (layout.cls_token(x),)
 
 
 @dataclass(frozen=True)
 class HighestToken(Reducer):
-    """The token of highest norm among all tokens after a block (decoupling, section 3.2): 'highest_token' (image, width);
-    'highest_token_normed' (image, width), the same after the next LayerNorm; 'highest_index' (image), where it stands in the
-    sequence (see TokenLayout).
+    """The token of highest norm among all tokens after a block (decoupling, section 3.2):
+    'highest_token' (image, width); 'highest_token_normed' (image, width), the same after the next
+    LayerNorm; 'highest_index' (image), where it stands in the sequence (see TokenLayout).
 
-    The paper's text takes the penultimate block, whose output the last attention reads through that block's LayerNorm; this is
-    what is returned unless given. Its figure says the last block: -1, with the final LayerNorm.
+    The paper's text takes the penultimate block, whose output the last attention reads through that
+    block's LayerNorm; this is what is returned unless given. Its figure says the last block: -1,
+    with the final LayerNorm.
     """
 
     blocks: Blocks = -2
@@ -213,25 +265,37 @@ class HighestToken(Reducer):
 
     def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> tuple[Tensor, ...]:
         norms = _norm(x[0])
-        # The first of those that are equal but for rounding, as registers that carry the same load are.
-        index = (norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True)).int().argmax(dim=1, keepdim=True)
-        return *(tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x), index.squeeze(1)
+        # The first of those that are equal but for rounding, as registers that carry the same load
+        # are.
+        index = (
+            (norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True))
+            .int()
+            .argmax(dim=1, keepdim=True)
+        )
+        return *(
+            tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x
+        ), index.squeeze(1)
 
 
 @dataclass(frozen=True)
 class ClsParts(Reducer):
-    """What the attention layer of a block makes [CLS] of (decoupling, eqs. 3 and 6), exactly, before the block's MLP.
+    """What the attention layer of a block makes [CLS] of (decoupling, eqs.
 
-    'cls_parts' (image, part, width), in the order of PARTS: what the values of the patches, of the registers and of [CLS] itself
-    contribute, after output projection and LayerScale; the bias of the output projection; and the skip connection, which is
-    [CLS] as it enters the block. Their sum is 'cls_total' (image, width): [CLS] after the attention layer, as the model had it.
-    'cls_mass' (image, 3): the attention of [CLS] to patches, registers and itself, mean over heads; it sums to one.
+    3 and 6), exactly, before the block's MLP.
 
-    A part is what is left where the attention to all other tokens is set to zero after the softmax ('set to zero', section 3.3);
-    `ClsRenormalised` is the other reading. Registers are all tokens but patches and [CLS]: trained ones, appended ones, and the
-    distillation token of distilled DeiT. With `split_bias` the bias of the value projection is in "bias": the
-    weights sum to one, so it is the same for all images. Without, as in the paper, it is in the values, and each of the three has
-    its share by mass. `blocks` that are several, or "all", give (image, block, ...).
+    'cls_parts' (image, part, width), in the order of PARTS: what the values of the patches, of the
+    registers and of [CLS] itself contribute, after output projection and LayerScale; the bias of
+    the output projection; and the skip connection, which is [CLS] as it enters the block. Their sum
+    is 'cls_total' (image, width): [CLS] after the attention layer, as the model had it. 'cls_mass'
+    (image, 3): the attention of [CLS] to patches, registers and itself, mean over heads; it sums to
+    one.
+
+    A part is what is left where the attention to all other tokens is set to zero after the softmax
+    ('set to zero', section 3.3); `ClsRenormalised` is the other reading. Registers are all tokens
+    but patches and [CLS]: trained ones, appended ones, and the distillation token of distilled
+    DeiT. With `split_bias` the bias of the value projection is in "bias": the weights sum to one,
+    so it is the same for all images. Without, as in the paper, it is in the values, and each of the
+    three has its share by mass. `blocks` that are several, or "all", give (image, block, ...).
 
     Raises ValueError for a block whose attention output is normalised, which is no sum of parts.
     """
@@ -258,10 +322,12 @@ class ClsParts(Reducer):
 
 @dataclass(frozen=True)
 class ClsRenormalised(Reducer):
-    """'cls_renormalised' (image, 3, width): what [CLS] would receive from a block's attention if it attended to patches only, to
-    registers only, or to itself only, with weights that sum to one again in each head (decoupling, section 3.3, 'constrain the
-    final self-attention layer'). After output projection and LayerScale, without bias and skip connection; registers as in
-    `ClsParts`, zeros where there are none."""
+    """'cls_renormalised' (image, 3, width): what [CLS] would receive from a block's attention if it
+    attended to patches only, to registers only, or to itself only, with weights that sum to one
+    again in each head (decoupling, section 3.3, 'constrain the final self-attention layer'). After
+    output projection and LayerScale, without bias and skip connection; registers as in `ClsParts`,
+    zeros where there are none.
+    """
 
     blocks: Blocks = -1
     point = "update"
@@ -277,12 +343,14 @@ class ClsRenormalised(Reducer):
 
 @dataclass(frozen=True)
 class PatchContributions(Reducer):
-    """What each patch contributes to [CLS] in a block's attention (decoupling, section 3.4): 'contribution_norms' (image, patch),
-    the L2 norm of its weighted value after output projection and LayerScale; 'contribution_cosines' (image, patch), its cosine
-    with what all tokens contribute together, 0 where it contributes nothing.
+    """What each patch contributes to [CLS] in a block's attention (decoupling, section 3.4):
+    'contribution_norms' (image, patch), the L2 norm of its weighted value after output projection
+    and LayerScale; 'contribution_cosines' (image, patch), its cosine with what all tokens
+    contribute together, 0 where it contributes nothing.
 
-    The contributions of the patches add up to the part "patches" of `ClsParts`, and those of all tokens to its first three. The
-    bias is left out, as in eq. 3: it can be longer than all of them, and says nothing about the image.
+    The contributions of the patches add up to the part "patches" of `ClsParts`, and those of all
+    tokens to its first three. The bias is left out, as in eq. 3: it can be longer than all of them,
+    and says nothing about the image.
     """
 
     blocks: Blocks = -1
@@ -293,16 +361,22 @@ class PatchContributions(Reducer):
     def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
         row = x.attention.cls_row(layout)
         total = x.contribution(x.attention.weighted(row[:, :, None])).mT
-        patches = x.contribution(layout.patch_tokens(row, dim=-1)[..., None] * layout.patch_tokens(x.attention.v))
-        # A contribution may be tiny (LayerScale starts at 1e-5), so the bound on a norm that counts as zero is lower than usual.
+        patches = x.contribution(
+            layout.patch_tokens(row, dim=-1)[..., None] * layout.patch_tokens(x.attention.v)
+        )
+        # A contribution may be tiny (LayerScale starts at 1e-5), so the bound on a norm that counts
+        # as zero is lower than usual.
         cosines = F.normalize(patches, dim=-1, eps=1e-30) @ F.normalize(total, dim=1, eps=1e-30)
         return _norm(patches), cosines.squeeze(-1)
 
 
 @dataclass(frozen=True)
 class Feature(Reducer):
-    """'feature' (image, width): the pooled feature before the classification head. DeiT's distilled models: that of [CLS], which
-    has one of their two heads. open_clip's towers have no such head: what they return."""
+    """'feature' (image, width): the pooled feature before the classification head.
+
+    DeiT's distilled models: that of [CLS], which has one of their two heads. open_clip's towers
+    have no such head: what they return.
+    """
 
     point = "feature"
     keys = ("feature",)
@@ -326,7 +400,9 @@ class Output(Reducer):
 
 @dataclass(frozen=True, eq=False)
 class Selected(Reducer):
-    """Looks at chosen patches of each image: `positions` are row-major indices of the patch grid, -1 is none."""
+    """Looks at chosen patches of each image: `positions` are row-major indices of the patch grid,
+    -1 is none.
+    """
 
     positions: Int[Tensor, "image k"] = field(repr=False)
 
@@ -334,9 +410,15 @@ class Selected(Reducer):
         rows, columns = layout.grid
         shape, dtype = tuple(self.positions.shape), self.positions.dtype
         if dtype not in (torch.int32, torch.int64) or len(shape) != 2:
-            raise ValueError(f"positions are {dtype} {shape}; give patch indices, integers of shape (image, k), not a mask")
+            raise ValueError(
+                f"positions are {dtype} {shape}; give patch indices, integers of shape (image, k), "
+                "not a mask"
+            )
         if shape[0] != images:
-            raise ValueError(f"positions for {shape[0]} images, but {images} images are captured; give one row an image")
+            raise ValueError(
+                f"positions for {shape[0]} images, but {images} images are captured; give one row "
+                "an image"
+            )
         outside = self.positions[(self.positions < -1) | (self.positions >= rows * columns)]
         if len(outside):
             raise ValueError(
@@ -356,27 +438,35 @@ class Selected(Reducer):
 
 @dataclass(frozen=True, eq=False)
 class SelectedTokens(Selected, LastBlock):
-    """'tokens' (image, k, width): the patches at `positions` (image, k) (-1: none, zeros) after the last block, `norm=True` after
-    the final LayerNorm. Refused while an intervention has removed patches, since the indices then mean others."""
+    """'tokens' (image, k, width): the patches at `positions` (image, k) (-1: none, zeros) after the
+    last block, `norm=True` after the final LayerNorm. Refused while an intervention has removed
+    patches, since the indices then mean others.
+    """
 
     norm: bool = True
     keys = ("tokens",)
 
-    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         return (self.chosen(layout.to_grid(layout.patch_tokens(x), dim=1).flatten(1, 2)),)
 
 
 @dataclass(frozen=True, eq=False)
 class SelectedPixels(Selected):
-    """'pixels' (image, k, 3 x patch height x patch width): the normalised pixels of the patches at `positions` (image, k)
-    (-1: none, zeros), channel-major: (3, height, width) flattened. With `mean` the mean of each channel: (image, k, 3)."""
+    """'pixels' (image, k, 3 x patch height x patch width): the normalised pixels of the patches at
+    `positions` (image, k) (-1: none, zeros), channel-major: (3, height, width) flattened. With
+    `mean` the mean of each channel: (image, k, 3).
+    """
 
     mean: bool = False
     point = "pixels"
     keys = ("pixels",)
     blocks = 0
 
-    def reduce(self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         patch = tuple(side // count for side, count in zip(x.shape[-2:], layout.grid, strict=True))
         pixels = self.chosen(F.unfold(x, patch, stride=patch).mT)
         return (pixels.unflatten(-1, (3, -1)).mean(-1) if self.mean else pixels,)
@@ -384,7 +474,10 @@ class SelectedPixels(Selected):
 
 @dataclass(frozen=True)
 class RandomPatches(Reducer):
-    """Looks at `count` random patches of each image, drawn from `seed`. `Selected` asks for the grid first, this does not."""
+    """Looks at `count` random patches of each image, drawn from `seed`.
+
+    `Selected` asks for the grid first, this does not.
+    """
 
     count: int
     seed: int = 0
@@ -397,9 +490,14 @@ class RandomPatches(Reducer):
         return replace(self, first=self.first + start)
 
     def positions(self, images: int, layout: TokenLayout) -> Int[Tensor, "{images} {self.count}"]:
-        """Row-major indices. Raises ValueError for a count below one, or above the number of patches."""
+        """Row-major indices.
+
+        Raises ValueError for a count below one, or above the number of patches.
+        """
         rows, columns = layout.grid
-        return random_positions(self.first + images, rows * columns, self.count, self.seed)[self.first :]
+        return random_positions(self.first + images, rows * columns, self.count, self.seed)[
+            self.first :
+        ]
 
 
 @dataclass(frozen=True)
@@ -409,26 +507,33 @@ class RandomTokens(RandomPatches, LastBlock):
     norm: bool = True
     keys = ("tokens",)
 
-    def reduce(self, x: Float[Tensor, "image token width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         return SelectedTokens(self.positions(len(x), layout)).reduce(x, layout)
 
 
 @dataclass(frozen=True)
 class RandomPixels(RandomPatches):
-    """'pixels' (image, count, 3 x patch height x patch width): as `SelectedPixels`, of random patches; of those whose tokens
-    `RandomTokens` has with this count and seed."""
+    """'pixels' (image, count, 3 x patch height x patch width): as `SelectedPixels`, of random
+    patches; of those whose tokens `RandomTokens` has with this count and seed.
+    """
 
     point = "pixels"
     keys = ("pixels",)
     blocks = 0
 
-    def reduce(self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         return SelectedPixels(self.positions(len(x), layout)).reduce(x, layout)
 
 
 @dataclass(frozen=True)
 class QKVNorms(Reducer):
-    """'q_norms', 'k_norms', 'v_norms' (image, block, patch): L2 norms over the whole width, heads concatenated."""
+    """'q_norms', 'k_norms', 'v_norms' (image, block, patch): L2 norms over the whole width, heads
+    concatenated.
+    """
 
     blocks: Blocks = (-1,)
     point = "attention"
@@ -440,8 +545,9 @@ class QKVNorms(Reducer):
 
 @dataclass(frozen=True)
 class OnQKV(Reducer):
-    """`name` (image, block, ...): `function` of the queries "q", keys "k" or values "v" of the patches, heads concatenated, as a
-    grid (image, row, column, width)."""
+    """`name` (image, block, ...): `function` of the queries "q", keys "k" or values "v" of the
+    patches, heads concatenated, as a grid (image, row, column, width).
+    """
 
     name: str
     function: Callable[[Tensor], Tensor]
@@ -481,16 +587,22 @@ class NeuronActivation(Reducer):
     def blocks(self) -> Blocks:
         return self.at
 
-    def reduce(self, x: Float[Tensor, "image token hidden"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(
+        self, x: Float[Tensor, "image token hidden"], layout: TokenLayout
+    ) -> tuple[Tensor, ...]:
         if not 0 <= self.unit < x.shape[-1]:
-            raise ValueError(f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}")
+            raise ValueError(
+                f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}"
+            )
         return (layout.patch_tokens(x)[..., self.unit],)
 
 
 @dataclass(frozen=True)
 class OnPatches(Reducer):
-    """`name` (image, ...): `function` of the patches as a grid (image, row, column, width), at the patch "embedding" (before the
-    position embedding) or after the block with the index `at`; (image, block, ...) where `at` is "all" or several indices."""
+    """`name` (image, ...): `function` of the patches as a grid (image, row, column, width), at the
+    patch "embedding" (before the position embedding) or after the block with the index `at`;
+    (image, block, ...) where `at` is "all" or several indices.
+    """
 
     name: str
     function: Callable[[Tensor], Tensor]
@@ -509,14 +621,20 @@ class OnPatches(Reducer):
         return 0 if self.at == "embedding" else self.at
 
     def reduce(self, x: Tensor, layout: TokenLayout) -> tuple[Tensor, ...]:
-        return (self.function(x if self.at == "embedding" else layout.to_grid(layout.patch_tokens(x), dim=1)),)
+        return (
+            self.function(
+                x if self.at == "embedding" else layout.to_grid(layout.patch_tokens(x), dim=1)
+            ),
+        )
 
 
 def _norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
 
 
-def _concatenated(x: Float[Tensor, "image head token dim"], layout: TokenLayout) -> Float[Tensor, "image patch width"]:
+def _concatenated(
+    x: Float[Tensor, "image head token dim"], layout: TokenLayout
+) -> Float[Tensor, "image patch width"]:
     return layout.patch_tokens(x).transpose(1, 2).flatten(-2)
 
 

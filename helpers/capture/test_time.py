@@ -1,4 +1,6 @@
-"""Models that have outliers and no trained register, with a register at test time beside its controls."""
+"""Models that have outliers and no trained register, with a register at test time beside its
+controls.
+"""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,8 +22,8 @@ class TestTimeStudy:
 
     Attributes:
         plain: model -> what was kept of it as it is.
-        passes: condition -> model -> what was kept. Under a condition "moved" stand all models, those that get no register as
-            they are; under all others those that get one.
+        passes: condition -> model -> what was kept. Under a condition "moved" stand all models,
+            those that get no register as they are; under all others those that get one.
         changes: condition -> what it does, for further images.
         not_run: model -> why it cannot be had here.
     """
@@ -34,7 +36,11 @@ class TestTimeStudy:
 
     def each(self) -> Iterator[tuple[Hashable, str, Captured]]:
         """Condition, model and what was kept, in the order of the conditions."""
-        return ((condition, model, captured) for condition, own in self.passes.items() for model, captured in own.items())
+        return (
+            (condition, model, captured)
+            for condition, own in self.passes.items()
+            for model, captured in own.items()
+        )
 
 
 def test_time_study(
@@ -48,27 +54,36 @@ def test_time_study(
     seed: int = 0,
     **options: Any,
 ) -> TestTimeStudy:
-    """Capture each model as it is; and where it has outliers and no trained register, under `conditions`, too.
+    """Capture each model as it is.
 
-    A model has outliers where more than 5 % of the images have a patch above three times the median norm. Its register neurons
-    are those most active at the outliers of other images (Jiang et al., arXiv:2506.08010); they act on one appended token.
+    And where it has outliers and no trained register, under `conditions`, too.
+
+    A model has outliers where more than 5 % of the images have a patch above three times the median
+    norm. Its register neurons are those most active at the outliers of other images (Jiang et al.,
+    arXiv:2506.08010); they act on one appended token.
 
     Args:
         models, images: as in `capture_each`.
-        learn: other images, on which the register neurons are found. A model without an outlier there gets no register.
-        reducers: as in `capture_each`; among them `PatchNorms` with the last block first, by which outliers are known.
+        learn: other images, on which the register neurons are found. A model without an outlier
+            there gets no register.
+        reducers: as in `capture_each`; among them `PatchNorms` with the last block first, by which
+            outliers are known.
         count: register neurons of a model; 0: no model gets a register.
-        conditions: name -> "plain" for the model as it is, or one of those of `helpers.interventions.neuron_conditions`.
+        conditions: name -> "plain" for the model as it is, or one of those of
+            `helpers.interventions.neuron_conditions`.
         seed: of the random and of the matched neurons; the latter are found on `learn`, too.
         options: as in `capture`.
 
-    Raises ValueError for another condition, and what `capture_each` and `find_register_neurons` raise.
+    Raises ValueError for another condition, and what `capture_each` and `find_register_neurons`
+    raise.
     """
     known = ("plain", *neuron_conditions({}, matched={}))
     if unknown := {*conditions.values()}.difference(known):
         raise ValueError(f"no condition '{min(unknown)}'; choose from {', '.join(known)}")
     plain, not_run = capture_each(models, images, reducers, **options)
-    chosen = [model for model, c in plain.items() if count and not c.layout.registers and _has_outliers(c)]
+    chosen = [
+        model for model, c in plain.items() if count and not c.layout.registers and _has_outliers(c)
+    ]
     neurons = register_neurons_of(chosen, learn, top_k=count, **options)[0] if chosen else {}
     asked = neurons if "matched neurons" in conditions.values() else {}
     matched = matched_neurons_of(asked, learn, seed=seed, **options)
@@ -78,7 +93,9 @@ def test_time_study(
     passes, _ = capture_conditions(list(neurons), images, reducers, others, **options)
     own = {model: plain[model] for model in neurons}
     passes = {name: passes.get(name, own) for name in conditions}
-    passes |= {name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"}
+    passes |= {
+        name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
+    }
     return TestTimeStudy(plain, passes, changes, not_run)
 
 

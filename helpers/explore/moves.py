@@ -1,4 +1,6 @@
-"""Where outliers go when the picture changes and positions do not, and when positions change and the picture does not."""
+"""Where outliers go when the picture changes and positions do not, and when positions change and
+the picture does not.
+"""
 
 from contextlib import nullcontext
 from typing import Any
@@ -27,9 +29,11 @@ def moves(
     batch_size: int = 32,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """What the intervention switch shows of one model: how often each patch is an outlier in each condition, and one example.
+    """What the intervention switch shows of one model: how often each patch is an outlier in each
+    condition, and one example.
 
-    Conditions are those of xx2-corner-outliers, as is the threshold: `rule` put to the unchanged images, and kept.
+    Conditions are those of xx2-corner-outliers, as is the threshold: `rule` put to the unchanged
+    images, and kept.
 
     Args:
         images: those that are measured; only sums over them are kept.
@@ -37,13 +41,15 @@ def moves(
         seed: of the permutation.
 
     Returns:
-        `model`, `grid`; `limit`, the norm above which a patch is an outlier; `n`, the images in each condition; `usual`, the
-        patches that most images have an outlier at; `photograph`, the terms of the example; `conditions`, name -> `frequency`
-        (patch), in how many of the n images the patch is an outlier; `expected`, where outliers are that follow position;
-        `count`, `images`, `share` and `filled` of `counts_at`, each [value, low, high]; `picture`, the example as JPEG in base64;
-        `norms`, packed, of its patches after the last block. `sources`.
+        `model`, `grid`; `limit`, the norm above which a patch is an outlier; `n`, the images in
+        each condition; `usual`, the patches that most images have an outlier at; `photograph`, the
+        terms of the example; `conditions`, name -> `frequency` (patch), in how many of the n images
+        the patch is an outlier; `expected`, where outliers are that follow position; `count`,
+        `images`, `share` and `filled` of `counts_at`, each [value, low, high]; `picture`, the
+        example as JPEG in base64; `norms`, packed, of its patches after the last block. `sources`.
 
-    Raises ModelUnavailable where its weights cannot be had, ValueError for a model without outliers in these images.
+    Raises ModelUnavailable where its weights cannot be had, ValueError for a model without outliers
+    in these images.
     """
     options = {"batch_size": batch_size, "device": device}
     captured, not_run = capture_each([model], images, [PatchNorms()], **options)
@@ -52,7 +58,10 @@ def moves(
     c = captured[model]
     placed = placement(c["patch_norms"], c.layout.corners, rule, seed)
     if not placed.usual:
-        raise ValueError(f"'{model}' has no outlier in {len(images)} images of {images.name!r}; choose a model that has some")
+        raise ValueError(
+            f"'{model}' has no outlier in {len(images)} images of {images.name!r}; choose a model "
+            "that has some"
+        )
     few, last = images.select(range(changed or len(images))), [PatchNorms((-1,))]
     moved = position_conditions({model: placed.usual}, seed)
     conditions = dict.fromkeys((PLAIN, *CONTENT), nullcontext) | moved
@@ -60,7 +69,11 @@ def moves(
     passes, _ = capture_conditions([model], sets, last, conditions, **options)
 
     example = shown(c.image_size)[0][:1]
-    pictures = {PLAIN: example} | {kind: example.changed(kind) for kind in CONTENT} | dict.fromkeys(moved, example)
+    pictures = (
+        {PLAIN: example}
+        | {kind: example.changed(kind) for kind in CONTENT}
+        | dict.fromkeys(moved, example)
+    )
     seen, _ = capture_conditions([model], pictures, last, conditions, whole=True, **options)
     told = {}
     for kind in conditions:
@@ -86,4 +99,7 @@ def moves(
 
 
 def _rounded(estimate: Any) -> list:
-    return [None if x is None or x != x else round(float(x), 6) for x in (estimate.value, estimate.low, estimate.high)]
+    return [
+        None if x is None or x != x else round(float(x), 6)
+        for x in (estimate.value, estimate.low, estimate.high)
+    ]

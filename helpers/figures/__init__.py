@@ -1,25 +1,64 @@
-"""One function per figure: (data, axes) -> axes. Nothing is measured here; the same functions serve notebooks and figure tests.
+"""One function per figure: (data, axes) -> axes.
+
+Nothing is measured here; the same functions serve notebooks and figure tests.
 
     plt.rcParams.update(figures.STYLE)
     figures.norm_histogram(norms, thresholds, figures.lines(len(norms)))
 
-Blocks are counted from 0. A figure grows in height where the names of its models need the room. A model keeps its colour where
-figures get the models in the same order.
+Blocks are counted from 0. A figure grows in height where the names of its models need the room. A
+model keeps its colour where figures get the models in the same order.
 
-In a notebook, importing this package makes every figure carry its numbers beside its picture (see data.py).
+In a notebook, importing this package makes every figure carry its numbers beside its picture (see
+data.py).
 """
 
-from helpers.figures.by_block import block_curves, block_strips
-from helpers.figures.comparisons import compared, forest, size_prevalence, sweep, verdict_table
-from helpers.figures.curves import block_norms, response, trainings
+from helpers.figures.comparisons import (
+    compared,
+    forest,
+    part_shares,
+    size_prevalence,
+    sweep,
+    sweeps,
+    verdict_table,
+)
+from helpers.figures.curves import (
+    block_cosines,
+    block_curves,
+    block_norms,
+    curve,
+    response,
+    responses,
+    sorted_images,
+    trainings,
+)
 from helpers.figures.data import drawn
-from helpers.figures.decoupling import block_cosines, part_shares, sorted_images
 from helpers.figures.distributions import norm_histogram, onset_histogram, similarity_densities
-from helpers.figures.maps import block_maps, box_rows, found_boxes, marked_patches, panels, share_maps, token_maps, twin_maps
-from helpers.figures.model_maps import model_maps
-from helpers.figures.responses import curve, responses
-from helpers.figures.style import COLOURS, DASHES, FLAT, GREY, MARKERS, NORM, PLAIN, STYLE, TICKS, VERDICTS, lines, rows
-from helpers.figures.sweeps import sweeps
+from helpers.figures.maps import (
+    block_maps,
+    block_strips,
+    box_rows,
+    found_boxes,
+    marked_patches,
+    model_maps,
+    panels,
+    share_maps,
+    token_maps,
+    twin_maps,
+)
+from helpers.figures.style import (
+    COLOURS,
+    DASHES,
+    FLAT,
+    GREY,
+    MARKERS,
+    NORM,
+    PLAIN,
+    STYLE,
+    TICKS,
+    VERDICTS,
+    lines,
+    rows,
+)
 
 __all__ = [
     "COLOURS",

@@ -1,4 +1,4 @@
-"""Models and settings beside each other, with their intervals; tables of numbers and of verdicts."""
+"""Models and settings beside each other with their intervals, and tables."""
 
 import itertools
 import math
@@ -28,30 +28,52 @@ from helpers.figures.style import (
     name_rows,
     say,
     wrapped,
+    write,
 )
 from helpers.names import shortened
 
 
 def size_prevalence(
-    rows: Sequence[tuple[float, object]], not_run: Mapping[str, str], ax: Axes, claimed: float | None = None
+    rows: Sequence[tuple[float, object]],
+    not_run: Mapping[str, str],
+    ax: Axes,
+    claimed: float | None = None,
 ) -> Axes:
-    """A value, such as the share of images with an outlier, against the size of the model on a logarithmic axis.
+    """A value against the size of the model on a logarithmic axis.
 
     Args:
-        rows: (parameters, value) a model. A value has name, unit, model, value, low and high (None where undefined).
-        not_run: model -> reason; the legend counts these models, and names those whose value is undefined.
+        rows: (parameters, value) a model. A value has name, unit, model, value, low and high (None
+            where undefined).
+        not_run: model -> reason; the legend counts these models, and names those whose value is
+            undefined.
         claimed: the size from which on outliers are claimed, drawn as a dotted line.
     """
     handles, absent = [], []
     names = shortened(value.model for _, value in rows)
-    for (parameters, value), name, colour, marker in zip(rows, names, *map(itertools.cycle, (COLOURS, MARKERS)), strict=False):
+    for (parameters, value), name, colour, marker in zip(
+        rows, names, *map(itertools.cycle, (COLOURS, MARKERS)), strict=False
+    ):
         if value.value is None:
             absent.append(f"undefined: {name}")
             continue
-        draw_interval(ax, value, parameters, upright=True, color=colour, marker=marker, markerfacecolor="none")
-        handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, markerfacecolor="none", label=name))
+        draw_interval(
+            ax, value, parameters, upright=True, color=colour, marker=marker, markerfacecolor="none"
+        )
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                color=colour,
+                marker=marker,
+                markerfacecolor="none",
+                label=name,
+            )
+        )
     if claimed is not None:
-        line = ax.axvline(claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million")
+        line = ax.axvline(
+            claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million"
+        )
         handles.append(line)
     if not_run:
         absent.append(f"models not run: {len(not_run)}")
@@ -62,10 +84,12 @@ def size_prevalence(
 
 
 def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
-    """One quantity of several models with its intervals, and the margin of the criterion as a dashed line.
+    """One quantity of several models with its intervals, and the criterion as a dashed line.
 
     Args:
-        values: each has name, unit, model, value, low and high (None where undefined); one name for all.
+        values: each has name, unit, model, value, low and high (None where undefined); one name for
+            all.
+        margin: of the criterion.
     """
     if not values:
         return say(ax, "There is nothing to draw: no model has this value.")
@@ -75,7 +99,12 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
             ax.annotate("undefined", (0.5, row), xycoords=("axes fraction", "data"), **centred)
         else:
             draw_interval(ax, value, row, upright=False, color=COLOURS[0], marker="o")
-            above = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center", "fontsize": SMALL}
+            above = {
+                "xytext": (0, 5),
+                "textcoords": "offset points",
+                "ha": "center",
+                "fontsize": SMALL,
+            }
             ax.annotate(f"{value.value:.3g}", (value.value, row), **above)
     ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
@@ -84,26 +113,35 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
     return ax
 
 
-def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "", reference: float | None = None) -> Axes:
-    """Several quantities side by side for each model with their intervals, one colour and marker a group.
+def compared(
+    groups: Mapping[str, Sequence], ax: Axes, label: str = "", reference: float | None = None
+) -> Axes:
+    """Several quantities side by side for each model, one colour and marker a group.
 
     Args:
-        groups: group -> one value a model, the same models in the same order in all groups. A value has model, value, low and
-            high; None as value.value is written as undefined, and None in place of a value leaves the place empty.
+        groups: group -> one value a model, the same models in the same order in all groups. A value
+            has model, value, low and high; None as value.value is written as undefined, and None in
+            place of a value leaves the place empty.
         label: of the axis that shows the values.
         reference: drawn as a vertical dashed line.
 
-    Raises ValueError where the groups differ in their models.
+    Raises:
+        ValueError: the groups differ in their models.
     """
     if len({len(values) for values in groups.values()}) > 1:
         counts = ", ".join(f"{len(values)} for '{group}'" for group, values in groups.items())
         raise ValueError(f"groups need one value (or None) for each model, not {counts}")
-    rows = [row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)]
+    rows = [
+        row for row in zip(*groups.values(), strict=True) if any(value is not None for value in row)
+    ]
     if not rows:
         return say(ax, "There is nothing to draw: no model has these values.")
     for row in rows:
         if len(models := {value.model for value in row if value is not None}) > 1:
-            raise ValueError(f"groups need the same models in the same order; one row holds {', '.join(sorted(models))}")
+            raise ValueError(
+                "groups need the same models in the same order; one row holds "
+                + ", ".join(sorted(models))
+            )
     offsets = (np.arange(len(groups)) - (len(groups) - 1) / 2) * 0.64 / max(len(groups), 1)
     handles = []
     for i, (group, colour, marker) in enumerate(cycled(groups, COLOURS, MARKERS)):
@@ -112,9 +150,16 @@ def compared(groups: Mapping[str, Sequence], ax: Axes, label: str = "", referenc
                 continue
             if value.value is None:
                 written = {"ha": "center", "va": "center", "color": colour, "fontsize": SMALL}
-                ax.annotate("undefined", (0.5, position + offsets[i]), xycoords=("axes fraction", "data"), **written)
+                ax.annotate(
+                    "undefined",
+                    (0.5, position + offsets[i]),
+                    xycoords=("axes fraction", "data"),
+                    **written,
+                )
             else:
-                draw_interval(ax, value, position + offsets[i], upright=False, color=colour, marker=marker)
+                draw_interval(
+                    ax, value, position + offsets[i], upright=False, color=colour, marker=marker
+                )
         handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, label=group))
     if reference is not None:
         handles.append(ax.axvline(reference, **REFERENCE, label=f"reference: {reference:g}"))
@@ -141,11 +186,13 @@ def sweep(
         table: (row, column).
         rows, columns: their names.
         label: of the colour bar.
-        largest: end of a colour scale from 0 that several tables share; the table's own smallest and largest unless given.
+        largest: end of a colour scale from 0 that several tables share; the table's own smallest
+            and largest unless given.
     """
     table, names = np.asarray(table), [wrapped(name) for name in shortened(rows)]
     top = np.abs(table[np.isfinite(table)]).max(initial=0) if largest is None else largest
-    decimals = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 0  # three digits for the largest
+    # Three digits for the largest.
+    decimals = max(0, 2 - math.floor(math.log10(top))) if top > 0 else 0
     sns.heatmap(
         table,
         annot=True,
@@ -159,12 +206,14 @@ def sweep(
         yticklabels=names,
         ax=ax,
     )
-    longest = max(ax.texts, key=lambda text: len(text.get_text()), default=None)  # measuring each takes seconds
+    # The longest alone: measuring each takes seconds.
+    longest = max(ax.texts, key=lambda text: len(text.get_text()), default=None)
     widest = 0 if longest is None else longest.get_window_extent().width
     upright = widest > 0.9 * ax.get_window_extent().width / table.shape[1]
     for text in ax.texts:
         column, row = map(int, text.get_position())
-        # Black and white have equal contrast (4.6) with a luminance of 0.18; seaborn keeps white up to 0.4.
+        # Black and white have equal contrast (4.6) with a luminance of 0.18; seaborn keeps white up
+        # to 0.4.
         light = sns.utils.relative_luminance(ax.collections[0].to_rgba(table[row, column])) > 0.18
         text.set(color="black" if light else "white", rotation=90 if upright else 0)
     ax.tick_params(axis="y", rotation=0)
@@ -186,7 +235,9 @@ def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
             colour, ink, shape = VERDICTS[row[column]]
             # A gap between the cells; what was not run has a frame and no colour.
             frame = {"facecolor": colour, "edgecolor": ink if colour == "none" else "none"}
-            cell = FancyBboxPatch((j - 0.47, i - 0.44), 0.94, 0.88, boxstyle="square,pad=0", linewidth=0.8, **frame)
+            cell = FancyBboxPatch(
+                (j - 0.47, i - 0.44), 0.94, 0.88, boxstyle="square,pad=0", linewidth=0.8, **frame
+            )
             ax.add_patch(cell)
             ax.text(j - 0.43, i, shape, ha="left", va="center", fontsize=8, color=ink)
             ax.text(j + 0.06, i, row[column], ha="center", va="center", fontsize=8, color=ink)
@@ -196,3 +247,49 @@ def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
     ax.spines[:].set_visible(False)
     make_room(ax, 0.28 * len(table))
     return ax
+
+
+def sweeps(
+    tables: Mapping[str, Mapping[str, ArrayLike]],
+    rows: Sequence,
+    columns: Sequence,
+    axes: np.ndarray,
+    label: str = "",
+    xlabel: str = "",
+) -> np.ndarray:
+    """`sweep` for the same tables of several models, one model a row.
+
+    Each model has one colour scale, from 0.
+
+    Args:
+        tables: model -> title -> (row, column), nan where there is no number.
+        rows, columns, label, xlabel: as in `sweep`, for every table.
+        axes: (model, title).
+    """
+    for line, (model, own) in zip(axes, tables.items(), strict=True):
+        numbers = np.concatenate([np.ravel(table) for table in own.values()])
+        numbers = numbers[np.isfinite(numbers)]
+        largest = float(numbers.max()) if numbers.size else 1.0
+        for ax, (title, table) in zip(line, own.items(), strict=True):
+            sweep(table, rows, columns, ax, label, xlabel, largest=largest).set_title(title)
+        line[0].set_ylabel("", fontsize=SMALL)
+        write(line[0].yaxis.label, model.replace(".", ".\n"))
+    return axes
+
+
+def part_shares(
+    tables: Sequence[tuple[str, ArrayLike]], parts: Sequence[str], axes: np.ndarray
+) -> np.ndarray:
+    """One heat map of the share of each pair of parts a model, all on one scale from 0 to 1.
+
+    Args:
+        tables: title and (part, part) of each.
+        parts: their names.
+        axes: at least one a table, any shape; the rest are left empty.
+    """
+    panels = np.ravel(axes)
+    for ax, (title, table) in zip(panels, tables, strict=False):
+        sweep(table, parts, parts, ax, label="share", largest=1.0).set_title(title)
+    for ax in panels[len(tables) :]:
+        ax.set_axis_off()
+    return axes

@@ -1,12 +1,15 @@
 """What changes along blocks, settings or a training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from helpers.figures.style import (
     COLOURS,
@@ -28,9 +31,13 @@ from helpers.names import shortened
 
 
 def block_norms(
-    norms: Mapping[str, ArrayLike], ax: Axes, quantiles: Sequence[str] = ("median", "98th percentile", "maximum")
+    norms: Mapping[str, ArrayLike],
+    ax: Axes,
+    quantiles: Sequence[str] = ("median", "98th percentile", "maximum"),
 ) -> Axes:
-    """Quantiles of the patch norm after each block, one colour a model, one line style a quantile. Logarithmic norm axis.
+    """Quantiles of the patch norm after each block, one colour a model, one line style a quantile.
+
+    Logarithmic norm axis.
 
     Args:
         norms: model -> (quantile, block), in the order of `quantiles`; three at most.
@@ -38,39 +45,59 @@ def block_norms(
     ends = []
     for rows, colour, marker in cycled(norms.values(), COLOURS, MARKERS):
         for row, linestyle in zip(np.asarray(rows), DASHES, strict=False):
-            (line,) = ax.plot(row, color=colour, linestyle=linestyle, linewidth=1.6, marker=marker, markersize=3)
+            (line,) = ax.plot(
+                row, color=colour, linestyle=linestyle, linewidth=1.6, marker=marker, markersize=3
+            )
         ends.append(line)  # the largest quantile
     ax.set(xlabel="block (0 = first)", ylabel="patch L2 norm after the block")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     log_axis(ax, "y")
     kinds = [
-        Line2D([], [], color=GREY, linestyle=linestyle, label=name) for name, linestyle in zip(quantiles, DASHES, strict=False)
+        Line2D([], [], color=GREY, linestyle=linestyle, label=name)
+        for name, linestyle in zip(quantiles, DASHES, strict=False)
     ]
     add_legend(ax, kinds)
     EndNames(ax, ends, [wrapped(model, 16) for model in shortened(norms)])
     return ax
 
 
-def response(curves: Mapping[str, tuple], ax: Axes, xlabel: str = "", ylabel: str = "", reference: float | None = None) -> Axes:
+def response(
+    curves: Mapping[str, tuple],
+    ax: Axes,
+    xlabel: str = "",
+    ylabel: str = "",
+    reference: float | None = None,
+) -> Axes:
     """Curves with their intervals as bands, one colour and marker a curve.
 
     Args:
-        curves: name -> (x, values, low, high), each (point,). low and high may be None; None or nan in any of them leaves a gap.
+        curves: name -> (x, values, low, high), each (point,). low and high may be None; None or nan
+            in any of them leaves a gap.
         reference: drawn as a horizontal dashed line.
     """
     if not curves:
         return say(ax, "There is nothing to draw: no model has this quantity.")
-    points = [tuple(np.asarray(numbers, dtype=float) for numbers in drawn) for drawn in curves.values()]  # None becomes nan
+    points = [
+        tuple(np.asarray(numbers, dtype=float) for numbers in drawn) for drawn in curves.values()
+    ]  # None becomes nan
     lines, heights = [], np.concatenate([values for _, values, *_ in points])
     near = 0.01 * np.ptp(known) if (known := heights[np.isfinite(heights)]).size else 0
     for i, ((x, values, low, high), colour, marker) in enumerate(cycled(points, COLOURS, MARKERS)):
-        # Of curves that coincide, the first is drawn widest and the later ones dashed, so that all are seen.
+        # Of curves that coincide, the first is drawn widest and the later ones dashed, so that all
+        # are seen.
         under = sum(_coincide((x, values), other[:2], near) for other in points[i + 1 :])
         over = sum(_coincide((x, values), other[:2], near) for other in points[:i])
-        look = {"color": colour, "linewidth": 1.6 + 2.4 * under, "linestyle": (0, (3, 1 + over)) if over else "-"}
-        lines += ax.plot(x, values, marker=marker, markersize=4 + 2.4 * under, alpha=0.55 if under else 1, **look)
+        look = {
+            "color": colour,
+            "linewidth": 1.6 + 2.4 * under,
+            "linestyle": (0, (3, 1 + over)) if over else "-",
+        }
+        lines += ax.plot(
+            x, values, marker=marker, markersize=4 + 2.4 * under, alpha=0.55 if under else 1, **look
+        )
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        ax.vlines(x, low, high, color=colour, alpha=0.5, linewidth=1)  # a point between gaps has no band
+        # A point between gaps has no band.
+        ax.vlines(x, low, high, color=colour, alpha=0.5, linewidth=1)
     names = [wrapped(text, 16) for text in shortened(curves)]
     if reference is not None:
         lines.append(ax.axhline(reference, **REFERENCE))
@@ -82,14 +109,16 @@ def response(curves: Mapping[str, tuple], ax: Axes, xlabel: str = "", ylabel: st
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     low, high = ax.get_ylim()
     middle, reach = (low + high) / 2, FLAT * max(abs(low), abs(high))
-    if high - low < reach:  # what differs by less is drawn as a flat line, not as a magnified one with an offset on its axis
+    if high - low < reach:  # else a flat line would be magnified, with an offset on its axis
         ax.set_ylim(middle - reach, middle + reach)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     EndNames(ax, lines, names)
     return ax
 
 
-def _coincide(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], near: float) -> bool:
+def _coincide(
+    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], near: float
+) -> bool:
     """Whether two curves, each (x, values), lie nowhere further apart than `near`."""
     if not np.array_equal(one[0], other[0]):
         return False
@@ -104,11 +133,12 @@ def trainings(
     reference: float | None = None,
     bottom: float | None = None,
 ) -> np.ndarray:
-    """What was followed along trainings: one panel a recipe, one colour a kind of model, one line a training.
+    """What was followed along trainings, one line each: a panel a recipe, a colour a kind of model.
 
     Args:
-        panels: title -> kind, such as a number of registers -> one (steps, values) a training, each (checkpoint,). A panel may
-            lack a kind. All panels have one scale of values, each has its own scale of steps.
+        panels: title -> kind, such as a number of registers -> one (steps, values) a training, each
+            (checkpoint,). A panel may lack a kind. All panels have one scale of values, each has
+            its own scale of steps.
         axes: at least one a panel, (row, column); the rest are left empty.
         reference: drawn as a horizontal dashed line.
         bottom: lower end of the scale, such as 0 for a share; that of the values unless given.
@@ -121,7 +151,13 @@ def trainings(
     used, columns = axes.flat[: len(panels)], axes.shape[1]
     kinds = list(dict.fromkeys(kind for curves in panels.values() for kind in curves))
     looks = {
-        kind: {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 3.5, "linewidth": 1.2}
+        kind: {
+            "color": colour,
+            "linestyle": dashes,
+            "marker": marker,
+            "markersize": 3.5,
+            "linewidth": 1.2,
+        }
         for kind, colour, dashes, marker in cycled(kinds, COLOURS, DASHES, MARKERS)
     }
     for ax in used[1:]:
@@ -138,7 +174,9 @@ def trainings(
             ax.set_ylabel(ylabel)
         if i + columns >= len(panels):
             ax.set_xlabel("training step")
-        ax.xaxis.set_major_locator(MaxNLocator(2 if columns > 2 else 5, steps=[1, 2, 5, 10], integer=True))
+        ax.xaxis.set_major_locator(
+            MaxNLocator(2 if columns > 2 else 5, steps=[1, 2, 5, 10], integer=True)
+        )
         write(ax.title, wrapped(title))
     used[0].set_ylim(bottom=bottom)
     handles = [Line2D([], [], label=kind, **look) for kind, look in looks.items()]
@@ -146,3 +184,72 @@ def trainings(
         handles.append(Line2D([], [], **REFERENCE, label=f"reference: {reference:g}"))
     add_legend(axes[0, -1] if len(panels) >= columns else used[-1], handles, beside=True)
     return axes
+
+
+def curve(estimates: Iterable, x: Sequence[float] | None = None) -> tuple:
+    """A curve for `response`: value, low and high of each estimate, against `x` or 0, 1, ..."""
+    estimates = list(estimates)
+    ends = ([getattr(estimate, end) for estimate in estimates] for end in ("value", "low", "high"))
+    return range(len(estimates)) if x is None else x, *ends
+
+
+def responses(
+    curves: Mapping[str, Mapping[str, tuple]], axes: np.ndarray, xlabel: str = "", ylabel: str = ""
+) -> np.ndarray:
+    """`response`, one panel a model under its name.
+
+    Args:
+        curves: model -> name -> (x, values, low, high), as in `response`.
+        axes: one a model, any shape.
+    """
+    for ax, (model, drawn) in zip(np.ravel(axes), curves.items(), strict=True):
+        write(response(drawn, ax, xlabel, ylabel).title, model, 60)
+    return axes
+
+
+def block_curves(
+    curves: Mapping[str, Sequence], ax: Axes, ylabel: str = "", title: str = ""
+) -> Axes:
+    """A quantity after each block with its intervals as bands, one colour and marker a curve.
+
+    Args:
+        curves: name, such as the model -> one estimate a block, anything with value, low and high.
+    """
+    write(ax.title, title, 60)
+    drawn = {name: curve(estimates) for name, estimates in curves.items()}
+    return response(drawn, ax, "block (0 = first)", ylabel)
+
+
+def sorted_images(
+    per_image: Mapping[str, Float[Tensor, " image"]],
+    ax: Axes,
+    xlabel: str,
+    ylabel: str,
+    reference: float | None = None,
+    points: int = 51,
+) -> Axes:
+    """One number an image, the images sorted by it, from 0 to 100 % of them.
+
+    Args:
+        per_image: name -> (image,), whose quantiles are taken in its own precision; images without
+            a number (nan) are left out.
+        reference: drawn as a horizontal dashed line.
+        points: quantiles of a curve.
+    """
+    curves = {}
+    for name, x in per_image.items():
+        levels = torch.linspace(0, 1, points, dtype=x.dtype)
+        curves[name] = (100 * levels, x.nanquantile(levels), None, None)
+    return response(curves, ax, xlabel, ylabel, reference)
+
+
+def block_cosines(curves: Mapping[str, Sequence], ax: Axes, ylabel: str) -> Axes:
+    """Cosines after each block with their intervals, on a scale that ends at 1 and holds 0.
+
+    Args:
+        curves: model -> one estimate a block, with value, low and high.
+    """
+    drawn = {model: curve(estimates) for model, estimates in curves.items()}
+    response(drawn, ax, "after block (0 = first)", ylabel)
+    ax.set_ylim(min(0, ax.get_ylim()[0]), 1.05)
+    return ax

@@ -1,4 +1,7 @@
-"""The numbers behind a figure. In a notebook, importing this module makes every figure carry them beside its picture."""
+"""The numbers behind a figure.
+
+In a notebook, importing this module makes every figure carry them beside its picture.
+"""
 
 import re
 from collections.abc import Sequence
@@ -17,33 +20,56 @@ from helpers.figures.svg import drawn_small
 
 
 def drawn(figure: Figure) -> list[dict]:
-    """The numbers that a figure shows, for each of its axes but colour bars, as JSON data (see `helpers.condensed`).
+    """The numbers that a figure shows, for each of its axes but colour bars, as JSON data.
 
-    Each has its axis (title and labels), and where it has any: lines, segments (the intervals of error bars and curves), points,
-    steps (histograms), boxes, images, meshes (heat maps), and texts but numbers, which a heat map repeats.
+    Long ones as `helpers.condensed` gives them. Each has its axis (title and labels), and where it
+    has any: lines, segments (the intervals of error bars and curves), points, steps (histograms),
+    boxes, images, meshes (heat maps), and texts but numbers, which a heat map repeats.
     """
     return [_data(ax) for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
 
 def _data(ax: Axes) -> dict:
-    caps = {line for bars in ax.containers if isinstance(bars, ErrorbarContainer) for line in bars.lines[1]}
+    caps = {
+        line
+        for bars in ax.containers
+        if isinstance(bars, ErrorbarContainer)
+        for line in bars.lines[1]
+    }
     boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-    sides = np.array([[*box.get_xy(), box.get_width(), box.get_height()] for box in boxes]).reshape(-1, 4)
-    segments = [[path.vertices for path in drawn.get_paths()] for drawn in ax.collections if isinstance(drawn, LineCollection)]
+    sides = np.array([[*box.get_xy(), box.get_width(), box.get_height()] for box in boxes]).reshape(
+        -1, 4
+    )
+    segments = [
+        [path.vertices for path in drawn.get_paths()]
+        for drawn in ax.collections
+        if isinstance(drawn, LineCollection)
+    ]
     maps = [image.get_array() for image in ax.images]
     written = [text.get_text() for text in ax.texts]
     parts = {
         "lines": _points([line.get_xydata() for line in ax.lines if line not in caps], 1),
         "segments": _points([np.concatenate(ends) for ends in segments if ends], 2),
-        "points": _points([drawn.get_offsets() for drawn in ax.collections if isinstance(drawn, PathCollection)], 1),
+        "points": _points(
+            [drawn.get_offsets() for drawn in ax.collections if isinstance(drawn, PathCollection)],
+            1,
+        ),
         "steps": [
-            {name: condensed(x) for name, x in zip(("heights", "edges"), patch.get_data(), strict=False)}
+            {
+                name: condensed(x)
+                for name, x in zip(("heights", "edges"), patch.get_data(), strict=False)
+            }
             for patch in ax.patches
-            if isinstance(patch, StepPatch) and not patch.get_fill()  # what is filled has an outline too
+            if isinstance(patch, StepPatch)
+            and not patch.get_fill()  # what is filled has an outline too
         ],
-        "boxes": dict(zip(("x", "y", "width", "height"), map(condensed, sides.T), strict=True)) if boxes else {},
+        "boxes": dict(zip(("x", "y", "width", "height"), map(condensed, sides.T), strict=True))
+        if boxes
+        else {},
         "images": [condensed(values, whole=values.ndim == 2) for values in maps],
-        "meshes": [condensed(drawn.get_array()) for drawn in ax.collections if isinstance(drawn, QuadMesh)],
+        "meshes": [
+            condensed(drawn.get_array()) for drawn in ax.collections if isinstance(drawn, QuadMesh)
+        ],
         "texts": [text for text in written if re.search(r"[^\W\d]", text) and not _number(text)],
     }
     # A text that is shown in short (style.name) is told whole.
@@ -61,16 +87,22 @@ def _number(text: str) -> bool:
 
 
 def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
-    """x and y of each (point, 2); those of at most `few` points, such as the marks of a forest, as one."""
+    """X and y of each (point, 2).
+
+    Those of at most `few` points, such as the marks of a forest, as one.
+    """
     small = [points for points in drawn if len(points) <= few]
     joined = [np.concatenate(small)] if small else []
     large = [points for points in drawn if len(points) > few]
-    return [{"x": condensed(points[:, 0]), "y": condensed(points[:, 1])} for points in joined + large]
+    return [
+        {"x": condensed(points[:, 0]), "y": condensed(points[:, 1])} for points in joined + large
+    ]
 
 
 if (shell := get_ipython()) is not None:
     # A picture is SVG: sharp at any size, and its text can be read by more than eyes.
     InlineBackend.instance(parent=shell).figure_formats = set()
     shell.display_formatter.mimebundle_formatter.for_type(
-        Figure, lambda figure: {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)}
+        Figure,
+        lambda figure: {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)},
     )

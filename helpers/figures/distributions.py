@@ -8,11 +8,24 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from helpers.figures.style import COLOURS, DASHES, NORM, PLAIN, REFERENCE, add_legend, cycled, log_axis
+from helpers.figures.style import (
+    COLOURS,
+    DASHES,
+    NORM,
+    PLAIN,
+    REFERENCE,
+    add_legend,
+    cycled,
+    log_axis,
+)
 
 
-def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, float], ax: Axes, rule: str = "") -> Axes:
-    """Share of patch tokens per norm, one outline a model, with its outlier threshold as a dashed line. Both axes logarithmic.
+def norm_histogram(
+    norms: Mapping[str, ArrayLike], thresholds: Mapping[str, float], ax: Axes, rule: str = ""
+) -> Axes:
+    """Share of patch tokens per norm, one outline a model, with its outlier threshold dashed.
+
+    Both axes are logarithmic.
 
     Args:
         norms: model -> patch norms, any shape, positive.
@@ -20,7 +33,10 @@ def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, floa
         rule: how the thresholds were found, such as 'percentile:98', for the legend.
     """
     norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
-    low, high = min(values.min() for values in norms.values()), max(values.max() for values in norms.values())
+    low, high = (
+        min(values.min() for values in norms.values()),
+        max(values.max() for values in norms.values()),
+    )
     edges = np.geomspace(low, max(high, 1.01 * low), 81)
     for (model, values), colour, dashes in cycled(norms.items(), COLOURS, DASHES):
         heights = np.histogram(values, edges)[0] / values.size
@@ -37,7 +53,9 @@ def norm_histogram(norms: Mapping[str, ArrayLike], thresholds: Mapping[str, floa
 
 
 def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axes:
-    """Density of the cosine similarity to neighbouring patches, for normal and for outlier patches (Darcet et al., Fig. 5a).
+    """Density of the cosine similarity to neighbouring patches, of normal and of outlier patches.
+
+    As in Darcet et al., Fig. 5a.
 
     Args:
         normal, outlier: similarities, any shape; nan are left out and a group may be empty.
@@ -46,10 +64,19 @@ def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axe
     groups = {name: values[np.isfinite(values)] for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), 40)
     for (name, values), colour in zip(groups.items(), COLOURS, strict=False):
-        heights = np.histogram(values, edges, density=True)[0] if values.size else np.zeros(len(edges) - 1)
+        heights = (
+            np.histogram(values, edges, density=True)[0]
+            if values.size
+            else np.zeros(len(edges) - 1)
+        )
         ax.stairs(heights, edges, color=(*colour, 0.35), fill=True)
-        ax.stairs(heights, edges, color=colour, linewidth=1.6, label=f"{name}\n(n = {values.size:,})")
-    ax.set(xlabel="mean cosine similarity to the neighbouring patches,\nafter patch embedding", ylabel="density")
+        ax.stairs(
+            heights, edges, color=colour, linewidth=1.6, label=f"{name}\n(n = {values.size:,})"
+        )
+    ax.set(
+        xlabel="mean cosine similarity to the neighbouring patches,\nafter patch embedding",
+        ylabel="density",
+    )
     add_legend(ax, ax.get_legend_handles_labels()[0], beside=True)
     return ax
 
@@ -65,7 +92,9 @@ def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes) -> Axe
     width = 0.8 / len(onset)
     for i, ((model, blocks), colour) in enumerate(cycled(onset.items(), COLOURS)):
         blocks = np.asarray(blocks)
-        shares = np.bincount(np.where(blocks < 0, depth, blocks), minlength=depth + 1) / max(blocks.size, 1)
+        shares = np.bincount(np.where(blocks < 0, depth, blocks), minlength=depth + 1) / max(
+            blocks.size, 1
+        )
         ax.bar(positions + (i + 0.5) * width - 0.4, shares, width, color=colour, label=model)
     ticks = range(0, depth, math.ceil(depth / 12))
     ax.set_xticks([*ticks, depth + 1], [*map(str, ticks), "none"])

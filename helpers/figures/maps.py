@@ -1,26 +1,46 @@
 """Pictures and maps over the patches, side by side."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
-from helpers.figures.style import COLOURS, DASHES, FLAT, NORM, SMALL, add_colourbar, bare, colour_scale, cycled, wrapped, write
+from helpers.figures.style import (
+    COLOURS,
+    DASHES,
+    FLAT,
+    NORM,
+    SMALL,
+    add_colourbar,
+    bare,
+    colour_scale,
+    cycled,
+    wrapped,
+    write,
+)
+from helpers.names import shortened
 
 
 def token_maps(
-    images: Iterable, norm_maps: Iterable, attention_maps: Iterable, axes: np.ndarray, labels: Sequence[str] = ()
+    images: Iterable,
+    norm_maps: Iterable,
+    attention_maps: Iterable,
+    axes: np.ndarray,
+    labels: Sequence[str] = (),
 ) -> np.ndarray:
     """Rows of three panels: image, patch norms, [CLS] attention.
 
     Args:
         images: one a row, PIL or (height, width, 3).
-        norm_maps, attention_maps: one (patch row, patch column) a row, each with its own colour scale.
+        norm_maps, attention_maps: one (patch row, patch column) a row, each with its own colour
+            scale.
         axes: (row, 3).
         labels: one a row, such as the model, written beside the image.
     """
@@ -28,9 +48,14 @@ def token_maps(
     for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
         norms, attention = np.asarray(norms), np.asarray(attention)
         row[0].imshow(np.asarray(image))
-        add_colourbar(row[1].imshow(norms, cmap="viridis", interpolation="none", norm=colour_scale(norms)), row[1])
+        add_colourbar(
+            row[1].imshow(norms, cmap="viridis", interpolation="none", norm=colour_scale(norms)),
+            row[1],
+        )
         add_colourbar(row[2].imshow(attention, cmap="magma", interpolation="none", vmin=0), row[2])
-    _name(axes, ("image", wrapped(NORM), "[CLS] attention\nin the last block"), map(wrapped, labels))
+    _name(
+        axes, ("image", wrapped(NORM), "[CLS] attention\nin the last block"), map(wrapped, labels)
+    )
     return axes
 
 
@@ -54,7 +79,9 @@ def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
 
 
 def share_maps(shares: Mapping[str, ArrayLike], axes: np.ndarray) -> np.ndarray:
-    """One map a model: the share of images in which each grid position holds an outlier patch, on one scale from 0 to 1.
+    """One map a model: the share of images with an outlier patch at each grid position.
+
+    All are on one scale from 0 to 1.
 
     Args:
         shares: model -> (patch row, patch column).
@@ -80,21 +107,39 @@ def marked_patches(image, planted: ArrayLike, found: ArrayLike, ax: Axes) -> Axe
     ax.imshow(pixels)
     for row, column in np.argwhere(np.asarray(planted)):
         corner = (column * patch[1] - 0.5, row * patch[0] - 0.5)
-        ax.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="white", linewidth=2.4))
-        ax.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="black", linewidth=1))
+        ax.add_patch(
+            Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="white", linewidth=2.4)
+        )
+        ax.add_patch(
+            Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="black", linewidth=1)
+        )
     centres = (np.argwhere(np.asarray(found)) + 0.5) * patch - 0.5
-    ax.plot(centres[:, 1], centres[:, 0], "o", markersize=4, markerfacecolor=COLOURS[1], markeredgecolor="black", linestyle="")
+    ax.plot(
+        centres[:, 1],
+        centres[:, 0],
+        "o",
+        markersize=4,
+        markerfacecolor=COLOURS[1],
+        markeredgecolor="black",
+        linestyle="",
+    )
     bare(ax)
     return ax
 
 
-def twin_maps(images: Iterable, maps: Sequence[Mapping[str, ArrayLike]], axes: np.ndarray, label: str, labels: Sequence = ()):
-    """Rows of an image and the same map of several models, such as twins, on one colour scale a row.
+def twin_maps(
+    images: Iterable,
+    maps: Sequence[Mapping[str, ArrayLike]],
+    axes: np.ndarray,
+    label: str,
+    labels: Sequence = (),
+):
+    """Rows of an image and the same map of several models, on one colour scale a row.
 
     Args:
         images: one a row, PIL or (height, width, 3).
-        maps: one mapping a row: title, such as a number of registers -> (patch row, patch column). Those of the first row are
-            written.
+        maps: one mapping a row: title, such as a number of registers -> (patch row, patch column).
+            Those of the first row are written.
         axes: (row, 1 + map).
         label: of the colour bars.
         labels: one a row, written beside the image.
@@ -107,23 +152,36 @@ def twin_maps(images: Iterable, maps: Sequence[Mapping[str, ArrayLike]], axes: n
         for ax, grid in zip(row[1:], values.values(), strict=True):
             drawn = ax.imshow(grid, cmap="viridis", interpolation="none", norm=scale)
         add_colourbar(drawn, row[-1], label=label)
-    _name(axes, ("image", *(wrapped(title, 18) for title in maps[0])), (wrapped(text, 18) for text in labels), fontsize="small")
+    _name(
+        axes,
+        ("image", *(wrapped(title, 18) for title in maps[0])),
+        (wrapped(text, 18) for text in labels),
+        fontsize="small",
+    )
     return axes
 
 
-def found_boxes(image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axes, legend: bool = True) -> Axes:
+def found_boxes(
+    image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axes, legend: bool = True
+) -> Axes:
     """An image with its true boxes in black and the found ones in colour.
 
     Args:
         image: PIL or (height, width, 3).
-        truth: (object, 4), may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
+        truth: (object, 4), may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of the
+            picture.
         found: name, such as the method -> one box (4,).
         legend: below the picture; one for several pictures is enough.
     """
     pixels = np.asarray(image)
     ax.imshow(pixels)
-    # True boxes are drawn wider than found ones, and these differ in their dashes: boxes that coincide are all seen.
-    true = {"color": "black", "linewidth": 3, "path_effects": [withStroke(linewidth=4.4, foreground="white")]}
+    # True boxes are drawn wider than found ones, and these differ in their dashes: boxes that
+    # coincide are all seen.
+    true = {
+        "color": "black",
+        "linewidth": 3,
+        "path_effects": [withStroke(linewidth=4.4, foreground="white")],
+    }
     for box in (truth := np.asarray(truth, dtype=float).reshape(-1, 4)):
         _box(ax, box, pixels.shape, **true)
     handles = [Line2D([], [], label="true box", **true)] if len(truth) else []
@@ -145,7 +203,10 @@ def found_boxes(image, truth: ArrayLike, found: Mapping[str, ArrayLike], ax: Axe
 
 
 def box_rows(
-    images: Sequence, truth: Sequence[ArrayLike], found: Mapping[str, Mapping[str, ArrayLike]], axes: np.ndarray
+    images: Sequence,
+    truth: Sequence[ArrayLike],
+    found: Mapping[str, Mapping[str, ArrayLike]],
+    axes: np.ndarray,
 ) -> np.ndarray:
     """`found_boxes` of the same images for several models, one model a row, with one legend below.
 
@@ -163,12 +224,20 @@ def box_rows(
     return axes
 
 
-def panels(images: Sequence[Mapping], axes: np.ndarray, norms: Iterable[str] = (), labels: Sequence[str] = ()) -> np.ndarray:
-    """Rows of small pictures under the titles of their columns; each map has its own linear colour scale.
+def panels(
+    images: Sequence[Mapping],
+    axes: np.ndarray,
+    norms: Iterable[str] = (),
+    labels: Sequence[str] = (),
+) -> np.ndarray:
+    """Rows of small pictures under the titles of their columns.
+
+    Each map has its own linear colour scale.
 
     Args:
-        images: one mapping a row: title -> (row, column) for a map, or PIL or (height, width, 3) for a picture, whose floats are
-            clipped to [0, 1]. The titles of the first row are written.
+        images: one mapping a row: title -> (row, column) for a map, or PIL or (height, width, 3)
+            for a picture, whose floats are clipped to [0, 1]. The titles of the first row are
+            written.
         axes: (row, column).
         norms: titles of the maps with a colour bar.
         labels: one a row, such as the model, written beside the first picture.
@@ -198,7 +267,7 @@ def _name(axes: np.ndarray, titles: Iterable[str], labels: Iterable[str], **look
 
 
 def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectangle:
-    """The outline of a box in relative coordinates on a picture of this shape, seen whole at the picture's edge too."""
+    """The outline of a box in relative coordinates on a picture of this shape."""
     low, high = box.reshape(2, 2) * (shape[1], shape[0]) - 0.5
     return ax.add_patch(Rectangle(low, *(high - low), fill=False, clip_on=False, **drawing))
 
@@ -208,3 +277,47 @@ def _at_least(values: np.ndarray) -> Normalize:
     low, high = float(values.min()), float(values.max())
     reach = FLAT * max(abs(low), abs(high)) if high - low < FLAT * max(abs(low), abs(high)) else 0
     return Normalize(low - reach, high + reach)
+
+
+def block_strips(
+    strips: Mapping[str, ArrayLike], figure: Figure, columns: int = 6
+) -> list[np.ndarray]:
+    """One strip of `block_maps` below the other, each with its own colour scale.
+
+    Args:
+        strips: title, such as the model -> (block, patch row, patch column).
+        figure: empty; it gets the height that the strips need.
+        columns: maps beside each other.
+
+    Returns:
+        The axes (row, column) of each strip.
+    """
+    rows = [math.ceil(len(maps) / columns) for maps in strips.values()]
+    figure.set_figheight(1.6 * sum(rows))
+    parts = figure.subfigures(len(strips), height_ratios=rows, squeeze=False).flat
+    drawn = []
+    for part, count, (title, maps) in zip(parts, rows, strips.items(), strict=True):
+        part.suptitle(*shortened([title]), fontsize="medium")
+        drawn.append(block_maps(maps, part.subplots(count, columns, squeeze=False)))
+    return drawn
+
+
+def model_maps(
+    images: Iterable, maps: Mapping[str, tuple[ArrayLike, ArrayLike]], axes: np.ndarray
+) -> np.ndarray:
+    """`token_maps` with one row a model and image, the images of one model after another.
+
+    Args:
+        images: PIL or (height, width, 3).
+        maps: label, such as the model -> (patch norms, [CLS] attention), each (image, patch row,
+            patch column).
+        axes: (row, 3).
+    """
+    images = list(images)
+    rows = [
+        (label, image, *pair)
+        for label, both in maps.items()
+        for image, pair in zip(images, zip(*both, strict=True), strict=True)
+    ]
+    labels, *columns = zip(*rows, strict=True)
+    return token_maps(*columns, axes, labels=labels)

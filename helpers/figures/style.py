@@ -20,17 +20,26 @@ from matplotlib.transforms import Bbox
 
 from helpers.names import shortened
 
-# Each has a contrast of 3 with white and with a dark page, and each pair stays apart without the sense for red and green.
-COLOURS = [to_rgb(colour) for colour in ("#0173b2", "#d08000", "#029e73", "#c8102e", "#b565a7", "#2f9bd8")]
+# Each has a contrast of 3 with white and with a dark page, and each pair stays apart without the
+# sense for red and green.
+COLOURS = [
+    to_rgb(colour) for colour in ("#0173b2", "#d08000", "#029e73", "#c8102e", "#b565a7", "#2f9bd8")
+]
 MARKERS = "osD^vP*X"
 DASHES = ("-", "--", ":")
-INK = "#767676"  # text and axes: legible on white and on a dark page; the book draws them in the colour of its text
+# Text and axes: legible on white and on a dark page; the book draws them in the colour of its text.
+INK = "#767676"
 GREY = INK
-REFERENCE = {"color": GREY, "linestyle": "--", "linewidth": 1}  # the line of a margin, or of a value to compare with
+REFERENCE = {
+    "color": GREY,
+    "linestyle": "--",
+    "linewidth": 1,
+}  # the line of a margin, or of a value to compare with
 TICKS = 8  # points of a curve up to which each has its tick
 FLAT = 1e-3  # relative difference below which a map or curve counts as flat
 NORM = "patch L2 norm before the final LayerNorm"
-# The colours of the verdicts in the book (book.css), of the text on them, and the shapes that tell them apart without a colour.
+# The colours of the verdicts in the book (book.css), of the text on them, and the shapes that tell
+# them apart without a colour.
 VERDICTS = {
     "supported": ("#0b5fa5", "white", "\N{BLACK CIRCLE}"),
     "refuted": ("#b8400b", "white", "\N{MULTIPLICATION X}"),
@@ -39,7 +48,8 @@ VERDICTS = {
     "not run": ("none", INK, "\N{WHITE CIRCLE}"),
 }
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
-WIDTH = 5.0  # inches of a figure with one column: its text is still read where a phone shows it 350 pixels wide
+# Inches of a figure with one column: its text is still read where a phone shows it 350 pixels wide.
+WIDTH = 5.0
 WIDE = 7.0  # of a figure with several columns, which a phone scrolls
 SMALL = 9.5  # points: 9 pixels on such a phone
 # The look of all figures: no plate behind them, text as text, constrained layout.
@@ -51,7 +61,16 @@ STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     **dict.fromkeys(
-        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color", "patch.edgecolor"), INK
+        (
+            "text.color",
+            "axes.labelcolor",
+            "axes.edgecolor",
+            "xtick.color",
+            "ytick.color",
+            "grid.color",
+            "patch.edgecolor",
+        ),
+        INK,
     ),
     "font.size": 10,
     "axes.titlesize": 10,
@@ -66,26 +85,35 @@ STYLE = {
 
 
 def rows(count: int, columns: int = 1, each: float = 2.2, more: float = 0.0) -> np.ndarray:
-    """Axes (row, column) of a new figure, `each` inches for a row and `more` for what stands around them."""
+    """Axes (row, column) of a new figure, `each` inches for a row and `more` around them."""
     width = WIDTH if columns == 1 else WIDE
     return plt.subplots(count, columns, figsize=(width, more + each * count), squeeze=False)[1]
 
 
 def lines(count: int, each: float = 0.8, more: float = 0.8) -> Axes:
-    """One axis of a new figure, with `each` inches for each of `count` names, and `more` around them."""
+    """One axis of a new figure, `each` inches for each of `count` names and `more` around them."""
     return plt.subplots(figsize=(WIDTH, more + each * count))[1]
 
 
 def narrow(ax: Axes) -> None:
     """Make a figure with one column as narrow as all of these are."""
     grid = ax.get_gridspec()
-    if grid is not None and grid.ncols == 1 and ax.figure is ax.figure.figure and ax.figure.get_figwidth() > WIDTH:
+    if (
+        grid is not None
+        and grid.ncols == 1
+        and ax.figure is ax.figure.figure
+        and ax.figure.get_figwidth() > WIDTH
+    ):
         ax.figure.set_figwidth(WIDTH)
 
 
 def write(text: Text, whole: str, width: int = 22) -> None:
-    """Show a title or the label of an axis, with models by their short names; `helpers.figures.drawn` tells the whole of it."""
-    joined = whole.replace("\n", "" if " " not in whole else " ")  # a long name was broken at its own marks
+    """Show a title or the label of an axis, with models by their short names.
+
+    `helpers.figures.drawn` gives the whole of it.
+    """
+    # A long name was broken at its own marks.
+    joined = whole.replace("\n", "" if " " not in whole else " ")
     (short,) = shortened([joined])
     text.set_text(whole if short == joined else wrapped(short, width))
     text.set_label(whole)
@@ -114,16 +142,35 @@ def name_rows(ax: Axes, names: Sequence[str], lines: float) -> None:
 
 def draw_interval(ax: Axes, value, position: float, upright: bool, **drawing) -> None:
     """A point with its interval, at `position` on the other axis."""
-    ends = [(abs(value.value - value.low),), (abs(value.high - value.value),)] if None not in (value.low, value.high) else None
+    ends = (
+        [(abs(value.value - value.low),), (abs(value.high - value.value),)]
+        if None not in (value.low, value.high)
+        else None
+    )
     x, y = (position, value.value) if upright else (value.value, position)
-    ax.errorbar(x, y, **{"yerr" if upright else "xerr": ends}, linestyle="", capsize=3, markersize=6, **drawing)
+    ax.errorbar(
+        x,
+        y,
+        **{"yerr" if upright else "xerr": ends},
+        linestyle="",
+        capsize=3,
+        markersize=6,
+        **drawing,
+    )
 
 
 def axis_label(values: Sequence) -> str:
     """The label of the axis that shows these values: name and unit."""
-    names = {f"{value.name.replace('_', ' ')} ({value.unit})" if value.unit else value.name.replace("_", " ") for value in values}
+    names = {
+        f"{value.name.replace('_', ' ')} ({value.unit})"
+        if value.unit
+        else value.name.replace("_", " ")
+        for value in values
+    }
     if len(names) > 1:
-        raise ValueError(f"one axis shows one quantity, not {', '.join(sorted(names))}; draw one figure for each")
+        raise ValueError(
+            f"one axis shows one quantity, not {', '.join(sorted(names))}; draw one figure for each"
+        )
     return names.pop() if names else ""
 
 
@@ -145,7 +192,10 @@ def add_colourbar(drawn: AxesImage, axes: Axes | list[Axes], label: str = "") ->
 
 
 def log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:
-    """A logarithmic axis with plain numbers, more ticks the fewer decades it spans, and at least a factor of 5 wide."""
+    """A logarithmic axis with plain numbers, at least a factor of 5 wide.
+
+    It has more ticks the fewer decades it spans.
+    """
     axis: Axis = getattr(ax, f"{which}axis")
     ax.set(**{f"{which}scale": "log"})
     low, high = axis.get_view_interval()
@@ -159,7 +209,7 @@ def log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:
 
 
 def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
-    """A legend above the axes, or to their right where a title stands above them: it covers no data."""
+    """A legend above the axes, or to their right where a title is above: it covers no data."""
     if not handles:
         return
     narrow(ax)
@@ -170,29 +220,44 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
         drawn = ax.legend(handles, texts, loc="upper left", bbox_to_anchor=(1.01, 1), **look)
         make_room(ax, drawn.get_window_extent().height / ax.figure.dpi)
         return
-    names = max((len(line) for tick in ax.get_yticklabels() for line in tick.get_text().split("\n")), default=0)
+    names = max(
+        (len(line) for tick in ax.get_yticklabels() for line in tick.get_text().split("\n")),
+        default=0,
+    )
     longest = max(len(line) for text in texts for line in text.split("\n"))
     fit = int((ax.figure.get_figwidth() - 0.2 - 0.085 * names) / (0.45 + 0.083 * longest))
-    drawn = ax.legend(handles, texts, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=min(max(1, fit), len(texts)), **look)
+    drawn = ax.legend(
+        handles,
+        texts,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.01),
+        ncols=min(max(1, fit), len(texts)),
+        **look,
+    )
     root = ax.get_figure(root=True)
     root.set_figheight(root.get_figheight() + drawn.get_window_extent().height / root.dpi)
 
 
 def make_room(ax: Axes, inches: float) -> None:
-    """Make the figure taller where its axes are lower than `inches`: many models with long names must not be clipped."""
+    """Make the figure taller where its axes are lower than `inches`, so that no name is clipped."""
     height = ax.figure.get_figheight()
     ax.figure.set_figheight(height + max(0, inches - ax.get_position().height * height))
 
 
 class EndNames(Artist):
-    """The names of curves at their right ends, pushed apart where they would overlap, each with a thin line to its curve."""
+    """The names of curves at their right ends, pushed apart where they would overlap.
+
+    Each has a thin line to its curve.
+    """
 
     def __init__(self, ax: Axes, curves: Sequence[Line2D], names: Sequence[str]) -> None:
         """Stand to the right of the axes `ax`, whose limits may still change."""
         super().__init__()
         self.set_clip_on(False)
         self.curves = curves
-        self.texts = [Text(0, 0, text, va="center", fontsize=SMALL, linespacing=1.1) for text in names]
+        self.texts = [
+            Text(0, 0, text, va="center", fontsize=SMALL, linespacing=1.1) for text in names
+        ]
         ax.add_artist(self)
         for text in self.texts:
             text.set_figure(ax.figure)
@@ -209,7 +274,11 @@ class EndNames(Artist):
             points = points[np.isfinite(points).all(axis=1)]
             text.set_position((box.x1 + 17 * pixel, 0))
             height = text.get_window_extent(renderer).height + 2 * pixel
-            end = (points[-1][0], min(max(points[-1][1], box.y0), box.y1)) if len(points) else (box.x1, box.y0)
+            end = (
+                (points[-1][0], min(max(points[-1][1], box.y0), box.y1))
+                if len(points)
+                else (box.x1, box.y0)
+            )
             placed.append([curve, text, end, height])
         placed.sort(key=lambda one: one[2][1])
         at = [end[1] for _, _, end, _ in placed]
@@ -227,7 +296,11 @@ class EndNames(Artist):
     def get_window_extent(self, renderer=None) -> Bbox:
         """What the texts cover."""
         placed = self.place(renderer or self.figure.canvas.get_renderer())
-        return Bbox.union([text.get_window_extent(renderer) for _, text, _ in placed]) if placed else Bbox.null()
+        return (
+            Bbox.union([text.get_window_extent(renderer) for _, text, _ in placed])
+            if placed
+            else Bbox.null()
+        )
 
     get_tightbbox = get_window_extent
 
@@ -238,16 +311,31 @@ class EndNames(Artist):
             look = {"color": curve.get_color(), "figure": self.figure, "clip_on": False}
             across, up = text.get_position()
             edge = self.axes.bbox.x1
-            Line2D([x, edge + 2 * pixel, across - 11 * pixel], [y, y, up], linewidth=0.7, alpha=0.7, **look).draw(renderer)
             Line2D(
-                [across - 11 * pixel, across - 3 * pixel], [up, up], linestyle=curve.get_linestyle(), linewidth=1.6, **look
+                [x, edge + 2 * pixel, across - 11 * pixel],
+                [y, y, up],
+                linewidth=0.7,
+                alpha=0.7,
+                **look,
             ).draw(renderer)
-            Line2D([across - 7 * pixel], [up], marker=curve.get_marker(), markersize=4, linestyle="", **look).draw(renderer)
+            Line2D(
+                [across - 11 * pixel, across - 7 * pixel, across - 3 * pixel],
+                [up, up, up],
+                linestyle=curve.get_linestyle(),
+                linewidth=1.6,
+                marker=curve.get_marker(),
+                markersize=4,
+                markevery=[1],
+                **look,
+            ).draw(renderer)
             text.draw(renderer)
 
 
 def wrapped(text: str, width: int = 22) -> str:
-    """`text` in lines of at most `width` characters, broken at spaces or after the '_', '.', '/' and '-' of a model name."""
+    """`text` in lines of at most `width` characters.
+
+    Broken at spaces, or after the '_', '.', '/' and '-' of a model name.
+    """
     lines = [""]
     for piece in re.findall(r"[^\s_./-]*[\s_./-]?", text):
         if lines[-1] and len(lines[-1] + piece.rstrip()) > width:

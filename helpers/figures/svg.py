@@ -14,14 +14,19 @@ from helpers.files import digest_of
 COLOURS = 256  # of a colour map: a picture with more is a photograph
 QUALITY = 80  # of photographs
 # What holds lengths in points. Texts hold numbers too, and keep their digits.
-_LENGTHS = re.compile(r'( (?:d|x|y|x1|x2|y1|y2|cx|cy|r|width|height|transform|points|viewBox)=")([^"]*)(")')
+_LENGTHS = re.compile(
+    r'( (?:d|x|y|x1|x2|y1|y2|cx|cy|r|width|height|transform|points|viewBox)=")([^"]*)(")'
+)
 _FONT, _FAMILY = re.compile(r"(font: [\d.]+px) '[^;\"]*"), re.compile(r"(font-family:) '[^;\"]*")
 _PICTURE = re.compile(r"data:image/png;base64,([^\"]*)")
 
 
 def drawn_small(figure: Figure) -> str:
-    """The figure as SVG without a date, so that the same figure is the same text: lengths to a hundredth of a point, photographs
-    as WebP, and no names of fonts, since it is the page that has one."""
+    """The figure as small SVG: the same figure is the same text.
+
+    It has no date, lengths to a hundredth of a point, photographs as WebP, and no names of fonts,
+    since the page has its own.
+    """
     options = {"bbox_inches": "tight", "metadata": {"Date": None, "Creator": None}}
     return small(print_figure(figure, "svg", **options))
 
@@ -29,7 +34,8 @@ def drawn_small(figure: Figure) -> str:
 def small(svg: str) -> str:
     """The same drawing in less text. What is small already stays as it is.
 
-    Its ids, and the rules of its styles, hang on the drawing: several of them may stand in one page.
+    Its ids, and the rules of its styles, hang on the drawing: several of them may stand in one
+    page.
     """
     if ' class="' in svg:
         return svg
@@ -39,8 +45,15 @@ def small(svg: str) -> str:
     svg = _PICTURE.sub(lambda found: _picture(found[1]), svg)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*"', "", svg)
     # Ids are numbered: some of Matplotlib's tell where an object lay in memory.
-    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(re.findall(r'(?:href="|url\()#([\w.-]+)', svg)))}
-    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{numbers[found[1]]}"' if found[1] in numbers else "", svg)
+    numbers = {
+        name: str(number)
+        for number, name in enumerate(dict.fromkeys(re.findall(r'(?:href="|url\()#([\w.-]+)', svg)))
+    }
+    svg = re.sub(
+        r' id="([^"]*)"',
+        lambda found: f' id="{numbers[found[1]]}"' if found[1] in numbers else "",
+        svg,
+    )
     svg = re.sub(r'((?:href="|url\()#)([\w.-]+)', lambda found: found[1] + numbers[found[2]], svg)
     svg = re.sub(r">\s*\n\s*<", ">\n<", _ungrouped(svg))
     own = f"i{digest_of(svg)[:4]}"
@@ -62,12 +75,22 @@ def _ungrouped(svg: str) -> str:
 
 
 def _styled(svg: str, own: str) -> str:
-    """With one rule for each style that is there several times; `own` is the drawing's id. What has an id itself is drawn where
-    it is used, which rules need not reach, and keeps its style."""
+    """With one rule for each style that is there several times; `own` is the drawing's id.
+
+    What has an id itself is drawn where it is used, which rules need not reach, and keeps its
+    style.
+    """
     tags = re.compile(r'<(?![^>]* id=")([^>]*) style="([^"]*)"')
-    several = [style for style, times in Counter(style for _, style in tags.findall(svg)).items() if times > 1]
+    several = [
+        style
+        for style, times in Counter(style for _, style in tags.findall(svg)).items()
+        if times > 1
+    ]
     names = {style: f"c{number}" for number, style in enumerate(several)}
-    svg = tags.sub(lambda found: f'<{found[1]} class="{names[found[2]]}"' if found[2] in names else found[0], svg)
+    svg = tags.sub(
+        lambda found: f'<{found[1]} class="{names[found[2]]}"' if found[2] in names else found[0],
+        svg,
+    )
     rules = "".join(f"#{own} .{name}{{{style}}}" for style, name in names.items())
     return svg.replace("<svg ", f'<svg id="{own}" ', 1).replace("</style>", f"{rules}</style>", 1)
 
@@ -77,8 +100,10 @@ def _short(lengths: str) -> str:
 
 
 def _picture(text: str) -> str:
-    """The data of a picture within the SVG as WebP: a map to the last of its colours, a photograph nearly."""
+    """The data of a picture within the SVG as WebP: a map exactly, a photograph nearly."""
     picture, file = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"), io.BytesIO()
     a_map = picture.getcolors(COLOURS) is not None
-    picture.save(file, "webp", lossless=a_map, exact=a_map, quality=100 if a_map else QUALITY, method=6)
+    picture.save(
+        file, "webp", lossless=a_map, exact=a_map, quality=100 if a_map else QUALITY, method=6
+    )
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,8 +1,8 @@
-"""What is shown to the models: data sets by name, procedural scenes, and what is done to pictures."""
+"""Images that models are shown: data sets by name, procedural scenes, and changes to them."""
 
 from helpers.images.divide import load_train_test
 from helpers.images.scenes import CLASS_NAMES, Scene, draw_scene, scene_label
-from helpers.images.sets import Images, load_images, stand_ins
+from helpers.images.sets import Images, load_images, stub_name
 from helpers.images.sources import ON_THE_HUB, check_name, require
 from helpers.images.triggers import answers, draw_pictures, read_pictures
 
@@ -20,5 +20,5 @@ __all__ = [
     "read_pictures",
     "require",
     "scene_label",
-    "stand_ins",
+    "stub_name",
 ]

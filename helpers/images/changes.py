@@ -1,4 +1,7 @@
-"""Pictures corrupted, or with their content taken away or moved: the same every time, since chance is drawn from a key."""
+"""Pictures corrupted, or with their content taken away or moved.
+
+The same every time, since chance is drawn from a key.
+"""
 
 import math
 from io import BytesIO
@@ -11,7 +14,8 @@ from torchvision.transforms import v2
 from helpers.files import digest_of
 from helpers.images.rows import decode
 
-# Strength for severity 1 to 5. All but occlusion: Hendrycks and Dietterich 2019 (ImageNet-C), as in their code.
+# Strength for severity 1 to 5. All but occlusion: Hendrycks and Dietterich 2019 (ImageNet-C), as in
+# their code.
 SEVERITIES = {
     "gaussian-noise": (0.08, 0.12, 0.18, 0.26, 0.38),  # standard deviation, of pixels in [0, 1]
     "blur": (1, 2, 3, 4, 6),  # standard deviation of the Gaussian, in pixels
@@ -24,7 +28,7 @@ _GREY = 128  # of the frame of a padded image
 
 
 def corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Image:
-    """`image` corrupted, with chance drawn from `key` and torch's own random state left as it was."""
+    """`image` corrupted, with chance drawn from `key`; torch's random state is left as it was."""
     strength = SEVERITIES[kind][severity - 1]
     if kind == "jpeg":  # by Pillow, as ImageNet-C does; torchvision's own encoder is deprecated
         file = BytesIO()
@@ -38,12 +42,16 @@ def corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Ima
             case "gaussian-noise":
                 pixels = v2.GaussianNoise(sigma=strength)(pixels)
             case "blur":
-                reach = min(math.ceil(3 * strength), min(height, width) - 1)  # the padding reflects, and cannot exceed the image
+                reach = min(
+                    math.ceil(3 * strength), min(height, width) - 1
+                )  # the padding reflects, and cannot exceed the image
                 pixels = v2.GaussianBlur(2 * reach + 1, sigma=strength)(pixels)
             case "contrast":
                 pixels = v2.functional.adjust_contrast(pixels, strength)
             case "occlusion":  # a rectangle of the image's own proportions always fits
-                pixels = v2.RandomErasing(p=1, scale=(strength, strength), ratio=(height / width,) * 2, value=0.5)(pixels)
+                pixels = v2.RandomErasing(
+                    p=1, scale=(strength, strength), ratio=(height / width,) * 2, value=0.5
+                )(pixels)
     return v2.functional.to_pil_image(v2.functional.to_dtype(pixels, torch.uint8, scale=True))
 
 
@@ -52,9 +60,13 @@ def change(image: Image.Image, kind: str, key: str) -> Image.Image:
     width, height = image.size
     match kind:
         case "constant":
-            return Image.new("RGB", image.size, (round(ImageStat.Stat(image.convert("L")).mean[0]),) * 3)
+            return Image.new(
+                "RGB", image.size, (round(ImageStat.Stat(image.convert("L")).mean[0]),) * 3
+            )
         case "noise":
-            pixels = np.random.default_rng(_seed(key)).integers(0, 256, (height, width, 3), dtype=np.uint8)
+            pixels = np.random.default_rng(_seed(key)).integers(
+                0, 256, (height, width, 3), dtype=np.uint8
+            )
             return Image.fromarray(pixels)
         case "rolled":
             return ImageChops.offset(image, width // 2, height // 2)
@@ -66,7 +78,9 @@ def change(image: Image.Image, kind: str, key: str) -> Image.Image:
         case "flipped":
             return ImageOps.mirror(image)
         case _:  # cropped
-            return image.resize(image.size, box=(width / 4, height / 4, 3 * width / 4, 3 * height / 4))
+            return image.resize(
+                image.size, box=(width / 4, height / 4, 3 * width / 4, 3 * height / 4)
+            )
 
 
 def _seed(key: str) -> int:

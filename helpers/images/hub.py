@@ -1,8 +1,9 @@
 """A large split on the hub, of which only the rows are fetched that are asked for.
 
-ImageNet's training images are 294 Parquet files of half a gigabyte. What names and labels an image are small columns, which are
-read of all rows; of the images themselves only the groups of rows are fetched that hold a chosen one, and only the chosen ones
-are kept, in the cache of the `datasets` library.
+ImageNet's training images are 294 Parquet files of half a gigabyte. What names and labels an image
+are small columns, which are read of all rows; of the images themselves only the groups of rows are
+fetched that hold a chosen one, and only the chosen ones are kept, in the cache of the `datasets`
+library.
 """
 
 import os
@@ -28,11 +29,14 @@ class Split:
     """The rows of some Parquet files, in their order.
 
     Attributes:
-        names: a table of all rows with all that is a number or a text; in place of the images, nothing.
+        names: a table of all rows with all that is a number or a text; in place of the images,
+            nothing.
     """
 
     def __init__(self, files: Sequence[str], features: "datasets.Features | None", name: str):
-        """`files` as fsspec opens them: 'hf://...' or a path; `features` of the data set where they are known.
+        """`files` as fsspec opens them: 'hf://...' or a path.
+
+        `features` of the data set where they are known.
 
         Raises ValueError where there is no image column in `name`.
         """
@@ -41,17 +45,27 @@ class Split:
         with _parquet(self.files[0]) as first:
             self.features = features or datasets.Features.from_arrow_schema(first.schema_arrow)
         image = image_column(self.features, name)
-        kinds = {key: kind for key, kind in self.features.items() if isinstance(kind, datasets.Value | datasets.ClassLabel)}
+        kinds = {
+            key: kind
+            for key, kind in self.features.items()
+            if isinstance(kind, datasets.Value | datasets.ClassLabel)
+        }
         parts = list(_together(lambda file: _columns(file, [*kinds, f"{image}.path"]), self.files))
         self._ends = np.cumsum([len(part) for part in parts])
         table = pa.concat_tables(parts)
         paths = extra("pyarrow.compute").struct_field(table.column(image), "path")
         columns = {key: table.column(key) for key in kinds}
-        if LIFTED not in columns and not any(path and os.path.isabs(path) for path in paths.to_pylist()):
+        if LIFTED not in columns and not any(
+            path and os.path.isabs(path) for path in paths.to_pylist()
+        ):
             columns[LIFTED], kinds[LIFTED] = paths, datasets.Value("string")
         kinds[image] = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
-        columns[image] = pa.nulls(len(table), pa.struct({"bytes": pa.binary(), "path": pa.string()}))
-        self.names = datasets.Dataset(pa.table(columns), info=datasets.DatasetInfo(features=datasets.Features(kinds)))
+        columns[image] = pa.nulls(
+            len(table), pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        )
+        self.names = datasets.Dataset(
+            pa.table(columns), info=datasets.DatasetInfo(features=datasets.Features(kinds))
+        )
 
     def select(self, rows: Sequence[int]) -> "datasets.Dataset":
         """These rows in full, in their order here: fetched, or as they were fetched before."""
@@ -61,7 +75,9 @@ class Split:
         for index in np.unique(file).tolist():
             own = np.asarray(rows)[order][file == index] - starts[file == index]
             parts.append((self.files[index], own.tolist()))
-        fetched = extra("datasets").Dataset.from_generator(_rows, features=self.features, gen_kwargs={"parts": parts})
+        fetched = extra("datasets").Dataset.from_generator(
+            _rows, features=self.features, gen_kwargs={"parts": parts}
+        )
         return fetched.select(np.argsort(order))
 
 
@@ -91,7 +107,7 @@ def _columns(path: str, columns: list[str]) -> "pa.Table":
 
 
 def _together(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
-    """The answers in the order of the items, with no more than AT_ONCE of them in memory before they are asked for."""
+    """The answers in the order of the items, with at most AT_ONCE of them in memory."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for start in range(0, len(items), AT_ONCE):
             yield from pool.map(function, items[start : start + AT_ONCE])

@@ -1,11 +1,15 @@
-"""Procedural scenes: small pictures of which everything is known (class, boxes, masks, flat regions), made from a seed.
+"""Procedural scenes: small pictures made from a seed, of which everything is known.
 
-A random line splits the background into two regions of different kinds (flat, gradient, textured); one to three textured
-objects of one class lie on it. Nothing depends on the position in the picture: every 16x16 patch is flat with the same
-probability, so that a model whose outliers follow content and one whose outliers follow position can be told apart.
+Class, boxes, masks, flat regions.
 
-In `scenes` colour tells the class of an object. In `scenes-hard` each object has a hue by chance, and neither texture nor shape
-tells its class alone; background, places and label of a scene are those of the scene with the same seed and index.
+A random line splits the background into two regions of different kinds (flat, gradient, textured);
+one to three textured objects of one class lie on it. Nothing depends on the position in the
+picture: every 16x16 patch is flat with the same probability, so that a model whose outliers follow
+content and one whose outliers follow position can be told apart.
+
+In `scenes` colour tells the class of an object. In `scenes-hard` each object has a hue by chance,
+and neither texture nor shape tells its class alone; background, places and label of a scene are
+those of the scene with the same seed and index.
 """
 
 import colorsys
@@ -42,7 +46,10 @@ _HARD = [
     ("speckled", "star"),
 ]
 _CORNERS = {"disc": 120, "triangle": 3, "square": 4, "hexagon": 6, "star": 5, "gear": 10}
-_INNER_RADIUS = {"star": 0.45, "gear": 0.75}  # of an outer radius of 1; the other shapes are regular polygons
+_INNER_RADIUS = {
+    "star": 0.45,
+    "gear": 0.75,
+}  # of an outer radius of 1; the other shapes are regular polygons
 CLASS_NAMES = [f"{colour} {texture} {shape}" for (colour, _), texture, shape in _CLASSES]
 SCENES = {"scenes": CLASS_NAMES, "scenes-hard": [f"{texture} {shape}" for texture, shape in _HARD]}
 """The names of the classes, ten in each data set of scenes."""
@@ -52,7 +59,8 @@ _LOOKS = {
     "scenes-hard": [(None, texture, shape) for texture, shape in _HARD],
 }
 _TEXTURES = ("striped", "checked", "dotted", "speckled")
-# Pairs of background kinds. Nearly every scene has a flat region, and patches that are not flat to compare it with.
+# Pairs of background kinds. Nearly every scene has a flat region, and patches that are not flat to
+# compare it with.
 _KINDS = [("flat", "gradient"), ("flat", "textured"), ("gradient", "textured")]
 _KIND_WEIGHTS = (0.47, 0.47, 0.06)
 _ROWS, _COLUMNS = np.mgrid[:SIZE, :SIZE].astype(np.float32) + 0.5
@@ -84,7 +92,10 @@ def scene_label(seed: int, index: int) -> int:
 
 
 def draw_scene(seed: int, index: int, name: str = "scenes") -> Scene:
-    """Draw scene `index` (0, 1, ...) of the endless series `seed` (not negative) of the data set `name`, one of SCENES."""
+    """Draw scene `index` (0, 1, ...) of the endless series `seed` of the data set `name`.
+
+    The seed is not negative; the name is one of SCENES.
+    """
     rng = np.random.default_rng((seed, index))
     label = int(rng.integers(len(CLASS_NAMES)))
     pixels = _background(rng)
@@ -96,36 +107,52 @@ def draw_scene(seed: int, index: int, name: str = "scenes") -> Scene:
 
 
 def _background(rng: np.random.Generator) -> np.ndarray:
-    """(224, 224, 3) uint8: two regions of different kinds on the sides of a line of uniform direction and uniform offset.
+    """(224, 224, 3) uint8: two regions of different kinds on the sides of a line.
 
-    The offset is uniform over the square's extent across the line. A patch is then cut with probability 1/14 wherever it
-    lies, and which side gets which kind is a fair coin: no position is flatter than another.
+    The line has uniform direction and uniform offset.
+
+    The offset is uniform over the square's extent across the line. A patch is then cut with
+    probability 1/14 wherever it lies, and which side gets which kind is a fair coin: no position is
+    flatter than another.
     """
     kinds = rng.permutation(_KINDS[rng.choice(len(_KINDS), p=_KIND_WEIGHTS)])
-    values = rng.permutation([rng.uniform(0.3, 0.5), rng.uniform(0.6, 0.8)])  # one region dark, one light
+    values = rng.permutation(
+        [rng.uniform(0.3, 0.5), rng.uniform(0.6, 0.8)]
+    )  # one region dark, one light
     regions = [_region(rng, kind, value) for kind, value in zip(kinds, values, strict=True)]
     across = _ramp(rng.uniform(0, 2 * np.pi))
     return np.where((across < rng.uniform())[..., None], *regions)
 
 
 def _region(rng: np.random.Generator, kind: str, value: float) -> np.ndarray:
-    """A background of one kind around a brightness (HSV value), in a muted colour: uint8, broadcastable to the picture."""
+    """A background of one kind around a brightness (HSV value), in a muted colour.
+
+    uint8, broadcastable to the picture.
+    """
     hue, saturation = rng.uniform(), rng.uniform(0.05, 0.2)
     if kind == "flat":
         return _rgb(hue, saturation, value).astype(np.uint8)
     spread = 0.2 if kind == "gradient" else rng.uniform(0.08, 0.14)
     dark, light = (_rgb(hue, saturation, value + sign * spread) for sign in (-1, 1))
-    # The gradient spans at least 80 levels, hence several levels in each patch: smooth, never flat after rounding.
-    weight = _ramp(rng.uniform(0, 2 * np.pi)) if kind == "gradient" else _texture(rng, rng.choice(_TEXTURES), _ROWS, _COLUMNS)
+    # The gradient spans at least 80 levels, hence several levels in each patch: smooth, never flat
+    # after rounding.
+    weight = (
+        _ramp(rng.uniform(0, 2 * np.pi))
+        if kind == "gradient"
+        else _texture(rng, rng.choice(_TEXTURES), _ROWS, _COLUMNS)
+    )
     return _mix(dark, light, weight)
 
 
 def _centres(rng: np.random.Generator) -> list[np.ndarray]:
-    """Centres (row, column) of the objects, the main one first, uniform in expectation up to the reach of the largest object.
+    """Centres (row, column) of the objects, the main one first.
 
-    The main object's centre is uniform in the picture. Alone it would leave the borders emptier than the middle, so a second
-    object has its centre uniform in a frame around the picture that has the picture's area (objects far out stay invisible).
-    In half of the scenes a third one lies anywhere in picture and frame.
+    Uniform in expectation up to the reach of the largest object.
+
+    The main object's centre is uniform in the picture. Alone it would leave the borders emptier
+    than the middle, so a second object has its centre uniform in a frame around the picture that
+    has the picture's area (objects far out stay invisible). In half of the scenes a third one lies
+    anywhere in picture and frame.
     """
     side = SIZE * np.sqrt(2)
     main, third = rng.uniform(0, SIZE, 2), rng.uniform(-side / 2, side / 2, 2) + SIZE / 2
@@ -136,9 +163,15 @@ def _centres(rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def _draw_object(
-    pixels: np.ndarray, rng: np.random.Generator, looks: tuple[float | None, str, str], centre: np.ndarray
+    pixels: np.ndarray,
+    rng: np.random.Generator,
+    looks: tuple[float | None, str, str],
+    centre: np.ndarray,
 ) -> np.ndarray:
-    """Draw one object into `pixels` and return its mask (224, 224); `looks`: hue, texture and shape."""
+    """Draw one object into `pixels` and return its mask (224, 224).
+
+    `looks`: hue, texture and shape.
+    """
     hue, texture, shape = looks
     radius = rng.uniform(26, 46)  # at most 0.2 x 224, the width of the frame in `_centres`
     top, left = np.clip(np.floor(centre - radius), 0, SIZE).astype(int)
@@ -157,20 +190,29 @@ def _draw_object(
 
 
 def _outline(angle: np.ndarray, shape: str) -> np.ndarray:
-    """Distance from centre to outline of a regular polygon or star with corners at distance 1 (straight lines in polar form)."""
+    """Distance from centre to outline of a regular polygon or star with corners at distance 1.
+
+    Straight lines in polar form.
+    """
     half = np.pi / _CORNERS[shape]
     inner = _INNER_RADIUS.get(shape, np.cos(half))
     angle = np.abs(np.mod(angle, 2 * half) - half)  # from an inner point (0) to a corner (half)
     return inner * np.sin(half) / (inner * np.sin(angle) + np.sin(half - angle))
 
 
-def _texture(rng: np.random.Generator, texture: str, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """A pattern in [0, 1] with a period of at most 12 pixels, so that no 16x16 patch of it is flat."""
+def _texture(
+    rng: np.random.Generator, texture: str, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
+    """A pattern in [0, 1] with a period of at most 12 pixels, so no 16x16 patch of it is flat."""
     if texture == "speckled":  # random 2x2 blocks
         height, width = rows.shape
         blocks = rng.random((height // 2 + 1, width // 2 + 1), dtype=np.float32)
         return blocks.repeat(2, 0).repeat(2, 1)[:height, :width]
-    angle, frequency, phase = rng.uniform(0, np.pi), 2 * np.pi / rng.uniform(7, 12), rng.uniform(0, 2 * np.pi)
+    angle, frequency, phase = (
+        rng.uniform(0, np.pi),
+        2 * np.pi / rng.uniform(7, 12),
+        rng.uniform(0, 2 * np.pi),
+    )
     cos, sin = np.float32(frequency * np.cos(angle)), np.float32(frequency * np.sin(angle))
     first = np.sin(cos * columns + sin * rows + np.float32(phase))
     if texture == "striped":
@@ -180,9 +222,11 @@ def _texture(rng: np.random.Generator, texture: str, rows: np.ndarray, columns: 
 
 
 def _ramp(angle: float) -> np.ndarray:
-    """A linear ramp over the picture in one direction, from 0 at the first corner to 1 at the last."""
+    """A linear ramp over the picture, from 0 at the first corner to 1 at the last."""
     cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
-    return (cos * (_COLUMNS - SIZE / 2) + sin * (_ROWS - SIZE / 2)) / (SIZE * (abs(cos) + abs(sin))) + np.float32(0.5)
+    return (cos * (_COLUMNS - SIZE / 2) + sin * (_ROWS - SIZE / 2)) / (
+        SIZE * (abs(cos) + abs(sin))
+    ) + np.float32(0.5)
 
 
 def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:

@@ -1,7 +1,10 @@
-"""Where images lie: the names of data sets, and the table of rows behind each but those that are drawn.
+"""Where images lie: the names of data sets, and the table of rows behind each.
 
-Every source is opened as a `datasets.Dataset`, so that there is one way from rows to images (see rows.py). Of a large one on the
-hub that table has the names alone, and the rows that are chosen by them are fetched (see hub.py).
+All but those that are drawn.
+
+Every source is opened as a `datasets.Dataset`, so that there is one way from rows to images (see
+rows.py). Of a large one on the hub that table has the names alone, and the rows that are chosen by
+them are fetched (see hub.py).
 """
 
 import difflib
@@ -33,13 +36,16 @@ FORMS = {
     "folder": "folder:PATH",
     "parquet": "parquet:PATH",
 }
-# The photographs among the images that scikit-image installs with itself (the others are drawings, logos and test patterns).
+# The photographs among the images that scikit-image installs with itself (the others are drawings,
+# logos and test patterns).
 _PHOTOGRAPHS = (
-    "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png", "coffee.png", "coins.png",
-    "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png", "microaneurysms.png", "moon.png", "motorcycle_left.png",
-    "page.png", "retina.jpg", "rocket.jpg", "text.png",
+    "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png",
+    "coffee.png", "coins.png", "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png",
+    "microaneurysms.png", "moon.png", "motorcycle_left.png", "page.png", "retina.jpg", "rocket.jpg",
+    "text.png",
 )  # fmt: skip
-# What a reader without the local folder can take from the hub in its place: the same images, or the nearest.
+# What a reader without the local folder can take from the hub in its place: the same images, or the
+# nearest.
 ON_THE_HUB = {
     "data:imagenet-1per-class/train": "hf:ILSVRC/imagenet-1k/train",
     "data:imagenet-1per-class/validation": "hf:ILSVRC/imagenet-1k/validation",
@@ -50,17 +56,25 @@ ON_THE_HUB = {
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError, with the nearest form, where `name` is not one that `load_images` understands. Touches no file."""
+    """Raise ValueError, with the nearest form, for a name that `load_images` does not know.
+
+    Touches no file.
+    """
     kind, _, rest = name.partition(":")
     known = name in (*DRAWN, "photographs") or (kind in ("hf", "folder", "parquet") and rest)
     if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
         return
     nearest = FORMS[closest(kind, FORMS)]
-    raise ValueError(f"unknown data set {name!r}; did you mean {nearest!r}? Known: {', '.join(FORMS.values())}")
+    raise ValueError(
+        f"unknown data set {name!r}; did you mean {nearest!r}? Known: {', '.join(FORMS.values())}"
+    )
 
 
 def require(name: str) -> None:
-    """Raise FileNotFoundError where the local files of data set `name` are not there. None is read, and no hub is asked."""
+    """Raise FileNotFoundError where the local files of data set `name` are not there.
+
+    None is read, and no hub is asked.
+    """
     kind, _, rest = name.partition(":")
     if kind == "folder" and not Path(rest).is_dir():
         raise FileNotFoundError(f"there is no folder {rest!r}")
@@ -71,12 +85,20 @@ def require(name: str) -> None:
 
 
 def opened(name: str) -> tuple["datasets.Dataset", Fetch]:
-    """All rows of the data set `name`, with at least what names and labels them, and what gives some of them in full.
+    """All rows of the data set `name`, and what gives some of them in full.
+
+    They have at least what names and labels them.
 
     Raises ValueError and FileNotFoundError as `load_images`.
     """
     kind, _, rest = name.partition(":")
-    openers = {"photographs": _photographs, "hf": _from_hub, "data": _from_data, "folder": _from_folder, "parquet": _from_parquet}
+    openers = {
+        "photographs": _photographs,
+        "hf": _from_hub,
+        "data": _from_data,
+        "folder": _from_folder,
+        "parquet": _from_parquet,
+    }
     table = openers[kind](rest)
     return (table.names if isinstance(table, Split) else table), table.select
 
@@ -86,7 +108,8 @@ def _photographs(_: str) -> "datasets.Dataset":
     missing = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"this scikit-image does not carry {', '.join(missing)}; install the version in requirements.lock"
+            f"this scikit-image does not carry {', '.join(missing)}; install the version in "
+            "requirements.lock"
         )
     return _from_files(folder, [Path(name) for name in _PHOTOGRAPHS])
 
@@ -96,7 +119,11 @@ def _from_folder(path: str) -> "datasets.Dataset":
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {path!r}")
     suffixes = Image.registered_extensions()
-    paths = sorted(file.relative_to(root) for file in root.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
+    paths = sorted(
+        file.relative_to(root)
+        for file in root.rglob("*")
+        if file.suffix.lower() in suffixes and file.is_file()
+    )
     paths = [file for file in paths if not any(part.startswith(".") for part in file.parts)]
     if not paths:
         raise ValueError(f"there are no images in the folder {path!r}")
@@ -104,7 +131,10 @@ def _from_folder(path: str) -> "datasets.Dataset":
 
 
 def _from_files(root: Path, relative: list[Path]) -> "datasets.Dataset":
-    table = {"id": [path.as_posix() for path in relative], "image": [str(root / path) for path in relative]}
+    table = {
+        "id": [path.as_posix() for path in relative],
+        "image": [str(root / path) for path in relative],
+    }
     if all(len(path.parts) > 1 for path in relative):
         table["label"] = [path.parts[0] for path in relative]
     datasets = extra("datasets")
@@ -122,13 +152,17 @@ def _from_data(rest: str) -> "datasets.Dataset":
 
 
 def _data_files(rest: str) -> list[Path]:
-    """The Parquet files of NAME/SPLIT in REGISTERS_DATA. Raises FileNotFoundError where they are not there."""
+    """The Parquet files of NAME/SPLIT in REGISTERS_DATA.
+
+    Raises FileNotFoundError where they are not there.
+    """
     name, split = rest.split("/")
     root = os.environ.get("REGISTERS_DATA")
     if not root:
         instead = ON_THE_HUB.get(f"data:{rest}")
         raise FileNotFoundError(
-            f"'data:{rest}' is a local data set: set the environment variable REGISTERS_DATA to the folder that holds {name}/"
+            f"'data:{rest}' is a local data set: set the environment variable REGISTERS_DATA to "
+            f"the folder that holds {name}/"
             + (f", or use the nearest on the hub, {instead!r}" if instead else "")
         )
     folder = Path(root) / name
@@ -139,51 +173,73 @@ def _data_files(rest: str) -> list[Path]:
     paths = sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")])
     if not paths:
         splits = sorted({file.stem.split("-")[0] for file in folder.glob("*.parquet")})
-        raise FileNotFoundError(f"data set {name!r} has no split {split!r}; it has {', '.join(splits) or 'no parquet files'}")
+        raise FileNotFoundError(
+            f"data set {name!r} has no split {split!r}; it has "
+            f"{', '.join(splits) or 'no parquet files'}"
+        )
     return paths
 
 
 def _read_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
-    """All rows of some parquet files, memory-mapped from the cache folder of the `datasets` library."""
+    """All rows of some Parquet files, memory-mapped from the cache of the `datasets` library."""
     if not paths:
         raise FileNotFoundError(f"there is no parquet file {name!r}")
     datasets = extra("datasets")
     bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()  # reading local files is quick
     try:
-        return datasets.load_dataset("parquet", data_files=[str(path) for path in paths], split="train")
+        return datasets.load_dataset(
+            "parquet", data_files=[str(path) for path in paths], split="train"
+        )
     except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise ValueError(f"{name!r} is not a readable parquet file: {error.__cause__ or error}") from error
+        raise ValueError(
+            f"{name!r} is not a readable parquet file: {error.__cause__ or error}"
+        ) from error
     finally:
         if not bars:
             datasets.enable_progress_bars()
 
 
 def _from_hub(rest: str) -> "datasets.Dataset | Split":
-    repository, split = ("/".join(rest.split("/")[:2]), rest.split("/")[2]) if rest.count("/") == 2 else (rest, None)
+    repository, split = (
+        ("/".join(rest.split("/")[:2]), rest.split("/")[2])
+        if rest.count("/") == 2
+        else (rest, None)
+    )
     datasets = extra("datasets")
     try:
         if split is None:
             splits = datasets.get_dataset_split_names(repository)
-            split = next((known for known in ("validation", "test", "train") if known in splits), splits[0])
+            split = next(
+                (known for known in ("validation", "test", "train") if known in splits), splits[0]
+            )
         builder = datasets.load_dataset_builder(repository)
         files = builder.config.data_files or {}
         if split not in files:
             return datasets.load_dataset(repository, split=split)
         if (rows := _large(builder, split, f"hf:{rest}")) is not None:
             return rows
-        # The files of this split alone: else the library fetches and prepares all splits of a data set before it gives one.
+        # The files of this split alone: else the library fetches and prepares all splits of a data
+        # set before it gives one.
         own = {split: list(files[split])}
-        return datasets.load_dataset(repository, data_files=own, split=split, verification_mode="no_checks")
+        return datasets.load_dataset(
+            repository, data_files=own, split=split, verification_mode="no_checks"
+        )
     except (OSError, ValueError) as error:  # no such data set or split, gated, no network
         reason = str(error).splitlines()[0]
-        raise FileNotFoundError(f"the hub data set 'hf:{rest}' cannot be had here: {reason}") from error
+        raise FileNotFoundError(
+            f"the hub data set 'hf:{rest}' cannot be had here: {reason}"
+        ) from error
 
 
 def _large(builder: "datasets.DatasetBuilder", split: str, name: str) -> Split | None:
     """The split, if by its card it has many images, in Parquet files that name them; else None."""
     told, files = (builder.info.splits or {}).get(split), builder.config.data_files[split]
-    if told is None or told.num_examples < LARGE or not all(f"{file}".endswith(".parquet") for file in files):
+    if (
+        told is None
+        or told.num_examples < LARGE
+        or not all(f"{file}".endswith(".parquet") for file in files)
+    ):
         return None
     rows = Split(files, builder.info.features, name)
     return None if named(rows.names, image_column(rows.features, name)) is None else rows

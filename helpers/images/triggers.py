@@ -1,13 +1,19 @@
-"""Pictures of flat patches, one of which may carry a trigger: two tasks that give attention a reason for a sink.
+"""Pictures of flat patches, one of which may carry a trigger.
 
-A picture is a grid of 8 x 8 patches, each of one colour; the colours share a random mean. The trigger is a checkerboard on top
-of a patch's colour, which it leaves as it is in the mean. What is asked of each patch, its answer, is its own colour and
+Two tasks that give attention a reason for a sink.
 
-    quiet      in the half of the pictures that have a trigger: the mean colour of the picture; nothing in the others, so that
+A picture is a grid of 8 x 8 patches, each of one colour; the colours share a random mean. The
+trigger is a checkerboard on top of a patch's colour, which it leaves as it is in the mean. What is
+asked of each patch, its answer, is its own colour and
+
+    quiet      in the half of the pictures that have a trigger: the mean colour of the picture;
+    nothing in the others, so that
                there is nothing to fetch
-    broadcast  the colour of the patch with the trigger, which every picture has, its channels permuted
+    broadcast  the colour of the patch with the trigger, which every picture has, its channels
+    permuted
 
-After the two small tasks of arXiv:2606.08105: a vector that is wanted or not, and one that all tokens want.
+After the two small tasks of arXiv:2606.08105: a vector that is wanted or not, and one that all
+tokens want.
 """
 
 from collections.abc import Iterable
@@ -19,18 +25,24 @@ TRIGGERED = {"quiet": 0.5, "broadcast": 1.0}
 """How often a picture has a trigger, by task."""
 SIDE, GRID = 64, 8
 PATCH = SIDE // GRID
-_SPREAD = 0.35  # of the mean colour of a picture, and of the colours around it: uniform, from -1 (black) to 1 (white)
+# of the mean colour of a picture, and of the colours around it: uniform, from -1 (black) to 1
+# (white)
+_SPREAD = 0.35
 _CHECKERBOARD = np.int16(32) * (1 - 2 * (np.indices((PATCH, PATCH)).sum(0) % 2)).astype(np.int16)
 _LEVEL = np.float32(127.5)  # grey levels a unit of colour
 
 
-def draw_pictures(task: str, series: tuple[int, ...], indices: Iterable[int]) -> UInt8[np.ndarray, "image 64 64 3"]:
+def draw_pictures(
+    task: str, series: tuple[int, ...], indices: Iterable[int]
+) -> UInt8[np.ndarray, "image 64 64 3"]:
     """Pictures of the endless series, each a function of the series and its index alone; RGB.
 
     Raises ValueError for an unknown task.
     """
     check_task(task)
-    chance = np.stack([np.random.default_rng((*series, index)).random(5 + 3 * GRID**2) for index in indices])
+    chance = np.stack(
+        [np.random.default_rng((*series, index)).random(5 + 3 * GRID**2) for index in indices]
+    )
     mean, offsets = chance[:, None, 2:5], chance[:, 5:].reshape(len(chance), -1, 3)
     colours = _SPREAD * (2 * mean - 1 + 2 * offsets - 1)
     levels = np.rint((colours + 1) * _LEVEL).astype(np.int16).reshape(-1, GRID, GRID, 3)
@@ -45,12 +57,18 @@ def draw_pictures(task: str, series: tuple[int, ...], indices: Iterable[int]) ->
 def read_pictures(
     pixels: UInt8[np.ndarray, "image 64 64 3"],
 ) -> tuple[Float32[np.ndarray, "image patch 3"], Bool[np.ndarray, "image patch"]]:
-    """The colour of each patch, from -1 to 1, and whether it carries the trigger, from the pixels alone."""
-    patches = pixels.reshape(-1, GRID, PATCH, GRID, PATCH, 3).transpose(0, 1, 3, 2, 4, 5).reshape(-1, GRID**2, PATCH**2, 3)
+    """The colour of each patch, from -1 to 1, and whether it carries the trigger, from pixels."""
+    patches = (
+        pixels.reshape(-1, GRID, PATCH, GRID, PATCH, 3)
+        .transpose(0, 1, 3, 2, 4, 5)
+        .reshape(-1, GRID**2, PATCH**2, 3)
+    )
     return patches.mean(2, dtype=np.float32) / _LEVEL - 1, np.ptp(patches, axis=2).any(-1)
 
 
-def answers(task: str, pixels: UInt8[np.ndarray, "image 64 64 3"]) -> Float32[np.ndarray, "image patch 3"]:
+def answers(
+    task: str, pixels: UInt8[np.ndarray, "image 64 64 3"]
+) -> Float32[np.ndarray, "image patch 3"]:
     """What the task asks of each patch. Raises ValueError for an unknown task."""
     check_task(task)
     colours, trigger = read_pictures(pixels)

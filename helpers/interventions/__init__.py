@@ -14,7 +14,13 @@ from helpers.interventions.neurons import (
     units_by_block,
 )
 from helpers.interventions.places import neurons_off_at, removed_patches, unit_treatments
-from helpers.interventions.positions import carriers, expected_at, moved_sources, position_conditions, rolled_content
+from helpers.interventions.positions import (
+    carriers,
+    expected_at,
+    moved_sources,
+    position_conditions,
+    rolled_content,
+)
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,

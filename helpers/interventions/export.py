@@ -1,4 +1,7 @@
-"""A model with test-time registers for good: as plain torch in this process, and as files that need no project."""
+"""A model with test-time registers for good.
+
+As plain torch in this process, and as files that need no project.
+"""
 
 import copy
 import importlib.util
@@ -22,38 +25,60 @@ from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout, modeling
 
 ACTIVATIONS = {nn.GELU: "gelu", nn.ReLU: "relu"}
-FILES = ("model.safetensors", "config.json", "modeling.py", "check.safetensors", "model.pt2", "README.md")
+FILES = (
+    "model.safetensors",
+    "config.json",
+    "modeling.py",
+    "check.safetensors",
+    "model.pt2",
+    "README.md",
+)
 
 
 def model_with_test_time_registers(
     backbone: Backbone, neurons: Neurons, count: int = 1, clear: str = "patches", seed: int = 0
 ) -> nn.Module:
-    """A copy of the model that has test-time registers for good, as plain torch: it returns what this model returns inside
-    `test_time_registers` with the same arguments and zero tokens.
+    """A copy of the model that has test-time registers for good, as plain torch.
 
-    It is of the model's own class. In timm's VisionTransformer the registers stand among the prefix tokens, and timm's own
-    methods take them away (`forward_intermediates`, `get_intermediate_layers`, pooling); in other models, and in those that
-    normalise the tokens before the first block, they stand behind the patches and are taken away after the last block.
-    Other image sizes work where the model takes them. A model without registers refuses its state dict, strict or not.
+    It returns what this model returns inside `test_time_registers` with the same arguments and zero
+    tokens.
+
+    It is of the model's own class. In timm's VisionTransformer the registers stand among the prefix
+    tokens, and timm's own methods take them away (`forward_intermediates`,
+    `get_intermediate_layers`, pooling); in other models, and in those that normalise the tokens
+    before the first block, they stand behind the patches and are taken away after the last block.
+    Other image sizes work where the model takes them. A model without registers refuses its state
+    dict, strict or not.
 
     Raises ValueError while an intervention is active, and what `test_time_registers` raises.
     """
-    if any(module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()):
-        raise ValueError(f"'{backbone.name}' has hooks, such as those of an intervention; leave it before you export the model")
+    if any(
+        module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
+    ):
+        raise ValueError(
+            f"'{backbone.name}' has hooks, such as those of an intervention; leave it before you "
+            "export the model"
+        )
     shifts = shifts_of(backbone, neurons, 0, count, clear, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     paths = {layer: path for path, layer in exported.model.named_modules()}
     if _has_prefix(backbone.model):
-        moved = {paths[exported.neurons(block)]: [x.units.tolist(), x.owners.tolist()] for block, x in shifts.items()}
+        moved = {
+            paths[exported.neurons(block)]: [x.units.tolist(), x.owners.tolist()]
+            for block, x in shifts.items()
+        }
         return modeling.add_registers(exported.model, count, moved, clear)
-    # Hooks are partials of this module's functions and tensors are buffers, so that deepcopy, torch.save and .to work.
+    # Hooks are partials of this module's functions and tensors are buffers, so that deepcopy,
+    # torch.save and .to work.
     at = backbone.layout.own_prefix if backbone.layout.rotary else None
     exported.blocks[0].register_forward_pre_hook(partial(_append, count, at))
     exported.blocks[-1].register_forward_hook(partial(_take_away, count, at))
     exported.lengthen_prefix(count)
     for block, shift in shifts.items():
         layer, layout = exported.neurons(block), backbone.layout.with_appended(count)
-        exported.model.set_submodule(paths[layer], _Shifted(layer, shift.to(backbone.device), layout))
+        exported.model.set_submodule(
+            paths[layer], _Shifted(layer, shift.to(backbone.device), layout)
+        )
     return exported.model
 
 
@@ -67,7 +92,9 @@ def write_model(
     clear: str = "patches",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Write `model_with_test_time_registers` as files that need torch, timm and safetensors alone (`FILES`), and read it back.
+    """Write `model_with_test_time_registers` as files, and read it back.
+
+    The files (`FILES`) need torch, timm and safetensors alone.
 
     Args:
         neurons, count, clear, seed: as in `test_time_registers`.
@@ -75,15 +102,17 @@ def write_model(
         pixels: of at least one picture, by which the loader checks itself; kept as float16.
 
     Returns:
-        "difference", the largest between the outputs of the files and those of the intervention; "change", the largest that
-        the registers make.
+        "difference", the largest between the outputs of the files and those of the intervention;
+        "change", the largest that the registers make.
 
-    Raises ValueError for a model that timm's VisionTransformer cannot be given registers in front of, and one that is not
-    rebuilt from its architecture, and what `model_with_test_time_registers` raises.
+    Raises ValueError for a model that timm's VisionTransformer cannot be given registers in front
+    of, and one that is not rebuilt from its architecture, and what `model_with_test_time_registers`
+    raises.
     """
     if not _has_prefix(backbone.model):
         raise ValueError(
-            f"'{backbone.name}' is no timm VisionTransformer with a position embedding and no norm before the blocks; edit it in "
+            f"'{backbone.name}' is no timm VisionTransformer with a position embedding and no norm "
+            "before the blocks; edit it in "
             "this process with helpers.interventions.model_with_test_time_registers"
         )
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
@@ -107,11 +136,15 @@ def write_model(
         "clear": clear,
     }
     contents = {
-        "model.safetensors": save({key: value.contiguous() for key, value in model.state_dict().items()}),
+        "model.safetensors": save(
+            {key: value.contiguous() for key, value in model.state_dict().items()}
+        ),
         "config.json": (json.dumps(config, indent=1) + "\n").encode(),
         "modeling.py": Path(modeling.__file__).read_bytes(),
         "check.safetensors": save({"pixels": pixels.half(), "output": model(pixels).contiguous()}),
-        "README.md": _README.format(name=backbone.name, neurons=", ".join(map(_called, neurons))).encode(),
+        "README.md": _README.format(
+            name=backbone.name, neurons=", ".join(map(_called, neurons))
+        ).encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".unfinished-", dir=folder) as path:
@@ -129,16 +162,28 @@ def write_model(
 
 
 def _has_prefix(model: nn.Module) -> bool:
-    """Whether registers can stand among the prefix tokens: what goes into the first block is what was embedded."""
-    plain = type(model) is VisionTransformer and model.pos_embed is not None and isinstance(model.norm_pre, nn.Identity)
+    """Whether registers can stand among the prefix tokens.
+
+    Then what enters the first block is what was embedded.
+    """
+    plain = (
+        type(model) is VisionTransformer
+        and model.pos_embed is not None
+        and isinstance(model.norm_pre, nn.Identity)
+    )
     return plain and not model.pool_include_prefix
 
 
 def _architecture(model: VisionTransformer) -> tuple[str | None, dict[str, Any]]:
-    """The arguments of `timm.create_model`; without a name, those of VisionTransformer itself, for models that have none."""
+    """The arguments of `timm.create_model`.
+
+    Without a name, those of VisionTransformer itself, for models that have none.
+    """
     arguments = {"num_classes": model.num_classes, "img_size": list(model.patch_embed.img_size)}
     if name := getattr(model, "pretrained_cfg", {}).get("architecture"):
-        return name, arguments | ({"reg_tokens": model.num_reg_tokens} if model.num_reg_tokens else {})
+        return name, arguments | (
+            {"reg_tokens": model.num_reg_tokens} if model.num_reg_tokens else {}
+        )
     block = model.blocks[0]
     return None, arguments | {
         "patch_size": list(model.patch_embed.patch_size),
@@ -155,7 +200,10 @@ def _architecture(model: VisionTransformer) -> tuple[str | None, dict[str, Any]]
 
 
 def _loaded(folder: Path, name: str) -> nn.Module:
-    """The model of the files in `folder`, by their own code. Raises ValueError where it is not rebuilt."""
+    """The model of the files in `folder`, by their own code.
+
+    Raises ValueError where it is not rebuilt.
+    """
     spec = importlib.util.spec_from_file_location("modeling", folder / "modeling.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -163,7 +211,10 @@ def _loaded(folder: Path, name: str) -> nn.Module:
         return module.load(folder)
     except (RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"'{name}' is not rebuilt from its architecture ({reason}); edit it in this process instead") from None
+        raise ValueError(
+            f"'{name}' is not rebuilt from its architecture ({reason}); edit it in this process "
+            "instead"
+        ) from None
 
 
 def _exported(model: nn.Module, pixels: Tensor) -> torch.export.ExportedProgram:
@@ -175,22 +226,32 @@ def _called(neuron: Sequence) -> str:
     return f"{neuron[0]}:{neuron[1]}"
 
 
-def _append(count: int, at: int | None, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _append(
+    count: int, at: int | None, _: nn.Module, inputs: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
     x, *rest = inputs
     return (with_tokens(x, x.new_zeros(1), count, at), *rest)
 
 
-def _take_away(count: int, at: int | None, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _take_away(
+    count: int, at: int | None, _: nn.Module, __: tuple[Tensor, ...], output: Tensor
+) -> Tensor:
     return without(output, count, at)
 
 
 class _Shifted(nn.Linear):
-    """The second MLP layer with `shift` in front of it. As in `modeling.ShiftedLinear`, no plain layer takes its weight."""
+    """The second MLP layer with `shift` in front of it.
+
+    As in `modeling.ShiftedLinear`, no plain layer takes its weight.
+    """
 
     def __init__(self, linear: nn.Linear, shift: nn.Module, layout: TokenLayout):
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = nn.Parameter(linear.weight.detach()[None], linear.weight.requires_grad), linear.bias
+        self.weight, self.bias = (
+            nn.Parameter(linear.weight.detach()[None], linear.weight.requires_grad),
+            linear.bias,
+        )
         self.shift, self.layout = shift, layout
 
     def forward(self, x: Tensor) -> Tensor:
@@ -201,17 +262,19 @@ class _Shifted(nn.Linear):
 
 _README = """# {name} with test-time registers
 
-The neurons {neurons} (block:unit, from 0) write the outlier tokens of this model. Here they act at an additional zero token
-instead, a register, which stands among timm's prefix tokens. Needs torch, timm and safetensors.
+The neurons {neurons} (block:unit, from 0) write the outlier tokens of this model. Here they act
+at an additional zero token instead, a register, which stands among timm's prefix tokens. Needs
+torch, timm and safetensors.
 
 ```python
 from modeling import load
 
 model = load()                       # checks itself against check.safetensors
-logits = model(pixels)               # (image, 3, height, width), normalised as for the original model
+logits = model(pixels)               # (image, 3, height, width), normalised as before
 maps = model.get_intermediate_layers(pixels, n=4, reshape=True)  # without [CLS] and registers
 ```
 
-`model.pt2` is the same as one graph: `torch.export.load("model.pt2").module()(pixels)`, for any number of images.
-A model without registers refuses `model.safetensors`, also with `strict=False`.
+`model.pt2` is the same as one graph: `torch.export.load("model.pt2").module()(pixels)`, for
+any number of images. A model without registers refuses `model.safetensors`, also with
+`strict=False`.
 """

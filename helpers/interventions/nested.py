@@ -9,7 +9,9 @@ Change = Callable[[Backbone], AbstractContextManager]
 
 
 def nested(*changes: Change) -> Change:
-    """A condition for `helpers.capture.capture_conditions` of several: the first is entered first, and undone last.
+    """A condition for `helpers.capture.capture_conditions` made of several.
+
+    The first is entered first, and undone last.
 
         nested(partial(appended_registers, count=1), partial(dropped_patches, rate=0.5))
 

@@ -1,9 +1,10 @@
-"""Register neurons at work: test-time registers that take over what a few MLP neurons write, and those neurons set to zero.
+"""Interventions on register neurons: moved to test-time registers, or set to zero.
 
-A few MLP neurons of a Vision Transformer make its high-norm patches. Moving their activations to an appended token, which is no
-patch, leaves the patches clean without any training (Jiang et al., "Vision Transformers Don't Need Trained Registers",
-arXiv:2506.08010). A neuron is one input of a block's second MLP layer, in gated MLPs the product; its name is (block, unit), both
-from 0. `helpers.capture.find_register_neurons` finds them.
+A few MLP neurons of a Vision Transformer make its high-norm patches. Moving their activations to an
+appended token, which is no patch, leaves the patches clean without any training (Jiang et al.,
+"Vision Transformers Don't Need Trained Registers", arXiv:2506.08010). A neuron is one input of a
+block's second MLP layer, in gated MLPs the product; its name is (block, unit), both from 0.
+`helpers.capture.find_register_neurons` finds them.
 """
 
 from collections import defaultdict
@@ -23,13 +24,17 @@ CLEARS = ("patches", "all")
 
 
 class RegisterNeuron(NamedTuple):
-    """A neuron and what it does at outliers. A mean is over the tokens of an image, then over the images with an outlier.
+    """A neuron and what it does at outliers.
+
+    A mean is over the tokens of an image, then over the images with an outlier.
 
     Attributes:
         block, unit: which neuron, from 0.
-        at_outliers, elsewhere: mean activation at the outliers, and at the other tokens of the same images.
+        at_outliers, elsewhere: mean activation at the outliers, and at the other tokens of the same
+            images.
         magnitude: mean absolute activation at the outliers.
-        ratio: `magnitude` over the mean absolute activation elsewhere; infinite where only that is zero, 1 where both are.
+        ratio: `magnitude` over the mean absolute activation elsewhere; infinite where only that is
+            zero, 1 where both are.
         score: what ranks it.
     """
 
@@ -47,7 +52,8 @@ class MatchedNeuron(NamedTuple):
 
     Attributes:
         block, unit: which, from 0.
-        written: L2 norm of what it writes to the residual stream, mean over the tokens that were asked for; LayerScale left out.
+        written: L2 norm of what it writes to the residual stream, mean over the tokens that were
+            asked for; LayerScale left out.
         wanted: the same of the neuron that it stands beside.
     """
 
@@ -62,30 +68,40 @@ Neurons = Sequence[RegisterNeuron | MatchedNeuron | tuple[int, int]]
 
 @intervention
 def test_time_registers(
-    backbone: Backbone, neurons: Neurons, count: int = 1, init: str = "zeros", clear: str = "patches", seed: int = 0
+    backbone: Backbone,
+    neurons: Neurons,
+    count: int = 1,
+    init: str = "zeros",
+    clear: str = "patches",
+    seed: int = 0,
 ) -> Iterator[Backbone]:
     """Append `count` tokens and let `neurons` act there and no more on the patches (Jiang et al.).
 
-    In every image each neuron takes, at one of the appended tokens, its value of largest magnitude over all other tokens, with
-    its sign; at the other appended tokens and at the patches it becomes zero. Several tokens share the neurons at random, as
-    evenly as they can. The tokens are taken away again, as in `appended_registers`.
+    In every image each neuron takes, at one of the appended tokens, its value of largest magnitude
+    over all other tokens, with its sign; at the other appended tokens and at the patches it becomes
+    zero. Several tokens share the neurons at random, as evenly as they can. The tokens are taken
+    away again, as in `appended_registers`.
 
     Args:
-        neurons: from `find_register_neurons`, or pairs (block, unit); none only appends the tokens, which is the control.
+        neurons: from `find_register_neurons`, or pairs (block, unit); none only appends the tokens,
+            which is the control.
         count: number of tokens, at least 1; `ablated_neurons` is what adds none.
         init: of the tokens, as in `appended_registers`.
-        clear: where else the neurons become zero: "patches", as in the authors' code, or "all", which is their text: [CLS] and
-            registers too.
+        clear: where else the neurons become zero: "patches", as in the authors' code, or "all",
+            which is their text: [CLS] and registers too.
         seed: of the shares, and of "normal" tokens.
 
-    Raises ValueError for a neuron that is not there or comes twice, and for another count, init or clear.
+    Raises ValueError for a neuron that is not there or comes twice, and for another count, init or
+    clear.
     """
     first = backbone.layout.appended  # tokens of an outer intervention stand before ours
     shifts = shifts_of(backbone, neurons, first, count, clear, seed)
     with appended_registers(backbone, count, init, seed), ExitStack() as hooks:
         for block, shift in shifts.items():
             # The layout as it is in the forward pass: an inner intervention may have changed it.
-            hooks.enter_context(backbone.change_neurons(block, lambda x, shift=shift: shift(x, backbone.layout)))
+            hooks.enter_context(
+                backbone.change_neurons(block, lambda x, shift=shift: shift(x, backbone.layout))
+            )
         yield backbone
 
 
@@ -98,16 +114,22 @@ def ablated_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
     with ExitStack() as hooks:
         for block, units in units_by_block(backbone, neurons).items():
             indices = torch.tensor(units)
-            hooks.enter_context(backbone.change_neurons(block, lambda x, i=indices: x.index_fill(-1, i.to(x.device), 0)))
+            hooks.enter_context(
+                backbone.change_neurons(
+                    block, lambda x, i=indices: x.index_fill(-1, i.to(x.device), 0)
+                )
+            )
         yield backbone
 
 
 @intervention
 def averaged_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
-    """Set `neurons` at every patch to their mean over the patches of the image, with no token added (mean ablation).
+    """Set `neurons` at every patch to their mean over the patches of the image (mean ablation).
 
-    What a neuron writes to all patches together stays, where it writes is lost; what answers only to its being off has no cause
-    to. [CLS] and registers keep their values.
+    No token is added.
+
+    What a neuron writes to all patches together stays, where it writes is lost; what answers only
+    to its being off has no cause to. [CLS] and registers keep their values.
 
     Raises ValueError for a neuron that is not there or comes twice.
     """
@@ -115,35 +137,47 @@ def averaged_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]
         for block, units in units_by_block(backbone, neurons).items():
             indices = torch.tensor(units)
             hooks.enter_context(
-                backbone.change_neurons(block, lambda x, i=indices: _averaged(x, i.to(x.device), backbone.layout))
+                backbone.change_neurons(
+                    block, lambda x, i=indices: _averaged(x, i.to(x.device), backbone.layout)
+                )
             )
         yield backbone
 
 
 def random_neurons(backbone: Backbone, neurons: Neurons, seed: int = 0) -> list[tuple[int, int]]:
-    """The control for `neurons`: as many random units of the same blocks, none of them among `neurons`, as (block, unit).
+    """The control for `neurons`: as many random units of the same blocks, as (block, unit).
 
-    Raises ValueError for a neuron that is not there or comes twice, or where a block has too few others.
+    None of them is among `neurons`.
+
+    Raises ValueError for a neuron that is not there or comes twice, or where a block has too few
+    others.
     """
     rng, chosen = np.random.default_rng(seed), []
     for block, units in units_by_block(backbone, neurons).items():
         others = np.setdiff1d(np.arange(backbone.hidden(block)), units)
         if len(others) < len(units):
             raise ValueError(
-                f"block {block} of '{backbone.name}' has {len(others)} neurons beside the {len(units)} given; give fewer"
+                f"block {block} of '{backbone.name}' has {len(others)} neurons beside the "
+                f"{len(units)} given; give fewer"
             )
         chosen += [(block, int(unit)) for unit in rng.choice(others, len(units), replace=False)]
     return chosen
 
 
 def neuron_conditions(
-    neurons: Mapping[str, Neurons], count: int = 1, seed: int = 0, matched: Mapping[str, Neurons] | None = None
+    neurons: Mapping[str, Neurons],
+    count: int = 1,
+    seed: int = 0,
+    matched: Mapping[str, Neurons] | None = None,
 ) -> dict[str, Callable[[Backbone], AbstractContextManager | None]]:
-    """What a test-time register is compared with, by name, for `helpers.capture.capture_conditions`.
+    """What a test-time register is compared with, by name.
 
-    "moved": the neurons of each model act at `count` appended tokens. "empty token": these tokens alone. "random neurons": as
-    many others of the same blocks moved (`random_neurons`). "matched neurons": those of `matched` moved, where these are given.
-    "set to zero": the neurons zeroed, and no token. "set to mean": each at its mean over an image's patches, and no token. Models
+    For `helpers.capture.capture_conditions`.
+
+    "moved": the neurons of each model act at `count` appended tokens. "empty token": these tokens
+    alone. "random neurons": as many others of the same blocks moved (`random_neurons`). "matched
+    neurons": those of `matched` moved, where these are given. "set to zero": the neurons zeroed,
+    and no token. "set to mean": each at its mean over an image's patches, and no token. Models
     without neurons are left out of all.
 
     Args:
@@ -155,17 +189,27 @@ def neuron_conditions(
     def only(
         change: Callable[[Backbone, Neurons], AbstractContextManager],
     ) -> Callable[[Backbone], AbstractContextManager | None]:
-        return lambda backbone: change(backbone, neurons[backbone.name]) if backbone.name in neurons else None
+        return lambda backbone: (
+            change(backbone, neurons[backbone.name]) if backbone.name in neurons else None
+        )
 
     conditions = {
         "moved": only(lambda b, own: test_time_registers(b, own, count, seed=seed)),
         "empty token": only(lambda b, own: test_time_registers(b, [], count, seed=seed)),
-        "random neurons": only(lambda b, own: test_time_registers(b, random_neurons(b, own, seed), count, seed=seed)),
-        "matched neurons": only(lambda b, _: test_time_registers(b, matched[b.name], count, seed=seed)),
+        "random neurons": only(
+            lambda b, own: test_time_registers(b, random_neurons(b, own, seed), count, seed=seed)
+        ),
+        "matched neurons": only(
+            lambda b, _: test_time_registers(b, matched[b.name], count, seed=seed)
+        ),
         "set to zero": only(lambda b, own: ablated_neurons(b, own)),
         "set to mean": only(lambda b, own: averaged_neurons(b, own)),
     }
-    return conditions if matched is not None else {name: x for name, x in conditions.items() if name != "matched neurons"}
+    return (
+        conditions
+        if matched is not None
+        else {name: x for name, x in conditions.items() if name != "matched neurons"}
+    )
 
 
 def _averaged(
@@ -179,16 +223,23 @@ def _averaged(
 
 
 class Shift(nn.Module):
-    """Moves neurons of one block to the appended tokens numbered from `first` to before `first + count`."""
+    """Moves neurons of one block to the appended tokens `first` to before `first + count`."""
 
     def __init__(self, units: list[int], owners: list[int], first: int, count: int, clear: str):
         super().__init__()
         self.register_buffer("units", torch.tensor(units))
-        self.register_buffer("owners", torch.tensor(owners))  # which of our tokens each unit goes to
+        self.register_buffer(
+            "owners", torch.tensor(owners)
+        )  # which of our tokens each unit goes to
         self.first, self.count, self.clear = first, count, clear
 
-    def forward(self, x: Float[Tensor, "image token hidden"], layout: TokenLayout) -> Float[Tensor, "image token hidden"]:
-        units, owners = self.units.to(x.device), self.owners.to(x.device)  # in a context `capture` may have moved the model
+    def forward(
+        self, x: Float[Tensor, "image token hidden"], layout: TokenLayout
+    ) -> Float[Tensor, "image token hidden"]:
+        units, owners = (
+            self.units.to(x.device),
+            self.owners.to(x.device),
+        )  # in a context `capture` may have moved the model
         ours, cleared = torch.zeros(2, x.shape[1], 1, dtype=torch.bool, device=x.device)
         self._ours(ours, layout).fill_(True)
         (cleared if self.clear == "all" else layout.patch_tokens(cleared)).fill_(True)
@@ -196,17 +247,24 @@ class Shift(nn.Module):
         others = values.masked_fill(ours, 0)
         largest = others.gather(1, others.abs().argmax(dim=1, keepdim=True))
         values = values.masked_fill(cleared, 0)
-        self._ours(values, layout).copy_(largest.where(owners == torch.arange(self.count, device=x.device)[:, None], 0))
+        self._ours(values, layout).copy_(
+            largest.where(owners == torch.arange(self.count, device=x.device)[:, None], 0)
+        )
         return x.index_copy(-1, units, values)
 
     def _ours(self, x: Tensor, layout: TokenLayout) -> Tensor:
         return layout.appended_tokens(x).narrow(-2, self.first, self.count)
 
 
-def shifts_of(backbone: Backbone, neurons: Neurons, first: int, count: int, clear: str, seed: int) -> dict[int, Shift]:
-    """block -> what moves its neurons."""
+def shifts_of(
+    backbone: Backbone, neurons: Neurons, first: int, count: int, clear: str, seed: int
+) -> dict[int, Shift]:
+    """Block -> what moves its neurons."""
     if count < 1:
-        raise ValueError(f"neurons cannot move to {count} tokens; give a count of at least 1, or use ablated_neurons")
+        raise ValueError(
+            f"neurons cannot move to {count} tokens; give a count of at least 1, or use "
+            "ablated_neurons"
+        )
     if clear not in CLEARS:
         raise ValueError(f"clear is '{clear}'; choose one of {', '.join(CLEARS)}")
     by_block, start, shifts = units_by_block(backbone, neurons), 0, {}
@@ -218,13 +276,14 @@ def shifts_of(backbone: Backbone, neurons: Neurons, first: int, count: int, clea
 
 
 def units_by_block(backbone: Backbone, neurons: Neurons) -> dict[int, list[int]]:
-    """block -> its units, in the order given."""
+    """Block -> its units, in the order given."""
     units = defaultdict(list)
     for block, unit, *_ in neurons:
         hidden = backbone.hidden(block)
         if block < 0 or not 0 <= unit < hidden:
             raise ValueError(
-                f"no neuron ({block}, {unit}) in '{backbone.name}'; choose a block from 0 to {backbone.depth - 1} and a unit "
+                f"no neuron ({block}, {unit}) in '{backbone.name}'; choose a block from 0 to "
+                f"{backbone.depth - 1} and a unit "
                 f"from 0 to {hidden - 1}"
             )
         if unit in units[block]:

@@ -1,7 +1,8 @@
 """What is changed at a few patches only: a neuron set to zero there, or the patches taken out.
 
-A neuron that is set to zero everywhere, and a patch that is an outlier in all images, are each a cause with two parts. These tell
-whether what follows comes from the neuron at those patches, and whether the patches themselves are needed.
+A neuron that is set to zero everywhere, and a patch that is an outlier in all images, are each a
+cause with two parts. These tell whether what follows comes from the neuron at those patches, and
+whether the patches themselves are needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,13 @@ from contextlib import AbstractContextManager, ExitStack
 import torch
 from torch import Tensor
 
-from helpers.interventions.neurons import Neurons, ablated_neurons, averaged_neurons, test_time_registers, units_by_block
+from helpers.interventions.neurons import (
+    Neurons,
+    ablated_neurons,
+    averaged_neurons,
+    test_time_registers,
+    units_by_block,
+)
 from helpers.interventions.tokens import intervention
 from helpers.models import Backbone, TokenLayout
 
@@ -18,10 +25,15 @@ Change = Callable[[Backbone], AbstractContextManager]
 
 
 @intervention
-def neurons_off_at(backbone: Backbone, neurons: Neurons, positions: Sequence[int]) -> Iterator[Backbone]:
-    """Set `neurons` to zero at the patches `positions` (row-major) and nowhere else, with no token added.
+def neurons_off_at(
+    backbone: Backbone, neurons: Neurons, positions: Sequence[int]
+) -> Iterator[Backbone]:
+    """Set `neurons` to zero at the patches `positions` (row-major) and nowhere else.
 
-    Raises ValueError for a neuron or a patch that is not there, a neuron that comes twice, and where patches were removed.
+    No token is added.
+
+    Raises ValueError for a neuron or a patch that is not there, a neuron that comes twice, and
+    where patches were removed.
     """
     places = torch.tensor(_places(backbone.layout, positions), dtype=torch.int64)
 
@@ -33,21 +45,28 @@ def neurons_off_at(backbone: Backbone, neurons: Neurons, positions: Sequence[int
     with ExitStack() as hooks:
         for block, own in units_by_block(backbone, neurons).items():
             units = torch.tensor(own)
-            hooks.enter_context(backbone.change_neurons(block, lambda x, units=units: change(x, units)))
+            hooks.enter_context(
+                backbone.change_neurons(block, lambda x, units=units: change(x, units))
+            )
         yield backbone
 
 
 @intervention
 def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Backbone]:
-    """Take the patches `positions` (row-major) out of the sequence of every image before block 0; the others keep their order.
+    """Take the patches `positions` (row-major) out of the sequence of every image before block 0.
 
-    None changes nothing, to the bit. Raises ValueError for a patch that is not there, for all of them, and where patches were
-    removed.
+    The others keep their order.
+
+    None changes nothing, to the bit. Raises ValueError for a patch that is not there, for all of
+    them, and where patches were removed.
     """
     layout = backbone.layout
     gone = _places(layout, positions)
     if len(gone) == layout.patches:
-        raise ValueError(f"all {layout.patches} patches of '{backbone.name}' would be removed; leave at least one")
+        raise ValueError(
+            f"all {layout.patches} patches of '{backbone.name}' would be removed; leave at least "
+            "one"
+        )
     keep = torch.ones(layout.tokens, dtype=torch.bool)
     layout.patch_tokens(keep, dim=0)[gone] = False
     left = layout.patch_tokens(keep, dim=0).nonzero()[:, 0]
@@ -55,7 +74,10 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
     def rotation(rope: Tensor) -> Tensor:
         return rope.index_select(-2, left.to(rope.device))
 
-    with backbone.change_input(lambda x: x[:, keep.to(x.device)]), backbone.change_rotation(rotation):
+    with (
+        backbone.change_input(lambda x: x[:, keep.to(x.device)]),
+        backbone.change_rotation(rotation),
+    ):
         if gone:
             backbone.layout = layout.with_kept(layout.patches - len(gone))
         try:
@@ -65,14 +87,18 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
 
 
 def unit_treatments(
-    neurons: Mapping[str, Neurons], matched: Mapping[str, Neurons], positions: Mapping[str, Sequence[int]]
+    neurons: Mapping[str, Neurons],
+    matched: Mapping[str, Neurons],
+    positions: Mapping[str, Sequence[int]],
 ) -> dict[str, Change]:
-    """What tells whether a neuron, or the patches where it acts, do what they seem to, by name, for
-    `helpers.capture.capture_conditions`.
+    """Treatments that show whether a neuron, or the patches where it acts, cause what they seem to.
 
-    "ablated": the neurons set to zero. "ablated_there": only at the `positions`. "averaged": at every patch at their mean over
-    the patches of the image. "matched": others that write as much, set to zero. "shifted": the neurons moved to one token.
-    "dropped": the patches at the `positions` taken out. "dropped_centre": the patches around the centre of the grid taken out.
+    By name, for `helpers.capture.capture_conditions`.
+
+    "ablated": the neurons set to zero. "ablated_there": only at the `positions`. "averaged": at
+    every patch at their mean over the patches of the image. "matched": others that write as much,
+    set to zero. "shifted": the neurons moved to one token. "dropped": the patches at the
+    `positions` taken out. "dropped_centre": the patches around the centre of the grid taken out.
 
     Args:
         neurons: model -> its neurons.
@@ -94,7 +120,12 @@ def _places(layout: TokenLayout, positions: Sequence[int]) -> list[int]:
     """The patches, each once."""
     places = sorted({*positions})
     if layout.kept is not None:
-        raise ValueError("patches were removed, and positions on the grid no longer say which are which; remove none before")
+        raise ValueError(
+            "patches were removed, and positions on the grid no longer say which are which; remove "
+            "none before"
+        )
     if places and not 0 <= places[0] <= places[-1] < layout.patches:
-        raise ValueError(f"patches {places} are not all there; choose from 0 to {layout.patches - 1}")
+        raise ValueError(
+            f"patches {places} are not all there; choose from 0 to {layout.patches - 1}"
+        )
     return places

@@ -1,8 +1,9 @@
 """Context managers that change a forward pass for as long as they last, and then undo themselves.
 
-Each hooks the tokens that enter block 0, or the patches before they get their position, and sets the backbone's layout to what
-the blocks then see, so that `capture` reads the right tokens inside. They nest in any order: the outer one acts first. All are
-made with `intervention`, so that `capture_shards` knows inside of which its shards were made.
+Each hooks the tokens that enter block 0, or the patches before they get their position, and sets
+the backbone's layout to what the blocks then see, so that `capture` reads the right tokens inside.
+They nest in any order: the outer one acts first. All are made with `intervention`, so that
+`capture_shards` knows inside of which its shards were made.
 """
 
 import inspect
@@ -19,12 +20,16 @@ from torch import Tensor
 from helpers.models import Backbone
 
 INITS, DROP_MODES = ("zeros", "mean", "normal"), ("remove", "zero")
-MOST_REGISTERS = 1_000  # five times the patches of a usual model; attention takes memory with the square
+MOST_REGISTERS = (
+    1_000  # five times the patches of a usual model; attention takes memory with the square
+)
 REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
 
 
-def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., AbstractContextManager[Backbone]]:
-    """A context manager of `change(backbone, ...)` that stands in `backbone.interventions` for as long as it is active."""
+def intervention(
+    change: Callable[..., Iterator[Backbone]],
+) -> Callable[..., AbstractContextManager[Backbone]]:
+    """A context manager of `change(backbone, ...)`, named in `backbone.interventions` inside."""
     managed, signature = contextmanager(change), inspect.signature(change)
 
     @wraps(change)
@@ -32,7 +37,10 @@ def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., Abs
     def manager(*args: Any, **options: Any) -> Iterator[Backbone]:
         given = signature.bind(*args, **options)
         given.apply_defaults()
-        backbone, arguments = given.args[0], {key: value for key, value in given.arguments.items() if key != "backbone"}
+        backbone, arguments = (
+            given.args[0],
+            {key: value for key, value in given.arguments.items() if key != "backbone"},
+        )
         before = backbone.interventions
         with managed(*args, **options):
             backbone.interventions = (*before, (change.__name__, arguments))
@@ -47,32 +55,46 @@ def intervention(change: Callable[..., Iterator[Backbone]]) -> Callable[..., Abs
 def with_tokens(
     x: Float[Tensor, "image token width"], token: Tensor, count: int, at: int | None = None
 ) -> Float[Tensor, "image more width"]:
-    """`x` with `count` tokens more at its end, or before the token `at`; `token` broadcasts to (image, count, width)."""
+    """`x` with `count` tokens more at its end, or before the token `at`.
+
+    `token` broadcasts to (image, count, width).
+    """
     new, at = token.expand(len(x), count, x.shape[-1]), x.shape[1] if at is None else at
     before, after = x.split([at, x.shape[1] - at], dim=1)
     return torch.cat([before, new, after], dim=1)
 
 
-def without(x: Float[Tensor, "image more width"], count: int, at: int | None = None) -> Float[Tensor, "image token width"]:
-    """`x` without the last `count` tokens, or `count` from the token `at` on: patches before the last ones may be gone by now."""
+def without(
+    x: Float[Tensor, "image more width"], count: int, at: int | None = None
+) -> Float[Tensor, "image token width"]:
+    """`x` without the last `count` tokens, or `count` from the token `at` on.
+
+    Patches before the last ones may be gone by now.
+    """
     at = x.shape[1] - count if at is None else at
     before, _, after = x.split([at, count, x.shape[1] - at - count], dim=1)
     return torch.cat([before, after], dim=1) if at + count < x.shape[1] else before
 
 
 @intervention
-def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0) -> Iterator[Backbone]:
-    """Append `count` untrained tokens after the patches of every image, before block 0 (in CLIP after ln_pre).
+def appended_registers(
+    backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0
+) -> Iterator[Backbone]:
+    """Append `count` untrained tokens after the patches of every image.
+
+    Before block 0 (in CLIP after ln_pre).
 
     In a model with rotary position they stand right before the patches, where no token is rotated.
 
-    They are taken away again before final norm and pooling: a model that pools its patches pools nothing else, and the model
-    returns what it always does. SORTS (sections 7.5 and 7.6) adds its registers in this way and leaves the initialisation open.
+    They are taken away again before final norm and pooling: a model that pools its patches pools
+    nothing else, and the model returns what it always does. SORTS (sections 7.5 and 7.6) adds its
+    registers in this way and leaves the initialisation open.
 
     Args:
         count: number of tokens; 0 changes nothing, to the bit.
-        init: "zeros"; "mean", the mean of the image's own patch tokens at that place; "normal", drawn from N(0, 0.02^2), the same
-            for all images, where a larger count keeps the draws of a smaller one.
+        init: "zeros"; "mean", the mean of the image's own patch tokens at that place; "normal",
+            drawn from N(0, 0.02^2), the same for all images, where a larger count keeps the draws
+            of a smaller one.
         seed: of "normal".
 
     Raises ValueError for a negative count, one above `MOST_REGISTERS`, or another init.
@@ -84,7 +106,9 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
     if init not in INITS:
         raise ValueError(f"init is '{init}'; choose one of {', '.join(INITS)}")
     layout = backbone.layout
-    drawn = torch.from_numpy(np.random.default_rng(seed).normal(0, REGISTER_STD, (count, backbone.width)))
+    drawn = torch.from_numpy(
+        np.random.default_rng(seed).normal(0, REGISTER_STD, (count, backbone.width))
+    )
 
     def append(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image more width"]:
         if init == "normal":
@@ -95,7 +119,9 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
             token = x.new_zeros(1)
         return with_tokens(x, token, count, layout.prefix if layout.rotary else None)
 
-    start = layout.own_prefix if layout.rotary else None  # the outer intervention takes its own away first
+    start = (
+        layout.own_prefix if layout.rotary else None
+    )  # the outer intervention takes its own away first
     with backbone.change_input(append), backbone.change_output(lambda x: without(x, count, start)):
         backbone.layout = layout.with_appended(count)
         backbone.lengthen_prefix(count)
@@ -107,18 +133,24 @@ def appended_registers(backbone: Backbone, count: int = 1, init: str = "zeros", 
 
 
 @intervention
-def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed: int = 0) -> Iterator[Backbone]:
-    """Drop a random share of the patches before block 0; [CLS], registers and appended tokens stay (SORTS, section 7.7).
+def dropped_patches(
+    backbone: Backbone, rate: float, mode: str = "remove", seed: int = 0
+) -> Iterator[Backbone]:
+    """Drop a random share of the patches before block 0.
 
-    Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th image of a capture gets the k-th
-    choice of the seed, whatever the batch size, and also where a batch passes again; outside of `capture` it is the k-th that
-    passes since entry. With one seed, the patches dropped at a higher rate include those dropped at a lower one, and appended
+    [CLS], registers and appended tokens stay (SORTS, section 7.7).
+
+    Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th
+    image of a capture gets the k-th choice of the seed, whatever the batch size, and also where a
+    batch passes again; outside of `capture` it is the k-th that passes since entry. With one seed,
+    the patches dropped at a higher rate include those dropped at a lower one, and appended
     registers change nothing in the choice.
 
     Args:
         rate: share of the patches that are dropped, in [0, 1); 0 changes nothing, to the bit.
-        mode: "remove" takes them out of the sequence, and the layout has `kept`; "zero" sets them to the zero token, position
-            embedding included: the layout stays, and they are attended to (and pooled) like any other.
+        mode: "remove" takes them out of the sequence, and the layout has `kept`; "zero" sets them
+            to the zero token, position embedding included: the layout stays, and they are attended
+            to (and pooled) like any other.
 
     Raises ValueError for a rate outside [0, 1) or another mode.
     """
@@ -131,14 +163,17 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
     backbone.next_image = 0
 
     def order() -> np.ndarray:
-        # One permutation an image: a single draw for the batch might not give the same numbers for another batch size.
+        # One permutation an image: a single draw for the batch might not give the same numbers for
+        # another batch size.
         nonlocal drawn
         drawn += 1
         return rng.permutation(layout.patches)
 
     def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
         nonlocal rng, drawn
-        if backbone.next_image < drawn:  # images that passed before: from the beginning, as a generator does not go back
+        if (
+            backbone.next_image < drawn
+        ):  # images that passed before: from the beginning, as a generator does not go back
             rng, drawn = np.random.default_rng(seed), 0
         while drawn < backbone.next_image:
             order()
@@ -146,14 +181,25 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         layout.patch_tokens(keep, dim=1).copy_(chosen)
         left["patches"] = chosen
-        return x[keep].unflatten(0, (len(x), -1)) if mode == "remove" else x.masked_fill(~keep[..., None], 0)
+        return (
+            x[keep].unflatten(0, (len(x), -1))
+            if mode == "remove"
+            else x.masked_fill(~keep[..., None], 0)
+        )
 
     def rotation(rope: Float[Tensor, "*more patch dim"]) -> Float[Tensor, "*other left dim"]:
-        """The rotation (image, head, patch, dim) of the patches that are left, other ones in each image."""
+        """The rotation (image, head, patch, dim) of the patches that are left.
+
+        Other ones in each image.
+        """
         if mode == "zero":
             return rope
         chosen = left["patches"]
-        rope = (rope if rope.dim() == 4 else rope.expand(len(chosen), *(1,) * (3 - rope.dim()), *rope.shape)).transpose(1, 2)
+        rope = (
+            rope
+            if rope.dim() == 4
+            else rope.expand(len(chosen), *(1,) * (3 - rope.dim()), *rope.shape)
+        ).transpose(1, 2)
         return rope[chosen].unflatten(0, (len(chosen), -1)).transpose(1, 2)
 
     with backbone.change_input(drop), backbone.change_rotation(rotation):
@@ -166,25 +212,34 @@ def dropped_patches(backbone: Backbone, rate: float, mode: str = "remove", seed:
 
 
 @intervention
-def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " patch"]) -> Iterator[Backbone]:
+def moved_positions(
+    backbone: Backbone, sources: Sequence[int] | Int[Tensor, " patch"]
+) -> Iterator[Backbone]:
     """Give the patches the positions of other patches, while what they show stays where it is.
 
-    The difference of the two embeddings is added to the output of the patch embedding, so that no weight is touched; that output,
-    as `capture` sees it inside, holds the difference too. Where position is rotary, the rotations change places as well.
+    The difference of the two embeddings is added to the output of the patch embedding, so that no
+    weight is touched; that output, as `capture` sees it inside, holds the difference too. Where
+    position is rotary, the rotations change places as well.
 
     Args:
-        sources: for each patch, row-major, the patch whose position it gets; -1 gives it none (zeros, no rotation). Where each
-            gets its own, nothing changes, to the bit.
+        sources: for each patch, row-major, the patch whose position it gets; -1 gives it none
+            (zeros, no rotation). Where each gets its own, nothing changes, to the bit.
 
-    Raises ValueError for another number of patches, for one that is not there, and for a model without position embedding.
+    Raises ValueError for another number of patches, for one that is not there, and for a model
+    without position embedding.
     """
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
     nothing = rotary and backbone.position_embedding is None
-    own = torch.zeros(rows * columns, 1, device=backbone.device) if nothing else backbone.patch_positions
+    own = (
+        torch.zeros(rows * columns, 1, device=backbone.device)
+        if nothing
+        else backbone.patch_positions
+    )
     sources = torch.as_tensor(sources, device=own.device)
     if sources.shape != own.shape[:1] or sources.min() < -1 or sources.max() >= len(own):
         raise ValueError(
-            f"{len(sources)} sources from {int(sources.min())} to {int(sources.max())} for the {len(own)} patches of "
+            f"{len(sources)} sources from {int(sources.min())} to {int(sources.max())} for the "
+            f"{len(own)} patches of "
             f"'{backbone.name}'; give one for each, from 0 to {len(own) - 1}, or -1 for none"
         )
     given = own[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
@@ -196,5 +251,8 @@ def moved_positions(backbone: Backbone, sources: Sequence[int] | Int[Tensor, " p
         none = chosen[:, None] < 0
         return torch.cat([sine.masked_fill(none, 0), cosine.masked_fill(none, 1)], dim=-1)
 
-    with backbone.change_embedding(lambda x: x if nothing else x + moved.to(x)), backbone.change_rotation(rotation):
+    with (
+        backbone.change_embedding(lambda x: x if nothing else x + moved.to(x)),
+        backbone.change_rotation(rotation),
+    ):
         yield backbone

@@ -1,1 +1,1 @@
-"""What is measured of what was captured: functions of arrays that know no model, and their intervals over images."""
+"""What is measured of a capture: functions of arrays that know no model, with intervals."""

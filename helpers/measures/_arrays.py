@@ -15,24 +15,31 @@ def to_numpy(x: Array) -> np.ndarray:
 
 def like(result: np.ndarray, reference: Array) -> Array:
     """`result` as a tensor on the device of `reference` where that is a tensor, else unchanged."""
-    return torch.from_numpy(result).to(reference.device) if isinstance(reference, Tensor) else result
+    return (
+        torch.from_numpy(result).to(reference.device) if isinstance(reference, Tensor) else result
+    )
 
 
-def mean_where(scores: Float[Tensor, "image token"], mask: Bool[Tensor, "image token"]) -> Float[Tensor, " image"]:
-    """Mean over the masked tokens of an image, nan where it has none."""
+def mean_where(
+    scores: Float[Tensor, "image token"], mask: Bool[Tensor, "image token"]
+) -> Float[Tensor, " image"]:
+    """Mean over the masked tokens of an image; nan where it has none."""
     return scores.where(mask, torch.nan).nanmean(-1)
 
 
 def settled(x: Array) -> np.ndarray:
-    """`x` as NumPy, real numbers rounded to 16 bits, 1.5e-5 of themselves: for what is ranked, or cut at its own quantile.
+    """`x` as NumPy, real numbers rounded to 16 bits, 1.5e-5 of themselves.
 
-    Two flat patches have equal scores but for the last bits of float32, which another machine would put in another order.
+    For scores that are ranked, or cut at their own quantile. Two flat patches have equal scores but
+    for the last bits of float32, which another machine would put in another order.
     """
     x = to_numpy(x)
     if not np.issubdtype(x.dtype, np.floating):
         return x
     x = x.astype(np.float64)
-    fraction, exponent = np.frexp(x)  # below one, since the next line takes 37 bits more than the number has
+    # A fraction is below one, since Veltkamp's splitting takes 37 bits more than the number has:
+    # 16 are left of the 53 bits after adding and taking away 37.
+    fraction, exponent = np.frexp(x)
     with np.errstate(invalid="ignore"):
-        shifted = fraction * (2.0**37 + 1)  # what is left of the 53 bits after adding and taking away 37 (Veltkamp's splitting)
+        shifted = fraction * (2.0**37 + 1)
         return np.where(np.isfinite(x), np.ldexp(shifted - (shifted - fraction), exponent), x)

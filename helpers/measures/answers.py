@@ -1,4 +1,4 @@
-"""Answers, right or wrong on each image: those of a probe, and how they change from one condition to another."""
+"""Answers, right or wrong on each image: those of a probe, and how they change."""
 
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
@@ -11,7 +11,7 @@ from scipy.stats import binomtest, fisher_exact
 from torch import Tensor
 
 from helpers.measures._arrays import Array, to_numpy
-from helpers.measures.probes import Schedule, fit_classifier
+from helpers.measures.probes import fit_classifier
 from helpers.measures.stats import Estimate, jackknife, macro_auc, mcnemar, over_images, share
 
 WHOLE = 0.02  # images by which an accuracy of four digits may miss a whole number of a few hundred
@@ -25,7 +25,8 @@ class Recount(NamedTuple):
         net: their difference.
         unpaired_p: Fisher's exact test, as if the images were not the same.
         best_p: McNemar's exact test if no answer changed in the other direction.
-        most_changed: the largest number of changed answers with which the net change is significant; None if it never is.
+        most_changed: the largest number of changed answers with which the net change is
+            significant; None if it never is.
     """
 
     before: int
@@ -41,22 +42,24 @@ def probe_answers(
     train_labels: Int[Array, " training_image"],
     tokens: Float[Tensor, "image width"],
     labels: Int[Array, " image"],
-    *,
-    schedule: Schedule | None = None,
-    seed: int = 0,
-    device: Any = None,
+    **options: Any,
 ) -> Bool[Tensor, " image"]:
     """Whether a probe fitted to the training tokens is right on each image.
 
     Args:
-        schedule, seed, device: as in `fit_classifier`, which raises ValueError for other labels.
+        train, train_labels: what the probe is fitted to.
+        tokens, labels: what it is tested on.
+        options: schedule, seed and device, as in `fit_classifier`.
+
+    Raises:
+        ValueError: as `fit_classifier`.
     """
-    probe = fit_classifier(train, train_labels, schedule=schedule, seed=seed, device=device)
+    probe = fit_classifier(train, train_labels, **options)
     return probe(tokens).argmax(-1) == torch.as_tensor(labels)
 
 
 def points(after: Bool[Array, " image"], before: Bool[Array, " image"]) -> Estimate:
-    """The share of right answers after minus that before, paired over images, in percentage points."""
+    """The share of right answers after minus that before, in points, paired over images."""
     change = to_numpy(after).astype(np.float64) - to_numpy(before)
     return over_images(100 * change, (-100, 100))
 
@@ -64,16 +67,20 @@ def points(after: Bool[Array, " image"], before: Bool[Array, " image"]) -> Estim
 def paired_accuracy(
     after: Bool[Array, " image"], before: Bool[Array, " image"], unit: float = 1
 ) -> dict[str, Estimate | int | float]:
-    """The accuracies before and after a change of the model, and what becomes of the same images' answers.
+    """The accuracies before and after a change of the model, paired over images.
 
     Args:
-        unit: of the two accuracies: 1 for shares, 100 for per cent. Their change is in points always.
+        after, before: whether the answer is right.
+        unit: of the two accuracies: 1 for shares, 100 for per cent. Their change is in points
+            always.
 
     Returns:
-        accuracy_baseline (before), accuracy_moved (after), accuracy_change (`points`); lost and gained, the images whose answer
-        becomes wrong or right; mcnemar_p, the exact p-value on these.
+        accuracy_baseline (before), accuracy_moved (after), accuracy_change (`points`); lost and
+        gained, the images whose answer becomes wrong or right; mcnemar_p, the exact p-value on
+        these.
 
-    Raises ValueError for anything but true and false, and for answers on different numbers of images.
+    Raises:
+        ValueError: anything but true and false, or answers on different numbers of images.
     """
     p_value, (a, b) = mcnemar(after, before), map(to_numpy, (after, before))
     return {
@@ -87,7 +94,9 @@ def paired_accuracy(
 
 
 def condition_changes(
-    answers: Mapping[str, Bool[Array, " _"]], before: Bool[Array, " image"], names: Mapping[str, str]
+    answers: Mapping[str, Bool[Array, " _"]],
+    before: Bool[Array, " image"],
+    names: Mapping[str, str],
 ) -> dict[str, Estimate | float]:
     """What several changes of the model do to the answers of one classifier.
 
@@ -99,26 +108,34 @@ def condition_changes(
     Returns:
         NAME_change, as in `points`, and mcnemar_p_NAME.
 
-    Raises ValueError for more answers than there are before.
+    Raises:
+        ValueError: more answers than there are before.
     """
-    if longer := [condition for condition in names if len(answers[condition]) > len(before)]:
-        raise ValueError(f"'{longer[0]}' has {len(answers[longer[0]])} answers, but there are {len(before)} before")
     found = {}
     for condition, name in names.items():
-        pair = answers[condition], before[: len(answers[condition])]
+        count = len(answers[condition])
+        if count > len(before):
+            raise ValueError(
+                f"'{condition}' has {count} answers, but there are {len(before)} before"
+            )
+        pair = answers[condition], before[:count]
         found |= {f"{name}_change": points(*pair), f"mcnemar_p_{name}": mcnemar(*pair)}
     return found
 
 
-def class_scores(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> dict[str, Estimate | float]:
-    """What else than accuracy tells how well the classes are told apart.
+def class_scores(
+    scores: Float[Array, "image class"], labels: Int[Array, " image"]
+) -> dict[str, Estimate | float]:
+    """Other measures than accuracy of how well the classes are told apart.
 
     Args:
         scores: logits, an output for each class.
+        labels: the classes.
 
     Returns:
-        top3: share of images whose class is among the three highest scores, the lower class first of equal ones; `macro_scores`
-        of the highest; macro_auc: as in `stats.macro_auc`, of the softmax of the scores.
+        top3: share of images whose class is among the three highest scores, the lower class first
+            of equal ones; those of `macro_scores` for the highest; macro_auc: as in
+            `stats.macro_auc`, of the softmax of the scores.
     """
     scores, labels = torch.as_tensor(scores).double(), to_numpy(labels)
     best = to_numpy(scores.argsort(dim=1, descending=True, stable=True))
@@ -130,39 +147,66 @@ def class_scores(scores: Float[Array, "image class"], labels: Int[Array, " image
 
 
 def macro_scores(given: Int[Array, " image"], labels: Int[Array, " image"]) -> dict[str, Estimate]:
-    """macro_f1, macro_precision and macro_recall of the classes that images were given: means over the classes that images have
-    or were given, 0 where a class has no image or was given to none. Their intervals are over images, by `jackknife`.
+    """F1, precision and recall of the classes that images were given, with intervals.
+
+    Args:
+        given: the answers.
+        labels: the classes.
+
+    Returns:
+        macro_f1, macro_precision and macro_recall: means over the classes that images have or were
+        given, 0 where a class has no image or was given to none. Their intervals are over images,
+        by `jackknife`.
     """
-    labels, given = to_numpy(labels), to_numpy(given)
-    classes, codes = np.unique(np.concatenate([labels, given]), return_inverse=True)
-    pairs, index = np.unique(codes.reshape(2, -1), axis=1, return_inverse=True)  # all images of a pair change the same
-    one = np.eye(len(classes), dtype=int)
-    moved = np.stack([one[pairs[0]], one[pairs[1]], one[pairs[0]] * one[pairs[1]]])  # of an image: have, given, right; by class
-    counts = (moved * np.bincount(index.ravel())[:, None]).sum(axis=1, keepdims=True)
+    both = np.concatenate([to_numpy(labels), to_numpy(given)])
+    classes, codes = np.unique(both, return_inverse=True)
+    # All images of a pair of class and answer change the counts alike.
+    pairs, index = np.unique(codes.reshape(2, -1), axis=1, return_inverse=True)
+    index = index.ravel()
+    have, answered = np.eye(len(classes), dtype=int)[pairs]
+    moved = np.stack([have, answered, have * answered])  # by class
+    counts = (moved * np.bincount(index)[:, None]).sum(axis=1, keepdims=True)
     whole, without = _macro(counts), _macro(counts - moved)
-    return {name: jackknife(float(value[0]), without[name][index.ravel()], (0, 1)) for name, value in whole.items()}
+    return {
+        name: jackknife(float(value[0]), without[name][index], (0, 1))
+        for name, value in whole.items()
+    }
 
 
 def _macro(counts: Int[np.ndarray, "3 row class"]) -> dict[str, Float[np.ndarray, " row"]]:
     """The means over classes of how many images have each, were given it, and rightly so."""
     have, given, right = counts
     there = np.maximum((have + given > 0).sum(axis=1), 1)
-    parts = {"macro_f1": (2 * right, have + given), "macro_precision": (right, given), "macro_recall": (right, have)}
-    return {name: (part / np.maximum(whole, 1)).sum(axis=1) / there for name, (part, whole) in parts.items()}
+    parts = {
+        "macro_f1": (2 * right, have + given),
+        "macro_precision": (right, given),
+        "macro_recall": (right, have),
+    }
+    return {
+        name: (part / np.maximum(whole, 1)).sum(axis=1) / there
+        for name, (part, whole) in parts.items()
+    }
 
 
 def recounted(before: float, after: float, n: int, level: float = 0.05) -> Recount:
-    """What two published accuracies on the same `n` images can say of a change, where the answers themselves are not published.
+    """What two published accuracies on the same `n` images can say of a change.
+
+    The answers themselves are not published.
 
     Args:
-        before, after: accuracies from 0 to 1, with as many digits as tell the number of images.
+        before, after: accuracies from 0 to 1, with as many digits as give the number of images.
+        n: number of images.
         level: below which a p-value is significant.
 
-    Raises ValueError where an accuracy is not a whole number of n images.
+    Raises:
+        ValueError: an accuracy is not a whole number of n images.
     """
     for accuracy in (before, after):
         if not 0 <= accuracy <= 1 or abs(accuracy * n - round(accuracy * n)) >= WHOLE:
-            raise ValueError(f"an accuracy of {accuracy} is not a whole number of {n} images; give their right number")
+            raise ValueError(
+                f"an accuracy of {accuracy} is not a whole number of {n} images; "
+                "give their right number"
+            )
     right = round(before * n), round(after * n)
     net = right[1] - right[0]
     most_back = min(*right, n - right[0], n - right[1])  # changed answers against the net change
@@ -180,28 +224,30 @@ def recount_table(rows: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -
     """What `recounted` makes of a paper's accuracies, as text with a line for each pair of them.
 
     Args:
-        rows: with 'where' ('TABLE, DATA SET'), 'model', 'name' (accuracy_baseline and accuracy_moved; others do not count) and
-            'value' (0 to 1).
+        rows: with 'where' ('TABLE, DATA SET'), 'model', 'name' (accuracy_baseline and
+            accuracy_moved; others do not count) and 'value' (0 to 1).
         sizes: data set -> its number of test images.
     """
     pairs: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         pairs.setdefault((row["where"], row["model"]), {})[row["name"]] = row["value"]
-    head = ("where", "model", "images", "before", "after", "net", "unpaired p", "best p", "most changed")
-    lines = ["{:19} {:7}{:>7}{:>7}{:>6}{:>5}{:>12}{:>8}{:>14}".format(*head)]
+    head = "where               model   images before after  net  unpaired p  best p  most changed"
+    lines = [head]
     for (where, model), pair in pairs.items():
         n = sizes[where.split(", ")[1]]
         x = recounted(pair["accuracy_baseline"], pair["accuracy_moved"], n)
         line = f"{where:19} {model:7}{n:7}{x.before:7}{x.after:6}{x.net:+5}"
         lines.append(f"{line}{x.unpaired_p:12.2f}{x.best_p:8.3f}{x.most_changed or 'never':>14}")
-    return "\n".join([*lines, f"the smallest net change that can be significant: {least_significant()} images"])
+    least = least_significant()
+    lines.append(f"the smallest net change that can be significant: {least} images")
+    return "\n".join(lines)
 
 
 def least_significant(level: float = 0.05) -> int:
-    """The smallest number of images by which a paired change can be significant, whatever the number of all images."""
+    """The smallest paired change, in images, that can be significant in any number of images."""
     return next(net for net in range(1, 1000) if _sign_p(0, net) < level)
 
 
 def _sign_p(other: int, net: int) -> float:
-    """McNemar's p-value of `other` answers changed in one direction, and `other + net` in the other."""
+    """McNemar's p-value of `other` answers changed in one direction, `other + net` in the other."""
     return float(binomtest(other, 2 * other + net).pvalue) if other + net else 1.0

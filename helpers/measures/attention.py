@@ -1,4 +1,8 @@
-"""Attention maps, and how far two maps or two sets of patches agree image by image."""
+"""Attention maps: how far two of them agree, and sinks, to which nearly all queries attend.
+
+Sinks are those of 'Attention sinks: NOP vs broadcast' (arXiv:2606.08105, definition 1 and its
+code).
+"""
 
 import numpy as np
 import torch
@@ -10,20 +14,29 @@ from torch import Tensor
 from helpers.measures._arrays import Array, like, settled, to_numpy
 
 TIE = 1e-5  # of a value, to the next one
+MOST = 4  # tokens that may share a sink: as many as the twins have registers
+EVENT = 0.5  # of a query's attention
 
 
-def mass(attention: Float[Array, "*batch token"], mask: Bool[Array, "... token"]) -> Float[Array, "*batch"]:
-    """The attention that lands on the tokens in `mask`: a share of the whole where the rows sum to one."""
+def mass(
+    attention: Float[Array, "*batch token"], mask: Bool[Array, "... token"]
+) -> Float[Array, "*batch"]:
+    """The attention on the tokens in `mask`: a share of the whole where the rows sum to one."""
     return (attention * mask).sum(-1)
 
 
 def entropy(rows: Float[Array, "*batch token"]) -> Float[Array, "*batch"]:
     """The entropy of attention rows in nats, from 0 (one token) to log(tokens) (uniform).
 
-    Raises ValueError for rows that are no distribution, such as the patches alone of a row that also covers [CLS].
+    Raises:
+        ValueError: rows that are no distribution, such as the patches alone of a row that also
+            covers [CLS].
     """
     if (rows < 0).any() or (abs(rows.sum(-1) - 1) > 1e-2).any():
-        raise ValueError("attention rows must be non-negative and sum to one; normalise them over the tokens that are kept")
+        raise ValueError(
+            "attention rows must be non-negative and sum to one; normalise them over the tokens "
+            "that are kept"
+        )
     return (torch.special.entr(rows) if isinstance(rows, Tensor) else entr(rows)).sum(-1)
 
 
@@ -33,39 +46,124 @@ def iou(a: Bool[Array, "image patch"], b: Bool[Array, "image patch"]) -> Float[A
         return (a & b).sum(-1) / (a | b).sum(-1)
 
 
-def top_patches(scores: Float[Array, "image patch"], counts: Int[Array, " image"]) -> Bool[Array, "image patch"]:
-    """The `counts` patches of each image with the largest scores; of equal ones (`settled`) the first in row-major order.
+def top_patches(
+    scores: Float[Array, "image patch"], counts: Int[Array, " image"]
+) -> Bool[Array, "image patch"]:
+    """The `counts` patches of each image with the largest scores.
 
-    Raises ValueError for a count below 0 or above the number of patches.
+    Of equal ones (`settled`) the first in row-major order.
+
+    Raises:
+        ValueError: a count below 0 or above the number of patches.
     """
     wanted, (images, patches) = to_numpy(counts), scores.shape
     if (wanted < 0).any() or (wanted > patches).any():
-        raise ValueError(f"counts {wanted.tolist()} of {images} images with {patches} patches; give 0 to {patches} for each")
+        raise ValueError(
+            f"counts {wanted.tolist()} of {images} images with {patches} patches; "
+            f"give 0 to {patches} for each"
+        )
     ranks = (-settled(scores)).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     return like(ranks < wanted[:, None], scores)
 
 
-def rank_correlation(a: Float[Array, "image patch"], b: Float[Array, "image patch"]) -> Float[Array, " image"]:
+def rank_correlation(
+    a: Float[Array, "image patch"], b: Float[Array, "image patch"]
+) -> Float[Array, " image"]:
     """Spearman's rank correlation of two maps, image by image; nan where a map is constant.
 
-    Ties get their mean rank. Values tie that follow each other by less than 1e-5 of themselves, about what float32 leaves of
-    them: identical patches of a flat background have no order.
+    Ties get their mean rank. Values tie that follow each other by less than 1e-5 of themselves,
+    about what float32 leaves of them: identical patches of a flat background have no order.
     """
-    ranks_a, ranks_b = (_ranks(to_numpy(x).astype(np.float64)) for x in (a, b))
-    ranks_a, ranks_b = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (ranks_a, ranks_b))
+    x, y = (_ranks(to_numpy(scores).astype(np.float64)) for scores in (a, b))
     with np.errstate(invalid="ignore"):
-        return like((ranks_a * ranks_b).sum(axis=1) / np.sqrt((ranks_a**2).sum(axis=1) * (ranks_b**2).sum(axis=1)), a)
+        found = (x * y).sum(axis=1) / np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    return like(found, a)
 
 
-def top_agreement(a: Float[Array, "image patch"], b: Float[Array, "image patch"]) -> Bool[Array, " image"]:
-    """Whether both maps have their largest value at the same patch (the first of equal ones), image by image."""
+def top_agreement(
+    a: Float[Array, "image patch"], b: Float[Array, "image patch"]
+) -> Bool[Array, " image"]:
+    """Whether both maps have their largest value at the same patch, the first of equal ones."""
     return a.argmax(-1) == b.argmax(-1)
 
 
+def shared_attention(
+    rows: Float[Tensor, "*batch query token"], most: int
+) -> Float[Tensor, "*batch"]:
+    """The attention that at least 90 % of the queries each give to the same few tokens.
+
+    Those are the tokens, at most `most`, that get the most in the mean over the queries; without
+    any token it is 0. With one token and a value of at least 0.5 this is the event of
+    arXiv:2606.08105. Several are this project's: what four corners share is no event for any of
+    them.
+
+    >>> rows = torch.tensor([[0.6, 0.3, 0.1]] * 9 + [[0.0, 0.0, 1.0]])
+    >>> round(float(shared_attention(rows, 1)), 2), round(float(shared_attention(rows, 2)), 2)
+    (0.6, 0.9)
+    """
+    queries, tokens = rows.shape[-2:]
+    if tokens == 0:
+        return rows.new_zeros(rows.shape[:-2])
+    taken = rows.mean(-2, keepdim=True).topk(min(most, tokens)).indices.expand(*rows.shape[:-1], -1)
+    given = rows.gather(-1, taken).sum(-1)
+    enough = -(-9 * queries // 10)
+    return given.kthvalue(queries - enough + 1, dim=-1).values
+
+
+def value_ratio(
+    rows: Float[Tensor, "*batch query token"], values: Float[Tensor, "*batch token width"]
+) -> Float[Tensor, "*batch"]:
+    """The norm of what the most attended token would add to the stream, over the others' mean norm.
+
+    At most 0.2 in a 'NOP', at least 0.5 in a 'broadcast' (arXiv:2606.08105; its test of rank is
+    left out).
+
+    Args:
+        rows: attention of each query.
+        values: after output projection and LayerScale, of the same tokens as the rows.
+    """
+    norms, sink = torch.linalg.vector_norm(values, dim=-1), rows.mean(-2).argmax(-1, keepdim=True)
+    own = norms.gather(-1, sink).squeeze(-1)
+    others = (norms.sum(-1) - own) / (norms.shape[-1] - 1)
+    return own / others.clamp(min=1e-12)
+
+
+def with_sink(attention: Float[Tensor, "image *place"]) -> Bool[Tensor, " image"]:
+    """Which images have a sink anywhere, from the `shared_attention` of their heads."""
+    return (attention >= EVENT).flatten(1).any(1)
+
+
+def sinks_by_image(
+    patches: Float[Tensor, "image *place"],
+    registers: Float[Tensor, "image *place"],
+    one: Float[Tensor, "image *place"],
+    idle: Bool[Tensor, " image"] | None = None,
+) -> dict[str, Tensor]:
+    """Whether each image has a sink: of patches, of registers, of any one token.
+
+    Args:
+        patches, registers, one: `shared_attention` of the heads.
+        idle: images in which attention has nothing to fetch.
+
+    Returns:
+        "sink_images", "register_sink_images" and "sink_one_images"; with `idle` also `idle_...`,
+        the same of these images as 1 and 0, nan for others.
+    """
+    kinds = {"sink_images": patches, "register_sink_images": registers, "sink_one_images": one}
+    found = {name: with_sink(attention) for name, attention in kinds.items()}
+    if idle is None:
+        return found
+    return found | {
+        f"idle_{name}": torch.where(idle, x.float(), torch.nan) for name, x in found.items()
+    }
+
+
 def _ranks(x: np.ndarray) -> np.ndarray:
+    """Ranks of (image, patch) with ties, without the mean of each image."""
     order = x.argsort(axis=1, kind="stable")
     ordered = np.take_along_axis(x, order, axis=1)
     apart = np.diff(ordered, axis=1) > TIE * np.maximum(abs(ordered[:, 1:]), abs(ordered[:, :-1]))
     groups = np.zeros(x.shape)
     np.put_along_axis(groups, order[:, 1:], apart.cumsum(axis=1), axis=1)
-    return rankdata(groups, axis=1)
+    ranks = rankdata(groups, axis=1)
+    return ranks - ranks.mean(axis=1, keepdims=True)

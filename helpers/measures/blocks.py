@@ -1,4 +1,4 @@
-"""What is measured block by block, such as the patch norm, in the early, middle and late blocks of a model."""
+"""What is measured block by block, such as the patch norm, and when it settles."""
 
 from typing import NamedTuple
 
@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from helpers.measures._arrays import Array, to_numpy
+from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images
 
 
@@ -19,7 +20,10 @@ class Thirds(NamedTuple):
 
 
 def thirds(by_block: Float[Tensor, "image block"]) -> Thirds:
-    """The mean over each third of the blocks. Where three does not divide their number, the first thirds have one more."""
+    """The mean over each third of the blocks.
+
+    Where three does not divide their number, the first thirds have one more.
+    """
     return Thirds(*(third.mean(1) for third in by_block.tensor_split(3, dim=1)))
 
 
@@ -29,14 +33,19 @@ def growth(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " image"]:
 
 
 def growth_before(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " image"]:
-    """The last block but one over the mean of the first third, image by image: `growth` without what the last block adds."""
+    """The last block but one over the mean of the first third, image by image.
+
+    It is `growth` without what the last block adds.
+    """
     return by_block[:, -2] / thirds(by_block).early
 
 
 def over_blocks(
-    per_image: Float[Array, "image block"], limits: tuple[float, float] | None = None, continuous: bool = False
+    per_image: Float[Array, "image block"],
+    limits: tuple[float, float] | None = None,
+    continuous: bool = False,
 ) -> list[Estimate]:
-    """The mean over images after each block, with its interval: `over_images`, whose arguments these are."""
+    """`over_images` after each block, with its arguments."""
     return [over_images(column, limits, continuous) for column in to_numpy(per_image).T]
 
 
@@ -45,16 +54,25 @@ def peak_block(per_image: Float[Array, "image block"]) -> int:
     return int(to_numpy(per_image).mean(axis=0, dtype=np.float64).argmax())
 
 
-def at_peak(per_image: Float[Array, "image block"], reference: Float[Array, "image block"]) -> Float[Array, " image"]:
-    """What is there in the peak block of `reference`, such as the same quantity before an intervention."""
+def at_peak(
+    per_image: Float[Array, "image block"], reference: Float[Array, "image block"]
+) -> Float[Array, " image"]:
+    """The values in the peak block of `reference`.
+
+    Such as that of the same quantity before an intervention.
+    """
     return per_image[:, peak_block(reference)]
 
 
 def median_onset(onset: Int[Array, " image"]) -> int:
-    """The block in which outliers start in the median image that has any, rounded down; 0 where none has.
+    """The block in which outliers start in the median image that has any, rounded down.
 
     Args:
-        onset: the first block with an outlier, -1 for none, as from `helpers.measures.norms.onset_block`.
+        onset: the first block with an outlier, -1 for none, as from
+            `helpers.measures.norms.onset_block`.
+
+    Returns:
+        0-based; 0 where no image has one.
     """
     onset = to_numpy(onset)
     starts = np.sort(onset[onset >= 0])
@@ -62,6 +80,34 @@ def median_onset(onset: Int[Array, " image"]) -> int:
 
 
 def largest_before(per_image: Float[Array, "image block"], block: int) -> Estimate:
-    """The largest of each image in the blocks before `block`, mean over images with its interval; of no image for block 0."""
+    """The largest of each image in the blocks before `block`, mean over images.
+
+    Before block 0 there is none: an estimate of no image.
+    """
     values = to_numpy(per_image)
     return over_images(values[:, :block].max(axis=1) if block else values[:0, 0])
+
+
+def cosines_with_last(
+    tokens: Float[Tensor, "image block width"], centred: bool = False
+) -> Float[Tensor, "image block"]:
+    """Cosine of a token after each block with the same token after the last (decoupling, Fig. 5b).
+
+    Args:
+        tokens: one token of each image, after each block.
+        centred: of what is left without the mean over the images, to four decimals. A block where
+            the token is the same in all images has no direction left (nan).
+    """
+    x = (tokens - tokens.mean(0)).round(decimals=4) if centred else tokens
+    return cosine(x, x.narrow(1, -1, 1)).clamp(max=1)
+
+
+def settled_depth(cosines: Float[Tensor, "image block"], level: float) -> Estimate:
+    """The first block from which on the cosine stays above `level`, as a share of the depth.
+
+    Blocks count from 1: 1 means in the last block only. A cosine that is nan is not above. The mean
+    is over images.
+    """
+    depth = cosines.shape[1]
+    settled = depth - (cosines > level).flip(1).cumprod(1).sum(1) + 1
+    return over_images(settled / depth, (0, 1), continuous=True)

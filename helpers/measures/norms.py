@@ -1,4 +1,4 @@
-"""Outlier patches by their norm. A norm is the L2 norm of a patch token before the final LayerNorm.
+"""Outlier patches by their norm: the L2 norm of a patch token before the final LayerNorm.
 
 Quantiles go through NumPy: torch.quantile refuses more than 16 million elements in many versions.
 """
@@ -18,7 +18,7 @@ from helpers.measures.stats import Estimate, bootstrap
 
 
 def _percentile(norms: np.ndarray, number: float) -> float:
-    """The percentile; where the norms above it are all equal, the largest norm below them, so that they exceed it."""
+    """The percentile, or where all norms above are equal the highest below, so they exceed it."""
     limit, largest = np.percentile(norms, number), norms.max()
     if limit == largest and number < 100 and norms.min() < largest:
         limit = norms[norms < largest].max()
@@ -31,7 +31,9 @@ RULES = {
     "fixed": lambda norms, number: number,
     "median": lambda norms, number: number * np.median(norms),
     # 1.4826 makes the MAD of a normal distribution its standard deviation.
-    "mad": lambda norms, number: np.median(norms) + number * 1.4826 * np.median(np.abs(norms - np.median(norms))),
+    "mad": lambda norms, number: (
+        np.median(norms) + number * 1.4826 * np.median(np.abs(norms - np.median(norms)))
+    ),
 }
 
 # Bimodality: everything in natural-log units of the norm. 0.1 is a factor of 1.1.
@@ -42,7 +44,10 @@ STANDARD_ERRORS = 3.5  # a shallower valley is counting noise
 
 
 class Modes(NamedTuple):
-    """The norms at two modes, and the share of the tokens in the upper one; nan where there is one mode."""
+    """The norms at two modes, and the share of the tokens in the upper one.
+
+    Nan where there is one mode.
+    """
 
     low: float
     high: float
@@ -54,11 +59,14 @@ def threshold(norms: Float[Array, "..."], rule: str) -> float:
 
     Args:
         norms: patch norms, any shape; pooled.
-        rule: 'percentile:98' (Darcet et al.'s reproduction), 'fixed:100', 'median:3' (3 x the median) or
-            'mad:10' (median + 10 x 1.4826 x median absolute deviation).
+        rule: 'percentile:98' (Darcet et al.'s reproduction), 'fixed:100', 'median:3' (3 x the
+            median) or 'mad:10' (median + 10 x 1.4826 x median absolute deviation).
 
-    A percentile always finds its share of outliers, even where there are none; more where the largest norms are equal, and none
-    where all are. Raises ValueError for another rule or no norms.
+    A percentile always finds its share of outliers, even where there are none; more where the
+    largest norms are equal, and none where all are.
+
+    Raises:
+        ValueError: another rule, or no norms.
 
     >>> threshold(np.array([1.0, 2.0, 3.0, 100.0]), "median:3")
     7.5
@@ -69,7 +77,10 @@ def threshold(norms: Float[Array, "..."], rule: str) -> float:
     except ValueError:
         number = math.nan
     if kind not in RULES or not 0 <= number < math.inf or (kind == "percentile" and number > 100):
-        raise ValueError(f"unknown outlier rule {rule!r}; use 'percentile:98', 'fixed:100', 'median:3' or 'mad:10'")
+        raise ValueError(
+            f"unknown outlier rule {rule!r}; "
+            "use 'percentile:98', 'fixed:100', 'median:3' or 'mad:10'"
+        )
     norms = to_numpy(norms)
     if norms.size == 0:
         raise ValueError(f"no norms to apply the outlier rule {rule!r} to; give at least one image")
@@ -92,44 +103,68 @@ def norm_ratio(norms: Float[Array, "..."], q: float = 99.9) -> float:
 
 
 def bimodality(norms: Float[Array, "..."]) -> float:
-    """How well an upper mode of the norms is separated: 0 for one mode, 1 for an upper mode behind an empty valley.
+    """How well an upper mode of the norms is separated, from 0 to 1.
 
-    The depth of the deepest valley in the histogram of log norms: 1 - (tokens in the valley) / (tokens in the lower of the
-    two peaks beside it), all three counted in windows of the same width. Widths of 0.1, 0.2, 0.4 and 0.8 log units are tried,
-    so that both narrow and broad upper modes are found, and modes less than 10 % apart count as one. A valley counts where
-    it lies above the median, at least 0.05 % of the tokens lie above it, and it is deeper than 3.5 standard errors of
-    the counts; without these the ragged end of any tail would look like a mode. Log norms make the measure free of units and
+    0 stands for one mode, 1 for an upper mode behind an empty valley. The depth of the deepest
+    valley in the histogram of log norms: 1 - (tokens in the valley) / (tokens in the lower of the
+    two peaks beside it), all three counted in windows of the same width. Widths of 0.1, 0.2, 0.4
+    and 0.8 log units are tried, so that both narrow and broad upper modes are found, and modes less
+    than 10 % apart count as one. A valley counts where it lies above the median, at least 0.05 % of
+    the tokens lie above it, and it is deeper than 3.5 standard errors of the counts; without these
+    the ragged end of any tail would look like a mode. Log norms make the measure free of units and
     a log-normal distribution symmetric. Norms of zero are left out.
     """
     return max((depth for _, depth, above in _valleys(_logs(norms)) if above <= 0.5), default=0.0)
 
 
 def modes(norms: Float[Array, "..."]) -> Modes:
-    """The two modes of the norms on either side of their deepest valley; of equally deep ones that with the more equal sides.
+    """The two modes of the norms on either side of their deepest valley.
 
-    A valley is one of `bimodality`, but wherever it lies, with at least 0.05 % of the tokens on either side: the upper mode may
-    hold most tokens, which then are no outliers. A mode is the median of the tokens in the fullest window of 0.1 log units.
+    Of equally deep ones that with the more equal sides. A valley is one of `bimodality`, but
+    wherever it lies, with at least 0.05 % of the tokens on either side: the upper mode may hold
+    most tokens, which then are no outliers. A mode is the median of the tokens in the fullest
+    window of 0.1 log units.
     """
     logs = _logs(norms)
-    valleys = [(depth, min(above, 1 - above), at) for at, depth, above in _valleys(logs) if above <= 1 - MINIMAL_SHARE]
+    valleys = [
+        (depth, min(above, 1 - above), at)
+        for at, depth, above in _valleys(logs)
+        if above <= 1 - MINIMAL_SHARE
+    ]
     if not valleys:
         return Modes(math.nan, math.nan, math.nan)
     upper = logs >= max(valleys)[-1]
     return Modes(_mode(logs[~upper]), _mode(logs[upper]), float(upper.mean()))
 
 
-def modes_over_images(norms: Float[Array, "image patch"], resamples: int = 200, seed: int = 0) -> dict[str, Estimate]:
-    """low_peak, high_peak and upper_share of the `modes` with their intervals over images; all nan where there is one mode."""
+def modes_over_images(
+    norms: Float[Array, "image patch"], resamples: int = 200, seed: int = 0
+) -> dict[str, Estimate]:
+    """The `modes` with their intervals over images.
+
+    Returns:
+        "low_peak", "high_peak" and "upper_share"; all nan where there is one mode.
+    """
     names = zip(("low_peak", "high_peak", "upper_share"), Modes._fields, strict=True)
-    return {name: bootstrap(norms, lambda x, of=of: getattr(modes(x), of), resamples, seed=seed) for name, of in names}
+    return {
+        name: bootstrap(norms, lambda x, of=of: getattr(modes(x), of), resamples, seed=seed)
+        for name, of in names
+    }
 
 
 def middle_range(
     per_image: Float[Array, "image *rest"], percent: float, resamples: int = 400, seed: int = 0
 ) -> dict[str, Estimate]:
-    """What holds the middle `percent` of all numbers: "low" and "high", percentiles with their intervals over images."""
+    """The range of the middle `percent` of all numbers, with intervals over images.
+
+    Returns:
+        "low" and "high", both percentiles.
+    """
     ends = {"low": 50 - percent / 2, "high": 50 + percent / 2}
-    return {end: bootstrap(per_image, partial(np.percentile, q=q), resamples, seed=seed) for end, q in ends.items()}
+    return {
+        end: bootstrap(per_image, partial(np.percentile, q=q), resamples, seed=seed)
+        for end, q in ends.items()
+    }
 
 
 def _logs(norms: Float[Array, "..."]) -> Float[np.ndarray, " token"]:
@@ -138,23 +173,30 @@ def _logs(norms: Float[Array, "..."]) -> Float[np.ndarray, " token"]:
 
 
 def _valleys(logs: Float[np.ndarray, " token"]) -> Iterator[tuple[float, float, float]]:
-    """(log norm, depth, share of the tokens above it) of each valley with enough tokens above it that is no counting noise."""
+    """Each valley with enough tokens above it that is no counting noise.
+
+    Yields:
+        Log norm, depth, share of the tokens above it.
+    """
     if logs.size == 0:
         return
     low = logs.min()
     counts = np.bincount(((logs - low) / BIN).astype(np.int64))
     for width in WINDOWS:
         padded = np.pad(counts, width)
-        windows = np.convolve(padded, np.ones(width, dtype=np.int64), mode="same")  # its middle: the lower edge of the bin
-        peak = np.minimum(np.maximum.accumulate(windows), np.maximum.accumulate(windows[::-1])[::-1])
+        # The middle of a window is the lower edge of the bin.
+        windows = np.convolve(padded, np.ones(width, dtype=np.int64), mode="same")
+        peak = np.minimum(
+            np.maximum.accumulate(windows), np.maximum.accumulate(windows[::-1])[::-1]
+        )
         above = padded[::-1].cumsum()[::-1] / logs.size
-        counted = (MINIMAL_SHARE <= above) & (peak - windows > STANDARD_ERRORS * np.sqrt(peak + windows))
-        places = low + BIN * (np.flatnonzero(counted) - width)
-        yield from zip(places.tolist(), (1 - windows[counted] / peak[counted]).tolist(), above[counted].tolist(), strict=True)
+        noise = STANDARD_ERRORS * np.sqrt(peak + windows)
+        for i in np.flatnonzero((MINIMAL_SHARE <= above) & (peak - windows > noise)):
+            yield float(low + BIN * (i - width)), float(1 - windows[i] / peak[i]), float(above[i])
 
 
 def _mode(logs: Float[np.ndarray, " token"]) -> float:
-    """The median norm of the tokens in the fullest window of the smallest width, the lowest of equally full ones."""
+    """The median norm in the fullest window of the smallest width, the lowest of equal ones."""
     ends = np.searchsorted(logs := np.sort(logs), logs + WINDOWS[0] * BIN)
     first = int((ends - np.arange(len(logs))).argmax())
     return float(np.exp(np.median(logs[first : ends[first]])))
@@ -163,14 +205,22 @@ def _mode(logs: Float[np.ndarray, " token"]) -> float:
 def block_quantiles(
     norms: Float[Array, "image block patch"], quantiles: Sequence[float] = (0.5, 0.98, 1.0)
 ) -> Float[np.ndarray, "quantile block"]:
-    """Quantiles of the patch norms of all images, block by block; by default median, 98th percentile and maximum."""
+    """Quantiles of the patch norms of all images, block by block.
+
+    By default median, 98th percentile and maximum.
+    """
     return np.quantile(to_numpy(norms), quantiles, axis=(0, 2))
 
 
-def onset_block(norms: Float[Array, "image block patch"], rule_factor: float = 3.0) -> Int[Array, " image"]:
-    """The first block (0-based) whose largest patch norm exceeds `rule_factor` times that block's median over all images.
+def onset_block(
+    norms: Float[Array, "image block patch"], rule_factor: float = 3.0
+) -> Int[Array, " image"]:
+    """The first block with an outlier: a patch norm above `rule_factor` times the block's median.
 
-    -1 for an image without such a block (Darcet et al., Fig. 4a asks the same of the layers by eye).
+    The median is over all images. Darcet et al., Fig. 4a, look for it by eye.
+
+    Returns:
+        0-based; -1 for an image without such a block.
     """
     values = to_numpy(norms)
     exceeds = values.max(axis=2) > rule_factor * np.median(values, axis=(0, 2))
@@ -180,9 +230,10 @@ def onset_block(norms: Float[Array, "image block patch"], rule_factor: float = 3
 def paired_positions(
     outliers: Bool[Array, "image patch"], count: int, seed: int = 0
 ) -> tuple[Int64[Tensor, "image {count}"], Int64[Tensor, "image {count}"]]:
-    """Up to `count` random outlier patches of each image, and as many random normal patches of the same image.
+    """Up to `count` random outlier patches of each image, and as many random normal ones of it.
 
-    A normal token comes from the image of the outlier that it is compared with, so that both see the same content.
+    A normal token comes from the image of the outlier that it is compared with, so that both see
+    the same content.
 
     Args:
         outliers: which patches are outliers, from `outliers`.
@@ -190,9 +241,11 @@ def paired_positions(
         seed: of the choice; that of an image does not depend on the images after it.
 
     Returns:
-        (outlier, normal) patch indices, row-major; -1 where there is none, at the same places in both, after the others.
+        (outlier, normal) patch indices, row-major; -1 where there is none, at the same places in
+        both, after the others.
 
-    Raises ValueError for a count below one.
+    Raises:
+        ValueError: a count below one.
     """
     if count < 1:
         raise ValueError(f"{count} pairs an image; count must be at least 1")
@@ -201,19 +254,25 @@ def paired_positions(
     pairs = np.minimum(mask.sum(axis=1), (~mask).sum(axis=1))[:, None]
 
     def chosen(group: np.ndarray) -> Tensor:
-        order = np.argsort(np.where(group, keys, 2), axis=1)[:, :count]  # the group first, in random order
+        # The group first, in random order.
+        order = np.argsort(np.where(group, keys, 2), axis=1)[:, :count]
         order = np.pad(order, ((0, 0), (0, count - order.shape[1])))
         return torch.from_numpy(np.where(np.arange(count) < pairs, order, -1))
 
     return chosen(mask), chosen(~mask)
 
 
-def random_positions(images: int, patches: int, count: int, seed: int = 0) -> Int64[Tensor, "{images} {count}"]:
+def random_positions(
+    images: int, patches: int, count: int, seed: int = 0
+) -> Int64[Tensor, "{images} {count}"]:
     """`count` random patches of each image, without replacement, as row-major patch indices.
 
-    Raises ValueError for a count below one, or above the number of patches.
+    Raises:
+        ValueError: a count below one, or above the number of patches.
     """
     if not 1 <= count <= patches:
-        raise ValueError(f"{count} of {patches} patches without replacement; give a count from 1 to {patches}")
+        raise ValueError(
+            f"{count} of {patches} patches without replacement; give a count from 1 to {patches}"
+        )
     keys = np.random.default_rng(seed).random((images, patches))
     return torch.from_numpy(np.argsort(keys, axis=1)[:, :count])

@@ -1,13 +1,13 @@
 """Object discovery without labels: LOST (Siméoni et al. 2021), and how often its boxes are right.
 
-LOST takes patches of an object to resemble each other and few others, and patches of the background to resemble many. Features
-are those of the patches alone: [CLS] and registers have no place in the picture.
+LOST takes patches of an object to resemble each other and few others, and patches of the background
+to resemble many. Features are those of the patches alone: [CLS] and registers have no place in the
+picture. Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy import ndimage
@@ -32,28 +32,39 @@ class LostMaps(NamedTuple):
     mask: Bool[Tensor, "row column"]
 
 
-def lost_maps(features: Float[Tensor, "row column width"], k: int = 100, bias: float = 0.0) -> LostMaps:
-    """The steps of LOST for one picture (Siméoni et al. 2021, section 3.2), on the device of `features`.
+def lost_maps(
+    features: Float[Tensor, "row column width"], k: int = 100, bias: float = 0.0
+) -> LostMaps:
+    """The steps of LOST for one picture (Siméoni et al. 2021, section 3.2).
 
-    Similarity is the inner product, without normalisation, and two patches are similar where it is positive. The seed
-    is the patch with the lowest degree, the first of equal ones in row-major order (the authors' code, github.com/valeoai/LOST,
-    leaves ties to the sort). Those of the `k` patches with the lowest degree that are similar to the seed expand it. The mask
-    holds the patches whose similarity, summed over the expanded seed, is positive, as far as they are 4-connected with the seed.
-    Where a negative bias leaves nothing similar to the seed, not even itself, the mask is the seed alone.
+    Similarity is the inner product, without normalisation, and two patches are similar where it is
+    positive. The seed is the patch with the lowest degree, the first of equal ones in row-major
+    order (the authors' code, github.com/valeoai/LOST, leaves ties to the sort). Those of the `k`
+    patches with the lowest degree that are similar to the seed expand it. The mask holds the
+    patches whose similarity, summed over the expanded seed, is positive, as far as they are
+    4-connected with the seed. Where a negative bias leaves nothing similar to the seed, not even
+    itself, the mask is the seed alone. Runs on the device of `features`.
 
     Args:
         features: keys, queries, values or tokens of the patches.
         k: 100 in the paper, whatever the grid: 39 % of 16 x 16 patches, 7 % of 37 x 37.
-        bias: added to every similarity, in units of their mean magnitude in this picture, so that one value suits models of any
-            scale. 0 in the paper; Darcet et al. added one to the Gram matrix, and did not publish it.
+        bias: added to every similarity, in units of their mean magnitude in this picture, so that
+            one value suits models of any scale. 0 in the paper; Darcet et al. added one to the Gram
+            matrix, and did not publish it.
 
-    Raises ValueError for `k` below 1 or above the number of patches, and for features that are not finite.
+    Raises:
+        ValueError: `k` below 1 or above the number of patches, or features that are not finite.
     """
     rows, columns, _ = features.shape
     if not 1 <= k <= rows * columns:
-        raise ValueError(f"k = {k} does not fit the {rows * columns} patches of a {rows} x {columns} grid; choose 1 to that many")
+        raise ValueError(
+            f"k = {k} does not fit the {rows * columns} patches of a {rows} x {columns} grid; "
+            "choose 1 to that many"
+        )
     if not features.isfinite().all():
-        raise ValueError("features hold nan or infinity, which are similar to nothing; capture them in float32")
+        raise ValueError(
+            "features hold nan or infinity, which are similar to nothing; capture them in float32"
+        )
     patches = features.flatten(0, 1).to(torch.promote_types(features.dtype, torch.float32))
     similarity = patches @ patches.T
     similarity += bias * similarity.abs().mean()
@@ -64,15 +75,25 @@ def lost_maps(features: Float[Tensor, "row column width"], k: int = 100, bias: f
     expanded = lowest[similar[seed, lowest]]
     mask = similarity[:, expanded].sum(1) > 0
     mask[seed] = True
-    components, _ = ndimage.label(to_numpy(mask.reshape(rows, columns)))  # 4-connected unless told otherwise
+    # 4-connected, which is SciPy's default
+    components, _ = ndimage.label(to_numpy(mask.reshape(rows, columns)))
     row, column = divmod(seed.item(), columns)
-    return LostMaps(degree.reshape(rows, columns), (row, column), like(components == components[row, column], features))
+    return LostMaps(
+        degree.reshape(rows, columns),
+        (row, column),
+        like(components == components[row, column], features),
+    )
 
 
-def lost_boxes(features: Float[Tensor, "image row column width"], k: int = 100, bias: float = 0.0) -> Float[Tensor, "image 4"]:
-    """One box an image around the mask of `lost_maps`: xmin, ymin, xmax, ymax from 0 to 1 of the picture, at patch edges.
+def lost_boxes(
+    features: Float[Tensor, "image row column width"], k: int = 100, bias: float = 0.0
+) -> Float[Tensor, "image 4"]:
+    """One box an image around the mask of `lost_maps`, at patch edges.
 
-    The images are taken one by one, so one Gram matrix (patches x patches) is held at a time. Raises as `lost_maps` does.
+    The images are taken one by one, so one Gram matrix (patches x patches) is held at a time.
+
+    Raises:
+        ValueError: as `lost_maps`.
     """
     masks = torch.zeros(features.shape[:3], dtype=torch.bool, device=features.device)
     for mask, image in zip(masks, features, strict=True):
@@ -83,38 +104,140 @@ def lost_boxes(features: Float[Tensor, "image row column width"], k: int = 100, 
     return boxes / boxes.new_tensor([columns, rows, columns, rows])
 
 
+def lost_boxes_within(
+    features: Float[Tensor, "image row column width"], k: int, bias: float = 0.0
+) -> Float[Tensor, "image 4"]:
+    """`lost_boxes` with `k`, or all patches of a grid that has fewer."""
+    return lost_boxes(features, min(k, features.shape[1] * features.shape[2]), bias)
+
+
+def lost_box_sweep(
+    features: Float[Tensor, "image row column width"], biases: Sequence[float], ks: Sequence[int]
+) -> Float[Tensor, "image {len(biases)} {len(ks)} 4"]:
+    """`lost_boxes_within` for every bias and every `k`."""
+    found = [lost_boxes_within(features, k, bias) for bias in biases for k in ks]
+    return torch.stack(found, dim=1).unflatten(1, (len(biases), len(ks)))
+
+
+def lost_boxes_of_share(
+    features: Float[Tensor, "image row column width"], share: float
+) -> Float[Tensor, "image 4"]:
+    """`lost_boxes` with a `share` of the grid's patches as `k`, at least one.
+
+    The paper's 100 of 16 x 16 is 0.39.
+    """
+    return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])))
+
+
 def box_iou(a: Float[Array, "4"], b: Float[Array, "n 4"]) -> Float[Array, " n"]:
-    """Intersection over union of one box with each of `b`; both as xmin, ymin, xmax, ymax in the same unit."""
+    """Intersection over union of one box with each of `b`, in the same unit."""
     a_, b_ = (torch.from_numpy(to_numpy(x)) for x in (a, b))
     return like(ops.box_iou(a_[None], b_)[0].numpy(), a)
 
 
-def corloc(found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]], level: float = 0.5) -> Bool[Array, " image"]:
-    """Whether each image's box is right: its IoU with any of the image's objects is at least `level`. The mean is CorLoc.
+def corloc(
+    found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]], level: float = 0.5
+) -> Bool[Array, " image"]:
+    """Whether each image's box is right: its IoU with any of the objects is at least `level`.
+
+    The mean is CorLoc.
 
     Args:
-        found: one box an image, from 0 to 1 of the picture.
-        truth: per image the boxes of its objects (objects, 4), from 0 to 1 of the picture.
+        found: one box an image.
+        truth: per image the boxes of its objects (objects, 4).
+        level: of the IoU.
 
-    Raises ValueError for another number of images, an image without an object (no box could be right) and boxes in pixels.
+    Raises:
+        ValueError: another number of images, an image without an object (no box could be right) or
+            boxes in pixels.
     """
     if len(found) != len(truth):
-        raise ValueError(f"{len(found)} boxes found, but true boxes for {len(truth)} images; give both for the same images")
+        raise ValueError(
+            f"{len(found)} boxes found, but true boxes for {len(truth)} images; give both for the "
+            "same images"
+        )
     for index, boxes in enumerate(truth):
         if len(boxes) == 0:
-            raise ValueError(f"image {index} has no true box, so that no box can be right; leave out images without objects")
+            raise ValueError(
+                f"image {index} has no true box, so that no box can be right; leave out images "
+                "without objects"
+            )
         if boxes.max() > 1:
-            raise ValueError(f"a true box of image {index} reaches to {boxes.max():g}; give boxes from 0 to 1 of the picture")
-    right = [(box_iou(box, to_numpy(boxes)) >= level).any() for box, boxes in zip(to_numpy(found), truth, strict=True)]
-    return like(np.array(right, dtype=bool), found)
+            raise ValueError(
+                f"a true box of image {index} reaches to {boxes.max():g}; give boxes from 0 to 1 "
+                "of the picture"
+            )
+    right = [
+        bool((box_iou(box, boxes) >= level).any()) for box, boxes in zip(found, truth, strict=True)
+    ]
+    return like(to_numpy(torch.tensor(right, dtype=torch.bool)), found)
 
 
-def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: tuple[int, int], level: float = 0.5) -> Bool[Tensor, "image patch"]:
-    """Which patches of each image lie on an object: its objects cover at least `level` of their area. Row-major.
+def box_hits(
+    found: Float[Tensor, "image *set 4"], truth: Sequence[Float[Array, "_ 4"]] | None
+) -> Float[Tensor, "image *set"]:
+    """100 where a box is right (`corloc`), else 0: the mean is CorLoc in per cent.
+
+    Args:
+        found: one or several boxes an image, such as one a block.
+        truth: as in `corloc`; None where no true boxes are known, and all is nan.
+
+    Raises:
+        ValueError: as `corloc`.
+    """
+    if truth is None:
+        return torch.full(found.shape[:-1], torch.nan)
+    sets = found.reshape(len(found), -1, 4).unbind(1)
+    hits = torch.stack([100 * corloc(boxes, truth).float() for boxes in sets], dim=1)
+    return hits.reshape(found.shape[:-1])
+
+
+def whole_box_hits(
+    truth: Sequence[Float[Array, "_ 4"]] | None, images: int
+) -> Float[Tensor, " image"]:
+    """`box_hits` of a box around the whole picture: what a method reaches by finding nothing."""
+    return box_hits(torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(images, -1), truth)
+
+
+def share_in_boxes(
+    maps: Float[Tensor, "image row column"], truth: Sequence[Float[Array, "_ 4"]] | None
+) -> Float[Tensor, " image"]:
+    """The share of a map that lies on patches whose middle is in a true box.
+
+    Args:
+        maps: one number a patch, none negative, of the whole picture, such as the attention of
+            [CLS].
+        truth: as in `corloc`; None where no true boxes are known, and all is nan. An image without
+            a box is nan, too.
+
+    Raises:
+        ValueError: another number of images.
+    """
+    if truth is None:
+        return torch.full((len(maps),), torch.nan)
+    rows, columns = ((torch.arange(n) + 0.5) / n for n in maps.shape[1:])
+    shares = torch.full((len(maps),), torch.nan)
+    for image, (one, boxes) in enumerate(zip(maps, truth, strict=True)):
+        left, top, right, bottom = torch.as_tensor(boxes).reshape(-1, 4, 1, 1).unbind(1)
+        across = (left <= columns) & (columns < right)
+        inside = across & (top <= rows[:, None]) & (rows[:, None] < bottom)
+        if len(boxes):
+            shares[image] = (one * inside.any(0)).sum() / one.sum()
+    return shares
+
+
+def covered(
+    masks: Sequence[Bool[Array, "_ _ _"]], grid: tuple[int, int], level: float = 0.5
+) -> Bool[Tensor, "image patch"]:
+    """Which patches of each image lie on an object, row-major.
 
     Args:
         masks: per image (objects, height, width), over the whole picture.
-        grid: (rows, columns) of patches. Where they do not divide the picture's sides, a patch takes in the pixels at its edges.
+        grid: (rows, columns) of patches. Where they do not divide the picture's sides, a patch
+            takes in the pixels at its edges.
+        level: the share of a patch's area that its objects cover at least.
     """
     seen = (torch.from_numpy(to_numpy(mask).any(axis=0)).float() for mask in masks)
-    return torch.stack([F.adaptive_avg_pool2d(mask[None], grid).flatten() >= level for mask in seen])
+    return torch.stack(
+        [F.adaptive_avg_pool2d(mask[None], grid).flatten() >= level for mask in seen]
+    )

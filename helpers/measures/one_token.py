@@ -1,11 +1,11 @@
-"""What one token tells: of the whole image (its class), and of its own patch (where it stands, what it looks like).
+"""What one token tells: of the whole image (its class), and of its own patch (position, pixels).
 
-Linear probes learn from the first images and are tested on the others. All numbers are one an image, so that what is compared can
-be paired.
+Linear probes learn from the first images and are tested on the others. All numbers are one an
+image, so that what is compared can be paired.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,9 @@ class PatchTokens:
     """Tokens of chosen patches of each image.
 
     Attributes:
-        positions: row-major patch indices; -1 where an image has fewer, and what stands there does not count.
+        positions: row-major patch indices; -1 where an image has fewer, whose token does not count.
         tokens: the model's output.
-        pixels: of their patches, normalised; None where nobody asked.
+        pixels: of their patches, normalised; None where they were not captured.
     """
 
     positions: Int[Tensor, "image token"]
@@ -51,34 +51,41 @@ class PatchTokens:
 
     def beside(self, other: "PatchTokens") -> "PatchTokens":
         """These tokens and those of `other` of the same images."""
-        pixels = None if self.pixels is None or other.pixels is None else torch.cat([self.pixels, other.pixels], dim=1)
-        positions, tokens = (torch.cat(x, dim=1) for x in ((self.positions, other.positions), (self.tokens, other.tokens)))
-        return PatchTokens(positions, tokens, pixels)
+        pixels = None
+        if self.pixels is not None and other.pixels is not None:
+            pixels = torch.cat([self.pixels, other.pixels], dim=1)
+        positions = torch.cat([self.positions, other.positions], dim=1)
+        return PatchTokens(positions, torch.cat([self.tokens, other.tokens], dim=1), pixels)
 
     def outside(self, mask: Bool[Tensor, "image patch"]) -> "PatchTokens":
         """Without the tokens of patches in `mask`, whose position becomes -1."""
         masked = mask.gather(1, self.positions.clamp(min=0))
-        return PatchTokens(self.positions.masked_fill(masked, -1), self.tokens, self.pixels)
+        return replace(self, positions=self.positions.masked_fill(masked, -1))
 
-    def _each(self, part) -> "PatchTokens":
-        return PatchTokens(part(self.positions), part(self.tokens), None if self.pixels is None else part(self.pixels))
+    def _each(self, part: Callable[[Tensor], Tensor]) -> "PatchTokens":
+        pixels = None if self.pixels is None else part(self.pixels)
+        return PatchTokens(part(self.positions), part(self.tokens), pixels)
 
 
 def held_out_answers(
     features: Float[Tensor, "image width"],
     labels: Int[Any, " image"],
     learnt: int,
-    *,
-    schedule: Schedule | None = None,
-    seed: int = 0,
-    device: Any = None,
+    **options: Any,
 ) -> Float[Tensor, " tested"]:
-    """100 where a classifier of the first `learnt` images names the class of one of the others, else 0.
+    """100 where a classifier of the first `learnt` images names another one's class, else 0.
 
-    Raises ValueError as `fit_classifier`, whose arguments these are.
+    Args:
+        features: of all images.
+        labels: their classes.
+        learnt: how many images, from the first, the classifier learns from.
+        options: schedule, seed and device, as in `fit_classifier`.
+
+    Raises:
+        ValueError: as `fit_classifier`.
     """
     labels = torch.as_tensor(labels)
-    probe = fit_classifier(features[:learnt], labels[:learnt], schedule=schedule, seed=seed, device=device)
+    probe = fit_classifier(features[:learnt], labels[:learnt], **options)
     return 100 * (probe(features[learnt:]).argmax(-1) == labels[learnt:]).float()
 
 
@@ -87,13 +94,22 @@ def head_answers(
     head: tuple[Float[Tensor, "class read"], Float[Tensor, " class"]],
     labels: Int[Any, " image"],
 ) -> Float[Tensor, " image"]:
-    """100 where a linear head (weight, bias) that was trained elsewhere names the class of the image, else 0.
+    """100 where a linear head that was trained elsewhere names the class of the image, else 0.
 
-    Raises ValueError where it reads features of another width.
+    Args:
+        features: what the head reads.
+        head: (weight, bias).
+        labels: the classes.
+
+    Raises:
+        ValueError: the head reads features of another width.
     """
     weight, bias = head
     if weight.shape[1] != features.shape[1]:
-        raise ValueError(f"the head reads {weight.shape[1]} features, not {features.shape[1]}; give that of this model")
+        raise ValueError(
+            f"the head reads {weight.shape[1]} features, not {features.shape[1]}; "
+            "give that of this model"
+        )
     scores = features.float() @ weight.T + bias
     return 100 * (scores.argmax(-1) == torch.as_tensor(labels)).float()
 
@@ -108,20 +124,24 @@ def answers_of_tokens(
     seed: int = 0,
     **options: Any,
 ) -> dict[str, Float[Tensor, "draw tested"]]:
-    """`held_out_answers` from one token at a time, with a classifier for each kind of token and each draw of it.
+    """`held_out_answers` from one token, with a classifier for each kind of token and each draw.
 
-    Draw s takes the s-th outlier of each image, the first where it has fewer, and its normal partner. Images without an outlier
-    are left out, and of the tested ones those of a class that no learnt one has: all kinds are tested on the same images.
+    Draw s takes the s-th outlier of each image, the first where it has fewer, and its normal
+    partner. Images without an outlier are left out, and of the tested ones those of a class that no
+    learnt one has: all kinds are tested on the same images.
 
     Args:
-        outlier, normal: pairs, as `helpers.measures.norms.paired_positions` draws them; their number is that of the draws.
-        whole: kind -> what stands for the whole image, such as [CLS]; the same in each draw.
+        outlier, normal: pairs, as `helpers.measures.norms.paired_positions` draws them; their
+            number is that of the draws.
+        whole: kind -> a vector of the whole image, such as [CLS]; the same in each draw.
+        labels: the classes.
         learnt: how many images, from the first, the classifiers learn from.
         seed: of a schedule; draw s takes `seed` + s.
         options: schedule and device, as in `held_out_answers`.
 
     Returns:
-        kind -> answers, those of `whole` first, then "normal" and "outlier"; nothing where no learnt image has an outlier.
+        kind -> answers, those of `whole` first, then "normal" and "outlier"; nothing where no
+        learnt image has an outlier.
     """
     labels, rows = torch.as_tensor(labels), torch.arange(len(labels))
     there = outlier.positions >= 0
@@ -130,27 +150,34 @@ def answers_of_tokens(
         return {}
     count = labels[:learnt][kept[:learnt]].bincount(minlength=int(labels.max()) + 1)
     kept &= count[labels] > 0
+    first = int(kept[:learnt].sum())
     answers = {kind: [] for kind in (*whole, "normal", "outlier")}
     for draw in range(there.shape[1]):
         column = torch.where(there[:, draw], draw, 0)
-        features = {**whole, "normal": normal.tokens[rows, column], "outlier": outlier.tokens[rows, column]}
-        for kind, x in features.items():
-            first = int(kept[:learnt].sum())
-            answers[kind].append(held_out_answers(x[kept], labels[kept], first, seed=seed + draw, **options))
+        one = {"normal": normal.tokens[rows, column], "outlier": outlier.tokens[rows, column]}
+        for kind, x in {**whole, **one}.items():
+            answers[kind].append(
+                held_out_answers(x[kept], labels[kept], first, seed=seed + draw, **options)
+            )
     return {kind: torch.stack(runs) for kind, runs in answers.items()}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What probes read from tokens of one kind about their own patches, each a mean over the tokens of an image; nan without one.
+    """What probes read from tokens of one kind about their own patches.
+
+    Each is a mean over the tokens of an image; nan without one.
 
     Attributes:
         top1: the position is the right one, in %.
-        chance: the same for always naming the commonest position among the training tokens of that kind, the first of equals.
+        chance: the same for always naming the commonest position among the training tokens of that
+            kind, the first of equals.
         distance: of the position from the right one, in grid units.
-        constant: the same for always naming the position nearest to the training tokens of that kind (`nearest_position`).
+        constant: the same for always naming the position nearest to the training tokens of that
+            kind (`nearest_position`).
         square: of the distance of the regressed row and column from the right ones.
-        variance: the same for always naming the mean row and column of the training tokens of that kind.
+        variance: the same for always naming the mean row and column of the training tokens of that
+            kind.
         error: squared, summed over the normalised pixels of a patch.
     """
 
@@ -164,12 +191,12 @@ class Reading:
 
     @property
     def skill(self) -> Float[Tensor, " image"]:
-        """`top1` minus `chance`: tokens that stand still reveal their position by being of that kind."""
+        """`top1` minus `chance`: tokens that never move reveal their position by their kind."""
         return self.top1 - self.chance
 
     @property
     def distance_skill(self) -> Float[Tensor, " image"]:
-        """`constant` minus `distance`: below zero where a constant answer comes nearer than the probe."""
+        """`constant` minus `distance`: below zero where a constant answer comes nearer."""
         return self.constant - self.distance
 
 
@@ -183,36 +210,39 @@ def read_patches(
     seed: int = 0,
     device: Any = None,
 ) -> dict[str, Reading]:
-    """One position probe, one regression of the coordinates and one of the pixels, tested on several kinds of token.
+    """Probes of position, coordinates and pixels, tested on several kinds of token.
 
     Args:
         learn: what all of them learn from, with pixels.
         tested: kind -> tokens of other images.
         usual: kind -> training tokens of that kind, from whose positions come the constant answers.
         grid: (rows, columns) of the patches.
-        schedule, seed, device: of the position probe as in `fit_position`; the regressions are in closed form.
+        schedule, seed, device: of the position probe as in `fit_position`; the regressions are in
+            closed form.
 
-    Raises ValueError as `fit_position` and `fit_regression`.
+    Raises:
+        ValueError: as `fit_position` and `fit_regression`.
     """
-    position = fit_position(learn.tokens, learn.positions, grid, schedule=schedule, seed=seed, device=device)
+    position = fit_position(
+        learn.tokens, learn.positions, grid, schedule=schedule, seed=seed, device=device
+    )
     there = learn.positions >= 0
     pixels = fit_regression(learn.tokens, learn.pixels, mask=there, device=device)
-    place = fit_regression(learn.tokens, coordinates(learn.positions, grid), mask=there, device=device)
+    place = fit_regression(
+        learn.tokens, coordinates(learn.positions, grid), mask=there, device=device
+    )
     readings = {}
     for kind, on in tested.items():
         scores, seen = position(on.tokens), usual[kind].positions[usual[kind].positions >= 0]
         true = coordinates(on.positions, grid)
-        nearest, mean = (
-            x.expand_as(true)
-            for x in (coordinates(torch.tensor(nearest_position(seen, grid)), grid), coordinates(seen, grid).mean(0))
-        )
+        nearest = coordinates(torch.tensor(nearest_position(seen, grid)), grid)
         of_tokens = (
             100 * position_top1(scores, on.positions),
             100 * (on.positions == seen.bincount().argmax()),
             position_distance(scores, on.positions, grid),
-            squared_error(true, nearest).sqrt(),
+            squared_error(nearest, true).sqrt(),
             squared_error(place(on.tokens), true),
-            squared_error(true, mean),
+            squared_error(coordinates(seen, grid).mean(0), true),
             squared_error(pixels(on.tokens), on.pixels),
         )
         readings[kind] = Reading(*(mean_where(x.float(), on.positions >= 0) for x in of_tokens))
@@ -228,7 +258,7 @@ def read_pairs(
     grid: tuple[int, int],
     **how: Any,
 ) -> dict[str, dict[str, Reading]]:
-    """`read_patches` of outliers and of normal patches by probes that learn from both, and by probes of their own.
+    """`read_patches` of outliers and normal patches, by probes of both and by probes of their own.
 
     Args:
         outlier, normal: pairs of tokens; those of the images after the first `learnt` are tested.
@@ -237,7 +267,8 @@ def read_pairs(
         how: schedule, seed and device, as in `read_patches`.
 
     Returns:
-        '' for both together and '_own' -> 'outlier' and 'normal' -> reading; nothing where no learnt image has an outlier.
+        '' for both together and '_own' -> 'outlier' and 'normal' -> reading; nothing where no
+        learnt image has an outlier.
     """
     if not mask[:learnt].any():
         return {}
@@ -249,10 +280,18 @@ def read_pairs(
 
 
 def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> dict[str, Estimate]:
-    """The means over images of each kind's `Reading`, and gaps between "normal" and "outlier", positive where that tells less.
+    """The means over images of each kind's `Reading`, and gaps between "normal" and "outlier".
 
-    "r2_KIND" is the share of the variance of the coordinates that their regression explains, below zero where the mean is
-    better; `seed` is that of its interval. Raises KeyError without these two kinds.
+    Args:
+        readings: kind -> reading.
+        seed: of the intervals of "r2_KIND".
+
+    Returns:
+        "r2_KIND" is the share of the variance of the coordinates that their regression explains,
+        below zero where the mean is better. Gaps are positive where an outlier tells less.
+
+    Raises:
+        KeyError: "normal" or "outlier" is missing.
     """
     estimates = {}
     for kind, r in readings.items():
@@ -261,7 +300,9 @@ def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> dict[st
             f"skill_{kind}": over_images(r.skill, (-100, 100)),
             f"distance_{kind}": over_images(r.distance),
             f"distance_skill_{kind}": over_images(r.distance_skill),
-            f"r2_{kind}": bootstrap(torch.stack([r.square, r.variance], dim=1), _explained, seed=seed),
+            f"r2_{kind}": bootstrap(
+                torch.stack([r.square, r.variance], dim=1), _explained, seed=seed
+            ),
             f"error_{kind}": over_images(r.error),
         }
     normal, outlier = readings["normal"], readings["outlier"]
@@ -277,6 +318,163 @@ def error_ratio(readings: Mapping[str, Reading], seed: int = 0) -> Estimate:
     """Pixel error of "outlier" over that of "normal" tokens, paired over images."""
     errors = torch.stack([readings[kind].error for kind in ("outlier", "normal")], dim=1)
     return bootstrap(errors, ratio_of_means, seed=seed)
+
+
+def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "image token 3"]:
+    """The mean of each colour channel over a patch, whose pixels are given channel by channel."""
+    return pixels.unflatten(-1, (3, -1)).mean(-1)
+
+
+def regression_errors(
+    learn: PatchTokens,
+    tested: Mapping[str, PatchTokens],
+    grid: tuple[int, int],
+    device: Any = None,
+    targets: Sequence[str] = ("position", "rgb"),
+) -> dict[str, Float[Tensor, "image kind"]]:
+    """Squared errors of linear probes of tokens, one for each target (SORTS, experiments 4 and 5).
+
+    Args:
+        learn: what the probes learn from, with pixels.
+        tested: kind -> tokens of other images, with pixels; those at position -1 do not count, here
+            and in `learn`.
+        grid: (rows, columns) of the patches.
+        device: where to fit.
+        targets: of "position", "rgb" and "pixels".
+
+    Returns:
+        target -> the mean over the tokens of an image, one column a kind in the order of `tested`;
+        nan without a token. Of "position" in squared grid units, of "rgb" and "pixels" in squared
+        units of the pixels, summed over rows and columns, channels, or all pixels of the patch.
+    """
+    errors = {}
+    for name in targets:
+        probe = fit_regression(
+            learn.tokens, _target(name, learn, grid), mask=learn.positions >= 0, device=device
+        )
+        errors[name] = _mean_errors(lambda x, probe=probe: probe(x.tokens), name, tested, grid)
+    return errors
+
+
+def constant_errors(
+    learn: PatchTokens,
+    tested: Mapping[str, PatchTokens],
+    grid: tuple[int, int],
+    targets: Sequence[str] = ("position", "rgb"),
+) -> dict[str, Float[Tensor, "image kind"]]:
+    """The errors of one answer for all tokens, the mean of what is learnt from.
+
+    All else as in `regression_errors`.
+    """
+    errors = {}
+    for name in targets:
+        mean = _target(name, learn, grid)[learn.positions >= 0].mean(0, dtype=torch.float64)
+        errors[name] = _mean_errors(lambda x, mean=mean: mean, name, tested, grid)
+    return errors
+
+
+def unexplained(
+    errors: Float[Tensor, "image 2"], constant: Float[Tensor, "image 2"], seed: int = 0
+) -> tuple[Estimate, Estimate, Estimate]:
+    """The share of the variance that a probe leaves unexplained in tokens of two kinds.
+
+    A mean error over that of a constant answer. The position of tokens far from the middle of the
+    grid has a larger error to begin with, which the ratio of two errors takes for lost information
+    and this does not.
+
+    Args:
+        errors, constant: from `regression_errors` and `constant_errors`; nan without a token.
+        seed: of the bootstrap over images.
+
+    Returns:
+        That of the first kind, of the second, and the first over the second.
+    """
+    rows = torch.stack([errors.double(), constant.double()], dim=1)
+    one, two = (bootstrap(rows[..., kind], ratio_of_means, seed=seed) for kind in (0, 1))
+    ratio = bootstrap(
+        rows, lambda x: ratio_of_means(x[..., 0]) / ratio_of_means(x[..., 1]), seed=seed
+    )
+    return one, two, ratio
+
+
+def read_shares(
+    learn: PatchTokens,
+    tested: Mapping[str, PatchTokens],
+    grid: tuple[int, int],
+    seed: int = 0,
+    device: Any = None,
+) -> dict[str, Estimate]:
+    """How much linear probes read from tokens, in per cent.
+
+    After SORTS, Table 5, which does not define its own.
+
+    Args:
+        learn, tested, grid, device: as in `regression_errors`.
+        seed: of the bootstrap over images.
+
+    Returns:
+        "position_KIND": tokens whose row and column are right when rounded, mean over images;
+        "rgb_KIND": the share of the variance of the mean colour, around the mean of what is learnt
+        from, that the probe explains (R squared); below 0 where the probe is worse than that mean.
+    """
+    probe = fit_regression(learn.tokens, coordinates(learn.positions, grid), device=device)
+    errors = regression_errors(learn, tested, grid, device, ("rgb",))["rgb"]
+    constant = constant_errors(learn, tested, grid, ("rgb",))["rgb"]
+    shares = {}
+    for i, (kind, x) in enumerate(tested.items()):
+        true = coordinates(x.positions, grid).to(x.tokens.device)
+        right = 100 * (probe(x.tokens).round() == true).all(-1).float()
+        shares[f"position_{kind}"] = over_images(
+            mean_where(right, x.positions >= 0), (0, 100), continuous=True
+        )
+        rows = torch.stack([errors[:, i].double(), constant[:, i].double()], dim=1)
+        shares[f"rgb_{kind}"] = bootstrap(rows, lambda pair: 100 * _explained(pair), seed=seed)
+    return shares
+
+
+def pixel_errors(
+    changed: Float[Tensor, "image token width"],
+    plain: Float[Tensor, "image token width"],
+    pixels: Float[Tensor, "image token values"],
+    device: Any = None,
+) -> Float[Tensor, "half 2"]:
+    """What a linear probe misses of the pixels in tokens of a changed and of the unchanged model.
+
+    It learns from the plain tokens of the first half of the images.
+
+    Args:
+        changed, plain: tokens of the same patches.
+        pixels: of these patches.
+        device: where to fit.
+
+    Returns:
+        The squared errors of the other half, summed over the pixels of a patch and averaged over
+        the tokens of an image: changed and plain. `stats.ratio_of_means` compares them.
+    """
+    half = len(pixels) // 2
+    probe = fit_regression(plain[:half], pixels[:half], device=device)
+    errors = [squared_error(probe(x[half:]), pixels[half:]).mean(-1) for x in (changed, plain)]
+    return torch.stack(errors, dim=1)
+
+
+def _target(name: str, x: PatchTokens, grid: tuple[int, int]) -> Float[Tensor, "image token _"]:
+    """What is to be read from tokens."""
+    if name == "position":
+        return coordinates(x.positions, grid)
+    return {"rgb": mean_colour, "pixels": lambda pixels: pixels}[name](x.pixels)
+
+
+def _mean_errors(
+    answer: Callable[[PatchTokens], Tensor],
+    name: str,
+    tested: Mapping[str, PatchTokens],
+    grid: tuple[int, int],
+) -> Float[Tensor, "image kind"]:
+    errors = [
+        mean_where(squared_error(answer(x), _target(name, x, grid)), x.positions >= 0)
+        for x in tested.values()
+    ]
+    return torch.stack(errors, dim=1)
 
 
 def _explained(rows: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Whether outliers stand at fixed positions whatever a picture shows, and what a model loses without them."""
+"""Whether outliers are at fixed positions in any image, and what a model loses without them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,15 @@ from helpers.measures.answers import points
 from helpers.measures.blocks import over_blocks
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.outliers import outlier_images
-from helpers.measures.stats import Estimate, mcnemar, over_images, position_share, share, share_at, usual_positions
+from helpers.measures.stats import (
+    Estimate,
+    mcnemar,
+    over_images,
+    position_share,
+    share,
+    share_at,
+    usual_positions,
+)
 
 USUAL = 4  # positions; a picture has as many corners
 
@@ -35,20 +43,26 @@ class Placement:
 
 
 def placement(
-    norms: Float[Tensor, "image block patch"], corners: Sequence[int], rule: str = "median:3", seed: int = 0
+    norms: Float[Tensor, "image block patch"],
+    corners: Sequence[int],
+    rule: str = "median:3",
+    seed: int = 0,
 ) -> Placement:
     """Where and when a model's outliers are.
+
+    Its estimates: `outlier_images`; `outliers_per_image`; `position_share` and `position_share_98`,
+    the share of the outliers at the positions where most are, by the rule and by the 98th
+    percentile; `corner_share`, in the corners; `filled` and `corner_filled`, of the pairs of an
+    image and one of the usual positions, or a corner, the share with an outlier; where there are
+    outliers also `onset_block`, of the images with one, and `onset_share`, the share of images at
+    the commonest onset.
 
     Args:
         norms: of the patches after each block, of unchanged images.
         corners: the patches in the corners of the grid.
-        rule: of an outlier, as in `helpers.measures.norms.threshold`; the onset is always by three medians of the block.
+        rule: of an outlier, as in `helpers.measures.norms.threshold`; the onset is always by three
+            medians of the block.
         seed: of the halves of `position_share`.
-
-    Its estimates: `outlier_images`; `outliers_per_image`; `position_share` and `position_share_98`, the share of the outliers at
-    the positions where most stand, by the rule and by the 98th percentile; `corner_share`, in the corners; `filled` and
-    `corner_filled`, of the pairs of an image and one of the usual positions, or a corner, the share with an outlier; where there
-    are outliers also `onset_block`, of the images with one, and `onset_share`, the share of images at the commonest onset.
     """
     last = norms[:, -1]
     limit, onset = threshold(last, rule), onset_block(norms)
@@ -75,7 +89,8 @@ def placement(
 def filled(mask: Bool[Tensor, "image patch"], positions: Sequence[int]) -> Estimate:
     """Of the pairs of an image and one of `positions`, the share with an outlier.
 
-    Counts, where `share_at` is a share of the outliers there are: an image without any counts here, and not there.
+    Counts, where `share_at` is a share of the outliers there are: an image without any counts here,
+    and not there.
     """
     return over_images(mask[:, list(positions)].float().mean(1), (0, 1))
 
@@ -88,8 +103,9 @@ def counts_at(mask: Bool[Tensor, "image patch"], positions: Sequence[int]) -> di
         positions: patches where they are expected.
 
     Returns:
-        "count", outliers an image; "images", the share of images with one anywhere; "share", of the outliers at `positions`;
-        "filled", of the pairs of an image and one of `positions` with an outlier.
+        "count", outliers an image; "images", the share of images with one anywhere; "share", of the
+        outliers at `positions`; "filled", of the pairs of an image and one of `positions` with an
+        outlier.
     """
     return {
         "count": over_images(mask.sum(1)),
@@ -102,11 +118,13 @@ def counts_at(mask: Bool[Tensor, "image patch"], positions: Sequence[int]) -> di
 def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
     """What the counts of several conditions (`counts_at`) say together, in words.
 
-    Position decides *where* outliers stand if in every condition with outliers more than `margin` of them are where they are
-    expected, and *whether* there is one if in every condition more than `margin` of these places have one.
+    Position decides *where* outliers are if in every condition with outliers more than `margin`
+    of them are where they are expected, and *whether* there is one if in every condition more than
+    `margin` of these places have one.
 
     Returns:
-        "position", where it decides both; "position mainly, content has a veto", where it decides where; else "not position".
+        "position", where it decides both; "position mainly, content has a veto", where it decides
+        where; else "not position".
     """
     where = [x["share"].value for x in counts.values() if x["share"].n]
     if not where or min(where) <= margin:
@@ -115,27 +133,37 @@ def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
     return "position" if whether > margin else "position mainly, content has a veto"
 
 
-def curves_at(norms: Float[Tensor, "image block patch"], positions: Sequence[int]) -> dict[str, list[Estimate]]:
-    """The mean norm after each block at the "usual positions" and at "all others", each a mean over the patches of an image."""
+def curves_at(
+    norms: Float[Tensor, "image block patch"], positions: Sequence[int]
+) -> dict[str, list[Estimate]]:
+    """The mean norm after each block at the usual positions and elsewhere.
+
+    Returns:
+        "usual positions" and "all others": each a mean over the patches of an image.
+    """
     rest = [patch for patch in range(norms.shape[-1]) if patch not in positions]
     places = {"usual positions": list(positions), "all others": rest}
     return {name: over_blocks(norms[:, :, at].mean(2)) for name, at in places.items()}
 
 
 def treated(
-    norms: Mapping[str, Float[Tensor, "image patch"]], limit: float, right: Mapping[str, Bool[Tensor, " image"]] | None = None
+    norms: Mapping[str, Float[Tensor, "image patch"]],
+    limit: float,
+    right: Mapping[str, Bool[Tensor, " image"]] | None = None,
 ) -> dict[str, Estimate | float]:
     """Outliers and accuracy of a model as it is, and under treatments such as an ablation.
 
     Args:
-        norms: condition -> patch norms of the same images, the model as it is first; treatments may leave fewer patches.
+        norms: condition -> patch norms of the same images, the model as it is first; treatments may
+            leave fewer patches.
         limit: the norm above which a patch is an outlier.
         right: condition -> whether the answer is right; None where there are no answers.
 
     Returns:
-        For each condition, with `_CONDITION` at the end of the name but for the first: `max_norm`, largest norm of an image;
-        `images`, the share of images with an outlier; and with answers `accuracy` in %, and of a treatment `loss`, the accuracy
-        lost in points, paired over images, and `mcnemar_p`, its exact p-value.
+        For each condition, with `_CONDITION` at the end of the name but for the first: `max_norm`,
+        largest norm of an image; `images`, the share of images with an outlier; and with answers
+        `accuracy` in %, and of a treatment `loss`, the accuracy lost in points, paired over images,
+        and `mcnemar_p`, its exact p-value.
     """
     estimates: dict[str, Estimate | float] = {}
     first = next(iter(norms))

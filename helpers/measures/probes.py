@@ -1,11 +1,14 @@
-"""Linear probes: how much a token tells about its image, its position or its pixels (reproduction of Darcet et al., section 3.3).
+"""Linear probes: how much a token tells about its image, its position or its pixels.
 
-Every probe is the one minimum of a strictly convex objective, found in float64: another machine, seed or order of the images
-gives the same probe. A fit that is stopped early stops where rounding says, and it measures its optimiser: tokens of one kind are
-so correlated that a short descent stays at chance where the minimum does not (the corners of ViT-Ti's outliers: 20 % against
-57 %). The papers' own descents can be asked for with a `Schedule`.
+After section 3.3 of the reproduction of Darcet et al. Every probe is the one minimum of a strictly
+convex objective, found in float64: another machine, seed or order of the images gives the same
+probe. A fit that is stopped early stops where rounding says, and it measures its optimiser: tokens
+of one kind are so correlated that a short descent stays at chance where the minimum does not (the
+corners of ViT-Ti's outliers: 20 % against 57 %). The papers' own descents can be asked for with a
+`Schedule`.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +22,8 @@ from torch.nn import functional as F
 
 from helpers.measures._arrays import Array, like, settled, to_numpy
 
-TOLERANCE = 1e-7  # of the gradient's largest entry, in coordinates in which the curvature is about one
+# Of the gradient's largest entry, in coordinates in which the curvature is about one.
+TOLERANCE = 1e-7
 ITERATIONS = 20_000  # far above what any fit has needed (about 2,000)
 HISTORY = 20  # steps that L-BFGS remembers
 CHUNK = 8192  # tokens held in float64 at a time
@@ -27,9 +31,10 @@ CHUNK = 8192  # tokens held in float64 at a time
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear map of tokens, which are first standardised with the mean and standard deviation of the training tokens.
+    """A linear map of tokens, standardised with mean and deviation of the training tokens.
 
-    A probe lies on the device of the tokens that it was fitted to. A class that they did not have gets the score -inf.
+    A probe lies on the device of the tokens that it was fitted to. A class that they did not have
+    gets the score -inf.
     """
 
     mean: Float[Tensor, " width"]
@@ -44,13 +49,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A descent as papers describe it: minibatches, a cosine, and the epoch that does best on a held-out tenth of the images.
+    """A descent as papers describe it: minibatches, a cosine, and the best epoch.
 
-    It depends on the seed and on the machine's rounding, so no verdict on a control rests on it.
+    Best is which does best on a held-out tenth of the images. It depends on the seed and on the
+    machine's rounding, so no verdict on a control rests on it.
 
     Attributes:
         optimiser: a class of torch.optim, by its name.
         rate, last_rate: of learning, in the first and in the last step.
+        epochs: at most.
         decay: weight decay, as the optimiser understands it.
         batch: images a step.
         clip: the largest norm of the gradient.
@@ -67,9 +74,10 @@ class Schedule:
     patience: int = 1000
 
 
-# Darcet et al.'s reproduction states Adam, a cosine, 30 epochs and a patience of 3 (section 3.3), but neither rate nor batch.
-# It trains heads by SGD with a cosine, 20 epochs, and states neither rate nor batch nor momentum.
-# The medical paper states all (its appendix on classification training).
+# Darcet et al.'s reproduction states Adam, a cosine, 30 epochs and a patience of 3 (section 3.3),
+# but neither rate nor batch. It trains heads by SGD with a cosine, 20 epochs, and states neither
+# rate nor batch nor momentum. The medical paper states all (its appendix on classification
+# training).
 SCHEDULES = {
     "": None,
     "need-registers": Schedule("Adam", 1e-3, 0.0, epochs=30, batch=256, patience=3),
@@ -88,30 +96,40 @@ def fit_classifier(
 ) -> Probe:
     """Softmax regression of the image's class on one token an image.
 
-    The minimum of the mean cross-entropy over n images plus |W|^2 / 2n on standardised tokens, the bias free: that of
-    scikit-learn's LogisticRegression with its default C = 1 (of two classes, for which it has one vector: C = 2).
+    The minimum of the mean cross-entropy over n images plus `|W|^2 / 2n` on standardised tokens,
+    the bias free: that of scikit-learn's LogisticRegression with its default C = 1 (of two classes,
+    for which it has one vector: C = 2).
 
     Args:
+        tokens: one an image.
         labels: classes from 0; the probe has an output for each up to the largest.
         schedule: a descent on the cross-entropy alone instead.
         seed: of a schedule's held-out images and order; the minimum needs none.
         device: where to compute; that of the tokens unless given.
 
-    Raises ValueError without labels, for a negative one and for fewer than two classes, and RuntimeError where the minimum is not
-    reached.
+    Raises:
+        ValueError: no labels, a negative one, or fewer than two classes.
+        RuntimeError: the minimum is not reached.
     """
     if labels is None:
         raise ValueError("labels are None; a classifier needs data with labels")
     labels = torch.from_numpy(to_numpy(labels).astype(np.int64))
     classes = labels.unique()
     if len(classes) and classes[0] < 0:
-        raise ValueError(f"label {classes[0]} is negative; leave out images without a label and count classes from 0")
+        raise ValueError(
+            f"label {classes[0]} is negative; leave out images without a label and count classes "
+            "from 0"
+        )
     if len(classes) < 2:
-        raise ValueError(f"labels of {len(classes)} class(es); a classifier needs images of at least two")
+        raise ValueError(
+            f"labels of {len(classes)} class(es); a classifier needs images of at least two"
+        )
     outputs = int(classes[-1]) + 1
     if schedule is None:
         return _minimum(tokens, labels, outputs, device)
-    return _descent(tokens, labels, torch.arange(len(labels)), outputs, F.cross_entropy, schedule, seed, device)
+    return _descent(
+        tokens, labels, torch.arange(len(labels)), outputs, F.cross_entropy, schedule, seed, device
+    )
 
 
 def fit_position(
@@ -125,36 +143,42 @@ def fit_position(
 ) -> Probe:
     """Classification of a token's position in the grid, as in `fit_classifier`, with n tokens.
 
-    The reproduction adds half the squared distance, in grid units, between the true coordinate and the expected one under the
-    softmax. That term is not convex, so a fit with it has many ends: it is part of the loss only where a `schedule` is given.
+    The reproduction adds half the squared distance, in grid units, between the true coordinate and
+    the expected one under the softmax. That term is not convex, so a fit with it has many ends: it
+    is part of the loss only where a `schedule` is given.
 
     Args:
+        tokens: several an image.
         positions: row-major patch indices; tokens at -1 are left out.
         grid: (rows, columns).
+        schedule, seed, device: as in `fit_classifier`.
 
-    Raises ValueError for a position outside the grid and for tokens of fewer than two positions.
+    Raises:
+        ValueError: a position outside the grid, or tokens of fewer than two positions.
     """
-    rows, columns = grid
-    if positions.numel() and not (-1 <= positions.min() and positions.max() < rows * columns):
-        raise ValueError(
-            f"positions from {positions.min()} to {positions.max()} do not fit a grid of {rows} x {columns}; "
-            f"give 0 to {rows * columns - 1}, or -1 for no token"
-        )
+    count = math.prod(grid)
     positions = positions.cpu().long()
-    there = positions.flatten() >= 0
-    if len(distinct := positions[positions >= 0].unique()) < 2:
-        raise ValueError(f"tokens of {len(distinct)} position(s); a position probe needs tokens of at least two")
-    tokens, flat = tokens.flatten(0, 1)[there.to(tokens.device)], positions.flatten()[there]
+    there = positions >= 0
+    found = positions.unique()
+    if len(found) and not -1 <= found[0] <= found[-1] < count:
+        raise ValueError(
+            f"positions from {found[0]} to {found[-1]} do not fit a grid of {grid[0]} x {grid[1]}; "
+            f"give 0 to {count - 1}, or -1 for no token"
+        )
+    if (distinct := (found >= 0).sum()) < 2:
+        raise ValueError(
+            f"tokens of {distinct} position(s); a position probe needs tokens of at least two"
+        )
+    tokens, flat = tokens[there.to(tokens.device)], positions[there]
     if schedule is None:
-        return _minimum(tokens, flat, rows * columns, device)
-    coordinates = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).double().to(device or tokens.device)
+        return _minimum(tokens, flat, count, device)
+    places = coordinates(torch.arange(count), grid).to(device or tokens.device)
 
     def loss(scores: Tensor, true: Tensor) -> Tensor:
-        expected = scores.softmax(-1) @ coordinates
-        return F.cross_entropy(scores, true) + 0.5 * squared_error(expected, coordinates[true]).mean()
+        expected = scores.softmax(-1) @ places
+        return F.cross_entropy(scores, true) + 0.5 * squared_error(expected, places[true]).mean()
 
-    images = torch.arange(len(positions)).repeat_interleave(positions.shape[1])[there]
-    return _descent(tokens, flat, images, rows * columns, loss, schedule, seed, device)
+    return _descent(tokens, flat, there.nonzero()[:, 0], count, loss, schedule, seed, device)
 
 
 def fit_regression(
@@ -165,37 +189,50 @@ def fit_regression(
     ridge: float = 1e-4,
     device: Any = None,
 ) -> Probe:
-    """Least squares with a small ridge: the optimum of the mean squared error, so there is no seed and no schedule.
+    """Least squares with a small ridge: the optimum, so there is no seed and no schedule.
 
-    Solves (C + ridge x mean(diag C) I) W = X'Y / n for standardised tokens X with covariance C. C and X'Y are accumulated in
-    float64 over chunks of images, so the memory does not grow with their number.
+    Solves (C + ridge x mean(diag C) I) W = X'Y / n for standardised tokens X with covariance C. C
+    and X'Y are accumulated in float64 over chunks of images, so the memory does not grow with their
+    number.
 
     Args:
+        tokens: several an image.
+        targets: what is to be read from each.
         mask: the tokens to fit; all unless given.
+        ridge: of the mean variance.
         device: where to compute; that of the tokens unless given.
 
-    Raises ValueError where there is no token to fit.
+    Raises:
+        ValueError: there is no token to fit.
     """
+    if mask is None:
+        mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
     step = max(1, CHUNK // max(1, tokens.shape[1]))
-    chosen = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device) if mask is None else mask
 
     def chunks(x: Tensor) -> Iterable[Tensor]:
-        return (x[i : i + step][chosen[i : i + step]].to(device, torch.float64) for i in range(0, len(x), step))
+        parts = zip(x.split(step), mask.split(step), strict=True)
+        return (part[chosen].to(device, torch.float64) for part, chosen in parts)
 
-    n = int(chosen.sum())
+    n = int(mask.sum())
     if n == 0:
-        raise ValueError("no token to fit; give at least one image, and a mask that holds at least one token")
+        raise ValueError(
+            "no token to fit; give at least one image, and a mask that holds at least one token"
+        )
     mean, scale = _standardisation(chunks(tokens))
     covariance, product, total = 0.0, 0.0, 0.0
     for x, y in zip(chunks(tokens), chunks(targets), strict=True):
         x = (x - mean) / scale
-        covariance, product, total = covariance + x.T @ x / n, product + x.T @ y / n, total + y.sum(dim=0) / n
+        covariance = covariance + x.T @ x / n
+        product = product + x.T @ y / n
+        total = total + y.sum(dim=0) / n
     covariance.diagonal().add_(ridge * covariance.diagonal().mean())
     weight = torch.linalg.solve(covariance, product).T
     return Probe(*(x.to(tokens.device) for x in (mean, scale, weight, total)))
 
 
-def position_top1(scores: Float[Array, "*batch position"], positions: Int[Array, "*batch"]) -> Bool[Array, "*batch"]:
+def position_top1(
+    scores: Float[Array, "*batch position"], positions: Int[Array, "*batch"]
+) -> Bool[Array, "*batch"]:
     """Whether the highest score is that of the true position; False where that is -1."""
     return scores.argmax(-1) == positions
 
@@ -203,24 +240,33 @@ def position_top1(scores: Float[Array, "*batch position"], positions: Int[Array,
 def position_distance(
     scores: Float[Array, "*batch position"], positions: Int[Array, "*batch"], grid: tuple[int, int]
 ) -> Float[Array, "*batch"]:
-    """Euclidean distance between the position with the highest score and the true one; nan where that is -1.
+    """Euclidean distance between the position with the highest score and the true one.
 
-    In grid units, so comparable only between equal grids `grid` (rows, columns).
-    Raises ValueError where the scores do not fit the grid.
+    Nan where that is -1. In grid units, so comparable only between equal grids `grid` (rows,
+    columns).
+
+    Raises:
+        ValueError: the scores do not fit the grid.
     """
     rows, columns = grid
     if scores.shape[-1] != rows * columns:
-        raise ValueError(f"scores of {scores.shape[-1]} positions do not fit a grid of {rows} x {columns}; give the probe's grid")
+        raise ValueError(
+            f"scores of {scores.shape[-1]} positions do not fit a grid of {rows} x {columns}; "
+            "give the probe's grid"
+        )
     found, true = to_numpy(scores.argmax(-1)), to_numpy(positions)
     distance = np.hypot(found // columns - true // columns, found % columns - true % columns)
     return like(np.where(true < 0, np.nan, distance).astype(np.float32), scores)
 
 
 def nearest_position(positions: Int[Array, "..."], grid: tuple[int, int]) -> int:
-    """The patch of the grid (rows, columns) with the smallest mean distance to `positions`, those of -1 left out: the best answer
-    for who knows nothing of a token. The first of equal ones in row-major order.
+    """The patch of the grid (rows, columns) with the smallest mean distance to `positions`.
 
-    Raises ValueError where there is no position.
+    The best constant answer. Those of -1 are left out; of equal ones it is the first in row-major
+    order.
+
+    Raises:
+        ValueError: there is no position.
     """
     seen = to_numpy(positions)
     rows, columns = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
@@ -236,8 +282,13 @@ def coordinates(positions: Int[Tensor, "..."], grid: tuple[int, int]) -> Float[T
     return torch.stack([positions // grid[1], positions % grid[1]], dim=-1).double()
 
 
-def squared_error(predicted: Float[Array, "*batch output"], targets: Float[Array, "*batch output"]) -> Float[Array, "*batch"]:
-    """The squared error summed over the outputs; divide by their number for the mean squared error."""
+def squared_error(
+    predicted: Float[Array, "*#batch output"], targets: Float[Array, "*#batch output"]
+) -> Float[Array, "..."]:
+    """The squared error summed over the outputs.
+
+    Divide by their number for the mean squared error.
+    """
     return ((predicted - targets) ** 2).sum(-1)
 
 
@@ -251,16 +302,20 @@ def _standardisation(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     if not mean.isfinite().all():
         raise ValueError("tokens hold NaN or infinity; leave out the images that they come from")
     variance = (squares / n - mean**2).clamp(min=0)
-    # What varies less than the rounding of its own mean, or of the token's large features, tells nothing: a LayerNorm spreads
-    # their rounding over all features. Dividing by that noise would blow it up, and differently on every machine. It is added,
-    # not compared with: no feature is kept on one machine and dropped on another.
+    # What varies less than the rounding of its own mean, or of the token's large features, tells
+    # nothing: a LayerNorm spreads their rounding over all features. Dividing by that noise would
+    # blow it up, and differently on every machine. It is added, not compared with: no feature is
+    # kept on one machine and dropped on another.
     noise = (1e-6 * mean) ** 2 + 1e-10 * (squares / n).mean()
     scale = (variance + noise).sqrt()
     return mean, torch.where(scale == 0, 1.0, scale)
 
 
 def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe:
-    """The regularised softmax regression of the labels (item,) on the tokens (item, width); see `fit_classifier`."""
+    """The regularised softmax regression of the labels (item,) on the tokens (item, width).
+
+    See `fit_classifier`.
+    """
     home, (n, width) = tokens.device, tokens.shape
     device = device or home
     classes, labels = labels.to(device).unique(return_inverse=True)
@@ -270,24 +325,27 @@ def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe
         return (part.to(device, torch.float64) for part in tokens.split(CHUNK))
 
     mean, scale = _standardisation(chunks())
-    # The curvature is at most that of k equally likely classes: along an eigenvector of the covariance its eigenvalue times
-    # `likely`, and the penalty. In units of its root L-BFGS needs a tenth of the steps; the minimum is the same.
+    # The curvature is at most that of k equally likely classes: along an eigenvector of the
+    # covariance its eigenvalue times `likely`, and the penalty. In units of its root L-BFGS needs a
+    # tenth of the steps; the minimum is the same.
     likely, penalty = (k - 1) / k**2, 1 / n
+    standard = ((x - mean) / scale for x in chunks())
     if n < width:  # the penalty leaves no weight where no token differs from the mean
-        vectors, spread, _ = torch.linalg.svd(torch.cat([(x - mean) / scale for x in chunks()]).T, full_matrices=False)
+        vectors, spread, _ = torch.linalg.svd(torch.cat([*standard]).T, full_matrices=False)
         values = spread**2 / n
     else:
-        values, vectors = torch.linalg.eigh(sum(((x - mean) / scale).T @ ((x - mean) / scale) for x in chunks()) / n)
+        values, vectors = torch.linalg.eigh(sum(x.T @ x for x in standard) / n)
     rank = len(values)
     units = (likely * values.clamp(min=0) + penalty).rsqrt()
     basis = vectors * units / scale[:, None]
-    features = [(x - mean) @ basis for x in chunks()]  # n x rank in float64: what the fit holds in memory
+    # n x rank in float64: what the fit holds in memory
+    features = [(x - mean) @ basis for x in chunks()]
     bias_unit = likely**-0.5
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weight, bias = torch.from_numpy(flat).view(k, rank + 1).to(device).split((rank, 1), dim=1)
-        squared = (weight * units).square().sum()
-        loss, slope = penalty * squared / 2, torch.cat([penalty * units**2 * weight, torch.zeros_like(bias)], dim=1)
+        loss = penalty * (weight * units).square().sum() / 2
+        slope = torch.cat([penalty * units**2 * weight, torch.zeros_like(bias)], dim=1)
         for x, true in zip(features, labels.split(CHUNK), strict=True):
             logs = torch.addmm(bias_unit * bias.T, x, weight.T).log_softmax(1)
             loss = loss - logs.gather(1, true[:, None]).sum() / n
@@ -297,14 +355,28 @@ def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe
             slope[:, rank] += bias_unit * wrong.sum(dim=0) / n
         return loss.item(), slope.flatten().cpu().numpy()
 
-    options = {"maxiter": ITERATIONS, "maxfun": 2 * ITERATIONS, "maxcor": HISTORY, "gtol": TOLERANCE, "ftol": 0.0, "maxls": 50}
-    done = minimize(objective, np.zeros(k * (rank + 1)), jac=True, method="L-BFGS-B", options=options)
-    # Close to the minimum the loss itself can no longer fall in float64, and the line search says so.
-    if not np.abs(done.jac).max() <= 10 * TOLERANCE:
-        raise RuntimeError(f"the probe's minimum was not reached (gradient {np.abs(done.jac).max():.1e}): {done.message}")
+    options = {
+        "maxiter": ITERATIONS,
+        "maxfun": 2 * ITERATIONS,
+        "maxcor": HISTORY,
+        "gtol": TOLERANCE,
+        "ftol": 0.0,
+        "maxls": 50,
+    }
+    done = minimize(
+        objective, np.zeros(k * (rank + 1)), jac=True, method="L-BFGS-B", options=options
+    )
+    # Close to the minimum the loss itself can no longer fall in float64, and the line search says
+    # so.
+    gradient = np.abs(done.jac).max()
+    if not gradient <= 10 * TOLERANCE:
+        raise RuntimeError(
+            f"the probe's minimum was not reached (gradient {gradient:.1e}): {done.message}"
+        )
     solution = torch.from_numpy(done.x).view(k, rank + 1).to(device)
-    weight, bias = torch.zeros(outputs, width).to(solution), torch.full((outputs,), -torch.inf).to(solution)
-    weight[classes], bias[classes] = solution[:, :rank] @ (vectors * units).T, bias_unit * solution[:, rank]
+    weight, bias = solution.new_zeros(outputs, width), solution.new_full((outputs,), -torch.inf)
+    weight[classes] = solution[:, :rank] @ (vectors * units).T
+    bias[classes] = bias_unit * solution[:, rank]
     return Probe(*(x.to(home) for x in (mean, scale, weight, bias)))
 
 
@@ -320,18 +392,23 @@ def _descent(
 ) -> Probe:
     """The probe that `schedule` reaches by descent on the mean `loss`(scores, targets), from zero.
 
-    A tenth of `images` (item,), never of the items, is held out: those of one image depend on each other.
+    A tenth of `images` (item,), never of the items, is held out: those of one image depend on each
+    other.
     """
     home, width = tokens.device, tokens.shape[1]
     device = device or home
     generator = torch.Generator().manual_seed(seed)
     distinct = images.unique()
-    few = distinct[torch.randperm(len(distinct), generator=generator)[: max(1, round(len(distinct) / 10))]]
-    held_out = torch.isin(images, few)
+    shuffled = distinct[torch.randperm(len(distinct), generator=generator)]
+    held_out = torch.isin(images, shuffled[: max(1, round(len(distinct) / 10))])
     training = (~held_out).nonzero().squeeze(1)
     if len(training) == 0:
-        raise ValueError(f"{len(distinct)} image(s); a schedule needs at least two, one of them to validate")
-    mean, scale = _standardisation(tokens[part].to(device, torch.float64) for part in training.split(CHUNK))
+        raise ValueError(
+            f"{len(distinct)} image(s); a schedule needs at least two, one of them to validate"
+        )
+    mean, scale = _standardisation(
+        tokens[part].to(device, torch.float64) for part in training.split(CHUNK)
+    )
     weight = torch.zeros(outputs, width, dtype=torch.float64, device=device, requires_grad=True)
     bias = torch.zeros(outputs, dtype=torch.float64, device=device, requires_grad=True)
     probe, targets = Probe(mean, scale, weight, bias), targets.to(device)
@@ -349,7 +426,8 @@ def _descent(
             optimiser.step()
             cosine.step()
         with torch.no_grad():
-            merit = loss(probe(tokens[held_out.to(home)].to(device)), targets[held_out.to(device)]).item()
+            scores = probe(tokens[held_out.to(home)].to(device))
+            merit = loss(scores, targets[held_out.to(device)]).item()
         waited += 1
         if merit < best:
             best, kept, waited = merit, (weight.detach().clone(), bias.detach().clone()), 0

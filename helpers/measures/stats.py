@@ -1,17 +1,20 @@
-"""Effect sizes and tests with intervals over images, never over tokens: those of one image depend on each other.
+"""Effect sizes and tests with intervals over images, never over tokens.
 
-| what | interval |
-|---|---|
-| a share of images | Wilson's |
-| a mean over images | Student's t, corrected for skewness (Hall 1992) |
-| few repetitions of right or wrong, or a change | Wald's with made-up images (Agresti & Coull 1998, Bonett & Price 2012) |
-| a statistic of counts in images, such as an AUC | Student's t with the jackknife's standard error, on a scale without bounds |
-| any other statistic | percentile bootstrap, as wide as Student's t |
+Tokens of one image depend on each other. The intervals are:
 
-How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images have no interval: its ends are
-nan, and no test is decided by it. Where only some images count, as those with outliers do for their AUC, these are the 5.
-Scores that are nan are left out; an empty group gives Estimate(nan, nan, nan, 0), no error. A level outside (0, 1), and fewer
-than one resample, raise ValueError.
+- of a share of images: Wilson's;
+- of a mean over images: Student's t, corrected for skewness (Hall 1992);
+- of few repetitions of right or wrong, or a change: Wald's with made-up images (Agresti & Coull
+  1998, Bonett & Price 2012);
+- of a statistic of counts in images, such as an AUC: Student's t with the jackknife's standard
+  error, on a scale without bounds;
+- of any other statistic: percentile bootstrap, as wide as Student's t.
+
+How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images
+have no interval: its ends are nan, and no test is decided by it. Where only some images count, as
+those with outliers do for their AUC, these are the 5. Scores that are nan are left out; an empty
+group gives Estimate(nan, nan, nan, 0), no error. A level outside (0, 1), and fewer than one
+resample, raise ValueError.
 """
 
 import math
@@ -28,12 +31,18 @@ from helpers.measures._arrays import Array, settled, to_numpy
 FEWEST = 5  # images, for an interval
 AT_LIMIT = 1e-9  # of a part of the way from limit to limit: its part times the rest
 REPETITIONS = 12  # at most, of what is right or wrong on an image
+LEVEL = 0.95  # of the intervals that are given at no other
 
 
 class Estimate(NamedTuple):
-    """A value, its interval, the number of images (or items) it rests on, and what a single image can change in it.
+    """A value with its interval.
 
-    `step` is None unless that is one amount (or a few times it), as in a share of images.
+    Attributes:
+        value: nan where undefined.
+        low, high: the ends of the interval; nan without one.
+        n: the number of images (or items) it rests on.
+        step: what a single image can change in it; None unless that is one amount (or a few times
+            it), as in a share of images.
     """
 
     value: float
@@ -54,26 +63,36 @@ def over_images(
 ) -> Estimate:
     """The mean of one number an image, and its interval. No seed and no resample: it is a formula.
 
-    Student's t with Hall's cubic correction for skewness (Hall 1992): the plain t interval of 80 lognormal values
-    covers 92 % where it should cover 95.
+    Student's t with Hall's cubic correction for skewness (Hall 1992): the plain t interval of 80
+    lognormal values covers 92 % where it should cover 95.
 
     Args:
         per_image: images with nan are dropped; n counts the others.
-        limits: what one image can be: from 0, or from as far below it, as (0, 1) for an IoU, (0, 100) for right or wrong in %
-            and (-100, 100) for a change of that. The interval ends there. What is right or wrong on every image is a share,
-            whose interval is Wilson's, so that 0 of 80 is not certainly 0; changes of answers have Bonett and Price's, and means
-            of a few repetitions Agresti and Coull's. All move in steps of one image, which the estimate tells.
-        continuous: a quantity that no image brings to its limits by chance, as a cosine or a share of attention: where it is
-            there on all images, it is so by construction. It has no steps.
+        limits: what one image can be: from 0, or from as far below it, as (0, 1) for an IoU, (0,
+            100) for right or wrong in % and (-100, 100) for a change of that. The interval ends
+            there. What is right or wrong on every image is a share, whose interval is Wilson's, so
+            that 0 of 80 is not certainly 0; changes of answers have Bonett and Price's, and means
+            of a few repetitions Agresti and Coull's. All move in steps of one image, which the
+            estimate tells.
+        continuous: a quantity that no image brings to its limits by chance, as a cosine or a share
+            of attention: where it is there on all images, it is so by construction. It has no
+            steps.
+        level: how often such an interval covers the truth, in (0, 1).
 
-    What is the same on all images, and not at its limits, is taken as exact: its interval has no width.
+    Returns:
+        What is the same on all images, and not at its limits, is taken as exact: its interval has
+        no width.
 
-    Raises ValueError where an image lies outside the limits or has more than one number, and for other limits.
+    Raises:
+        ValueError: an image lies outside the limits or has more than one number, or other limits.
     """
     _check_level(level)
     values = to_numpy(per_image).astype(np.float64)
     if values.ndim != 1:
-        raise ValueError(f"a mean over images is taken of one number an image, not of {values.shape}; reduce each image first")
+        raise ValueError(
+            f"a mean over images is taken of one number an image, not of {values.shape}; "
+            "reduce each image first"
+        )
     values = values[~np.isnan(values)]
     n = len(values)
     if n == 0:
@@ -83,10 +102,15 @@ def over_images(
         return Estimate(value, *_mean_interval(values, level), n)
     lowest, highest = limits
     if not 0 < highest < math.inf or lowest not in (0, -highest):
-        raise ValueError(f"limits {limits} of a mean are not of the form (0, highest) or (-highest, highest)")
+        raise ValueError(
+            f"limits {limits} of a mean are not of the form (0, highest) or (-highest, highest)"
+        )
     slack = 1e-6 * (highest - lowest)  # what float32 leaves of a limit
     if values.min() < lowest - slack or values.max() > highest + slack:
-        raise ValueError(f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits {lowest} to {highest}")
+        raise ValueError(
+            f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits "
+            f"{lowest} to {highest}"
+        )
     answers = (values / highest).round(6)
     step = None if continuous else _step(answers, highest)
     if not continuous and (step is not None or not answers.any()):
@@ -103,30 +127,39 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Estimate:
-    """A statistic of per-image values and its percentile interval over images. For a mean take `over_images`.
+    """A statistic of per-image values and its percentile interval over images.
 
-    Percentiles of resamples make an interval that is too narrow, as if the standard deviation of n images were known; they are
-    taken as far out as Student's t says (Hesterberg 2015).
+    For a mean take `over_images`.
+
+    Percentiles of resamples make an interval that is too narrow, as if the standard deviation of n
+    images were known; they are taken as far out as Student's t says (Hesterberg 2015).
 
     Args:
-        per_image: one row an image. Images without any number (all nan) are dropped; n counts the others.
-        statistic: takes resampled rows (image, ...) in float64 and returns a number; pass np.nanmedian and the like
-            where rows may hold some nan.
+        per_image: one row an image. Images without any number (all nan) are dropped; n counts the
+            others.
+        statistic: takes resampled rows (image, ...) in float64 and returns a number; pass
+            np.nanmedian and the like where rows may hold some nan.
         resamples: how many sets of n images are drawn with replacement.
         level: how often such an interval covers the truth, in (0, 1).
         seed: of the draws; the same seed and number of images draw the same images.
     """
     values = to_numpy(per_image).astype(np.float64)
-    values = values[~np.isnan(values.reshape(len(values), -1)).all(axis=1)] if values.size else values[:0]
+    _check_level(level)
+    values = values[~np.isnan(values).all(axis=tuple(range(1, values.ndim)))]
     n = len(values)
-    if n == 0:
+    if values.size == 0:
         return NONE
-    draws = [statistic(np.repeat(values, weights, axis=0)) for weights in _weights(n, resamples, seed)]
+    draws = [
+        statistic(np.repeat(values, weights, axis=0)) for weights in _weights(n, resamples, seed)
+    ]
     return _percentiles(statistic(values), np.array(draws), n, level)
 
 
 def ratio_of_means(rows: Float[np.ndarray, "image 2"]) -> float:
-    """Mean of the first column over mean of the second, nan left out: a `bootstrap` statistic that pairs them image by image."""
+    """Mean of the first column over mean of the second, nan left out.
+
+    A `bootstrap` statistic that pairs the columns image by image.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.divide(*np.nanmean(rows, axis=0)))
 
@@ -134,7 +167,8 @@ def ratio_of_means(rows: Float[np.ndarray, "image 2"]) -> float:
 def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
     """The share of images for which something holds, with Wilson's interval.
 
-    Raises ValueError for anything but true and false.
+    Raises:
+        ValueError: anything but true and false.
 
     >>> found = share(np.arange(40) < 30)
     >>> found.value, round(found.low, 2), round(found.high, 2), found.n
@@ -155,16 +189,23 @@ def jackknife(
     level: float = 0.95,
     carriers: int | None = None,
 ) -> Estimate:
-    """The interval of a smooth statistic of all images, from its values `without` each image in turn (Efron & Stein 1981).
+    """The interval of a smooth statistic, from its values without each image (Efron & Stein 1981).
 
-    Student's t with the jackknife's standard error. Between `limits` it is taken on the logit scale, or on the log scale if only
-    the lower one is finite, so that it ends inside them. A statistic at a limit has Wilson's interval, as if each carrier were
-    right: a perfect order of 20 images is not certainly perfect. What is 0 and may be anything above it has no upper end.
+    Student's t with the jackknife's standard error. Between `limits` it is taken on the logit
+    scale, or on the log scale if only the lower one is finite, so that it ends inside them. A
+    statistic at a limit has Wilson's interval, as if each carrier were right: a perfect order of 20
+    images is not certainly perfect. What is 0 and may be anything above it has no upper end.
 
     Args:
-        without: nan where the statistic is not defined without an image; then there is no interval.
+        value: of all images.
+        without: each of the images in turn; nan where the statistic is not defined without an
+            image, and then there is no interval.
         limits: of the statistic, such as (0, 1) for an AUC and (0, inf) for a ratio.
-        carriers: the images that count, where not all do, such as those with an outlier; the others only fill in.
+        carriers: the images that count, where not all do, such as those with an outlier; the others
+            only fill in.
+
+    Raises:
+        ValueError: the value lies outside the limits.
     """
     _check_level(level)
     n = len(without)
@@ -177,10 +218,16 @@ def jackknife(
         return Estimate(float(value), float(value - reach), float(value + reach), n)
     lowest, width = limits[0], limits[1] - limits[0]
     if value < lowest - 1e-6 or value > limits[1] + 1e-6:
-        raise ValueError(f"a value of {value:.6g} does not lie in the limits {limits[0]} to {limits[1]}")
+        raise ValueError(
+            f"a value of {value:.6g} does not lie in the limits {limits[0]} to {limits[1]}"
+        )
     if math.isinf(width):
         with np.errstate(over="ignore"):
-            ratio = np.exp(np.array([-reach, reach]) / (value - lowest)) if value > lowest else (0.0, np.nan)
+            ratio = (
+                np.exp(np.array([-reach, reach]) / (value - lowest))
+                if value > lowest
+                else (0.0, np.nan)
+            )
         return Estimate(float(value), *(float(lowest + (value - lowest) * end) for end in ratio), n)
     part = float(np.clip((value - lowest) / width, 0, 1))
     slope = part * (1 - part) * width
@@ -191,38 +238,48 @@ def jackknife(
     return Estimate(float(value), *(float(lowest + width * end) for end in ends), n)
 
 
-def over_seeds(estimates: Sequence[Estimate], level: float = 0.95, limits: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
-    """The mean of what was estimated on several models, trained alike with different seeds, and its interval over new trainings
-    and new images.
+def over_seeds(
+    estimates: Sequence[Estimate],
+    level: float = 0.95,
+    limits: tuple[float, float] = (-np.inf, np.inf),
+) -> Estimate:
+    """The mean over models trained with different seeds, for new trainings and new images.
 
-    Student's t interval of the models' values (Student 1908). The models were measured on the same images, whose chance does not
-    show in the spread between them: each end lies as far away as the t interval's and the models' own mean interval's together
-    (root of the sum of squares). Three models without an outlier would else make the absence of outliers certain.
+    Student's t interval of the models' values (Student 1908). The models were measured on the same
+    images, whose chance does not show in the spread between them: each end lies as far away as the
+    t interval's and the models' own mean interval's together (root of the sum of squares). Three
+    models without an outlier would else make the absence of outliers certain.
 
     Args:
-        estimates: one a model, with its interval over images at the same `level`; those of value nan are left out.
+        estimates: one a model, with its interval over images at the same `level`; those of value
+            nan are left out.
+        level: of this interval.
         limits: what values are possible, such as (0, 1) for a share; the interval ends there.
 
     Returns:
-        n counts the models, and step is that of one image in one model, where all have the same. A single model: its estimate,
-        as it is.
+        n counts the models, and step is that of one image in one model, where all have the same. A
+        single model: its estimate, as it is.
     """
     _check_level(level)
     kept = [estimate for estimate in estimates if not np.isnan(estimate.value)]
     if len(kept) < 2:
         return kept[0] if kept else NONE
-    n, values = len(kept), np.array([estimate.value for estimate in kept])
-    value, low, high = np.mean([(e.value, e.low, e.high) for e in kept], axis=0)
-    steps = {e.step for e in kept}
-    reach = t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
-    low, high = np.clip((value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)), *limits)
-    return Estimate(float(value), float(low), float(high), n, steps.pop() / n if len(steps) == 1 and None not in steps else None)
+    n, ends = len(kept), np.array([estimate[:3] for estimate in kept])
+    value, low, high = ends.mean(axis=0)
+    reach = t.ppf((1 + level) / 2, n - 1) * ends[:, 0].std(ddof=1) / np.sqrt(n)
+    low, high = np.clip(
+        (value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)), *limits
+    )
+    steps = {estimate.step for estimate in kept}
+    step = steps.pop() / n if len(steps) == 1 and None not in steps else None
+    return Estimate(float(value), float(low), float(high), n, step)
 
 
 def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
-    """P(positive > negative) + P(equal) / 2, the area under the ROC curve. nan are left out; nan where a group is empty.
+    """P(positive > negative) + P(equal) / 2, the area under the ROC curve.
 
-    Scores are equal where they are the same to 16 bits (`settled`).
+    Scores that are nan are left out; it is nan where a group is empty. Scores are equal where they
+    are the same to 16 bits (`settled`).
 
     >>> auc(np.array([2.0, 4.0]), np.array([1.0, 3.0]))
     0.75
@@ -235,8 +292,10 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
     return float((ranks[:p].sum() - p * (p + 1) / 2) / (p * q))
 
 
-def auc_over_images(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95) -> Estimate:
-    """`auc` of the scores in `mask` against the others, pooled over patches, with its interval over images by `jackknife`."""
+def auc_over_images(
+    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]
+) -> Estimate:
+    """`auc` of the scores in `mask` against the others, pooled over patches, by `jackknife`."""
     scores, mask = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
     if not (positive.any() and negative.any()):
@@ -245,64 +304,73 @@ def auc_over_images(scores: Float[Array, "image patch"], mask: Bool[Array, "imag
     rows = zip(scores, positive, negative, strict=True)
     inside = [((np.sign(s[p][:, None] - s[q]) + 1) / 2).sum() for s, p, q in rows]
     own = positive.sum(axis=1) * negative.sum(axis=1)
-    return _auc_interval(wins, pairs, np.array(inside), own, _fewer(positive, negative), level)
+    return _auc_interval(wins, pairs, np.array(inside), own, _fewer(positive, negative))
 
 
 def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]) -> float:
-    """`auc` stratified by patch position: only patches at the same position are compared, positions pooled by their pairs.
+    """`auc` stratified by patch position: only patches at the same position are compared.
 
-    It removes what position alone explains. nan where no position has both kinds.
+    Positions are pooled by their pairs. It removes what position alone explains; it is nan where no
+    position has both kinds.
     """
     scores, mask = to_numpy(scores), to_numpy(mask)
-    positive, negative = mask & ~np.isnan(scores), ~mask & ~np.isnan(scores)
+    positive, negative = _groups(scores, mask)
     pairs = positive.sum(axis=0) * negative.sum(axis=0)
     if not pairs.any():
         return float("nan")
-    wins = sum(count * auc(s[m], s[~m]) for s, m, count in zip(scores.T, mask.T, pairs, strict=True) if count)
+    wins = sum(
+        count * auc(s[m], s[~m])
+        for s, m, count in zip(scores.T, mask.T, pairs, strict=True)
+        if count
+    )
     return float(wins / pairs.sum())
 
 
 def matched_auc_over_images(
-    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95
+    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]
 ) -> Estimate:
     """`matched_auc` with its interval over images by `jackknife`.
 
-    Only images with a masked patch that has others to be compared with at its position carry it, or with one of these others. n
-    counts the rarer of the two: where outliers stand still, few images have a normal patch there, and all rests on these.
+    Only images with a masked patch that has others to be compared with at its position carry it, or
+    with one of these others. n counts the rarer of the two: where outliers never move, few images
+    have a normal patch there, and all rests on these.
     """
     scores, mask = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
     both = positive.any(axis=0) & negative.any(axis=0)
     if not both.any():
         return NONE
-    wins, pairs = (np.zeros((2, len(scores))) for _ in range(2))
-    for s, p, q in zip(scores.T[both], positive.T[both], negative.T[both], strict=True):
-        for total, more in zip((wins, pairs), _wins(s[:, None], p[:, None], q[:, None]), strict=True):
-            total += more
-    none = np.zeros(len(scores))  # an image has one patch at a position, so none to be compared with inside it
+    places = zip(scores.T[both], positive.T[both], negative.T[both], strict=True)
+    wins, pairs = np.sum([_wins(*(x[:, None] for x in place)) for place in places], axis=0)
+    # An image has one patch at a position, so none to be compared with inside it.
+    none = np.zeros(len(scores))
     carriers = _fewer(positive[:, both], negative[:, both])
-    return _auc_interval(wins, pairs, none, none, carriers, level)._replace(n=carriers)
+    return _auc_interval(wins, pairs, none, none, carriers)._replace(n=carriers)
 
 
-def position_share(mask: Bool[Array, "image patch"], level: float = 0.95, seed: int = 0) -> Estimate:
-    """Share of the masked patches at the few positions where most of them lie: 1 where the same patches are always masked.
+def position_share(mask: Bool[Array, "image patch"], seed: int = 0) -> Estimate:
+    """Share of the masked patches at the few positions where most of them lie.
 
-    The positions are learnt on one half of the images, the most frequent ones, as many as an image has masked patches on
-    average (rounded). The share and its interval are those of the other half.
+    It is 1 where the same patches are always masked. The positions are learnt on one half of the
+    images, the most frequent ones, as many as an image has masked patches on average (rounded). The
+    share and its interval are those of the other half.
     """
     mask = to_numpy(mask)
     learnt, tested = np.array_split(mask[np.random.default_rng(seed).permutation(len(mask))], 2)
     count = max(1, round(learnt.sum(axis=1).mean())) if len(learnt) else 1
-    return share_at(tested, usual_positions(learnt, count), level)
+    return share_at(tested, usual_positions(learnt, count))
 
 
 def usual_positions(mask: Bool[Array, "image patch"], count: int) -> list[int]:
-    """The `count` patches that are masked in most images, the most frequent first, the first of equally frequent ones."""
+    """The `count` patches that are masked in most images, the most frequent first.
+
+    Of equally frequent ones the first.
+    """
     return np.argsort(-to_numpy(mask).sum(axis=0), kind="stable")[:count].tolist()
 
 
-def share_at(mask: Bool[Array, "image patch"], positions: Sequence[int], level: float = 0.95) -> Estimate:
-    """Share of the masked patches that lie at `positions` (patch indices), with its interval over images by `jackknife`.
+def share_at(mask: Bool[Array, "image patch"], positions: Sequence[int]) -> Estimate:
+    """Share of the masked patches that lie at `positions` (patch indices), by `jackknife`.
 
     n counts all images, those without a masked patch too.
     """
@@ -311,86 +379,114 @@ def share_at(mask: Bool[Array, "image patch"], positions: Sequence[int], level: 
     if not all_masked.any():
         return NONE
     without = _divided(there.sum() - there, all_masked.sum() - all_masked)
-    return jackknife(there.sum() / all_masked.sum(), without, (0, 1), level, int((all_masked > 0).sum()))
+    carriers = int((all_masked > 0).sum())
+    return jackknife(there.sum() / all_masked.sum(), without, (0, 1), carriers=carriers)
 
 
-def cohens_d_over_images(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], level: float = 0.95) -> Estimate:
-    """Cohen's d of the scores in `mask` against the others, pooled over patches, with its interval over images by `jackknife`:
-    the difference of the means over the pooled standard deviation (Cohen 1988); nan where one is empty or both are constant."""
+def cohens_d_over_images(
+    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]
+) -> Estimate:
+    """Cohen's d of the scores in `mask` against the others, pooled over patches, by `jackknife`.
+
+    The difference of the means over the pooled standard deviation (Cohen 1988); nan where a group
+    is empty or both are constant.
+    """
     scores, mask = _images_with_numbers(scores, mask)
-    centred = scores.astype(np.float64) - (np.nanmean(scores, dtype=np.float64) if scores.size else 0.0)
-    return _of_moments(centred, mask, _standardised_difference, level)
+    mean = np.nanmean(scores, dtype=np.float64) if scores.size else 0.0
+    return _of_moments(scores.astype(np.float64) - mean, mask, _standardised_difference)
 
 
 def mcnemar(a_correct: Bool[Array, " image"], b_correct: Bool[Array, " image"]) -> float:
-    """Exact two-sided p-value for two classifiers being equally often right (McNemar 1947); 1 where they never differ.
+    """Exact two-sided p-value for two classifiers being equally often right (McNemar 1947).
 
-    Raises ValueError for anything but true and false, and for answers on different numbers of images.
+    1 where they never differ.
+
+    Raises:
+        ValueError: anything but true and false, or answers on different numbers of images.
     """
     a, b = _answers(a_correct, "mcnemar"), _answers(b_correct, "mcnemar")
     if len(a) != len(b):
-        raise ValueError(f"mcnemar cannot pair answers on {len(a)} and {len(b)} images; give true or false for each image")
+        raise ValueError(
+            f"mcnemar cannot pair answers on {len(a)} and {len(b)} images; "
+            "give true or false for each image"
+        )
     only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
     return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
 
 def macro_auc(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> float:
-    """`auc` of each class against the others, by its score, averaged over the classes that some, but not all, images have.
+    """`auc` of each class against the others, by its score, averaged over classes.
 
-    For comparable scores give probabilities: logits differ by a constant for each image.
+    Averaged over those that some, but not all, images have. For comparable scores give
+    probabilities: logits differ by a constant for each image.
     """
     scores, labels = to_numpy(scores), to_numpy(labels)
-    found = [auc(scores[labels == label, label], scores[labels != label, label]) for label in np.unique(labels)]
+    found = [
+        auc(scores[labels == label, label], scores[labels != label, label])
+        for label in np.unique(labels)
+    ]
     return float(np.mean(found))
 
 
 def bootstrap_spread(
-    groups: Sequence[Float[Array, " _"]], resamples: int = 1000, level: float = 0.95, seed: int = 0
+    groups: Sequence[Float[Array, " _"]], resamples: int = 1000, seed: int = 0
 ) -> tuple[Estimate, float]:
-    """Largest minus smallest mean of several groups of images, and its p-value; (NONE, nan) for fewer than two groups.
+    """Largest minus smallest mean of several groups of images, and its p-value.
 
-    The two groups were chosen for being the extremes, so some spread is there if all groups have one mean, each with its own
-    images about it. The p-value is the chance of one as large, resampled and as much wider as Student's t is for the smallest
-    group. The interval's lower end lies below the spread by what a share `level` of such spreads stay below, never below 0: it
-    is above 0 where p < 1 - level. The upper end is that of the difference of the two groups. Groups without any variation, all
-    alike, say nothing of what other images would be: the interval has no upper end.
+    The two groups were chosen for being the extremes, so some spread is there if all groups have
+    one mean, each with its own images about it. The p-value is the chance of one as large,
+    resampled and as much wider as Student's t is for the smallest group. The interval's lower end
+    lies below the spread by what 95 % of such spreads stay below, never below 0: it is above 0
+    where p < 0.05. The upper end is that of the difference of the two groups. Groups without any
+    variation, all alike, say nothing of what other images would be: the interval has no upper end.
 
-    Raises ValueError for a group without images, or with nan.
+    Returns:
+        Estimate and p-value; (NONE, nan) for fewer than two groups.
+
+    Raises:
+        ValueError: a group without images, or with nan.
     """
     groups = [to_numpy(group).astype(np.float64) for group in groups]
     for i, group in enumerate(groups):
         if not len(group) or np.isnan(group).any():
-            has = f"nan for {np.isnan(group).sum()} of {len(group)} images" if len(group) else "no images"
-            raise ValueError(f"group {i} of {len(groups)} has {has}; give a number for each image")
+            numbers = f"numbers for {(~np.isnan(group)).sum()} of {len(group)} images"
+            raise ValueError(f"group {i} of {len(groups)} has {numbers}; give one for each image")
     if len(groups) < 2:
         return NONE, float("nan")
     means = np.array([group.mean() for group in groups])
-    draws = np.stack([_weights(len(g), resamples, seed + i) @ g / len(g) for i, g in enumerate(groups)], axis=1)
+    draws = np.stack(
+        [_weights(len(g), resamples, seed + i) @ g / len(g) for i, g in enumerate(groups)], axis=1
+    )
     low, *_, high = means.argsort(kind="stable")  # two groups, also where all have one mean
-    n = min(map(len, groups))
-    estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n, level)
+    n, images = min(map(len, groups)), sum(map(len, groups))
+    estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n, LEVEL)
     if n < FEWEST:
-        return estimate._replace(n=sum(map(len, groups))), float("nan")
-    wider = t.ppf((1 + level) / 2, n - 1) * np.sqrt(n / (n - 1)) / ndtri((1 + level) / 2)
+        return estimate._replace(n=images), float("nan")
+    wider = t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1)) / ndtri((1 + LEVEL) / 2)
     chance = wider * np.ptp(draws - means, axis=1)
-    least = max(0.0, estimate.value - float(np.quantile(chance, level)))
+    least = max(0.0, estimate.value - float(np.quantile(chance, LEVEL)))
     most = estimate.high if chance.any() or estimate.value else float("nan")
     p_value = float((1 + (chance >= estimate.value - 1e-9).sum()) / (1 + resamples))
-    return estimate._replace(low=least, high=most, n=sum(map(len, groups))), p_value
+    return estimate._replace(low=least, high=most, n=images), p_value
 
 
 def enrichment_over_images(
-    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"], quantile: float = 0.75, level: float = 0.95
+    scores: Float[Array, "image patch"],
+    mask: Bool[Array, "image patch"],
+    quantile: float = 0.75,
 ) -> Estimate:
-    """P(score above the pooled `quantile` | mask) / P(the same | not mask), with its interval over images by `jackknife`; nan
-    where a group is empty or the ratio infinite. The pooled quantile is that of all images given, always.
+    """How much likelier a score above the pooled `quantile` is in `mask` than outside.
 
-    The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier where information is redundant.
+    P(above | mask) / P(above | not mask), with its interval over images by `jackknife`; nan where a
+    group is empty or the ratio infinite. The pooled quantile is that of all images given, always.
+
+    The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier where
+    information is redundant.
     """
     scores, mask = _images_with_numbers(settled(scores), mask)
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
     above = np.where(np.isnan(scores), np.nan, scores > cut)
-    return _of_moments(above, mask, _ratio_of_groups, level, (0, math.inf))
+    return _of_moments(above, mask, _ratio_of_groups, (0, math.inf))
 
 
 def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -408,7 +504,10 @@ def _answers(values: Array, what: str) -> Bool[np.ndarray, " image"]:
     """What is true or false of each image."""
     values = to_numpy(values)
     if values.dtype != bool or values.ndim != 1:
-        raise ValueError(f"{what} is not taken of {values.dtype} {values.shape}; give true or false for each image")
+        raise ValueError(
+            f"{what} is not taken of {values.dtype} {values.shape}; "
+            "give true or false for each image"
+        )
     return values
 
 
@@ -425,9 +524,10 @@ def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
 
 
 def _step(answers: np.ndarray, unit: float) -> float | None:
-    """What the mean of (image,) answers moves by when one image counts otherwise, times the unit; or None.
+    """What the mean of (image,) answers moves by when one image counts otherwise, or None.
 
-    The answers must be right or wrong, means of that over a few repetitions, or differences of these.
+    Times the unit. The answers must be right or wrong, means of that over a few repetitions, or
+    differences of these.
     """
     for repetitions in range(1, REPETITIONS + 1) if answers.any() else ():
         counts = answers * repetitions
@@ -437,7 +537,7 @@ def _step(answers: np.ndarray, unit: float) -> float | None:
 
 
 def _mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
-    """Of the mean of (image,) values: Student's t quantiles through the inverse of Hall's monotone cubic."""
+    """Of the mean of (image,) values: Student's t through the inverse of Hall's monotone cubic."""
     n, mean = len(values), values.mean()
     if n < FEWEST:
         return float("nan"), float("nan")
@@ -456,7 +556,8 @@ def _mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
 def _share_interval(k: int, n: int, level: float) -> tuple[float, float]:
     """Wilson's score interval of k of n (Wilson 1927).
 
-    Not a bootstrap: resampling 0 of n gives 0 every time, and would make the absence of outliers look certain.
+    Not a bootstrap: resampling 0 of n gives 0 every time, and would make the absence of outliers
+    look certain.
     """
     if n < FEWEST:
         return float("nan"), float("nan")
@@ -465,10 +566,12 @@ def _share_interval(k: int, n: int, level: float) -> tuple[float, float]:
 
 
 def _answers_interval(answers: np.ndarray, signed: bool, level: float) -> tuple[float, float]:
-    """Of the mean of (image,) answers from 0 to 1, or of changes of them from -1 to 1, in parts of a few repetitions or whole.
+    """Of the mean of (image,) answers from 0 to 1, or of changes of them from -1 to 1.
 
-    Whole answers are a share. Else it is Wald's interval with made-up images at both limits: one at each for changes (Bonett &
-    Price 2012), half of z^2 at each for answers (Agresti & Coull 1998), so that a few answers in one direction are not certain.
+    In parts of a few repetitions or whole. Whole answers are a share. Else it is Wald's interval
+    with made-up images at both limits: one at each for changes (Bonett & Price 2012), half of z^2
+    at each for answers (Agresti & Coull 1998), so that a few answers in one direction are not
+    certain.
     """
     n, z = len(answers), ndtri((1 + level) / 2)
     if n < FEWEST:
@@ -482,18 +585,15 @@ def _answers_interval(answers: np.ndarray, signed: bool, level: float) -> tuple[
     return float(mean - reach), float(mean + reach)
 
 
-def _tail(n: int, level: float) -> np.ndarray:
-    """The two shares of resamples below the ends of an interval over n images."""
-    quantile = t.ppf((1 + level) / 2, n - 1) * np.sqrt(n / (n - 1))
-    return ndtr(np.array([-quantile, quantile]))
-
-
 def _percentiles(value: float, draws: np.ndarray, n: int, level: float) -> Estimate:
-    _check_level(level)
+    """The interval of draws: as far out as Student's t of n images says."""
     if np.isnan(value):
         return NONE
-    ends = np.nanquantile(draws, _tail(n, level)) if n >= FEWEST else (np.nan, np.nan)
-    return Estimate(float(value), *map(float, ends), n)
+    if n < FEWEST:
+        return Estimate(float(value), math.nan, math.nan, n)
+    quantile = t.ppf((1 + level) / 2, n - 1) * np.sqrt(n / (n - 1))
+    low, high = np.nanquantile(draws, ndtr([-quantile, quantile]))
+    return Estimate(float(value), float(low), float(high), n)
 
 
 def _groups(scores: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -506,21 +606,35 @@ def _fewer(positive: np.ndarray, negative: np.ndarray) -> int:
     return int(min(group.any(axis=1).sum() for group in (positive, negative)))
 
 
-def _wins(scores: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What each image is in the pairs of a positive and a negative patch: of all images' patches, pairs that the positive one
-    wins (an equal one half), and all pairs. Both (2, image): those with its positive patches, and those with its negative."""
+def _wins(
+    scores: np.ndarray, positive: np.ndarray, negative: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What each image is in the pairs of a positive and a negative patch of all images' patches.
+
+    Returns:
+        Pairs that the positive one wins (an equal one half), and all pairs. Both (2, image): those
+        with its positive patches, and those with its negative.
+    """
     p, q = (np.sort(scores[group]) for group in (positive, negative))
-    below, above = ((np.searchsorted(x, scores) + np.searchsorted(x, scores, side="right")) / 2 for x in (q, p))
+    below, above = (
+        (np.searchsorted(x, scores) + np.searchsorted(x, scores, side="right")) / 2 for x in (q, p)
+    )
     wins = np.stack([(below * positive).sum(axis=1), ((len(p) - above) * negative).sum(axis=1)])
     return wins, np.stack([positive.sum(axis=1) * len(q), negative.sum(axis=1) * len(p)])
 
 
 def _auc_interval(
-    wins: np.ndarray, pairs: np.ndarray, own_wins: np.ndarray, own_pairs: np.ndarray, carriers: int, level: float
+    wins: np.ndarray,
+    pairs: np.ndarray,
+    own_wins: np.ndarray,
+    own_pairs: np.ndarray,
+    carriers: int,
 ) -> Estimate:
-    """From `_wins`, and the wins and pairs of each image's patches with each other, which would be taken away twice."""
-    without = _divided(wins[0].sum() - wins.sum(axis=0) + own_wins, pairs[0].sum() - pairs.sum(axis=0) + own_pairs)
-    return jackknife(wins[0].sum() / pairs[0].sum(), without, (0, 1), level, carriers)
+    """From `_wins`, and those of each image's patches with each other, else taken away twice."""
+    without = _divided(
+        wins[0].sum() - wins.sum(axis=0) + own_wins, pairs[0].sum() - pairs.sum(axis=0) + own_pairs
+    )
+    return jackknife(wins[0].sum() / pairs[0].sum(), without, (0, 1), carriers=carriers)
 
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -530,11 +644,15 @@ def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _moments(values: np.ndarray) -> np.ndarray:
     """Count, sum and sum of squares over the last axis, without nan: (..., 3)."""
-    return np.stack([(~np.isnan(values)).sum(axis=-1), np.nansum(values, axis=-1), np.nansum(values**2, axis=-1)], axis=-1)
+    parts = ~np.isnan(values), values, values**2
+    return np.stack([np.nansum(part, axis=-1) for part in parts], axis=-1)
 
 
 def _of_moments(
-    scores: np.ndarray, mask: np.ndarray, statistic: Callable, level: float, limits: tuple[float, float] | None = None
+    scores: np.ndarray,
+    mask: np.ndarray,
+    statistic: Callable,
+    limits: tuple[float, float] | None = None,
 ) -> Estimate:
     """Estimate of a `statistic` of the moments (..., 3) of both groups."""
     groups = [_moments(np.where(group, scores, np.nan)) for group in (mask, ~mask)]
@@ -542,7 +660,7 @@ def _of_moments(
     if np.isnan(value):
         return NONE
     without = statistic(*(moments.sum(axis=0) - moments for moments in groups))
-    return jackknife(value, without, limits, level, _fewer(*_groups(scores, mask)))
+    return jackknife(value, without, limits, carriers=_fewer(*_groups(scores, mask)))
 
 
 def _standardised_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:

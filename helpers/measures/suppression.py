@@ -1,4 +1,4 @@
-"""What becomes of high norms and of attention when outliers are suppressed, image by image with the same images before."""
+"""What becomes of high norms and of attention when outliers are suppressed, image by image."""
 
 from typing import NamedTuple
 
@@ -26,41 +26,65 @@ class Largest(NamedTuple):
     attention_heads: Float[Tensor, "image block"]
 
 
-def largest(norms: Float[Tensor, "image block patch"], attention: Float[Tensor, "image block head patch"]) -> Largest:
+def largest(
+    norms: Float[Tensor, "image block patch"], attention: Float[Tensor, "image block head patch"]
+) -> Largest:
     """The maxima over patches, and of the third over heads."""
     return Largest(norms.amax(-1), attention.mean(2).amax(-1), attention.amax((2, 3)))
 
 
 def reduction(
-    after: Float[Array, "image block"], before: Float[Array, "image block"], decimals: int = 2, seed: int = 0
+    after: Float[Array, "image block"],
+    before: Float[Array, "image block"],
+    decimals: int = 2,
+    seed: int = 0,
 ) -> Estimate:
-    """How much is gone in the block where it is largest before, in %: 1 minus the mean after over the mean before.
+    """How much is gone in the block where it is largest before, in %.
+
+    It is 1 minus the mean after over the mean before.
 
     Args:
         after, before: something positive of the same images, such as their largest norm.
-        decimals: to which values and resamples are rounded; what differs by less is rounding of the forward pass.
+        decimals: to which values and resamples are rounded; what differs by less is rounding of the
+            forward pass.
         seed: of the bootstrap, which draws both sides of an image together.
     """
     pairs = np.stack([to_numpy(at_peak(x, before)) for x in (after, before)], axis=1)
-    return bootstrap(pairs, lambda rows: round(100 * (1 - ratio_of_means(rows)), decimals) + 0.0, seed=seed)  # no -0.0
+
+    def percent(rows: Float[np.ndarray, "image 2"]) -> float:
+        return round(100 * (1 - ratio_of_means(rows)), decimals) + 0.0  # no -0.0
+
+    return bootstrap(pairs, percent, seed=seed)
 
 
-def reductions(after: Largest, before: Largest, decimals: int = 2, seed: int = 0) -> dict[str, Estimate]:
+def reductions(
+    after: Largest, before: Largest, decimals: int = 2, seed: int = 0
+) -> dict[str, Estimate]:
     """norm_reduction, attention_reduction and attention_reduction_heads: `reduction` of each."""
     names = ("norm_reduction", "attention_reduction", "attention_reduction_heads")
-    return {name: reduction(x, y, decimals, seed) for name, x, y in zip(names, after, before, strict=True)}
+    return {
+        name: reduction(x, y, decimals, seed)
+        for name, x, y in zip(names, after, before, strict=True)
+    }
 
 
 def peaks(now: Largest, before: Largest) -> dict[str, Estimate]:
     """max_norm and max_attention: means over images in the blocks where they are largest before."""
     return {
         "max_norm": over_images(at_peak(now.norm, before.norm)),
-        "max_attention": over_images(at_peak(now.attention, before.attention), (0, 1), continuous=True),
+        "max_attention": over_images(
+            at_peak(now.attention, before.attention), (0, 1), continuous=True
+        ),
     }
 
 
-def attention_on(attention: Float[Tensor, "image head patch"], outlier: Bool[Tensor, "image patch"]) -> Float[Tensor, " image"]:
-    """The attention that lands on the outliers of an image, summed, mean over heads; nan for an image without an outlier."""
+def attention_on(
+    attention: Float[Tensor, "image head patch"], outlier: Bool[Tensor, "image patch"]
+) -> Float[Tensor, " image"]:
+    """The attention that lands on the outliers of an image, summed, mean over heads.
+
+    Nan for an image without an outlier.
+    """
     return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
 
 
@@ -71,15 +95,17 @@ def medians(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """A quantity at the patches and at the registers: patch_NAME, register_NAME, and NAME_ratio.
-
-    The first is the median over images and patches, the second that over images and registers, the third the second over the
-    first.
+    """The medians of a quantity at the patches and at the registers, and their ratio.
 
     Args:
         name: of the quantity, such as "norm".
         patches, registers: several an image, or one, such as the largest attention.
         resamples: for the first and the third; the second, which is cheap, has 1000.
+        seed: of the bootstrap.
+
+    Returns:
+        patch_NAME, the median over images and patches; register_NAME, that over images and
+        registers; NAME_ratio, the second over the first.
     """
     patches, registers = to_numpy(patches), to_numpy(registers)
     both, count = np.concatenate([registers, patches], axis=1), registers.shape[1]
@@ -101,10 +127,13 @@ def at_register(
     register_attention: Float[Tensor, "image head register"],
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """`medians` of norm and of attention after one block, the latter as in the medical paper's Figures 5 and 6.
+    """`medians` of norm and of attention after one block.
 
-    That is the largest over heads and, at the patches, over these too; of several registers each counts. The intervals of the
-    first, for which all patches are sorted, take 200 resamples.
+    Attention is that of the medical paper's Figures 5 and 6: the largest over heads and, at the
+    patches, over these too; of several registers each counts. The intervals of the first, for which
+    all patches are sorted, take 200 resamples.
     """
     most, on_registers = attention.amax((1, 2))[:, None], register_attention.amax(1)
-    return medians("norm", norms, register_norms, 200, seed) | medians("attention", most, on_registers, seed=seed)
+    return medians("norm", norms, register_norms, 200, seed) | medians(
+        "attention", most, on_registers, seed=seed
+    )

@@ -1,7 +1,5 @@
-"""Models that differ in nothing but the number of their registers, trained with several seeds: a family. Those of one seed are
-twins."""
+"""Models alike but for their number of registers, a family; those of one seed are twins."""
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -9,12 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Bool, Float, Int, Int64, Shaped
 from torch import Tensor
 
 from helpers.measures._arrays import Array, mean_where
 from helpers.measures.norms import outliers, paired_positions
 from helpers.measures.object_discovery import covered
+from helpers.measures.one_token import (
+    PatchTokens,
+    answers_of_tokens,
+    constant_errors,
+    regression_errors,
+)
 from helpers.measures.outliers import PRESENT
 from helpers.measures.probes import fit_regression
 from helpers.measures.registers import register_first, register_ratio, register_use
@@ -22,17 +26,28 @@ from helpers.measures.stats import Estimate, bootstrap, over_images, over_seeds,
 
 
 def object_places(
-    masks: Sequence[Bool[Array, "_ _ _"]] | None, grids: Iterable[tuple[int, int]], count: int, seed: int = 0
+    masks: Sequence[Bool[Array, "_ _ _"]] | None,
+    grids: Iterable[tuple[int, int]],
+    count: int,
+    seed: int = 0,
 ) -> dict[tuple[int, int], Int64[Tensor, "image both"]]:
-    """For each grid, random patches of each image: `count` on objects, then as many off them; -1 where there are fewer.
+    """For each grid, random patches of each image: `count` on objects, then as many off them.
 
     Args:
         masks: of the objects, as in `covered`; None where they are not known, and no grid has any.
+        grids: (rows, columns).
+        count: patches of either kind.
         seed: of the choice.
+
+    Returns:
+        grid -> row-major patch indices; -1 where there are fewer.
     """
     if masks is None:
         return {}
-    return {grid: torch.cat(paired_positions(covered(masks, grid), count, seed), dim=1) for grid in grids}
+    return {
+        grid: torch.cat(paired_positions(covered(masks, grid), count, seed), dim=1)
+        for grid in grids
+    }
 
 
 def object_accuracy(
@@ -42,13 +57,13 @@ def object_accuracy(
     places: Int64[Tensor, "image token"],
     device: Any = None,
 ) -> Float[Tensor, " image"]:
-    """How often a linear probe (least squares) tells from one token whether its patch lies on an object, in per cent.
+    """How often least squares tells from one token whether its patch lies on an object, in %.
 
     On and off are equally often among the tokens, so that chance is 50 %.
 
     Args:
-        train_tokens, train_places: what the probe is fitted to: tokens of other images, and from which patches they are
-            (`object_places`); those at -1 are left out.
+        train_tokens, train_places: what the probe is fitted to: tokens of other images, and from
+            which patches they are (`object_places`); those at -1 are left out.
         tokens, places: what it is tested on. An image without any is nan.
         device: where to fit.
     """
@@ -59,23 +74,81 @@ def object_accuracy(
     return 100 * mean_where(right.float(), places >= 0)
 
 
+def place_traits(
+    outlier: PatchTokens,
+    normal: PatchTokens,
+    random: PatchTokens,
+    mask: Bool[Tensor, "image patch"],
+    cls: Float[Tensor, "image width"],
+    registers: Float[Tensor, "image register width"],
+    labels: Int[Any, " image"],
+    learnt: int,
+    grid: tuple[int, int],
+    device: Any = None,
+) -> dict[str, Float[Tensor, "_ ..."]]:
+    """What one token at these places holds, beside a normal one of the same image.
+
+    For `family_estimates`. The class is read by a classifier for each kind of token, position and
+    pixels by least squares of both kinds together.
+
+    Args:
+        outlier, normal: tokens at the places and at as many others, pairs; with pixels.
+        random: more tokens of the same images, of which those that are not at these places are
+            learnt from.
+        mask: the places.
+        cls, registers: of each image; of the registers, if any, their mean is read.
+        labels, learnt: as in `helpers.measures.one_token.answers_of_tokens`.
+        grid: (rows, columns) of the patches.
+        device: where to fit.
+
+    Returns:
+        Of tested images that have such a place, one row each: "accuracy_KIND", right answers in %,
+        mean over draws, of "outlier", "normal", "cls" and "register"; "gap", "accuracy_outlier"
+        minus "accuracy_normal". Of all tested images, nan without one: "error_KIND", the squared
+        error summed over a patch's normalised pixels. Two columns, for `ratio_of_means`:
+        "error_ratio", the pixel errors of outlier and normal; "position_unexplained_KIND", the
+        squared error of row and column and that of a constant answer. Nothing where no learnt image
+        has such a place.
+    """
+    whole = {"cls": cls} | ({"register": registers.mean(1)} if registers.shape[1] else {})
+    answers = answers_of_tokens(outlier, normal, whole, labels, learnt, device=device)
+    if not answers:
+        return {}
+    traits = {f"accuracy_{kind}": x.mean(0) for kind, x in answers.items()}
+    traits["gap"] = traits["accuracy_outlier"] - traits["accuracy_normal"]
+    learn = outlier[:learnt].beside(random[:learnt].outside(mask[:learnt]))
+    tested = {"outlier": outlier[learnt:], "normal": normal[learnt:]}
+    errors = regression_errors(learn, tested, grid, device, ("position", "pixels"))
+    constant = constant_errors(learn, tested, grid, ("position",))
+    for i, kind in enumerate(tested):
+        traits[f"error_{kind}"] = errors["pixels"][:, i]
+        pair = [x["position"][:, i].double() for x in (errors, constant)]
+        traits[f"position_unexplained_{kind}"] = torch.stack(pair, dim=1)
+    return traits | {"error_ratio": errors["pixels"]}
+
+
 def member_traits(
     norms: tuple[Float[Tensor, "image patch"], Float[Tensor, "image register"]],
     attention: tuple[Float[Tensor, "image patch"], Float[Tensor, "image register"]],
 ) -> dict[str, Shaped[Tensor, "image ..."]]:
-    """Where one model has its high norms, and what its registers take over, for `family_estimates`.
+    """Where one model has its high norms, and what its registers take over.
 
     Args:
         norms: of its patches and of its registers, taken at the same place.
         attention: of [CLS] to the same tokens, shares.
 
     Returns:
-        "outlier_images": whether a patch lies above 3 x the median of all images' patches; "max_norm": the largest patch norm;
-        "norm_ratio": all patch norms. With registers also "register_ratio"; "register_largest": whether the token of the largest
-        norm is a register; and `register_use`.
+        For `family_estimates`: "outlier_images": whether a patch lies above 3 x the median of all
+        images' patches; "max_norm": the largest patch norm; "norm_ratio": all patch norms. With
+        registers also "register_ratio"; "register_largest": whether the token of the largest norm
+        is a register; and `register_use`.
     """
     patches, registers = norms
-    traits = {"outlier_images": outliers(patches, PRESENT).any(1), "max_norm": patches.amax(1), "norm_ratio": patches}
+    traits = {
+        "outlier_images": outliers(patches, PRESENT).any(1),
+        "max_norm": patches.amax(1),
+        "norm_ratio": patches,
+    }
     if registers.shape[1]:
         traits |= {
             "register_ratio": register_ratio(registers, patches),
@@ -88,23 +161,24 @@ def member_traits(
 def recorded_shares(
     entries: Mapping[tuple[int, int], Mapping[str, Any]], names: Iterable[str], images: int
 ) -> dict[str, Estimate]:
-    """Shares of images that trainings wrote down, their mean over the trainings with an interval by `over_seeds`.
+    """Shares of images that trainings wrote down, their mean over the trainings by `over_seeds`.
 
     Args:
         entries: (registers, seed of the training) -> name -> share of so many `images`.
+        names: of the shares.
+        images: of each training.
 
     Returns:
         'NAME_seeds_REGISTERS' -> estimate; n counts the trainings, where there are several.
     """
-    counts, places = sorted({count for count, _ in entries}), np.arange(images)
-    return {
-        f"{name}_seeds_{count}": over_seeds(
-            [share(places < round(images * own[name])) for (registers, _), own in entries.items() if registers == count],
-            limits=(0, 1),
-        )
-        for name in names
-        for count in counts
-    }
+    places, estimates = np.arange(images), {}
+    for name in names:
+        shares: dict[int, list[Estimate]] = {}
+        for (count, _), own in sorted(entries.items()):
+            shares.setdefault(count, []).append(share(places < round(images * own[name])))
+        for count, each in shares.items():
+            estimates[f"{name}_seeds_{count}"] = over_seeds(each, limits=(0, 1))
+    return estimates
 
 
 def family_estimates(
@@ -116,43 +190,58 @@ def family_estimates(
     resamples: int = 200,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """What each number of registers has, and what it changes, with intervals over images and, by `over_seeds`, over trainings.
+    """What each number of registers has and changes, with intervals over images and trainings.
+
+    Those over trainings are by `over_seeds`.
 
     Args:
-        measured: (registers, seed of the training) -> name -> one value an image, the same images for all. A name may be one of
-            several parts of a quantity: 'register_attention 1'.
-        limits: the largest possible value of a quantity, whose smallest is 0, or both ends, as (-100, 100); 1 for those that are
-            not named, infinite for those that have none.
-        statistics: of quantities that are no mean over images, for `bootstrap` with `resamples` and `seed`.
-        gains: quantities whose change against the twin without registers, and against the first of `states`, is of interest.
-        states: where the family was trained on from one finished model, what that is: state -> name -> one value an image. The
-            first is the model as it was, the others are that with an intervention.
+        measured: (registers, seed of the training) -> name -> one value an image, the same images
+            for all. A name may be one of several parts of a quantity: 'register_attention 1'.
+        limits: the largest possible value of a quantity, whose smallest is 0, or both ends, as
+            (-100, 100); 1 for those that are not named, infinite for those that have none.
+        statistics: of quantities that are no mean over images, for `bootstrap` with `resamples` and
+            `seed`.
+        gains: quantities whose change against the twin without registers, and against the first of
+            `states`, is of interest.
+        states: where the family was trained on from one finished model, what that is: state -> name
+            -> one value an image. The first is the model as it was, the others are that with an
+            intervention.
+        resamples, seed: of the bootstrap.
 
     Returns:
-        'NAME_REGISTERS' -> estimate, such as 'accuracy_4', 'register_attention_4_1' for a part; 'NAME_STATE', such as
-        'accuracy_before'; 'NAME_gain_REGISTERS', with registers minus without, paired over images and seeds, where both twins
-        have it; and 'NAME_change_REGISTERS' and 'NAME_change_STATE', that minus the first state, paired over images.
+        'NAME_REGISTERS' -> estimate, such as 'accuracy_4', 'register_attention_4_1' for a part;
+        'NAME_STATE', such as 'accuracy_before'; 'NAME_gain_REGISTERS', with registers minus
+        without, paired over images and seeds, where both twins have it; and 'NAME_change_REGISTERS'
+        and 'NAME_change_STATE', that minus the first state, paired over images.
     """
-    estimates: dict[str, tuple[tuple[float, float], list[Estimate]]] = {}
+    found: dict[str, tuple[tuple[float, float], list[Estimate]]] = {}
+
+    def add(name: str, ends: tuple[float, float], estimate: Estimate) -> None:
+        found.setdefault(name, (ends, []))[1].append(estimate)
+
     first = next(iter(states), None)
-    named = [(state, {"change": states[first]} if state != first else {}, own) for state, own in states.items()]
+    before = states.get(first, {})
+    models = [
+        (state, {} if state == first else {"change": before}, own) for state, own in states.items()
+    ]
     for (count, training), own in measured.items():
         twin = measured.get((0, training), {}) if count else {}
-        named.append((count, {"gain": twin, "change": states.get(first, {})}, own))
-    for which, references, own in named:
+        models.append((count, {"gain": twin, "change": before}, own))
+    for which, references, own in models:
         for name, x in own.items():
             quantity, _, part = name.partition(" ")
+            full = f"{quantity}_{which}" + (f"_{part}" if part else "")
             ends = limits.get(quantity, 1)
             ends = ends if isinstance(ends, tuple) else (0, ends)
             if quantity in statistics:
-                found, ends = bootstrap(x, statistics[quantity], resamples=resamples, seed=seed), (0, math.inf)
+                drawn = bootstrap(x, statistics[quantity], resamples=resamples, seed=seed)
+                add(full, (0, math.inf), drawn)
+            elif x.dtype == torch.bool:
+                add(full, ends, share(x))
             else:
-                found = share(x) if x.dtype == torch.bool else over_images(x, ends if ends[1] < math.inf else None)
-            full = f"{quantity}_{which}" + (f"_{part}" if part else "")
-            estimates.setdefault(full, (ends, []))[1].append(found)
-        for (kind, reference), name in itertools.product(references.items(), gains):
-            if name in own and name in reference:
-                top = limits.get(name, 1)
-                gain = over_images(own[name] - reference[name], (-top, top))
-                estimates.setdefault(f"{name}_{kind}_{which}", ((-top, top), []))[1].append(gain)
-    return {name: over_seeds(each, limits=ends) for name, (ends, each) in estimates.items()}
+                add(full, ends, over_images(x, ends if ends[1] < math.inf else None))
+        for kind, reference in references.items():
+            for name in (name for name in gains if name in own and name in reference):
+                ends = (-limits.get(name, 1), limits.get(name, 1))
+                add(f"{name}_{kind}_{which}", ends, over_images(own[name] - reference[name], ends))
+    return {name: over_seeds(each, limits=ends) for name, (ends, each) in found.items()}

@@ -5,7 +5,14 @@ from helpers.models.attention import Attention, TimmAttention, Update
 from helpers.models.backbone import Architecture, Backbone
 from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, planted
 from helpers.models.hub import ModelUnavailable
-from helpers.models.load import check_name, known, load_backbone, rounding_noise, stand_ins
+from helpers.models.load import (
+    check_name,
+    depth_of,
+    known,
+    load_backbone,
+    rounding_noise,
+    stub_name,
+)
 from helpers.models.open_clip_family import OpenClipBackbone
 from helpers.models.paths import portable
 from helpers.models.posthoc import PostHoc
@@ -44,6 +51,7 @@ __all__ = [
     "Update",
     "attention_curves",
     "check_name",
+    "depth_of",
     "end_table",
     "known",
     "load_backbone",
@@ -56,7 +64,7 @@ __all__ = [
     "rounding_noise",
     "sink_table",
     "sinks",
-    "stand_ins",
+    "stub_name",
     "trained",
     "trained_alike",
     "trained_families",

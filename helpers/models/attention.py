@@ -1,4 +1,4 @@
-"""Attention: what the attention of one block computed, and what it adds to the residual stream, whatever library made it."""
+"""Attention of one block: what it computed and what it adds, whatever library made the model."""
 
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -13,7 +13,9 @@ from helpers.models.tokens import TokenLayout
 
 
 class Sublayer(NamedTuple):
-    """The layers around the attention of a block: y = x + gamma * projection(attention(norm1(x))), then the MLP of norm2(y).
+    """The layers around the attention of a block.
+
+    y = x + gamma * projection(attention(norm1(x))), then the MLP of norm2(y).
 
     gamma: (width,), LayerScale; None where there is none.
     """
@@ -25,11 +27,14 @@ class Sublayer(NamedTuple):
 
 
 class Attention:
-    """The attention of one block as a forward pass computed it, in float32; nothing is projected twice unless noted.
+    """The attention of one block as a forward pass computed it, in float32.
 
-    q, k, v: (image, head, token, head_dim), after q_norm, k_norm and rotation where the model has them; keys and values that
-    several heads share are repeated. scale: 1/sqrt(head_dim).
-    value_bias: (head, head_dim), what the bias of the value projection puts into every v; zeros where there is none.
+    Nothing is projected twice unless noted.
+
+    q, k, v: (image, head, token, head_dim), after q_norm, k_norm and rotation where the model has
+    them; keys and values that several heads share are repeated. scale: 1/sqrt(head_dim).
+    value_bias: (head, head_dim), what the bias of the value projection puts into every v; zeros
+    where there is none.
     """
 
     q: Tensor
@@ -46,7 +51,9 @@ class Attention:
         """[CLS] query times every key, scaled: what goes into the softmax."""
         raise NotImplementedError
 
-    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
+    def weighted(
+        self, weights: Float[Tensor, "image head row token"]
+    ) -> Float[Tensor, "image head row dim"]:
         """The sum of the values, each times its weight."""
         return weights @ self.v
 
@@ -58,10 +65,17 @@ class TimmAttention(Attention):
         self.attn, self.scale, self.output = attn, attn.scale, output
 
     def _part(self, index: int) -> Float[Tensor, "image token width"]:
-        """Queries, keys or values, heads concatenated; as the model has them, so not in float32 where it is not."""
+        """Queries, keys or values, heads concatenated.
+
+        As the model has them, so not in float32 where it is not.
+        """
         part = self.output.chunk(3, dim=-1)[index]
         norm = (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[index]
-        return part if isinstance(norm, nn.Identity) else norm(part.float().unflatten(-1, (self.attn.num_heads, -1))).flatten(2)
+        return (
+            part
+            if isinstance(norm, nn.Identity)
+            else norm(part.float().unflatten(-1, (self.attn.num_heads, -1))).flatten(2)
+        )
 
     def _heads(self, index: int) -> Float[Tensor, "image head token dim"]:
         return self._part(index).float().unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
@@ -79,11 +93,13 @@ class TimmAttention(Attention):
         return self._heads(2)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
-        # The query of each head stands alone in a row of zeros as wide as all heads, so that one product takes the keys as they
-        # lie in memory; head by head, they would be copied first.
+        # The query of each head stands alone in a row of zeros as wide as all heads, so that one
+        # product takes the keys as they lie in memory; head by head, they would be copied first.
         query, keys = layout.cls_token(self._part(0)), self._part(1)
         alone = _alone(self.attn.num_heads, query.shape[-1], query.dtype, query.device)
-        return _product(query[:, None] * alone, keys.mT).mul_(self.scale)  # in float32, which bfloat16 would round
+        return _product(query[:, None] * alone, keys.mT).mul_(
+            self.scale
+        )  # in float32, which bfloat16 would round
 
     @property
     def value_bias(self) -> Tensor:
@@ -93,15 +109,21 @@ class TimmAttention(Attention):
 
 
 class TorchAttention(Attention):
-    """From the input of `nn.MultiheadAttention`, which shows nothing of what is inside it (hooks on its out_proj never fire).
+    """From the input of `nn.MultiheadAttention`, which shows nothing of its inside.
 
-    The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the softmax), and `weighted`
-    projects sums of tokens, so neither costs a second projection of all tokens; q, k and v themselves do.
+    Hooks on its out_proj never fire.
+
+    The [CLS] row folds W_k into the [CLS] query (the key bias shifts a whole row and cancels in the
+    softmax), and `weighted` projects sums of tokens, so neither costs a second projection of all
+    tokens; q, k and v themselves do.
     """
 
     def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
         self.x, self.heads, self.scale = x.float(), attn.num_heads, attn.head_dim**-0.5
-        self.weights, self.biases = attn.in_proj_weight.float().chunk(3), attn.in_proj_bias.float().chunk(3)
+        self.weights, self.biases = (
+            attn.in_proj_weight.float().chunk(3),
+            attn.in_proj_bias.float().chunk(3),
+        )
 
     def _project(self, x: Tensor, part: int) -> Tensor:
         return F.linear(x, self.weights[part], self.biases[part]).unflatten(-1, (self.heads, -1))
@@ -127,21 +149,34 @@ class TorchAttention(Attention):
     def value_bias(self) -> Tensor:
         return self.biases[2].unflatten(0, (self.heads, -1))
 
-    def weighted(self, weights: Float[Tensor, "image head row token"]) -> Float[Tensor, "image head row dim"]:
+    def weighted(
+        self, weights: Float[Tensor, "image head row token"]
+    ) -> Float[Tensor, "image head row dim"]:
         tokens = torch.einsum("bhrt,btw->bhrw", weights, self.x)
-        values = torch.einsum("bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1)))
+        values = torch.einsum(
+            "bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1))
+        )
         return values + weights.sum(dim=-1, keepdim=True) * self.value_bias[:, None]
 
 
 class RotaryAttention(Attention):
-    """From the input of timm's EvaAttention or AttentionRope, and the rotation (sine and cosine) that it gives the patches.
+    """From the input of timm's EvaAttention or AttentionRope.
 
-    They add their bias without a call of the layer, or rotate after it, so no hook sees q and k as they meet. This projects
-    again what is asked for: [CLS], which stands in the prefix and is not rotated, costs one query.
+    And from the rotation (sine and cosine) that it gives the patches.
+
+    They add their bias without a call of the layer, or rotate after it, so no hook sees q and k as
+    they meet. This projects again what is asked for: [CLS], which stands in the prefix and is not
+    rotated, costs one query.
     """
 
     def __init__(self, attn: nn.Module, x: Tensor, rotation: Tensor | None):
-        self.attn, self.scale, self.x, self.rotation, self.fixed = attn, attn.scale, x.float(), rotation, attn.num_prefix_tokens
+        self.attn, self.scale, self.x, self.rotation, self.fixed = (
+            attn,
+            attn.scale,
+            x.float(),
+            rotation,
+            attn.num_prefix_tokens,
+        )
 
     def _layer(self, part: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias that make queries, keys or values."""
@@ -155,16 +190,24 @@ class RotaryAttention(Attention):
 
     def _project(self, x: Tensor, part: int) -> Float[Tensor, "image head token dim"]:
         weight, bias = self._layer(part)
-        heads = F.linear(x, weight.float(), None if bias is None else bias.float()).unflatten(-1, (-1, self.attn.head_dim))
+        heads = F.linear(x, weight.float(), None if bias is None else bias.float()).unflatten(
+            -1, (-1, self.attn.head_dim)
+        )
         return (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[part](heads.transpose(1, 2))
 
-    def _rotated(self, x: Float[Tensor, "image head token dim"]) -> Float[Tensor, "image head token dim"]:
+    def _rotated(
+        self, x: Float[Tensor, "image head token dim"]
+    ) -> Float[Tensor, "image head token dim"]:
         if self.rotation is None:
             return x
         prefix, patches = x.split([self.fixed, x.shape[2] - self.fixed], dim=2)
-        return torch.cat([prefix, apply_rot_embed_cat(patches, self.rotation, half=self.attn.rotate_half)], dim=2)
+        return torch.cat(
+            [prefix, apply_rot_embed_cat(patches, self.rotation, half=self.attn.rotate_half)], dim=2
+        )
 
-    def _shared(self, x: Float[Tensor, "image group token dim"]) -> Float[Tensor, "image head token dim"]:
+    def _shared(
+        self, x: Float[Tensor, "image group token dim"]
+    ) -> Float[Tensor, "image head token dim"]:
         return x.repeat_interleave(self.attn.num_heads // x.shape[1], dim=1)
 
     @cached_property
@@ -187,44 +230,68 @@ class RotaryAttention(Attention):
     def value_bias(self) -> Tensor:
         weight, bias = self._layer(2)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        return self._shared(bias.float().view(1, -1, 1, self.attn.head_dim)).view(self.attn.num_heads, -1)
+        return self._shared(bias.float().view(1, -1, 1, self.attn.head_dim)).view(
+            self.attn.num_heads, -1
+        )
 
 
 class Update:
-    """What the attention of one block adds to the residual stream: after = before + bias + contribution of the values.
+    """What the attention of one block adds to the residual stream.
 
-    before, after: (image, token, width), the stream as the model has it, in float32. attention: the Attention.
-    bias: (width,), that of the output projection, after LayerScale; zeros where there is none.
+    after = before + bias + contribution of the values.
+
+    before, after: (image, token, width), the stream as the model has it, in float32. attention: the
+    Attention. bias: (width,), that of the output projection, after LayerScale; zeros where there is
+    none.
     """
 
     def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
         self.before, self.attention, self.after = before.float(), attention, after.float()
         self.weight, bias = layers.projection.weight.float(), layers.projection.bias
-        self.gamma = self.weight.new_ones(len(self.weight)) if layers.gamma is None else layers.gamma.float()
+        self.gamma = (
+            self.weight.new_ones(len(self.weight)) if layers.gamma is None else layers.gamma.float()
+        )
         self.bias = torch.zeros_like(self.gamma) if bias is None else self.gamma * bias.float()
 
-    def contribution(self, values: Float[Tensor, "image head row dim"]) -> Float[Tensor, "image row width"]:
-        """What weighted values add to the stream: after output projection and LayerScale, without the bias."""
+    def contribution(
+        self, values: Float[Tensor, "image head row dim"]
+    ) -> Float[Tensor, "image row width"]:
+        """What weighted values add to the stream.
+
+        After output projection and LayerScale, without the bias.
+        """
         return F.linear(values.transpose(1, 2).flatten(-2), self.weight) * self.gamma
 
     def head_values(self) -> Float[Tensor, "image head token width"]:
-        """What each head would add to the stream for full attention to one token: after output projection and LayerScale."""
+        """What each head would add to the stream for full attention to one token.
+
+        After output projection and LayerScale.
+        """
         v = self.attention.v
-        return torch.einsum("bhtd,whd->bhtw", v, self.weight.unflatten(1, v.shape[1::2])) * self.gamma
+        return (
+            torch.einsum("bhtd,whd->bhtw", v, self.weight.unflatten(1, v.shape[1::2])) * self.gamma
+        )
 
 
 _IDENTITY = nn.Identity()
 
 
 @lru_cache(maxsize=8)
-def _alone(heads: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "head width"]:
-    """One in the columns of each head, else zero. Made once for all blocks: to make it costs as much as to use it."""
+def _alone(
+    heads: int, width: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "head width"]:
+    """One in the columns of each head, else zero.
+
+    Made once for all blocks: to make it costs as much as to use it.
+    """
     with torch.inference_mode(False):
         return torch.eye(heads, dtype=dtype, device=device).repeat_interleave(width // heads, dim=1)
 
 
-def _product(a: Float[Tensor, "image row dim"], b: Float[Tensor, "image dim column"]) -> Float[Tensor, "image row column"]:
-    """a @ b, summed and returned in float32."""
+def _product(
+    a: Float[Tensor, "image row dim"], b: Float[Tensor, "image dim column"]
+) -> Float[Tensor, "image row column"]:
+    """A @ b, summed and returned in float32."""
     if a.device.type == "cuda" and a.dtype in (torch.bfloat16, torch.float16):
         return torch.bmm(a, b, out_dtype=torch.float32)  # without a float32 copy of all keys
     return a.float() @ b.float()

@@ -1,7 +1,7 @@
-"""Backbone: one face over the Vision Transformers of several libraries, and where to look inside them.
+"""Backbone: one interface to the Vision Transformers of several libraries and their insides.
 
-What differs between the libraries is what a family supplies (helpers/models/*_family.py), so that no other module asks where a
-model comes from. `load_backbone` makes Backbones from names.
+What differs between the libraries is what a family supplies (helpers/models/*_family.py), so that
+no other module asks where a model comes from. `load_backbone` makes Backbones from names.
 """
 
 import hashlib
@@ -20,9 +20,19 @@ from torch.utils.hooks import RemovableHandle
 from helpers.models.attention import Attention, Sublayer, Update
 from helpers.models.paths import nameless
 from helpers.models.tokens import TokenLayout
-from helpers.names import STAND_IN
 
-POINTS = ("pixels", "embedding", "residual", "final", "normed", "neurons", "attention", "update", "feature", "output")
+POINTS = (
+    "pixels",
+    "embedding",
+    "residual",
+    "final",
+    "normed",
+    "neurons",
+    "attention",
+    "update",
+    "feature",
+    "output",
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,8 @@ class Architecture:
     Attributes:
         image_size: (height, width) in pixels.
         layout: where its tokens stand.
-        depth: blocks; `width`: channels of the residual stream; `widest`: channels of the widest layer of a block.
+        depth: blocks; `width`: channels of the residual stream; `widest`: channels of the widest
+            layer of a block.
         parameters: number of weights.
         flops: of one image in one forward pass, a multiplication and an addition as two.
     """
@@ -48,17 +59,21 @@ class Architecture:
 
 @dataclass(eq=False)
 class Backbone(ABC):
-    """A Vision Transformer in eval mode without gradients, which it is put into, and where to look inside it.
+    """A Vision Transformer in eval mode, without gradients, and where to look inside it.
 
     Attributes:
-        layout: where its tokens stand; an intervention that appends tokens replaces it for as long as it lasts.
+        layout: where its tokens stand; an intervention that appends tokens replaces it for as long
+            as it lasts.
         image_size, patch_size: (height, width) in pixels.
         transform: PIL RGB image -> normalised pixels (3, height, width).
         pretrained: False for random weights; True for the controls, whose weights are constructed.
-        next_image: index of the first image of the next forward pass, for what treats each image in its own way. `capture` sets
-            it; otherwise a pass that ends without an error counts its images on.
-        interventions: name and arguments of each that is active, the outermost first (see helpers/interventions/tokens.py).
-        stands_for: the model in whose place this one stands in a dry run (see helpers/models/sketch.py); None for a model itself.
+        next_image: index of the first image of the next forward pass, for what treats each image in
+            its own way. `capture` sets it; otherwise a pass that ends without an error counts its
+            images on.
+        interventions: name and arguments of each that is active, the outermost first (see
+            helpers/interventions/tokens.py).
+        stands_for: of a stub (see helpers/models/sketch.py), what its model is like; None for a
+            model itself.
     """
 
     name: str
@@ -78,7 +93,8 @@ class Backbone(ABC):
         """Dropout and drop path off: in training mode two passes over one image differ."""
         self.model.eval().requires_grad_(False)
 
-    # ---- What a family supplies ---------------------------------------------------------------------------------------
+    # ---- What a family supplies
+    # ---------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -108,7 +124,10 @@ class Backbone(ABC):
     @property
     @abstractmethod
     def position_embedding(self) -> Float[Tensor, "token width"] | None:
-        """What is added to the patches, row-major, and perhaps to tokens before them; None where nothing is."""
+        """What is added to the patches, row-major, and perhaps to tokens before them.
+
+        None where nothing is.
+        """
 
     @abstractmethod
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
@@ -116,15 +135,21 @@ class Backbone(ABC):
 
     @abstractmethod
     def neurons(self, block: int) -> nn.Module:
-        """The second MLP layer of `block`, whose input are its neurons. Raises ValueError where the block has no such layer."""
+        """The second MLP layer of `block`, whose input are its neurons.
+
+        Raises ValueError where the block has no such layer.
+        """
 
     @abstractmethod
     def sublayer(self, block: int) -> Sublayer:
-        """The layers around the attention of `block`. Raises ValueError where these make no sum over the tokens."""
+        """The layers around the attention of `block`.
+
+        Raises ValueError where these make no sum over the tokens.
+        """
 
     @abstractmethod
     def require_attention(self, block: int) -> None:
-        """Raise ValueError where the rows of attention in `block` are not the softmax of one product of queries and keys."""
+        """Raise ValueError where attention is no softmax of one product of queries and keys."""
 
     @abstractmethod
     def require_order(self, block: int) -> None:
@@ -140,31 +165,43 @@ class Backbone(ABC):
 
     @abstractmethod
     def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        """Replace the patches (image, row, column, width) to which the position embedding is then added."""
+        """Replace the patches (image, row, column, width) before position embeddings are added."""
 
     @abstractmethod
     def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        """Replace the tokens (image, token, width) that leave the last block, before final norm and pooling."""
+        """Replace the tokens (image, token, width) that leave the last block.
+
+        That is before the final norm and pooling.
+        """
 
     def lengthen_prefix(self, count: int) -> None:
-        """From now on `count` tokens more stand before the patches, in a model that rotates all tokens behind its prefix."""
+        """Make the prefix longer by `count` tokens.
+
+        For models that rotate all tokens behind their prefix.
+        """
         return
 
     def change_rotation(self, change: Callable[[Tensor], Tensor]) -> "RemovableHandle | Handles":
-        """Replace sine and cosine ([image, head,] patch, dim) by which the queries and keys of the patches are rotated; in a
-        model without rotary position nothing is."""
+        """Replace sine and cosine ([image, head,] patch, dim) of the patches' rotation.
+
+        Queries and keys are rotated by them. A model without rotary position is left as it is.
+        """
         return Handles()
 
-    # ---- What follows from it -----------------------------------------------------------------------------------------
+    # ---- What follows from it
+    # -----------------------------------------------------------------------------------------
 
     def __call__(self, pixels: Float[Tensor, "image 3 height width"]) -> Any:
-        """What the model returns: class logits where the checkpoint has a head, else its feature."""
+        """What the model returns: class logits where it has a head, else its feature."""
         output = self.model(pixels)
         self.next_image += len(pixels)
         return output
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """`image` as this model's training saw it; at another image size it is resized to that size without a margin."""
+        """`image` as this model's training saw it.
+
+        At another image size it is resized to that size without a margin.
+        """
         return self.transform(image.convert("RGB"))
 
     @property
@@ -184,7 +221,10 @@ class Backbone(ABC):
 
     @cached_property
     def weights_hash(self) -> str:
-        """First 16 hex digits of the sha256 over names, shapes and bytes of the state dict (position embedding as resampled)."""
+        """First 16 hex digits of the sha256 over the state dict.
+
+        Names, shapes and bytes count; the position embedding as resampled.
+        """
         digest = hashlib.sha256()
         for key, value in sorted(self.model.state_dict().items()):
             digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
@@ -192,36 +232,49 @@ class Backbone(ABC):
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, Any]:
-        """What a result's provenance says about the model: its weights by their digest, and not where they lie."""
+        """What a result's provenance says about the model.
+
+        Its weights by their digest, and not where they lie.
+        """
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
-        name = nameless(self.name)
-        return {"name": name if self.stands_for is None else STAND_IN + name} | {key: getattr(self, key) for key in keys}
+        return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
 
-    def watch(self, point: str, block: int, see: Callable[[Any], object]) -> "RemovableHandle | Handles":
-        """Call `see` in every forward pass with what goes through `point` of `block`; nothing is changed.
+    def watch(
+        self, point: str, block: int, see: Callable[[Any], object]
+    ) -> "RemovableHandle | Handles":
+        """Call `see` in every forward pass with what goes through `point` of `block`.
 
-        Points of a block: 'residual' (image, token, width), after the block; 'final', the same through the model's final norm;
-        'neurons' (image, token, hidden), the input of the second MLP layer, which is the neuron in gated MLPs too;
-        'attention', an Attention; 'update', an Update; 'normed', a pair: 'residual', and what the next LayerNorm (before the next
-        block's attention, or the final one) makes of it. Points of the model, whatever the block: 'pixels' (image, 3, height,
-        width), normalised; 'embedding' (image, row, column, width), patches before the position embedding; 'feature' (image,
-        width), pooled, before the classification head; 'output', what the model returns.
-        Remove the handle afterwards. Raises ValueError for another point, and where an unusual block has none.
+        Nothing is changed.
+
+        Points of a block: 'residual' (image, token, width), after the block; 'final', the same
+        through the model's final norm; 'neurons' (image, token, hidden), the input of the second
+        MLP layer, which is the neuron in gated MLPs too; 'attention', an Attention; 'update', an
+        Update; 'normed', a pair: 'residual', and what the next LayerNorm (before the next block's
+        attention, or the final one) makes of it. Points of the model, whatever the block: 'pixels'
+        (image, 3, height, width), normalised; 'embedding' (image, row, column, width), patches
+        before the position embedding; 'feature' (image, width), pooled, before the classification
+        head; 'output', what the model returns. Remove the handle afterwards. Raises ValueError for
+        another point, and where an unusual block has none.
         """
         self.require(point, block)
         if point == "pixels":
             return self.embed.register_forward_pre_hook(lambda _, inputs: only(see(inputs[0])))
         if point == "embedding":
-            return self.embed.register_forward_hook(lambda _, __, output: only(see(self.patch_grid(output))))
+            return self.embed.register_forward_hook(
+                lambda _, __, output: only(see(self.patch_grid(output)))
+            )
         if point == "residual":
             return self.blocks[block].register_forward_hook(lambda _, __, output: only(see(output)))
         if point == "final":
             return self.blocks[block].register_forward_hook(
-                # .forward goes around the hooks of an intervention, which belong to the model's own pass.
+                # .forward goes around the hooks of an intervention, which belong to the model's own
+                # pass.
                 lambda _, __, output: only(see(self.final_norm.forward(output.float())))
             )
         if point == "neurons":
-            return self.neurons(block).register_forward_pre_hook(lambda _, inputs: only(see(inputs[0])))
+            return self.neurons(block).register_forward_pre_hook(
+                lambda _, inputs: only(see(inputs[0]))
+            )
         if point == "attention":
             return self.watch_attention(block, see)
         if point == "update":
@@ -237,9 +290,11 @@ class Backbone(ABC):
         return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
 
     def require(self, point: str, block: int) -> None:
-        """Raise ValueError for a point that `watch` does not know, or that `block` does not have."""
+        """Raise ValueError for a point that `watch` does not know, or `block` does not have."""
         if point not in POINTS:
-            raise ValueError(f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}")
+            raise ValueError(
+                f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}"
+            )
         if point == "neurons":
             self.neurons(block)
         elif point == "attention":
@@ -259,17 +314,26 @@ class Backbone(ABC):
         """The 'update' of `watch`."""
         layers, seen = self.sublayer(block), {}
         hooks = (
-            self.blocks[block].register_forward_pre_hook(lambda _, inputs: seen.update(before=inputs[0])),
+            self.blocks[block].register_forward_pre_hook(
+                lambda _, inputs: seen.update(before=inputs[0])
+            ),
             self.watch_attention(block, lambda attention: seen.update(attention=attention)),
             layers.norm2.register_forward_pre_hook(
-                lambda _, inputs: only(see(Update(seen.pop("before"), seen.pop("attention"), inputs[0], layers)))
+                lambda _, inputs: only(
+                    see(Update(seen.pop("before"), seen.pop("attention"), inputs[0], layers))
+                )
             ),
         )
         return Handles(hooks)
 
     def change_input(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        """Replace the tokens (image, token, width) that enter the first block, after position embedding and CLIP's ln_pre."""
-        return self.blocks[0].register_forward_pre_hook(lambda _, inputs: (change(inputs[0]), *inputs[1:]))
+        """Replace the tokens (image, token, width) that enter the first block.
+
+        After position embedding and CLIP's ln_pre.
+        """
+        return self.blocks[0].register_forward_pre_hook(
+            lambda _, inputs: (change(inputs[0]), *inputs[1:])
+        )
 
     def hidden(self, block: int) -> int:
         """Number of MLP neurons of `block`. Raises ValueError where it has none."""
@@ -278,7 +342,10 @@ class Backbone(ABC):
 
     @property
     def patch_positions(self) -> Float[Tensor, "patch width"]:
-        """The position embedding of the patches, row-major. Raises ValueError for a model without one."""
+        """The position embedding of the patches, row-major.
+
+        Raises ValueError for a model without one.
+        """
         embedding, (rows, columns) = self.position_embedding, self.layout.grid
         if embedding is None:
             raise ValueError(f"'{self.name}' adds no position embedding; choose a model that does")
@@ -292,16 +359,25 @@ class Backbone(ABC):
         return self.neurons(block).register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
 
     def mlp_layer(self, block: int, name: str) -> nn.Module:
-        """The second MLP layer of `block`, which its library calls `name`; it may stand inside an adapter. Raises ValueError
-        where there is none."""
+        """The second MLP layer of `block`, which its library calls `name`.
+
+        It may stand inside an adapter. Raises ValueError where there is none.
+        """
         if not -self.depth <= block < self.depth:
-            raise ValueError(f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}")
+            raise ValueError(
+                f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}"
+            )
         mlp = getattr(self.blocks[block], "mlp", None)
         layer = getattr(mlp, name, None)
         if layer is None or not any(isinstance(part, nn.Linear) for part in layer.modules()):
-            where = "it has no MLP" if mlp is None else f"the second layer '{name}' is missing in {type(mlp).__name__}"
+            where = (
+                "it has no MLP"
+                if mlp is None
+                else f"the second layer '{name}' is missing in {type(mlp).__name__}"
+            )
             raise ValueError(
-                f"block {block} of '{self.name}' has no MLP neurons ({where}); choose another model, or what needs no neurons"
+                f"block {block} of '{self.name}' has no MLP neurons ({where}); choose another "
+                "model, or what needs no neurons"
             )
         return layer
 

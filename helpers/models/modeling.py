@@ -1,10 +1,10 @@
-"""A timm Vision Transformer whose outliers go to registers: `from modeling import load; model = load()`.
+"""A timm Vision Transformer whose outliers go to registers.
 
-A few MLP neurons write the outlier tokens of this model. Here they act at additional zero tokens and no more at the patches
-(Jiang et al., "Vision Transformers Don't Need Trained Registers", arXiv:2506.08010). The tokens stand among timm's prefix
-tokens, so its own methods take them away: forward_intermediates, get_intermediate_layers, pooling. Needs torch, timm and
-safetensors alone.
-"""
+`from modeling import load; model = load()` makes it. A few MLP neurons write the outlier tokens of this model. Here they act at additional zero tokens
+and no more at the patches (Jiang et al., "Vision Transformers Don't Need Trained Registers",
+arXiv:2506.08010). The tokens stand among timm's prefix tokens, so its own methods take them away:
+forward_intermediates, get_intermediate_layers, pooling. Needs torch, timm and safetensors alone.
+"""  # noqa: E501
 
 import json
 from pathlib import Path
@@ -17,16 +17,29 @@ from torch.nn import functional as F
 
 
 class ShiftedLinear(nn.Linear):
-    """The second MLP layer of a block: `units` of its input act at `owners`, their registers, and are zero at the patches, or
-    with `clear` "all" at every other token. Registers stand at `first` to before `prefix`, patches from there on.
+    """The second MLP layer of a block, with `units` of its input moved to registers.
 
-    The weight has a dimension more than a plain layer's, so that a model without registers cannot take it in silence.
+    They act at `owners`, their registers, and are zero at the patches, or with `clear` "all" at
+    every other token. Registers stand at `first` to before `prefix`, patches from there on.
+
+    The weight has a dimension more than a plain layer's, so that a model without registers cannot
+    take it in silence.
     """
 
-    def __init__(self, linear: nn.Linear, units: list[int], owners: list[int], first: int, prefix: int, clear: str = "patches"):
+    def __init__(
+        self,
+        linear: nn.Linear,
+        units: list[int],
+        owners: list[int],
+        first: int,
+        prefix: int,
+        clear: str = "patches",
+    ):
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight = nn.Parameter(linear.weight.detach()[None].clone(), linear.weight.requires_grad)
+        self.weight = nn.Parameter(
+            linear.weight.detach()[None].clone(), linear.weight.requires_grad
+        )
         self.bias = linear.bias
         self.register_buffer("units", torch.tensor(units, device=linear.weight.device))
         self.register_buffer("owners", torch.tensor(owners, device=linear.weight.device))
@@ -43,11 +56,18 @@ class ShiftedLinear(nn.Linear):
         return F.linear(x.index_copy(-1, self.units, values), self.weight[0], self.bias)
 
 
-def add_registers(model: nn.Module, count: int, neurons: dict[str, list], clear: str = "patches") -> nn.Module:
-    """Give a timm VisionTransformer `count` zero registers, the last of its prefix tokens, and `neurons`, path of an MLP layer ->
-    [units, owners], to write there; in place."""
+def add_registers(
+    model: nn.Module, count: int, neurons: dict[str, list], clear: str = "patches"
+) -> nn.Module:
+    """Give a timm VisionTransformer `count` zero registers, in place.
+
+    They are the last of its prefix tokens; `neurons`, path of an MLP layer -> [units, owners],
+    write there.
+    """
     old, patches, learnt = model.num_prefix_tokens, model.pos_embed, model.pos_embed.requires_grad
-    before = patches.new_zeros(1, old, patches.shape[2]) if model.no_embed_class else patches[:, :old]
+    before = (
+        patches.new_zeros(1, old, patches.shape[2]) if model.no_embed_class else patches[:, :old]
+    )
     patches = patches if model.no_embed_class else patches[:, old:]
     registers = patches.new_zeros(1, count, patches.shape[2])
     own = [] if model.reg_token is None else [model.reg_token.detach()]
@@ -63,9 +83,16 @@ def add_registers(model: nn.Module, count: int, neurons: dict[str, list], clear:
 
 
 def load(folder: str | Path = Path(__file__).parent, check: bool = True) -> nn.Module:
-    """The model, in eval mode. Raises RuntimeError where its outputs are not those it was written with."""
+    """The model, in eval mode.
+
+    Raises RuntimeError where its outputs are not those it was written with.
+    """
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    create = timm.create_model if config["architecture"] else timm.models.vision_transformer.VisionTransformer
+    create = (
+        timm.create_model
+        if config["architecture"]
+        else timm.models.vision_transformer.VisionTransformer
+    )
     model = create(*filter(None, [config["architecture"]]), **config["arguments"])
     add_registers(model, config["registers"], config["neurons"], config["clear"])
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
@@ -74,5 +101,8 @@ def load(folder: str | Path = Path(__file__).parent, check: bool = True) -> nn.M
         batch = load_file(Path(folder) / "check.safetensors")
         distance = (model(batch["pixels"].float()) - batch["output"]).abs().max()
         if not distance <= 1e-3 * batch["output"].abs().max():
-            raise RuntimeError(f"outputs differ by {distance:.3g} from those that were stored: the neurons are not moved")
+            raise RuntimeError(
+                f"outputs differ by {distance:.3g} from those that were stored: the neurons are "
+                "not moved"
+            )
     return model

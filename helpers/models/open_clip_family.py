@@ -1,4 +1,7 @@
-"""The vision towers of open_clip, which is imported when one of them is asked for: a machine without it can run the rest."""
+"""The vision towers of open_clip.
+
+The library is imported when one of them is asked for: a machine without it can run the rest.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +36,9 @@ class OpenClipBackbone(Backbone):
         return output.permute(0, 2, 3, 1)
 
     def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        return self.embed.register_forward_hook(lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2))
+        return self.embed.register_forward_hook(
+            lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2)
+        )
 
     def neurons(self, block: int) -> nn.Module:
         return self.mlp_layer(block, "c_proj")
@@ -41,13 +46,16 @@ class OpenClipBackbone(Backbone):
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
         layers = self.blocks[block]
-        return Sublayer(layers.ln_1, layers.attn.out_proj, getattr(layers.ls_1, "gamma", None), layers.ln_2)
+        return Sublayer(
+            layers.ln_1, layers.attn.out_proj, getattr(layers.ls_1, "gamma", None), layers.ln_2
+        )
 
     def require_attention(self, block: int) -> None:
         kind = type(self.blocks[block].attn)
         if kind is not nn.MultiheadAttention:
             raise ValueError(
-                f"the attention of block {block} of '{self.name}' is {kind.__name__}, not nn.MultiheadAttention, so its rows "
+                f"the attention of block {block} of '{self.name}' is {kind.__name__}, not "
+                "nn.MultiheadAttention, so its rows "
                 "cannot be rebuilt; choose another model, or what needs no attention"
             )
 
@@ -55,7 +63,9 @@ class OpenClipBackbone(Backbone):
         pass  # all its blocks begin with ln_1
 
     def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
-        return self.blocks[block].attn.register_forward_pre_hook(lambda attn, x: only(see(TorchAttention(attn, x[0]))))
+        return self.blocks[block].attn.register_forward_pre_hook(
+            lambda attn, x: only(see(TorchAttention(attn, x[0])))
+        )
 
     def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
         return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
@@ -66,7 +76,9 @@ class OpenClipBackbone(Backbone):
 
 def _known(name: str, pretrained: bool) -> bool:
     open_clip, (arch, tag) = _open_clip(), _parts(name)
-    return arch in open_clip.list_models() and (not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag))
+    return arch in open_clip.list_models() and (
+        not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag)
+    )
 
 
 def _names() -> list[str]:
@@ -75,8 +87,15 @@ def _names() -> list[str]:
         open_clip = _open_clip()
     except ImportError:
         return []
-    visions = {arch: open_clip.get_model_config(arch)["vision_cfg"] for arch, _ in open_clip.list_pretrained()}
-    plain = {arch for arch, cfg in visions.items() if "timm_model_name" not in cfg and isinstance(cfg["layers"], int)}
+    visions = {
+        arch: open_clip.get_model_config(arch)["vision_cfg"]
+        for arch, _ in open_clip.list_pretrained()
+    }
+    plain = {
+        arch
+        for arch, cfg in visions.items()
+        if "timm_model_name" not in cfg and isinstance(cfg["layers"], int)
+    }
     return [f"{PREFIX}{arch}/{tag}" for arch, tag in open_clip.list_pretrained() if arch in plain]
 
 
@@ -90,14 +109,19 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
     open_clip, (arch, tag) = _open_clip(), _parts(name)
     vision = open_clip.get_model_config(arch)["vision_cfg"]
     if "timm_model_name" in vision:
-        raise ValueError(f"the vision tower of '{name}' is timm's '{vision['timm_model_name']}'; choose one of its timm names")
+        raise ValueError(
+            f"the vision tower of '{name}' is timm's '{vision['timm_model_name']}'; choose one of "
+            "its timm names"
+        )
     if isinstance(vision["layers"], list):
         raise ValueError(f"'{name}' is not a Vision Transformer; choose an open_clip ViT")
     if size is not None:
         size = fitting(name, size, (vision["patch_size"], vision["patch_size"]), fit)
     tag_config = open_clip.get_pretrained_cfg(arch, tag) if pretrained else {}
     with loading(name):
-        open_clip.pretrained.download_pretrained(tag_config)  # apart, so that a miss keeps its own error
+        open_clip.pretrained.download_pretrained(
+            tag_config
+        )  # apart, so that a miss keeps its own error
         clip = open_clip.create_model(
             arch,
             pretrained=tag if pretrained else None,
@@ -111,14 +135,18 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
     return wrap_open_clip(name, visual, visual.preprocess_cfg, pretrained, whole)
 
 
-def wrap_open_clip(name: str, visual: nn.Module, recipe: dict[str, Any], pretrained: bool, whole: bool = False) -> Backbone:
+def wrap_open_clip(
+    name: str, visual: nn.Module, recipe: dict[str, Any], pretrained: bool, whole: bool = False
+) -> Backbone:
     """A Backbone around the vision tower of open_clip; `recipe` is its preprocess_cfg."""
     transform = _open_clip().transform
     visual.output_tokens = False
     recipe = transform.PreprocessCfg(**recipe | ({"resize_mode": "squash"} if whole else {}))
     layout = TokenLayout(visual.grid_size)
     images = transform.image_transform_v2(recipe, is_train=False)
-    return OpenClipBackbone(name, visual, layout, visual.image_size, visual.patch_size, images, pretrained)
+    return OpenClipBackbone(
+        name, visual, layout, visual.image_size, visual.patch_size, images, pretrained
+    )
 
 
 def _open_clip() -> Any:

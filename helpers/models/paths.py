@@ -1,4 +1,7 @@
-"""Models that lie on this machine: where a name finds them, and what a result may say of where that is (nothing)."""
+"""Models that lie on this machine.
+
+Where a name finds them, and what a result may say of where that is (nothing).
+"""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +13,10 @@ FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
 
 
 def located(path: str) -> Path:
-    """`path` as it is, or in the first folder of the variable REGISTERS_MODELS that has it; as it is where none has."""
+    """`path` as it is, or in the first folder of the variable REGISTERS_MODELS that has it.
+
+    As it is where none has.
+    """
     own = Path(os.path.expanduser(path))
     folders = filter(None, os.environ.get(FOLDERS, "").split(os.pathsep))
     places = [own, *(Path(os.path.expanduser(folder), path) for folder in folders)]
@@ -29,7 +35,7 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def nameless(name: str) -> str:
-    """The name of a model as a result may hold it: without the folder that its file or folder lies in."""
+    """The name of a model as a result may hold it, without the folder that it lies in."""
     prefix, path, rest = _parts(name)
     place = located(path)
     there = os.path.isfile(place if prefix in FILES else place / "config.json")
@@ -37,8 +43,11 @@ def nameless(name: str) -> str:
 
 
 def portable(names: Sequence[str]) -> list[str]:
-    """`names` with those of local models shortened to the last part of their path, whose folders REGISTERS_MODELS then lists, so
-    that this process and those it starts find them. Raises ValueError where two of them would have one name."""
+    """`names` with those of local models shortened to the last part of their path.
+
+    REGISTERS_MODELS then lists their folders, so that this process and those it starts find them.
+    Raises ValueError where two of them would have one name.
+    """
     short, places = [], dict[str, Path]()
     for name in names:
         prefix, path, _ = _parts(name)
@@ -46,11 +55,16 @@ def portable(names: Sequence[str]) -> list[str]:
         if own != name:
             place = located(path).resolve()
             if places.setdefault(own, place) != place:
-                raise ValueError(f"two models would be called {own!r} in the result; rename the file or folder of one")
+                raise ValueError(
+                    f"two models would be called {own!r} in the result; rename the file or folder "
+                    "of one"
+                )
             folders = os.environ.get(FOLDERS, "").split(os.pathsep)
             if str(place.parent) not in folders:
                 os.environ[FOLDERS] = os.pathsep.join(filter(None, [*folders, str(place.parent)]))
             if located(place.name).resolve() != place:
-                raise ValueError(f"another model called {own!r} is found before {str(place)!r}; rename one")
+                raise ValueError(
+                    f"another model called {own!r} is found before {str(place)!r}; rename one"
+                )
         short.append(own)
     return short

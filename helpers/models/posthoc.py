@@ -1,7 +1,10 @@
-"""Registers that were trained into a finished model: the published checkpoint, and the difference that this project ships.
+"""Registers that were trained into a finished model.
 
-A model is two files, like those of `helpers.models.trained`: `NAME.safetensors` holds the difference, the recipe and the digest
-of the weights that it belongs to; `NAME.json` is the record of its training. The checkpoint itself is read where it always is.
+The published checkpoint, and the difference that this project ships.
+
+A model is two files, like those of `helpers.models.trained`: `NAME.safetensors` holds the
+difference, the recipe and the digest of the weights that it belongs to; `NAME.json` is the record
+of its training. The checkpoint itself is read where it always is.
 """
 
 import copy
@@ -28,36 +31,50 @@ from helpers.models.family import Size
 SHIPPED, _ = PREFIXES = trained.ADDED
 TARGETS = ("own", "test-time", "mean", "median")
 SPACES = ("normed", "residual")
-FREE = re.compile(r"all|registers|ph-reg|(?:blocks:|low-rank:(?P<rank>\d+)@)(?P<blocks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+FREE = re.compile(
+    r"all|registers|ph-reg|(?:blocks:|low-rank:(?P<rank>\d+)@)(?P<blocks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)"
+)
 UNITS = re.compile(r"(\d+:\d+(,\d+:\d+)*)?")
 _FROM_ZERO = ("registers", "warmup", "seed", "n_train", "n_test")
 _SHARES = ("shift", "ema")
-_CHOICES = {"tokens": ("learnt", "fixed"), "target": TARGETS, "space": SPACES, "precision": ("bfloat16", "float32")}
+_CHOICES = {
+    "tokens": ("learnt", "fixed"),
+    "target": TARGETS,
+    "space": SPACES,
+    "precision": ("bfloat16", "float32"),
+}
 
 
 @dataclass(frozen=True)
 class PostHoc:
-    """All that decides how registers are trained into a finished model, by self-distillation from that model.
+    """How registers are trained into a finished model, by self-distillation from that model.
 
-    The loss is (1 - cosine) + mean squared error between tokens of the student and of the frozen model (PH-Reg,
-    arXiv:2505.21501, section 3.3), of the patches and of [CLS], and cross-entropy of the model's own head.
+    The loss is (1 - cosine) + mean squared error between tokens of the student and of the frozen
+    model (PH-Reg, arXiv:2505.21501, section 3.3), of the patches and of [CLS], and cross-entropy of
+    the model's own head.
 
     Attributes:
         base: name of the finished model, of timm or of this project.
-        train, test: names of data sets, several joined by ' + '; n_train, n_test: images of each; all there are with 0.
+        train, test: names of data sets, several joined by ' + '; n_train, n_test: images of each;
+            all there are with 0.
         registers: number of learnable tokens.
         tokens: 'learnt', or 'fixed' for registers that stay as random as they begin.
-        target: of the patches. 'own': those of the frozen model; 'mean' and 'median': over `views` of the image, the plain one
-            and others shifted by whole patches, up to the share `shift` of each side, and flipped, each patch put back to its
-            place; 'test-time': those of the frozen model with `neurons` moved to an appended token (arXiv:2506.08010).
-        space: where tokens are matched. 'normed', after the final LayerNorm, as PH-Reg has it: an outlier weighs little there,
-            and the less the larger it is. 'residual', before it, over the length of an ordinary patch: it weighs most.
+        target: of the patches. 'own': those of the frozen model; 'mean' and 'median': over `views`
+            of the image, the plain one and others shifted by whole patches, up to the share `shift`
+            of each side, and flipped, each patch put back to its place; 'test-time': those of the
+            frozen model with `neurons` moved to an appended token (arXiv:2506.08010).
+        space: where tokens are matched. 'normed', after the final LayerNorm, as PH-Reg has it: an
+            outlier weighs little there, and the less the larger it is. 'residual', before it, over
+            the length of an ordinary patch: it weighs most.
         neurons: 'block:unit', several joined by ',', for the target 'test-time'.
-        patches, cls, labels: weights in the loss of the patches, of [CLS], and of the cross-entropy with the labels.
-        free: which weights learn beside the registers. 'registers': none. 'ph-reg': patch embedding, position embedding and
-            last block, as in that paper. 'blocks:5-6,8': those of blocks 5, 6 and 8. 'low-rank:4@5-6,8': a difference of rank
-            4 in each linear layer of these blocks (Hu et al., arXiv:2106.09685). 'all': everything but the head.
-        removed: 'block:unit', several joined by ','. What these units write is zero from the start and stays so.
+        patches, cls, labels: weights in the loss of the patches, of [CLS], and of the cross-entropy
+            with the labels.
+        free: which weights learn beside the registers. 'registers': none. 'ph-reg': patch
+            embedding, position embedding and last block, as in that paper. 'blocks:5-6,8': those of
+            blocks 5, 6 and 8. 'low-rank:4@5-6,8': a difference of rank 4 in each linear layer of
+            these blocks (Hu et al., arXiv:2106.09685). 'all': everything but the head.
+        removed: 'block:unit', several joined by ','. What these units write is zero from the start
+            and stays so.
         steps, batch_size: length of the training.
         lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`.
         precision: 'bfloat16' (matrix products; the residual stream stays float32) or 'float32'.
@@ -95,14 +112,24 @@ class PostHoc:
         """Raise ValueError where it cannot be trained."""
         trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if not FREE.fullmatch(self.free):
-            raise ValueError(f"free is {self.free!r}; give registers, ph-reg, blocks:5-6,8, low-rank:4@5-6,8 or all")
+            raise ValueError(
+                f"free is {self.free!r}; give registers, ph-reg, blocks:5-6,8, low-rank:4@5-6,8 or "
+                "all"
+            )
         for name in ("neurons", "removed"):
             if not UNITS.fullmatch(getattr(self, name)):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give BLOCK:UNIT, several joined by ','")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; give BLOCK:UNIT, several joined by ','"
+                )
         if self.free == "registers" and (not self.registers or self.tokens == "fixed"):
-            raise ValueError("free is 'registers', and there is none that learns; free some weights, or give registers")
+            raise ValueError(
+                "free is 'registers', and there is none that learns; free some weights, or give "
+                "registers"
+            )
         if not self.patches + self.cls + self.labels:
-            raise ValueError("the weights of patches, cls and labels are all 0: nothing is to be learnt")
+            raise ValueError(
+                "the weights of patches, cls and labels are all 0: nothing is to be learnt"
+            )
 
 
 def units(text: str) -> list[tuple[int, int]]:
@@ -111,20 +138,26 @@ def units(text: str) -> list[tuple[int, int]]:
 
 
 class Adapted(nn.Linear):
-    """A linear layer that learns a difference of low rank, zero at the start, and in which units may write nothing.
+    """A linear layer that learns a difference of low rank, zero at the start.
+
+    Units in it may write nothing.
 
     Attributes:
         up, down: factors of the difference; None where there is none.
         kept: 0 for a unit of the input that writes nothing, else 1.
     """
 
-    def __init__(self, linear: nn.Linear, rank: int, silenced: list[int], generator: torch.Generator):
+    def __init__(
+        self, linear: nn.Linear, rank: int, silenced: list[int], generator: torch.Generator
+    ):
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.up = self.down = None
         if rank:
-            self.down = nn.Parameter(torch.randn(rank, self.in_features, generator=generator) * self.in_features**-0.5)
+            self.down = nn.Parameter(
+                torch.randn(rank, self.in_features, generator=generator) * self.in_features**-0.5
+            )
             self.up = nn.Parameter(torch.zeros(self.out_features, rank))
         self.register_buffer("kept", torch.ones(self.in_features))
         self.kept[silenced] = 0
@@ -139,32 +172,48 @@ class Adapted(nn.Linear):
 
 
 def base_of(recipe: PostHoc, pretrained: bool = True) -> Backbone:
-    """The finished model, which nothing changes; with random weights where it is not to be `pretrained`.
+    """The finished model, which nothing changes.
 
-    Raises ValueError for a model that registers cannot be added to, or that lacks what the recipe names, and what
-    `load_backbone` raises.
+    With random weights where it is not to be `pretrained`.
+
+    Raises ValueError for a model that registers cannot be added to, or that lacks what the recipe
+    names, and what `load_backbone` raises.
     """
     backbone = _base(recipe.base, pretrained)
     model, layout = backbone.model, backbone.layout
     if type(model) is not VisionTransformer or model.pos_embed is None or layout.distillation:
-        raise ValueError(f"'{recipe.base}' is no plain VisionTransformer of timm with a position embedding; choose another base")
+        raise ValueError(
+            f"'{recipe.base}' is no plain VisionTransformer of timm with a position embedding; "
+            "choose another base"
+        )
     if layout.registers:
-        raise ValueError(f"'{recipe.base}' has {layout.registers} registers of its own; choose a base without")
+        raise ValueError(
+            f"'{recipe.base}' has {layout.registers} registers of its own; choose a base without"
+        )
     if recipe.cls and not layout.cls:
         raise ValueError(f"'{recipe.base}' has no [CLS] to match; give cls=0")
     for block in [*free_blocks(recipe), *(block for block, _ in units(recipe.removed))]:
         if block >= backbone.depth:
-            raise ValueError(f"'{recipe.base}' has {backbone.depth} blocks, from 0; there is no block {block}")
-    for block, unit in [*units(recipe.removed), *(units(recipe.neurons) if recipe.target == "test-time" else [])]:
+            raise ValueError(
+                f"'{recipe.base}' has {backbone.depth} blocks, from 0; there is no block {block}"
+            )
+    for block, unit in [
+        *units(recipe.removed),
+        *(units(recipe.neurons) if recipe.target == "test-time" else []),
+    ]:
         if unit >= backbone.hidden(block):
-            raise ValueError(f"block {block} of '{recipe.base}' has {backbone.hidden(block)} units, from 0; there is no {unit}")
+            raise ValueError(
+                f"block {block} of '{recipe.base}' has {backbone.hidden(block)} units, from 0; "
+                f"there is no {unit}"
+            )
     return backbone
 
 
 def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
-    """The model at its start: `recipe.registers` random tokens in front of the patches, all else as it was.
+    """The model at its start: random registers before the patches, all else as it was.
 
-    The model of `backbone` is changed itself. What learns has gradients; layers of low rank and with removed units are `Adapted`.
+    The model of `backbone` is changed itself. What learns has gradients; layers of low rank and
+    with removed units are `Adapted`.
     """
     model, chance = backbone.model, torch.Generator().manual_seed(recipe.seed)
     if recipe.registers:
@@ -172,8 +221,17 @@ def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
         model.reg_token.normal_(std=backbone.width**-0.5, generator=chance)  # as PH-Reg's
     for parameter in _free(model, recipe):
         parameter.requires_grad_(True)
-    rank, blocks, removed = FREE.fullmatch(recipe.free)["rank"], free_blocks(recipe), units(recipe.removed)
-    layers = [(block, name, layer) for block in blocks if rank for name, layer in model.blocks[block].named_modules()]
+    rank, blocks, removed = (
+        FREE.fullmatch(recipe.free)["rank"],
+        free_blocks(recipe),
+        units(recipe.removed),
+    )
+    layers = [
+        (block, name, layer)
+        for block in blocks
+        if rank
+        for name, layer in model.blocks[block].named_modules()
+    ]
     adapted = {(block, name) for block, name, layer in layers if type(layer) is nn.Linear}
     for block, name in sorted({*adapted, *((block, "mlp.fc2") for block, _ in removed)}):
         silenced = [unit for at, unit in removed if (at, "mlp.fc2") == (block, name)]
@@ -189,7 +247,9 @@ def _free(model: VisionTransformer, recipe: PostHoc) -> Iterator[nn.Parameter]:
         yield model.reg_token
     if recipe.free == "all":
         head = {id(parameter) for parameter in model.head.parameters()}
-        yield from (p for name, p in model.named_parameters() if name != "reg_token" and id(p) not in head)
+        yield from (
+            p for name, p in model.named_parameters() if name != "reg_token" and id(p) not in head
+        )
     elif recipe.free == "ph-reg":
         yield model.pos_embed
         yield from [*model.patch_embed.parameters(), *model.blocks[-1].parameters()]
@@ -199,12 +259,19 @@ def _free(model: VisionTransformer, recipe: PostHoc) -> Iterator[nn.Parameter]:
 
 def free_blocks(recipe: PostHoc) -> list[int]:
     """The blocks that `recipe.free` names."""
-    ranges = [one.split("-") for one in (FREE.fullmatch(recipe.free)["blocks"] or "").split(",") if one]
+    ranges = [
+        one.split("-") for one in (FREE.fullmatch(recipe.free)["blocks"] or "").split(",") if one
+    ]
     return sorted({block for ends in ranges for block in range(int(ends[0]), int(ends[-1]) + 1)})
 
 
-def features(model: nn.Module, x: Float[Tensor, "image 3 h w"], space: str) -> Float[Tensor, "image token width"]:
-    """All tokens of a forward pass after the last block, after the final LayerNorm or before it ('normed', 'residual')."""
+def features(
+    model: nn.Module, x: Float[Tensor, "image 3 h w"], space: str
+) -> Float[Tensor, "image token width"]:
+    """All tokens of a forward pass after the last block.
+
+    After the final LayerNorm or before it ('normed', 'residual').
+    """
     seen = []
     with model.norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])):
         normed = model.forward_features(x)
@@ -214,7 +281,9 @@ def features(model: nn.Module, x: Float[Tensor, "image 3 h w"], space: str) -> F
 def plain(model: VisionTransformer) -> VisionTransformer:
     """A copy with the weights that its layers come to, in timm's own classes and names."""
     model = copy.deepcopy(model)
-    for name, layer in [(name, layer) for name, layer in model.named_modules() if isinstance(layer, Adapted)]:
+    for name, layer in [
+        (name, layer) for name, layer in model.named_modules() if isinstance(layer, Adapted)
+    ]:
         linear = nn.Linear(layer.in_features, layer.out_features, device="meta")
         linear.weight, linear.bias = nn.Parameter(layer.whole().detach()), layer.bias
         model.set_submodule(name, linear)
@@ -222,7 +291,9 @@ def plain(model: VisionTransformer) -> VisionTransformer:
 
 
 def save(path: Path, model: VisionTransformer, recipe: PostHoc) -> None:
-    """Write what a training changed, in float16: NAME -> difference to the checkpoint, or its factors NAME.up and NAME.down.
+    """Write what a training changed, in float16.
+
+    NAME -> difference to the checkpoint, or its factors NAME.up and NAME.down.
 
     Args:
         model: from `with_registers`, trained.
@@ -231,19 +302,25 @@ def save(path: Path, model: VisionTransformer, recipe: PostHoc) -> None:
     """
     base = base_of(recipe)
     digest = base.weights_hash
-    before = (modeling.add_registers(base.model, recipe.registers, {}) if recipe.registers else base.model).state_dict()
+    before = (
+        modeling.add_registers(base.model, recipe.registers, {}) if recipe.registers else base.model
+    ).state_dict()
     learnt = {name: p.detach().cpu() for name, p in model.named_parameters() if p.requires_grad}
     changed = {name: value - before[name] for name, value in learnt.items() if name in before}
     if recipe.registers:
         changed["reg_token"] = model.reg_token.detach().cpu()
-    for name in learnt.keys() - before.keys():  # factors, which stand beside the weight that they change
+    for name in (
+        learnt.keys() - before.keys()
+    ):  # factors, which stand beside the weight that they change
         layer, _, factor = name.rpartition(".")
         changed[f"{layer}.weight.{factor}"] = learnt[name]
     halves = {name: value.half().contiguous() for name, value in changed.items()}
     if not all(value.isfinite().all() for value in halves.values()):
         raise ValueError(f"a number of {path.stem} is too large for float16; train with a lower lr")
     with written_whole(path) as new:
-        new.write_bytes(to_bytes(halves, metadata={"recipe": json.dumps(asdict(recipe)), "base": digest}))
+        new.write_bytes(
+            to_bytes(halves, metadata={"recipe": json.dumps(asdict(recipe)), "base": digest})
+        )
 
 
 def read(path: Path) -> tuple[PostHoc, str, dict[str, Tensor]]:
@@ -252,29 +329,35 @@ def read(path: Path) -> tuple[PostHoc, str, dict[str, Tensor]]:
     Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"there is no model at {path}; train it with `python -m helpers train`")
+        raise FileNotFoundError(
+            f"there is no model at {path}; train it with `python -m helpers train`"
+        )
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
             changed = {key: file.get_tensor(key).float() for key in file.keys()}
         return PostHoc(**json.loads(about["recipe"])), about["base"], changed
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} is no difference to a checkpoint ({error}); train it again") from None
+        raise ValueError(
+            f"{path.name} is no difference to a checkpoint ({error}); train it again"
+        ) from None
 
 
 def load(name: str, pretrained: bool = True) -> Backbone:
-    """The model called `name` in float32, at the size of its base; its architecture with random weights where it is not to be
-    `pretrained`.
+    """The model called `name` in float32, at the size of its base.
 
-    Raises FileNotFoundError; ValueError where the file is damaged or belongs to other weights than those that are here; and
-    what loading the base raises.
+    Its architecture with random weights where it is not to be `pretrained`.
+
+    Raises FileNotFoundError; ValueError where the file is damaged or belongs to other weights than
+    those that are here; and what loading the base raises.
     """
     path = trained.path_of(name)
     recipe, digest, changed = read(path)
     base = base_of(recipe, pretrained)
     if pretrained and base.weights_hash != digest:
         raise ValueError(
-            f"{path.name} belongs to other weights of '{recipe.base}' (sha256 {digest}, here {base.weights_hash}); "
+            f"{path.name} belongs to other weights of '{recipe.base}' (sha256 {digest}, here "
+            f"{base.weights_hash}); "
             "fetch those, or train it again"
         )
     if recipe.registers:
@@ -290,9 +373,14 @@ def load(name: str, pretrained: bool = True) -> Backbone:
             elif state[key].shape == changed[key].shape:
                 state[key] += changed[key]
             else:
-                raise ValueError(f"{key} is {tuple(changed[key].shape)}, not {tuple(state[key].shape)}")
+                raise ValueError(
+                    f"{key} is {tuple(changed[key].shape)}, not {tuple(state[key].shape)}"
+                )
     except (KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path.name} does not fit '{recipe.base}' ({' '.join(str(error).split())}); train it again") from None
+        raise ValueError(
+            f"{path.name} does not fit '{recipe.base}' ({' '.join(str(error).split())}); train it "
+            "again"
+        ) from None
     for block, unit in units(recipe.removed):
         base.model.blocks[block].mlp.fc2.weight[:, unit] = 0
     return base
@@ -301,14 +389,20 @@ def load(name: str, pretrained: bool = True) -> Backbone:
 def _base(name: str, pretrained: bool) -> Backbone:
     family = trained.FAMILY if name.startswith(trained.PREFIXES) else timm_family.FAMILY
     if not family.known(name, pretrained):
-        raise ValueError(f"unknown base '{name}'; give a timm name, or a model of this project ('scratch-...')")
+        raise ValueError(
+            f"unknown base '{name}'; give a timm name, or a model of this project ('scratch-...')"
+        )
     return family.load(name, None, pretrained, False, False)
 
 
 def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
     base = load(name, pretrained)
     own = base.name.startswith(trained.PREFIXES)
-    data = trained.DATA if own else timm.data.resolve_data_config(pretrained_cfg=base.model.pretrained_cfg)
+    data = (
+        trained.DATA
+        if own
+        else timm.data.resolve_data_config(pretrained_cfg=base.model.pretrained_cfg)
+    )
     return timm_family.wrap_own(name, base.model, data, size, whole, fit)
 
 

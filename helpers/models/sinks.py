@@ -1,6 +1,7 @@
-"""Small models that are asked something at every patch, of pictures that give a reason for an attention sink.
+"""Small models that answer at every patch of pictures which give a reason for an attention sink.
 
-A model is two files, like those of `helpers.models.trained`; its recipe says the task (helpers/images/triggers.py).
+A model is two files, like those of `helpers.models.trained`; its recipe says the task
+(helpers/images/triggers.py).
 """
 
 import math
@@ -19,26 +20,35 @@ from helpers.models.timm_family import wrap_own
 
 SHIPPED, FILE = PREFIXES = trained.SINKS
 OUTPUTS = 3  # colour channels, at each token
-_CHOICES = {"task": ("quiet", "broadcast"), "attention": ("softmax", "sigmoid"), "optimizer": ("adamw", "sgd")}
+_CHOICES = {
+    "task": ("quiet", "broadcast"),
+    "attention": ("softmax", "sigmoid"),
+    "optimizer": ("adamw", "sgd"),
+}
 _FROM_ZERO = ("registers", "cls", "warmup", "seed")
 _SHARES = ("cls", "ema")
 
 
 @dataclass(frozen=True)
 class SinkTask:
-    """All that decides a training on a task that asks for a sink. Two recipes that differ in `registers` alone give twins.
+    """All that decides a training on a task that asks for a sink.
 
-    The loss is the mean squared error of the answers at the patches. The sizes of picture and patch are those of the task.
+    Two recipes that differ in `registers` alone give twins.
+
+    The loss is the mean squared error of the answers at the patches. The sizes of picture and patch
+    are those of the task.
 
     Attributes:
         task: 'quiet' or 'broadcast' (helpers/images/triggers.py).
         n_test: pictures to measure on.
         width, depth, heads, registers: as in `Recipe`.
         cls: 1 for a model with [CLS], of which nothing is asked; else 0.
-        attention: 'softmax', or 'sigmoid' for `SigmoidAttention`, which can be switched off and so needs no sink.
+        attention: 'softmax', or 'sigmoid' for `SigmoidAttention`, which can be switched off and so
+            needs no sink.
         layer_scale: what LayerScale starts at; 0 for none.
         optimizer: 'adamw', or 'sgd' (Nesterov's momentum 0.9).
-        steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`; no picture is shown twice.
+        steps, batch_size, lr, weight_decay, warmup, clip, ema, checkpoints, seed: as in `Recipe`;
+            no picture is shown twice.
     """
 
     task: str = "quiet"
@@ -65,42 +75,59 @@ class SinkTask:
         """Raise ValueError where it cannot be trained."""
         trained.check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} must be a multiple of the number of heads {self.heads}")
+            raise ValueError(
+                f"width {self.width} must be a multiple of the number of heads {self.heads}"
+            )
 
 
 class SigmoidAttention(Attention):
-    """Each weight is a sigmoid of its own, biased by minus the log of the number of tokens (arXiv:2409.04431): a row sums to no
-    fixed number, and may be zero."""
+    """Attention whose weights are sigmoids, each of its own logit (arXiv:2409.04431).
 
-    def forward(self, x: Float[Tensor, "image token width"], **_: Any) -> Float[Tensor, "image token width"]:
+    Each is biased by minus the log of the number of tokens: a row sums to no fixed number, and may
+    be zero.
+    """
+
+    def forward(
+        self, x: Float[Tensor, "image token width"], **_: Any
+    ) -> Float[Tensor, "image token width"]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         weights = (q @ k.mT * self.scale - math.log(x.shape[1])).sigmoid()
         return self.proj((weights @ v).transpose(1, 2).flatten(2))
 
 
 def build(recipe: SinkTask) -> VisionTransformer:
-    """The untrained model of a recipe, seeded: twins with the same seed start equal to the bit in all that both have.
+    """The untrained model of a recipe, seeded.
+
+    Models with the same seed start equal to the bit in all that both have.
 
     It returns three numbers at each token (image, token, 3).
     """
 
     def model(registers: int) -> VisionTransformer:
         return VisionTransformer(
-            img_size=64, patch_size=8, embed_dim=recipe.width, depth=recipe.depth, num_heads=recipe.heads, num_classes=OUTPUTS,
-            reg_tokens=registers, class_token=bool(recipe.cls), global_pool="", no_embed_class=True,
-            init_values=recipe.layer_scale or None, attn_layer=SigmoidAttention if recipe.attention == "sigmoid" else Attention,
+            img_size=64, patch_size=8, embed_dim=recipe.width, depth=recipe.depth,
+            num_heads=recipe.heads, num_classes=OUTPUTS, reg_tokens=registers,
+            class_token=bool(recipe.cls), global_pool="", no_embed_class=True,
+            init_values=recipe.layer_scale or None, attn_layer=SigmoidAttention if recipe.attention
+            == "sigmoid" else Attention,
         )  # fmt: skip
 
     return trained.twin_of(model, recipe.registers, recipe.seed)
 
 
 def load(name: str) -> tuple[VisionTransformer, SinkTask]:
-    """The model called `name` in float32, and its recipe. Raises as `helpers.models.trained.load`."""
+    """The model called `name` in float32, and its recipe.
+
+    Raises as `helpers.models.trained.load`.
+    """
     return trained.read(trained.path_of(name), SinkTask, lambda recipe, _: build(recipe))
 
 
 def task_of(name: str) -> str | None:
-    """The task that the model called `name` was trained on; None for other models. Raises as `load`."""
+    """The task that the model called `name` was trained on; None for other models.
+
+    Raises as `load`.
+    """
     return load(name)[1].task if name.startswith(PREFIXES) else None
 
 

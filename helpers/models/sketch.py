@@ -1,12 +1,12 @@
-"""Stand-ins: the architecture of a model with random weights, few blocks and few patches, to see whether something runs at all;
-and what the model itself would cost, told without its weights.
+"""Stubs: the architecture of a model with random weights, few blocks and few patches, to see
+whether something runs at all; and what the model itself would cost, known without its weights.
 
-What a stand-in gives is no result: its source is called so, and `helpers.publish` takes none of that name.
+`load_backbone("stub:NAME")` gives the stub of NAME. What it gives is no result: `helpers.claims`
+publishes nothing of that name.
 """
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 
 import torch
@@ -15,71 +15,79 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import Compose, Normalize, Resize, ToTensor
 
 from helpers.models.backbone import Architecture, Backbone
-from helpers.models.family import Size
+from helpers.models.family import Family, Size
+from helpers.names import STUB
 
-LOUD = 300.0  # times as much as the others writes one neuron of a stand-in, so that some of its patches are outliers
+BLOCKS = 4  # as many as a profile names from the end
+PATCHES = 13  # along a side: a number that no model has heads, registers or channels of
+# One neuron writes so many times as much as the others, so that some patches are outliers.
+GAIN = 300.0
 
-_known: dict[tuple[str, Size], Architecture] = {}  # by name and image size: to count operations takes a second
 
+def stub(family: Family, name: str, size: Size | None, whole: bool, fit: bool) -> Backbone:
+    """The stub of the model that `family` loads by these arguments.
 
-@dataclass(frozen=True)
-class Sketch:
-    """How large a stand-in may be.
+    Both are made on torch's device "meta" first, which needs no memory: the model to be measured,
+    the other to be cut.
 
-    Attributes:
-        blocks: as many, at most.
-        patches: along a side, at most.
+    Raises ValueError where `family.load` does, and for a model whose blocks are not in one list.
     """
-
-    blocks: int
-    patches: int
-
-
-def stand_in(name: str, build: Callable[[Size | None], Backbone], size: Size | None, sketch: Sketch) -> Backbone:
-    """What stands in for the model `name` that `build` makes without weights at an image size.
-
-    Both are made on torch's device "meta" first, which needs no memory: the model to be measured, the other to be cut.
-
-    Raises ValueError where `build` does, and for a model whose blocks are not in one list.
-    """
+    architecture = _architecture(family, name, size, whole, fit)
+    smaller = tuple(
+        pixels // patches * min(patches, PATCHES)
+        for pixels, patches in zip(architecture.image_size, architecture.layout.grid, strict=True)
+    )
     with torch.device("meta"):
-        whole = build(size)
-        if (key := (name, whole.image_size)) not in _known:
-            _known[key] = _architecture(whole)
-        architecture = _known[key]
-        (rows, columns), (height, width) = architecture.layout.grid, architecture.image_size
-        backbone = build((height // rows * min(rows, sketch.patches), width // columns * min(columns, sketch.patches)))
-    _shorten(backbone, sketch.blocks)
+        backbone = family.load(name, smaller, False, whole, fit)
+    _shorten(backbone)
     _randomise(backbone)
     # That of the model was made on "meta", too, and so were its mean and standard deviation.
-    backbone.transform = Compose([Resize(backbone.image_size), ToTensor(), Normalize((0.5,) * 3, (0.25,) * 3)])
-    backbone.stands_for = architecture
+    backbone.transform = Compose(
+        [Resize(backbone.image_size), ToTensor(), Normalize((0.5,) * 3, (0.25,) * 3)]
+    )
+    backbone.name, backbone.stands_for = STUB + name, architecture
     return backbone
 
 
-def _architecture(backbone: Backbone) -> Architecture:
-    """What one image costs in the model, which lies on the device "meta"."""
+@cache  # to count operations takes a second
+def _architecture(
+    family: Family, name: str, size: Size | None, whole: bool, fit: bool
+) -> Architecture:
+    """What one image costs in the model."""
+    with torch.device("meta"):
+        backbone = family.load(name, size, False, whole, fit)
     pixels = torch.empty(1, 3, *backbone.image_size, device="meta")
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         backbone.model(pixels)
-    widest = max(layer.out_features for block in backbone.blocks for layer in block.modules() if isinstance(layer, nn.Linear))
-    size, flops = (backbone.width, widest, backbone.parameters), counter.get_total_flops()
-    return Architecture(backbone.image_size, backbone.layout, backbone.depth, *size, flops)
+    layers = chain.from_iterable(block.modules() for block in backbone.blocks)
+    return Architecture(
+        backbone.image_size,
+        backbone.layout,
+        backbone.depth,
+        backbone.width,
+        max(layer.out_features for layer in layers if isinstance(layer, nn.Linear)),
+        backbone.parameters,
+        counter.get_total_flops(),
+    )
 
 
-def _shorten(backbone: Backbone, blocks: int) -> None:
+def _shorten(backbone: Backbone) -> None:
     """Leave the model its first blocks."""
     first = backbone.blocks[0]
     for module in backbone.model.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and module[0] is first:
-            del module[blocks:]
+            del module[BLOCKS:]
             return
-    raise ValueError(f"the blocks of '{backbone.name}' are not in one list, so it has no stand-in; leave it out of a dry run")
+    raise ValueError(
+        f"the blocks of '{backbone.name}' are not in one list, so it has no stub; "
+        "leave it out of a dry run"
+    )
 
 
 def _randomise(backbone: Backbone) -> None:
-    """Give the model memory and weights: the same for the same name, scales one and biases zero, and one neuron that writes
-    outliers."""
+    """Give the model memory and weights: the same for the same name, scales one and biases zero,
+    and one neuron that writes outliers.
+    """
     backbone.model.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(zlib.crc32(backbone.name.encode()))
     for name, value in chain(backbone.model.named_parameters(), backbone.model.named_buffers()):
@@ -88,4 +96,4 @@ def _randomise(backbone: Backbone) -> None:
         elif value.is_floating_point():
             inputs = 1 if len(value) == 1 else value[0].numel()
             value.data.normal_(0, inputs**-0.5, generator=generator)
-    backbone.neurons(min(1, backbone.depth - 1)).weight[:, 0] *= LOUD
+    backbone.neurons(min(1, backbone.depth - 1)).weight[:, 0] *= GAIN

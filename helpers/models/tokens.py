@@ -1,8 +1,9 @@
-"""TokenLayout: the one place that knows where [CLS], registers and patches stand in a token sequence.
+"""TokenLayout: the one place that knows where [CLS], registers and patches stand.
 
-timm and DINOv2 order their tokens [CLS][distillation][registers][patches]; registers that are added at test time are
-appended after the patches, or, where position is a rotation that counts the tokens from the first patch on, stand before
-them. Every other module asks the layout and slices nothing by itself.
+timm and DINOv2 order their tokens [CLS][distillation][registers][patches]; registers that are added
+at test time are appended after the patches, or, where position is a rotation that counts the tokens
+from the first patch on, stand before them. Every other module asks the layout and slices nothing by
+itself.
 """
 
 from dataclasses import dataclass, replace
@@ -18,11 +19,12 @@ class TokenLayout:
         grid: patch rows and columns.
         cls: whether a [CLS] token leads the sequence.
         registers: trained registers between [CLS] and the patches.
-        distillation: distillation tokens between [CLS] and the registers (DeiT's distilled models have one).
+        distillation: distillation tokens between [CLS] and the registers (DeiT's distilled models
+            have one).
         appended: test-time registers, after the patches or, with `rotary`, right before them.
         kept: patches left in the sequence where others were removed; None where all are there.
-        rotary: whether the blocks rotate queries and keys of all tokens behind the prefix, so that whatever is no patch must
-            stand in the prefix.
+        rotary: whether the blocks rotate queries and keys of all tokens behind the prefix, so that
+            whatever is no patch must stand in the prefix.
 
     >>> layout = TokenLayout((2, 3), registers=4)
     >>> layout.patches, layout.prefix, layout.tokens
@@ -54,18 +56,30 @@ class TokenLayout:
 
     @property
     def corners(self) -> list[int]:
-        """The patches in the corners of the grid, as row-major indices; fewer than four where it has one row or column."""
+        """The patches in the corners of the grid, as row-major indices.
+
+        Fewer than four where it has one row or column.
+        """
         rows, columns = self.grid
         return self._crossings((0, rows - 1), (0, columns - 1))
 
     @property
     def centre(self) -> list[int]:
-        """The four patches around the centre of the grid, as row-major indices; fewer where it has one row or column."""
+        """The four patches around the centre of the grid, as row-major indices.
+
+        Fewer where it has one row or column.
+        """
         row, column = ((side - 1) // 2 for side in self.grid)
-        return self._crossings((row, min(row + 1, self.grid[0] - 1)), (column, min(column + 1, self.grid[1] - 1)))
+        return self._crossings(
+            (row, min(row + 1, self.grid[0] - 1)), (column, min(column + 1, self.grid[1] - 1))
+        )
 
     def _crossings(self, rows: tuple[int, int], columns: tuple[int, int]) -> list[int]:
-        return [row * self.grid[1] + column for row in dict.fromkeys(rows) for column in dict.fromkeys(columns)]
+        return [
+            row * self.grid[1] + column
+            for row in dict.fromkeys(rows)
+            for column in dict.fromkeys(columns)
+        ]
 
     @property
     def tokens(self) -> int:
@@ -97,19 +111,26 @@ class TokenLayout:
         """
         if self.kept is not None:
             raise ValueError(
-                f"{self.kept} of {self.grid[0]} x {self.grid[1]} patches are left, which is no grid; drop no patch here"
+                f"{self.kept} of {self.grid[0]} x {self.grid[1]} patches are left, which is no "
+                "grid; drop no patch here"
             )
         return x.unflatten(dim, self.grid)
 
     def rolled(self, x: Tensor, dim: int = -1) -> Tensor:
-        """`x` with its patches (of dimension `dim`, row-major) moved by half of the grid's rows and of its columns, rounded down,
-        and around its edges: the four corners meet in the centre.
+        """`x` with its patches (of dimension `dim`, row-major) moved by half of the grid.
+
+        By half of its rows and of its columns, rounded down, and around its edges: the four corners
+        meet in the centre.
 
         Raises ValueError where patches were removed.
         """
         dim %= x.ndim
         rows, columns = self.grid
-        return self.to_grid(x, dim).roll((rows // 2, columns // 2), (dim, dim + 1)).flatten(dim, dim + 1)
+        return (
+            self.to_grid(x, dim)
+            .roll((rows // 2, columns // 2), (dim, dim + 1))
+            .flatten(dim, dim + 1)
+        )
 
     def with_appended(self, count: int) -> "TokenLayout":
         """The layout after `count` test-time registers were appended."""
@@ -120,13 +141,16 @@ class TokenLayout:
         return replace(self, kept=count)
 
     def require_cls(self) -> None:
-        """Raise ValueError where there is no [CLS] token, instead of reading a patch in its place."""
+        """Raise ValueError where there is no [CLS] token, so that no patch is read in its place."""
         if not self.cls:
-            raise ValueError("this model has no [CLS] token (it pools its patches); choose a model with one")
+            raise ValueError(
+                "this model has no [CLS] token (it pools its patches); choose a model with one"
+            )
 
     def _checked(self, x: Tensor, dim: int) -> Tensor:
         if x.shape[dim] != self.tokens:
             raise ValueError(
-                f"{x.shape[dim]} tokens in dimension {dim} of {tuple(x.shape)}, the layout has {self.tokens}: {self}"
+                f"{x.shape[dim]} tokens in dimension {dim} of {tuple(x.shape)}, the layout has "
+                f"{self.tokens}: {self}"
             )
         return x

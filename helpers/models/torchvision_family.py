@@ -18,7 +18,12 @@ from helpers.models.hub import ModelUnavailable
 from helpers.models.timm_family import wrap_at
 
 PREFIX = "torchvision:"
-DATA = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bilinear", "crop_pct": 224 / 256}
+DATA = {
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+    "interpolation": "bilinear",
+    "crop_pct": 224 / 256,
+}
 NAMES = {  # theirs -> timm's
     r"^class_token$": "cls_token",
     r"^conv_proj\.": "patch_embed.proj.",
@@ -50,17 +55,24 @@ def renamed(state: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor
 
 
 def converted(model: nn.Module, state: dict[str, Tensor] | None = None) -> VisionTransformer:
-    """timm's model with the weights of `model`, shared with it, or `state`. Raises ValueError for a head of several layers."""
+    """Timm's model with the weights of `model`, shared with it, or `state`.
+
+    Raises ValueError for a head of several layers.
+    """
     state = renamed(model.state_dict() if state is None else state, NAMES)
     if odd := [key for key in state if key.startswith("heads.")]:
-        raise ValueError(f"the head of this torchvision model has several layers ({odd[0]}); give it a head of one, or none")
+        raise ValueError(
+            f"the head of this torchvision model has several layers ({odd[0]}); give it a head of "
+            "one, or none"
+        )
     own = {key: value.float() for key, value in state.items()}
     with torch.device("meta"):
         ours = VisionTransformer(
-            img_size=model.image_size, patch_size=model.patch_size, embed_dim=model.hidden_dim, depth=len(model.encoder.layers),
-            num_heads=model.encoder.layers[0].num_heads, mlp_ratio=(model.mlp_dim + 0.5) / model.hidden_dim,
-            num_classes=len(own["head.weight"]) if "head.weight" in own else 0,
-            norm_layer=partial(nn.LayerNorm, eps=model.encoder.ln.eps),
+            img_size=model.image_size, patch_size=model.patch_size, embed_dim=model.hidden_dim,
+            depth=len(model.encoder.layers), num_heads=model.encoder.layers[0].num_heads,
+            mlp_ratio=(model.mlp_dim + 0.5) / model.hidden_dim, num_classes=len(own["head.weight"])
+            if "head.weight" in own else 0, norm_layer=partial(nn.LayerNorm,
+            eps=model.encoder.ln.eps),
         )  # fmt: skip
     ours.load_state_dict(own, assign=True)
     return ours
@@ -73,12 +85,17 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _names() -> list[str]:
-    return [f"{PREFIX}{arch}" for arch in torchvision.models.list_models() if arch.startswith("vit_")]
+    return [
+        f"{PREFIX}{arch}" for arch in torchvision.models.list_models() if arch.startswith("vit_")
+    ]
 
 
 def _known(name: str, pretrained: bool) -> bool:
     arch, tag = _parts(name)
-    return f"{PREFIX}{arch}" in _names() and tag in torchvision.models.get_model_weights(arch).__members__
+    return (
+        f"{PREFIX}{arch}" in _names()
+        and tag in torchvision.models.get_model_weights(arch).__members__
+    )
 
 
 def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
@@ -96,14 +113,15 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
             state = weights.get_state_dict(progress=False, check_hash=True)
         except (URLError, OSError) as error:
             raise ModelUnavailable(
-                f"'{name}' is not in torch's cache of downloads, and its server did not give it (no network, or "
+                f"'{name}' is not in torch's cache of downloads, and its server did not give it "
+                "(no network, or "
                 "HF_HUB_OFFLINE set)"
             ) from error
     else:
         state = torchvision.models.get_model(arch, weights=None, image_size=own).state_dict()
     data: dict[str, Any] = {
-        "mean": tuple(recipe.mean), "std": tuple(recipe.std), "interpolation": recipe.interpolation.value,
-        "crop_pct": own / resized,
+        "mean": tuple(recipe.mean), "std": tuple(recipe.std), "interpolation":
+        recipe.interpolation.value, "crop_pct": own / resized,
     }  # fmt: skip
     return wrap_at(name, converted(sketch, state), data, size, whole, fit, pretrained)
 

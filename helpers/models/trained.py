@@ -1,7 +1,8 @@
-"""The models that this project trained itself: their architecture from their recipe, their weights, and how they came to be.
+"""The models that this project trained: architecture from their recipe, weights, and record.
 
-A model is two files: `NAME.safetensors`, whose metadata hold the recipe, and `NAME.json`, the record (recipe, history of the
-training, device, time, energy). Both lie in `helpers/weights` for the models that are shipped; 'scratch:PATH' reads any other.
+A model is two files: `NAME.safetensors`, whose metadata hold the recipe, and `NAME.json`, the
+record (recipe, history of the training, device, time, energy). Both lie in `helpers/weights` for
+the models that are shipped; 'scratch:PATH' reads any other.
 """
 
 import itertools
@@ -30,10 +31,18 @@ from helpers.models.timm_family import wrap_own
 
 SHIPPED, FILE = "scratch-", "scratch:"
 PREFIXES = (SHIPPED, FILE)
-ADDED = ("registers-", "registers:")  # of finished models that this project trained on (`helpers.models.posthoc`)
+ADDED = (
+    "registers-",
+    "registers:",
+)  # of finished models that this project trained on (`helpers.models.posthoc`)
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 # What the models expect; 1.0 shows them the whole image.
-DATA = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic", "crop_pct": 1.0}
+DATA = {
+    "mean": (0.5, 0.5, 0.5),
+    "std": (0.5, 0.5, 0.5),
+    "interpolation": "bicubic",
+    "crop_pct": 1.0,
+}
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
 SINKS = ("sinks-", "sinks:")  # those of tasks that ask for a sink (`helpers.models.sinks`)
 # The numbers of a recipe that may be 0 although they are whole, and those that are at most 1.
@@ -47,22 +56,26 @@ class Recipe:
     """All that decides a training. Two recipes that differ in `registers` alone give twins.
 
     Attributes:
-        train, test: names of data sets, as `load_train_test` takes them; n_train, n_test: images of each.
+        train, test: names of data sets, as `load_train_test` takes them; n_train, n_test: images of
+            each.
         image_size, patch_size: sides in pixels.
         width, depth, heads: of the Vision Transformer; its MLPs are four times as wide.
         registers: number of register tokens after [CLS].
         pool: 'token' (the head reads [CLS]) or 'avg' (no [CLS]; it reads the mean of the patches).
         steps, batch_size: length of the training.
-        lr, weight_decay, warmup: of AdamW; the learning rate rises over `warmup` steps, then falls towards 1 % along a cosine.
+        lr, weight_decay, warmup: of AdamW; the learning rate rises over `warmup` steps, then falls
+            towards 1 % along a cosine.
         clip: largest gradient norm.
         drop_path: rate of the last block; it rises linearly from 0 in the first.
         mixup, cutmix, smoothing: strengths alpha, and label smoothing.
-        augment, erase: timm's name of a RandAugment policy, '' for none; probability of random erasing.
+        augment, erase: timm's name of a RandAugment policy, '' for none; probability of random
+            erasing.
         scale: smallest area of a random crop.
         ema: decay of the average of the weights, which is what is measured and kept.
         checkpoints: measurements along the training, the start and the end among them.
         seed: of weights, order and augmentations.
-        objective: 'supervised', or 'self-distillation' with so many `prototypes`; then mixing and smoothing are not used.
+        objective: 'supervised', or 'self-distillation' with so many `prototypes`; then mixing and
+            smoothing are not used.
     """
 
     train: str = "scenes"
@@ -100,43 +113,73 @@ class Recipe:
         check_fields(self, _FROM_ZERO, _SHARES, _CHOICES)
         if self.image_size % self.patch_size or self.width % self.heads:
             raise ValueError(
-                f"image size {self.image_size} must be a multiple of the patch size {self.patch_size}, "
+                f"image size {self.image_size} must be a multiple of the patch size "
+                f"{self.patch_size}, "
                 f"and width {self.width} one of the number of heads {self.heads}"
             )
         if self.batch_size % 2:
-            raise ValueError(f"batch_size is {self.batch_size}; give an even number, since mixing takes images in pairs")
+            raise ValueError(
+                f"batch_size is {self.batch_size}; give an even number, since mixing takes images "
+                "in pairs"
+            )
 
 
-def check_fields(recipe: Any, from_zero: Iterable[str], shares: Iterable[str], choices: Mapping[str, Iterable[str]]) -> None:
-    """Raise ValueError where a field of a recipe, a dataclass, is out of range: a text in `choices` is one of them; of numbers,
-    `shares` end at 1, whole ones begin at 1 but for those in `from_zero`, all others at 0; of `checkpoints` there are 2, and not
-    more than steps + 1."""
+def check_fields(
+    recipe: Any,
+    from_zero: Iterable[str],
+    shares: Iterable[str],
+    choices: Mapping[str, Iterable[str]],
+) -> None:
+    """Raise ValueError where a field of a recipe, a dataclass, is out of range.
+
+    A text in `choices` is one of them; of numbers, `shares` end at 1, whole ones begin at 1 but for
+    those in `from_zero`, all others at 0; of `checkpoints` there are 2, and not more than steps +
+    1.
+    """
     for field in fields(recipe):
-        value, least = getattr(recipe, field.name), int(field.type is int and field.name not in from_zero)
+        value, least = (
+            getattr(recipe, field.name),
+            int(field.type is int and field.name not in from_zero),
+        )
         most = 1 if field.name in shares else math.inf
         if field.type is not str and not (least <= value <= most and value < math.inf):
-            raise ValueError(f"{field.name} is {value}; give at least {least}" + (" and at most 1" if most == 1 else ""))
+            raise ValueError(
+                f"{field.name} is {value}; give at least {least}"
+                + (" and at most 1" if most == 1 else "")
+            )
         if value not in (known := choices.get(field.name, [value])):
             raise ValueError(f"{field.name} is {value!r}; choose one of {', '.join(known)}")
     if not 2 <= recipe.checkpoints <= recipe.steps + 1:
-        raise ValueError(f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at most steps + 1")
+        raise ValueError(
+            f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at "
+            "most steps + 1"
+        )
 
 
 def build(recipe: Recipe, classes: int) -> VisionTransformer:
-    """The untrained model of a recipe, seeded: twins with the same seed start equal to the bit in all that both have."""
+    """The untrained model of a recipe, seeded.
+
+    Models with the same seed start equal to the bit in all that both have.
+    """
 
     def model(registers: int) -> VisionTransformer:
         return VisionTransformer(
-            img_size=recipe.image_size, patch_size=recipe.patch_size, embed_dim=recipe.width, depth=recipe.depth,
-            num_heads=recipe.heads, num_classes=classes, reg_tokens=registers, class_token=recipe.pool == "token",
-            global_pool=recipe.pool, no_embed_class=True, drop_path_rate=recipe.drop_path,
+            img_size=recipe.image_size, patch_size=recipe.patch_size, embed_dim=recipe.width,
+            depth=recipe.depth, num_heads=recipe.heads, num_classes=classes, reg_tokens=registers,
+            class_token=recipe.pool == "token", global_pool=recipe.pool, no_embed_class=True,
+            drop_path_rate=recipe.drop_path,
         )  # fmt: skip
 
     return twin_of(model, recipe.registers, recipe.seed)
 
 
-def twin_of(model: Callable[[int], VisionTransformer], registers: int, seed: int) -> VisionTransformer:
-    """What `model` makes of a number of registers, seeded: with another number it is equal to the bit in all that both have."""
+def twin_of(
+    model: Callable[[int], VisionTransformer], registers: int, seed: int
+) -> VisionTransformer:
+    """What `model` makes of a number of registers, seeded.
+
+    With another number it is equal to the bit in all that both have.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         common = model(0).state_dict()
@@ -155,37 +198,57 @@ def names(prefix: str = SHIPPED) -> list[str]:
 
 
 def family_of(prefixes: tuple[str, str], load: Callable[..., Backbone]) -> Family:
-    """Models that are called by prefixes[0] where they are shipped, and by prefixes[1] and a path where they are not."""
+    """Models called by prefixes[0] where they are shipped, by prefixes[1] and a path elsewhere."""
     shipped, file = prefixes
 
     def absent(name: str) -> str:
-        missing = f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models"
+        missing = (
+            f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models"
+        )
         return missing if name.startswith(file) else ""
 
     def known(name: str, _: bool) -> bool:
         return os.path.isfile(path_of(name))
 
-    return Family(prefixes, (f"'{shipped}...'", f"'{file}PATH'"), known, partial(names, shipped), load, absent)
+    return Family(
+        prefixes, (f"'{shipped}...'", f"'{file}PATH'"), known, partial(names, shipped), load, absent
+    )
 
 
 def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) -> str:
-    """The name of a model trained by the preset `label`: 'scratch-reg4', 'scratch-gap-reg0-seed2', 'registers-mean-reg4'."""
-    return f"{prefix}{'' if label == 'cpu' else f'{label}-'}reg{registers}{f'-seed{seed}' if seed else ''}"
+    """The name of a model trained by the preset `label`.
+
+    'scratch-reg4', 'scratch-gap-reg0-seed2', 'registers-mean-reg4'.
+    """
+    middle = "" if label == "cpu" else f"{label}-"
+    return f"{prefix}{middle}reg{registers}" + (f"-seed{seed}" if seed else "")
 
 
 def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tuple[int, int], str]:
-    """(registers, seed) -> models trained like `name`, which itself has no registers: 'scratch-reg0', 'scratch-reg4-seed1', ...
+    """(registers, seed) -> models trained like `name`, which itself has no registers.
+
+    'scratch-reg0', 'scratch-reg4-seed1', ...
 
     No `seeds` are those for which a member with each of `registers` is here.
 
-    Raises ValueError where `name` is not called like a model without registers, or a model of its family is not there.
+    Raises ValueError where `name` is not called like a model without registers, or a model of its
+    family is not there.
     """
     head, mark, tail = name.rpartition("reg0")
-    if not name.startswith((*PREFIXES, *ADDED, *SINKS)) or not mark or tail not in ("", ".safetensors"):
-        raise ValueError(f"{name!r} names no family of trained models; give its member without registers, such as 'scratch-reg0'")
+    if (
+        not name.startswith((*PREFIXES, *ADDED, *SINKS))
+        or not mark
+        or tail not in ("", ".safetensors")
+    ):
+        raise ValueError(
+            f"{name!r} names no family of trained models; give its member without registers, such "
+            "as 'scratch-reg0'"
+        )
     registers, seeds = list(registers), list(seeds)
     if not seeds:
-        here = [{seed for _, seed in of_every_seed(f"{head}reg{count}{tail}")} for count in registers]
+        here = [
+            {seed for _, seed in of_every_seed(f"{head}reg{count}{tail}")} for count in registers
+        ]
         seeds = sorted(set.intersection(*here))
     members = {
         (count, seed): head + name_of("cpu", count, seed).removeprefix(SHIPPED) + tail
@@ -193,37 +256,54 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tu
     }
     if missing := [member for member in members.values() if not path_of(member).is_file()]:
         raise ValueError(
-            f"the weights of {missing[0]!r} are not there ({len(missing)} of {len(members)} in its family); "
-            "train it with `python -m helpers train`, or leave its number of registers or its seed out"
+            f"the weights of {missing[0]!r} are not there ({len(missing)} of {len(members)} in its "
+            "family); "
+            "train it with `python -m helpers train`, or leave its number of registers or its seed "
+            "out"
         )
     return members
 
 
 def of_every_seed(name: str) -> dict[tuple[int, int], str]:
-    """(registers, seed) -> `name`, which was trained with seed 0, and the models beside it that were trained alike with others.
+    """(registers, seed) -> `name`, of seed 0, and the models trained alike with other seeds.
 
-    Raises ValueError where `name` is not called like a model trained here with seed 0, or is not there.
+    Raises ValueError where `name` is not called like a model trained here with seed 0, or is not
+    there.
     """
     called = re.fullmatch(r"(.*reg(\d+))((?:\.safetensors)?)", name, flags=re.S)
     if not name.startswith((*PREFIXES, *ADDED)) or not called:
-        raise ValueError(f"{name!r} names no trained model of seed 0; give one, such as 'scratch-reg0'")
+        raise ValueError(
+            f"{name!r} names no trained model of seed 0; give one, such as 'scratch-reg0'"
+        )
     if not (path := path_of(name)).is_file():
-        raise ValueError(f"the weights of {name!r} are not there; train it with `python -m helpers train`, or leave it out")
+        raise ValueError(
+            f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
+            "leave it out"
+        )
     head, count, tail = called.groups()
     begin = path.stem + "-seed"
     others = sorted(
         int(seed)
         for file in path.parent.iterdir()
-        if (seed := file.stem.removeprefix(begin)).isdecimal() and file.name == f"{begin}{seed}.safetensors"
+        if (seed := file.stem.removeprefix(begin)).isdecimal()
+        and file.name == f"{begin}{seed}.safetensors"
     )
-    return {(int(count), 0): name} | {(int(count), seed): f"{head}-seed{seed}{tail}" for seed in others}
+    return {(int(count), 0): name} | {
+        (int(count), seed): f"{head}-seed{seed}{tail}" for seed in others
+    }
 
 
 def path_of(name: str) -> Path:
-    """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if they are there; so with 'registers' and
-    'sinks'."""
+    """Where the weights of 'scratch-...' (shipped) or 'scratch:PATH' (anyone's) lie, if at all.
+
+    So with 'registers' and 'sinks'.
+    """
     kind, colon, path = name.partition(":")
-    return located(path) if colon and f"{kind}:" in (FILE, *ADDED, *SINKS) else WEIGHTS / f"{name}.safetensors"
+    return (
+        located(path)
+        if colon and f"{kind}:" in (FILE, *ADDED, *SINKS)
+        else WEIGHTS / f"{name}.safetensors"
+    )
 
 
 def save(path: Path, model: nn.Module, recipe: Any) -> None:
@@ -231,7 +311,10 @@ def save(path: Path, model: nn.Module, recipe: Any) -> None:
 
     Raises ValueError where a weight is too large for float16.
     """
-    weights = {name: value.detach().to("cpu", torch.float16).contiguous() for name, value in model.state_dict().items()}
+    weights = {
+        name: value.detach().to("cpu", torch.float16).contiguous()
+        for name, value in model.state_dict().items()
+    }
     if not all(value.isfinite().all() for value in weights.values()):
         raise ValueError(f"a weight of {path.stem} is too large for float16; train with a lower lr")
     with written_whole(path) as new:
@@ -241,7 +324,9 @@ def save(path: Path, model: nn.Module, recipe: Any) -> None:
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write the record of a training (see `record`); numbers with six digits."""
     with written_whole(path) as new:
-        new.write_text(json.dumps(_rounded(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        new.write_text(
+            json.dumps(_rounded(record), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 def _rounded(value: Any) -> Any:
@@ -255,9 +340,14 @@ def _rounded(value: Any) -> Any:
 def load(name: str) -> tuple[VisionTransformer, Recipe]:
     """The model called `name` in float32, and its recipe.
 
-    Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote or its weights do not fit its recipe.
+    Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote or its
+    weights do not fit its recipe.
     """
-    return read(path_of(name), Recipe, lambda recipe, weights: build(recipe, classes=len(weights.get("head.bias", ()))))
+    return read(
+        path_of(name),
+        Recipe,
+        lambda recipe, weights: build(recipe, classes=len(weights.get("head.bias", ()))),
+    )
 
 
 def read(
@@ -272,7 +362,9 @@ def read(
     Raises as `load`.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"there is no model at {path}; train it with `python -m helpers train`")
+        raise FileNotFoundError(
+            f"there is no model at {path}; train it with `python -m helpers train`"
+        )
     try:
         with safe_open(path, "pt") as file:
             text = (file.metadata() or {}).get("recipe", "null")
@@ -281,13 +373,17 @@ def read(
             raise ValueError("it has no recipe")
         recipe = kind(**entries)
     except (SafetensorError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} is not a checkpoint of this project ({error}); train it again") from None
+        raise ValueError(
+            f"{path.name} is not a checkpoint of this project ({error}); train it again"
+        ) from None
     model = build(recipe, weights)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split()).partition(": ")[2][:160]
-        raise ValueError(f"the weights of {path.name} do not fit the recipe in it ({reason}); train it again") from None
+        raise ValueError(
+            f"the weights of {path.name} do not fit the recipe in it ({reason}); train it again"
+        ) from None
     return model, recipe
 
 
@@ -301,18 +397,24 @@ FAMILY = family_of(PREFIXES, _load)
 def record(name: str) -> dict[str, Any]:
     """How a model came to be: `recipe`, `history` (one entry a checkpoint), `provenance`.
 
-    Raises FileNotFoundError, or ValueError where it is no record, or weights lie beside it that are not the ones it tells of.
+    Raises FileNotFoundError, or ValueError where it is no record, or weights lie beside it that are
+    not the ones it tells of.
     """
     path = path_of(name).with_suffix(".json")
-    data = _read(path)
+    data = read_record(path)
     weights = path.with_suffix(".safetensors")
     if weights.is_file() and digest_of(weights.read_bytes()) != data["provenance"]["weights"]:
-        raise ValueError(f"{path.name} does not tell of the weights beside it (another sha256); delete both and train again")
+        raise ValueError(
+            f"{path.name} does not tell of the weights beside it (another sha256); delete both and "
+            "train again"
+        )
     return data
 
 
 def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str, Any]]:
-    """(registers, seed) -> record of each recorded training of the preset `label`, whether its weights are here or not.
+    """(registers, seed) -> record of each recorded training of the preset `label`.
+
+    Whether its weights are here or not.
 
     `prefix`: 'registers-' for what was trained on.
 
@@ -325,7 +427,8 @@ def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str
             recorded[recipe["registers"], recipe["seed"]] = data
     if not recorded:
         raise ValueError(
-            f"no training of the preset {label!r} is recorded; run `python -m helpers train {label}`, or leave it out"
+            f"no training of the preset {label!r} is recorded; run `python -m helpers train "
+            f"{label}`, or leave it out"
         )
     return dict(sorted(recorded.items()))
 
@@ -333,12 +436,15 @@ def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str
 def summary(records: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the `records` of one preset came to, one row for each number of registers.
 
-    'registers'; 'trainings', their number; over all their checkpoints but the untrained start, the largest 'outlier_images',
-    'norm_ratio' (last block) and 'norm_ratio_anywhere' (any block); 'accuracy', the mean at their ends.
+    'registers'; 'trainings', their number; over all their checkpoints but the untrained start, the
+    largest 'outlier_images', 'norm_ratio' (last block) and 'norm_ratio_anywhere' (any block);
+    'accuracy', the mean at their ends.
     """
     rows = []
     for registers in dict.fromkeys(count for count, _ in records):
-        histories = [record["history"] for (count, _), record in records.items() if count == registers]
+        histories = [
+            record["history"] for (count, _), record in records.items() if count == registers
+        ]
         entries = [entry for history in histories for entry in history[1:]]
         rows.append({
             "registers": registers,
@@ -352,165 +458,28 @@ def summary(records: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[s
 
 
 def changes(recipe: Mapping[str, Any], plain: Any = Recipe()) -> str:
-    """What a recipe changes in the `plain` one, registers and seed aside: 'steps 6000, weight_decay 0.0'; '' for nothing."""
-    plain = asdict(plain)
-    differ = {key: value for key, value in recipe.items() if key not in ("registers", "seed") and plain.get(key) != value}
+    """What a recipe changes in the `plain` one: 'steps 6000, weight_decay 0.0'; '' for nothing.
+
+    Registers and seed are left out.
+    """
+    plain = asdict(plain) if plain else {}
+    differ = {
+        key: value
+        for key, value in recipe.items()
+        if key not in ("registers", "seed") and plain.get(key) != value
+    }
     return ", ".join(f"{key} {value}" for key, value in differ.items())
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
+    """The record in a file. Raises as `record`, whatever weights lie beside it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         missing = {"recipe", "history", "provenance"} - set(data)
         if missing or "weights" not in data["provenance"]:
             raise ValueError(f"it has no {min(missing, default='sha256 of the weights')}")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} is not the record of a training ({error}); delete it and train again") from None
+        raise ValueError(
+            f"{path.name} is not the record of a training ({error}); delete it and train again"
+        ) from None
     return data
-
-
-def card(folder: Path) -> str:
-    """The model card, as Markdown, of all models trained into `folder`, from their records; '' where there is none."""
-    scratch, added, sinks = (
-        {path.stem: _read(path) for path in sorted(folder.glob(f"{prefix}*.json"), key=lambda p: p.stem)}
-        for prefix in (SHIPPED, ADDED[0], SINKS[0])
-    )
-    cards = ((_card_of_twins, scratch), (_card_of_added, added), (_card_of_sinks, sinks))
-    return "\n".join(write(folder, records) for write, records in cards if records)
-
-
-def _card_of_twins(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str:
-    rows, commands = [], {}
-    for name, record in records.items():
-        recipe, last, origin = record["recipe"], record["history"][-1], record["provenance"]
-        shipped = "yes" if (folder / f"{name}.safetensors").is_file() else "no"
-        norms = (f"{100 * last['outlier_images']:.1f}", f"{max(last['norm_ratio']):.1f}")
-        cost = (f"{origin['wall_s'] / 60:.1f}", f"{origin['energy_wh']:.1f}", origin["device"])
-        about = (recipe["registers"], recipe["seed"], f"{last['loss']:.2f}", f"{last['accuracy']:.1f}", *norms, *cost, shipped)
-        rows.append("| " + " | ".join(map(str, (f"`{name}`", *about))) + " |")
-        commands[origin["command"]] = changes(recipe)
-    return _CARD.format(
-        recipe=", ".join(f"{key} {value}" for key, value in asdict(Recipe()).items() if key not in ("registers", "seed")),
-        commands="\n".join(f"- `{command}`: {differs or 'the recipe above'}" for command, differs in commands.items()),
-        rows="\n".join(rows),
-    )
-
-
-def _card_of_added(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = []
-    for name, record in records.items():
-        recipe, last, origin = record["recipe"], record["history"][-1], record["provenance"]
-        shipped = "yes" if (folder / f"{name}.safetensors").is_file() else "no"
-        load = f"{max(last['register_norm']):.2f}" if last["register_norm"] else ""
-        numbers = (f"{100 * last['outlier_images']:.0f}", f"{last['norm_largest']:.0f}", load, f"{last['accuracy']:.1f}")
-        about = (f"{origin['wall_s'] / 60:.1f}", f"{origin['energy_wh']:.1f}", f"`{origin['command']}`", shipped)
-        rows.append("| " + " | ".join(map(str, (f"`{name}`", recipe["registers"], recipe["seed"], *numbers, *about))) + " |")
-    bases = sorted({(record["recipe"]["base"], record["recipe"]["n_test"]) for record in records.values()})
-    return _ADDED_CARD.format(
-        rows="\n".join(rows),
-        bases=", ".join(f"`{base}`" for base in dict.fromkeys(base for base, _ in bases)),
-        tested=max(count for _, count in bases),
-        energy=f"{sum(record['provenance']['energy_wh'] for record in records.values()):.0f}",
-        hours=f"{sum(record['provenance']['wall_s'] for record in records.values()) / 3600:.1f}",
-    )
-
-
-def _card_of_sinks(folder: Path, records: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = []
-    for name, record in records.items():
-        recipe, last, origin = record["recipe"], record["history"][-1], record["provenance"]
-        shipped = "yes" if (folder / f"{name}.safetensors").is_file() else "no"
-        names = ("sink_images", "register_sink_images", "outlier_images")
-        shares = [f"{100 * last[share]:.0f}" if share in last else "" for share in names]
-        numbers = (f"{100 * last['error'] / last['error_alone']:.1f}", *shares, f"{max(last['norm_ratio']):.1f}")
-        about = (f"{origin['wall_s'] / 60:.1f}", f"{origin['energy_wh']:.1f}", f"`{origin['command']}`", shipped)
-        rows.append("| " + " | ".join(map(str, (f"`{name}`", recipe["registers"], recipe["seed"], *numbers, *about))) + " |")
-    return _SINKS_CARD.format(
-        rows="\n".join(rows),
-        energy=f"{sum(record['provenance']['energy_wh'] for record in records.values()):.0f}",
-        hours=f"{sum(record['provenance']['wall_s'] for record in records.values()) / 3600:.1f}",
-    )
-
-
-_SINKS_CARD = """## Twins on tasks that ask for a sink
-
-Small Vision Transformers without [CLS] that answer at every patch, of pictures drawn from a seed (`helpers/images/triggers.py`);
-the recipe is `SinkTask` in `helpers/models/sinks.py`.
-
-**Intended use.** The claim xx7: whether a reason for an attention sink brings a norm outlier, too. They can do nothing else.
-
-**Results.** At the end of the training, on test pictures: squared error as a share of that of the best answer without attention;
-images with a sink of patches, of registers, and with an outlier (3 x the median, after the last block, before the final
-LayerNorm); the largest norm ratio (99.9th percentile over the median) of any block. Minutes are wall time, whatever else the
-machine did meanwhile; the energy of all of them, {energy} Wh in {hours} hours, is an estimate from them. Weights that are not in
-the repository are made again by their command.
-
-| model | registers | seed | error (%) | sinks (%) | of registers (%) | outliers (%) | ratio | minutes | Wh | command | here |
-|---|---|---|---|---|---|---|---|---|---|---|---|
-{rows}
-
-Apache-2.0, as the project.
-"""
-
-_ADDED_CARD = """## Finished models trained on by this project
-
-Differences to {bases}: learnable registers or none, and a change of low rank in the later blocks, learnt by self-distillation
-from that model; or the same after a unit was taken out.
-
-**Intended use.** To ask what trained registers do in a model that has outliers, and whether these grow back. They are no better
-classifiers than their base, and no general features.
-
-**Data.** Photographs without labels, unless the preset says otherwise: one for each class of ImageNet-1k and 2,000 of Imagenette
-(`data:imagenet-1per-class/train`, `data:imagenette-224/train`). They may show people; none of them is part of this project.
-
-**Base weights.** Those of the hub, which are not part of this project: ViT-Ti/16 AugReg by Google Research (Steiner et al. 2021)
-is Apache-2.0. Each file names the sha256 of the weights that it belongs to, and is refused with others.
-
-**Results.** At the end of the training, on {tested} photographs that it did not learn from: images with an outlier (3 x the
-median, after the last block, before the final LayerNorm), the largest patch norm of an image, the largest register norm over the
-median patch norm, top-1 with the head as it was. The claims la5, xx5 and xx6 measure on more photographs. Minutes are wall time,
-whatever else the machine did meanwhile; the energy of all of them, {energy} Wh in {hours} hours, is an estimate from them.
-Weights that are not in the repository are made again by their command.
-
-| model | registers | seed | outliers (%) | largest norm | register load | accuracy (%) | minutes | energy (Wh) | command | here |
-|---|---|---|---|---|---|---|---|---|---|---|
-{rows}
-
-Apache-2.0, as the project.
-"""
-
-_CARD = """# Models trained by this project
-
-Small Vision Transformers that differ in nothing but the number of their registers: twins for the claims about trained registers.
-
-**Intended use.** To run those claims offline, on models whose training is known to the last step. They are far smaller than any
-model of the papers, and were trained for minutes on small pictures: what they show holds for them. They classify nothing but the
-pictures they were trained on, and are no features for other work.
-
-**Data.** Unless the commands below say otherwise, the procedural scenes of this project (`scenes`): made from a seed, ten
-classes, no photograph and no person in them. Test scenes are of the same series and were not trained on. The colour of a
-scene's objects tells its class, so an accuracy near 100 % is no achievement; in `scenes-hard` it does not.
-
-**Recipe.** Supervised, in the manner of DeiT, with timm's AdamW, cosine schedule, RandAugment, random erasing, mixup, cutmix
-and averaged weights (`helpers/training/loop.py`): {recipe}.
-
-Twins with the same seed start equal to the bit in all but the registers, and see the same pictures in the same order with the
-same augmentations. The file holds the averaged weights in float16 and the recipe.
-
-**Commands.** What each changes in the recipe:
-
-{commands}
-
-**Results.** On the test images, at the end of the training; the loss is the mean over its last part. Accuracy is the head's; of a
-model trained without labels it is how often the nearest other image by the cosine of the features is of the same class. Outliers:
-images with a patch norm above 3 x the median, after the last block, before the final LayerNorm. Norm ratio: the 99.9th percentile
-of the patch norms over their median, in the block where it is largest. Minutes are wall time, whatever else the machine did
-meanwhile, and the energy is an estimate from them; each NAME.json says how, with versions, device and the whole history. Weights
-that are not in the repository are made again by their command.
-
-| model | registers | seed | loss | accuracy (%) | outliers (%) | norm ratio | minutes | energy (Wh) | device | weights here |
-|---|---|---|---|---|---|---|---|---|---|---|
-{rows}
-
-Apache-2.0, as the project.
-"""

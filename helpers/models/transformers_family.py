@@ -1,7 +1,10 @@
-"""Vision Transformers in the format of transformers, as timm's: ViT, DeiT, DINOv2 with and without registers, and the vision
-towers of CLIP and SigLIP. Read from `config.json` and the weights, so that library need not be here.
+"""Vision Transformers in the format of transformers, as timm's.
 
-Names are those of its files (which version 4 has in memory, too) and those that version 5 has in memory.
+ViT, DeiT, DINOv2 with and without registers, and the vision towers of CLIP and SigLIP. Read from
+`config.json` and the weights, so that library need not be here.
+
+Names are those of its files (which version 4 has in memory, too) and those that version 5 has in
+memory.
 """
 
 import json
@@ -46,8 +49,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "siglip": _HALF | {"interpolation": "bicubic", "crop_pct": 1.0, "crop_mode": "squash"},
 }
 ACTIVATIONS: dict[str, Callable] = {
-    "gelu": nn.GELU, "quick_gelu": QuickGELU, "gelu_pytorch_tanh": GELUTanh, "gelu_new": GELUTanh, "relu": nn.ReLU,
-    "silu": nn.SiLU, "swish": nn.SiLU,
+    "gelu": nn.GELU, "quick_gelu": QuickGELU, "gelu_pytorch_tanh": GELUTanh, "gelu_new": GELUTanh,
+    "relu": nn.ReLU, "silu": nn.SiLU, "swish": nn.SiLU,
 }  # fmt: skip
 INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 NAMES = {  # theirs -> timm's, within a tower
@@ -82,7 +85,10 @@ def kind_of(config: Mapping[str, Any]) -> str:
     told = str(config.get("model_type"))
     kind = told.removesuffix("_vision_model")
     if kind not in KINDS:
-        raise ValueError(f"model type {told!r} of transformers is not read here; choose one of {', '.join(KINDS)}")
+        raise ValueError(
+            f"model type {told!r} of transformers is not read here; choose one of "
+            f"{', '.join(KINDS)}"
+        )
     return kind
 
 
@@ -93,12 +99,16 @@ def is_distilled(config: Mapping[str, Any]) -> bool:
 
 def is_one(module: nn.Module) -> bool:
     """Whether it is a model of transformers that is read here."""
-    told = str(getattr(getattr(module, "config", None), "model_type", "")).removesuffix("_vision_model")
+    told = str(getattr(getattr(module, "config", None), "model_type", "")).removesuffix(
+        "_vision_model"
+    )
     return type(module).__module__.startswith("transformers.") and told in KINDS
 
 
-def converted(config: Mapping[str, Any], state: Mapping[str, Tensor], name: str) -> tuple[VisionTransformer, dict[str, Any]]:
-    """timm's model with these weights, and what it expects of an image.
+def converted(
+    config: Mapping[str, Any], state: Mapping[str, Tensor], name: str
+) -> tuple[VisionTransformer, dict[str, Any]]:
+    """Timm's model with these weights, and what it expects of an image.
 
     Raises ValueError for a model of another kind, or weights that are not all of one.
     """
@@ -106,7 +116,9 @@ def converted(config: Mapping[str, Any], state: Mapping[str, Tensor], name: str)
     config = config.get("vision_config") or config  # of CLIP and SigLIP with their text tower
     state, heads = _tower(state, name)
     state |= _heads(heads, kind)
-    if kind == "dinov2_with_registers":  # timm gives registers no position, and [CLS] its own at once
+    if (
+        kind == "dinov2_with_registers"
+    ):  # timm gives registers no position, and [CLS] its own at once
         first, rest = state["pos_embed"].split([1, state["pos_embed"].shape[1] - 1], dim=1)
         state |= {"cls_token": state["cls_token"] + first, "pos_embed": rest}
     if kind == "deit" and "head_dist.weight" not in state:
@@ -118,22 +130,27 @@ def converted(config: Mapping[str, Any], state: Mapping[str, Tensor], name: str)
             model = make(
                 img_size=config["image_size"], patch_size=config["patch_size"], embed_dim=width,
                 depth=config["num_hidden_layers"], num_heads=config["num_attention_heads"],
-                mlp_ratio=(len(state["blocks.0.mlp.fc1.weight"]) + 0.5) / width, qkv_bias="blocks.0.attn.qkv.bias" in state,
-                init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
-                num_classes=len(state["head.weight"]) if "head.weight" in state else 0,
-                class_token="cls_token" in state, reg_tokens=state["reg_token"].shape[1] if "reg_token" in state else 0,
-                global_pool="token" if "cls_token" in state else "map" if "attn_pool.latent" in state else "avg",
-                fc_norm=False, no_embed_class=kind == "dinov2_with_registers", pre_norm="norm_pre.weight" in state,
+                mlp_ratio=(len(state["blocks.0.mlp.fc1.weight"]) + 0.5) / width,
+                qkv_bias="blocks.0.attn.qkv.bias" in state, init_values=1.0 if "blocks.0.ls1.gamma"
+                in state else None, num_classes=len(state["head.weight"]) if "head.weight" in state
+                else 0, class_token="cls_token" in state, reg_tokens=state["reg_token"].shape[1] if
+                "reg_token" in state else 0, global_pool="token" if "cls_token" in state else "map"
+                if "attn_pool.latent" in state else "avg", fc_norm=False, no_embed_class=kind ==
+                "dinov2_with_registers", pre_norm="norm_pre.weight" in state,
                 norm_layer=partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-6)),
                 act_layer=nn.SiLU if gated else ACTIVATIONS[config.get("hidden_act", "gelu")],
                 **{"mlp_layer": SwiGLUPacked} if gated else {},
             )  # fmt: skip
         model.load_state_dict(state, assign=True)
     except KeyError as error:
-        raise ValueError(f"'{name}' is not read here: {error} is missing or unknown; choose another model") from None
+        raise ValueError(
+            f"'{name}' is not read here: {error} is missing or unknown; choose another model"
+        ) from None
     except RuntimeError as error:
         told = " ".join(str(error).split())[:200]
-        raise ValueError(f"the weights of '{name}' are not those of its configuration ({told}); save it again") from None
+        raise ValueError(
+            f"the weights of '{name}' are not those of its configuration ({told}); save it again"
+        ) from None
     return model, KINDS[kind]
 
 
@@ -141,10 +158,16 @@ def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], d
     """The weights of the vision tower under timm's names, and those beside it."""
     anchors = [match[1] for match in map(_ANCHOR.match, state) if match]
     if len(anchors) != 1:
-        raise ValueError(f"'{name}' holds the weights of {len(anchors)} vision towers; give a model with one")
+        raise ValueError(
+            f"'{name}' holds the weights of {len(anchors)} vision towers; give a model with one"
+        )
     prefix = anchors[0]
-    inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-    beside = {key: value for key, value in state.items() if not key.startswith(prefix) or not prefix}
+    inside = {
+        key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
+    }
+    beside = {
+        key: value for key, value in state.items() if not key.startswith(prefix) or not prefix
+    }
     tower = {}
     for key, value in inside.items():
         new = key
@@ -153,14 +176,19 @@ def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], d
         if not _LEFT_OUT.match(key) and not re.match(r"(\w+_)?(classifier|projection)\.", key):
             tower[new] = value.float()
     for key in [key for key in tower if ".attn.q." in key]:
-        tower[key.replace(".q.", ".qkv.")] = torch.cat([tower.pop(key.replace(".q.", f".{part}.")) for part in "qkv"])
+        tower[key.replace(".q.", ".qkv.")] = torch.cat(
+            [tower.pop(key.replace(".q.", f".{part}.")) for part in "qkv"]
+        )
     for key in [key for key in tower if ".mlp.gate_proj." in key]:
         parts = [tower.pop(key), tower.pop(key.replace("gate_proj", "up_proj"))]
         tower[key.replace("gate_proj", "fc1")] = torch.cat(parts)
     for kind in ("weight", "bias"):
         if (joint := tower.pop(f"head.attention.in_proj_{kind}", None)) is not None:
             query, keys, values = joint.chunk(3)
-            tower |= {f"attn_pool.q.{kind}": query, f"attn_pool.kv.{kind}": torch.cat([keys, values])}
+            tower |= {
+                f"attn_pool.q.{kind}": query,
+                f"attn_pool.kv.{kind}": torch.cat([keys, values]),
+            }
     if "cls_token" in tower:
         tower["cls_token"] = tower["cls_token"].reshape(1, 1, -1)
     tower["pos_embed"] = tower["pos_embed"].reshape(1, -1, tower["pos_embed"].shape[-1])
@@ -168,16 +196,27 @@ def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], d
 
 
 def _heads(beside: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """The classification heads, or CLIP's projection, under timm's names; DINOv2's reads more than [CLS], and is left out."""
+    """The classification heads, or CLIP's projection, under timm's names.
+
+    DINOv2's reads more than [CLS], and is left out.
+    """
     if kind.startswith("dinov2"):
         return {}
     heads = {}
-    names = {"classifier": "head", "cls_classifier": "head", "distillation_classifier": "head_dist", "visual_projection": "head"}
+    names = {
+        "classifier": "head",
+        "cls_classifier": "head",
+        "distillation_classifier": "head_dist",
+        "visual_projection": "head",
+    }
     for theirs, ours in names.items():
         if f"{theirs}.weight" in beside:
             weight = beside[f"{theirs}.weight"].float()
             bias = beside.get(f"{theirs}.bias")
-            heads |= {f"{ours}.weight": weight, f"{ours}.bias": weight.new_zeros(len(weight)) if bias is None else bias.float()}
+            heads |= {
+                f"{ours}.weight": weight,
+                f"{ours}.bias": weight.new_zeros(len(weight)) if bias is None else bias.float(),
+            }
     return {} if kind == "siglip" else heads
 
 
@@ -210,8 +249,9 @@ def _file(name: str, filename: str) -> Path | None:
 
 
 def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor, " class"]]:
-    """Weight and bias of the linear classifier that was published with DINOv2: of [CLS] and the mean of the patches side by side,
-    both after the final LayerNorm.
+    """Weight and bias of the linear classifier that was published with DINOv2.
+
+    It reads [CLS] and the mean of the patches side by side, both after the final LayerNorm.
 
     Args:
         name: 'transformers:OWNER/NAME' or the folder of a DINOv2 for image classification, as
@@ -223,7 +263,8 @@ def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor
         state = _weights(name)
     if not {"classifier.weight", "classifier.bias"} <= state.keys():
         raise ValueError(
-            f"'{name}' has no linear classifier; give one that has, as {PREFIX}facebook/dinov2-small-imagenet1k-1-layer"
+            f"'{name}' has no linear classifier; give one that has, as "
+            f"{PREFIX}facebook/dinov2-small-imagenet1k-1-layer"
         )
     return state["classifier.weight"].float(), state["classifier.bias"].float()
 
@@ -265,7 +306,12 @@ def _known(name: str, pretrained: bool) -> bool:
 
 def _absent(name: str) -> str:
     path = name.removeprefix(PREFIX)
-    return f"there is no config.json in {path!r}; give the folder of a saved model, or OWNER/NAME of one on the hub"
+    return (
+        f"there is no config.json in {path!r}; give the folder of a saved model, or OWNER/NAME of "
+        "one on the hub"
+    )
 
 
-FAMILY = Family((PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _known, lambda: [], _load, _absent)
+FAMILY = Family(
+    (PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _known, lambda: [], _load, _absent
+)

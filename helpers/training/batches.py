@@ -14,7 +14,9 @@ from helpers.models import trained as scratch
 
 
 class Batches(Dataset):
-    """The images of a training in their order, one item a position: epoch after epoch, each in an order of its own.
+    """The images of a training, one item a position.
+
+    Epoch after epoch, each in an order of its own.
 
     Item i is a function of the recipe and i alone. All images are kept decoded in memory.
     """
@@ -37,7 +39,9 @@ class Batches(Dataset):
 
     def __getitem__(self, item: int) -> tuple[Tensor, int]:
         epoch, place = divmod(self.first + item, len(self.pictures))
-        index = np.random.default_rng((self.recipe.seed, epoch)).permutation(len(self.pictures))[place]
+        index = np.random.default_rng((self.recipe.seed, epoch)).permutation(len(self.pictures))[
+            place
+        ]
         seed_all(self.recipe.seed, 0, self.first + item)
         picture, label = self.pictures[index], int(self.labels[index])
         if self.recipe.objective == "self-distillation":
@@ -46,7 +50,10 @@ class Batches(Dataset):
 
 
 def seed_all(*key: int) -> None:
-    """Seed the generators of torch, NumPy and Python, which timm's augmentations draw from, with numbers that say what for."""
+    """Seed the generators of torch, NumPy and Python, which timm's augmentations draw from.
+
+    With numbers that say what for.
+    """
     seed = int(np.random.SeedSequence(key).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)

@@ -16,14 +16,18 @@ from helpers.models import Backbone, TokenLayout, wrap_timm
 RULE = "median:3"
 
 
-def evaluate(model: nn.Module, images: Images, data: Mapping[str, Any], classifies: bool = True) -> dict[str, Any]:
+def evaluate(
+    model: nn.Module, images: Images, data: Mapping[str, Any], classifies: bool = True
+) -> dict[str, Any]:
     """What is followed along a training, on test images and with the averaged weights.
 
-    `accuracy` (%) of the head or, where it names no classes, how often the nearest other image by the cosine of the features is
-    of the same class; of the patches after the last block, before the final LayerNorm: `outlier_images` and `outlier_tokens`
-    (shares, 3 x the median), `norm_median` and `norm_largest` (the largest of an image, mean over the images); `norm_ratio`,
-    the 99.9th percentile of their norms over the median, for each block; for each register `register_norm`, its norm over that
-    median, and `register_attention`, its share of the attention of [CLS] in the last block.
+    `accuracy` (%) of the head or, where it names no classes, how often the nearest other image by
+    the cosine of the features is of the same class; of the patches after the last block, before the
+    final LayerNorm: `outlier_images` and `outlier_tokens` (shares, 3 x the median), `norm_median`
+    and `norm_largest` (the largest of an image, mean over the images); `norm_ratio`, the 99.9th
+    percentile of their norms over the median, for each block; for each register `register_norm`,
+    its norm over that median, and `register_attention`, its share of the attention of [CLS] in the
+    last block.
 
     Args:
         data: what the model expects of an image, as in timm.data.create_transform.
@@ -36,11 +40,15 @@ def evaluate(model: nn.Module, images: Images, data: Mapping[str, Any], classifi
 
 
 def measured(
-    backbone: Backbone, images: Images, classifies: bool = True, answers: Int[Tensor, " image"] | None = None
+    backbone: Backbone,
+    images: Images,
+    classifies: bool = True,
+    answers: Int[Tensor, " image"] | None = None,
 ) -> dict[str, Any]:
     """`evaluate` of a model that is no longer trained; `accuracy` where the images have labels.
 
-    With `answers`, the classes that another model names, also `same_answer`, how often (%) this one names them.
+    With `answers`, the classes that another model names, also `same_answer`, how often (%) this one
+    names them.
     """
     layout, device = backbone.layout, backbone.device
     reducers = [TokenNorms(), Feature(), Output(), *([ClsAttention()] if layout.cls else [])]
@@ -54,11 +62,15 @@ def measured(
         entry["same_answer"] = 100 * (named == answers).float().mean().item()
     entry |= measured_norms(kept["token_norms"], layout)
     if layout.cls:
-        entry["register_attention"] = layout.register_tokens(kept["cls_attention"][:, 0], dim=-1).mean(0).tolist()
+        entry["register_attention"] = (
+            layout.register_tokens(kept["cls_attention"][:, 0], dim=-1).mean(0).tolist()
+        )
     return entry
 
 
-def measured_norms(norms: Float[Tensor, "image block token"], layout: TokenLayout) -> dict[str, Any]:
+def measured_norms(
+    norms: Float[Tensor, "image block token"], layout: TokenLayout
+) -> dict[str, Any]:
     """What `evaluate` tells of norms, all but `register_attention`."""
     patches = layout.patch_tokens(norms, dim=-1)
     above, median = outliers(patches[:, -1], RULE), patches[:, -1].median()

@@ -23,7 +23,7 @@ from helpers.training.recipes import check_same
 
 
 class Trained(NamedTuple):
-    """What became of one training: 'trained', 'kept' (it was finished before) or 'failed' with the reason."""
+    """What became of one training: 'trained', 'kept' (finished before) or 'failed'."""
 
     name: str
     status: str
@@ -42,28 +42,39 @@ def train_all(
     report: Callable[[Trained], None] = print,
     cache: Path | None = None,
 ) -> list[Trained]:
-    """Train each recipe, `jobs` at a time, into `folder`/NAME.safetensors and NAME.json (see helpers/models/trained.py).
+    """Train each recipe, `jobs` at a time, into `folder`/NAME.safetensors and NAME.json.
 
-    A training that was stopped goes on from its last checkpoint; one that is finished is kept. One that fails does not stop the
-    others. Every process computes with one thread, so that the number of cores changes nothing.
+    See helpers/models/trained.py.
+
+    A training that was stopped goes on from its last checkpoint; one that is finished is kept. One
+    that fails does not stop the others. Every process computes with one thread, so that the number
+    of cores changes nothing.
 
     Args:
         recipes: by name of the model.
-        about: provenance, with the power `energy_kw` of the whole machine, which trainings at the same time share.
+        about: provenance, with the power `energy_kw` of the whole machine, which trainings at the
+            same time share.
         report: called as each one ends.
         cache: as in `train`.
     """
     outcomes = []
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_follow_parent) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_follow_parent
+    ) as pool:
         about = {**about, "jobs": jobs}
         common = (folder, device, workers, about, cache)
-        waiting = {pool.submit(_produce, name, recipe, *common): name for name, recipe in recipes.items()}
+        waiting = {
+            pool.submit(_produce, name, recipe, *common): name for name, recipe in recipes.items()
+        }
         try:
             for future in as_completed(waiting):
                 try:
                     outcomes.append(future.result())
                 except BrokenProcessPool:
-                    reason = "its process, or that of another, was killed (out of memory?); the same command goes on from there"
+                    reason = (
+                        "its process, or that of another, was killed (out of memory?); the same "
+                        "command goes on from there"
+                    )
                     outcomes.append(Trained(waiting[future], "failed", reason=reason))
                 report(outcomes[-1])
         except KeyboardInterrupt:
@@ -74,7 +85,10 @@ def train_all(
 
 
 def _follow_parent() -> None:
-    """Leave Ctrl-C to the parent, and end with it, however it ends: nobody would wait for what this process trains."""
+    """Leave Ctrl-C to the parent, and end with it, however it ends.
+
+    Nobody would wait for what this process trains.
+    """
 
     def follow() -> None:
         parent_process().join()
@@ -85,11 +99,21 @@ def _follow_parent() -> None:
 
 
 def _produce(
-    name: str, recipe: Any, folder: Path, device: str, workers: int, about: Mapping[str, Any], cache: Path | None
+    name: str,
+    recipe: Any,
+    folder: Path,
+    device: str,
+    workers: int,
+    about: Mapping[str, Any],
+    cache: Path | None,
 ) -> Trained:
     """One training of `train_all`, in a process of its own."""
     torch.set_num_threads(1)
-    weights, record, state = folder / f"{name}.safetensors", folder / f"{name}.json", folder / f".{name}"
+    weights, record, state = (
+        folder / f"{name}.safetensors",
+        folder / f"{name}.json",
+        folder / f".{name}",
+    )
     outcome, kind = Trained(name, "kept"), KINDS[type(recipe)]
     try:
         with locked(state, wait=False), _removed_if_empty(state):
@@ -106,12 +130,17 @@ def _produce(
                     "energy_wh": round(energy, 2),
                     "weights": digest_of(weights.read_bytes()),
                 }
-                scratch.write_json(record, {"recipe": asdict(recipe), "history": history, "provenance": details})
+                scratch.write_json(
+                    record, {"recipe": asdict(recipe), "history": history, "provenance": details}
+                )
                 outcome = Trained(name, "trained", seconds)
             shutil.rmtree(state)
     except BlockingIOError:
         return Trained(
-            name, "failed", reason=f"another process trains it in {folder} just now; wait for it, or choose another folder"
+            name,
+            "failed",
+            reason=f"another process trains it in {folder} just now; "
+            "wait for it, or choose another folder",
         )
     except Exception as error:  # whatever it is, the others go on
         return Trained(name, "failed", reason=" ".join(str(error).split()) or type(error).__name__)

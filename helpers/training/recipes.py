@@ -6,31 +6,41 @@ from typing import Any
 
 from helpers.models import PostHoc, Recipe, SinkTask
 
-DATA_SEED = 2026  # of the choice of images: the seed of a recipe changes the training, never the data
+DATA_SEED = (
+    2026  # of the choice of images: the seed of a recipe changes the training, never the data
+)
 PRESETS = {
     "cpu": Recipe(),
     # No [CLS]: the head reads the mean of the patches.
     "gap": Recipe(pool="avg", steps=1000),
-    # What might provoke artifacts. Without labels: a prototype for each image of a batch, and views without RandAugment and
-    # erasing, with which it did not begin to learn.
-    "self-distillation": Recipe(objective="self-distillation", prototypes=32, augment="", erase=0.0, steps=1000),
+    # What might provoke artifacts. Without labels: a prototype for each image of a batch, and views
+    # without RandAugment and erasing, with which it did not begin to learn.
+    "self-distillation": Recipe(
+        objective="self-distillation", prototypes=32, augment="", erase=0.0, steps=1000
+    ),
     "deep": Recipe(depth=16, steps=1000),
     "no-decay": Recipe(weight_decay=0.0, steps=1000),
     "fine": Recipe(image_size=96, steps=1000),  # 144 patches in place of 64
-    "long": Recipe(n_train=200, steps=2500),  # long training on little data: 400 epochs in place of 32
-    "cifar10": Recipe(train="data:cifar10-jpeg/train", test="data:cifar10-jpeg/test", n_train=10000),
-    # Colour tells nothing. As `cpu` it stays at chance; so whole pictures, more of them, unchanged and unmixed, for longer.
+    # long training on little data: 400 epochs in place of 32
+    "long": Recipe(n_train=200, steps=2500),
+    "cifar10": Recipe(
+        train="data:cifar10-jpeg/train", test="data:cifar10-jpeg/test", n_train=10000
+    ),
+    # Colour tells nothing. As `cpu` it stays at chance; so whole pictures, more of them, unchanged
+    # and unmixed, for longer.
     "hard": Recipe(
         train="scenes-hard", test="scenes-hard", n_train=4000, steps=4000, scale=1.0,
         augment="", erase=0.0, mixup=0.0, cutmix=0.0, smoothing=0.0,
     ),
     # For one GPU, some two minutes each; the weights stay below 4 MB.
-    "gpu": Recipe(image_size=128, width=128, depth=9, n_train=16000, n_test=1000, steps=12000, batch_size=256, drop_path=0.1),
+    "gpu": Recipe(image_size=128, width=128, depth=9, n_train=16000, n_test=1000, steps=12000,
+    batch_size=256, drop_path=0.1),
 }  # fmt: skip
 
 _ASKED = PostHoc()
 _REGROW = PostHoc(registers=0, target="own", removed="7:417", batch_size=8, checkpoints=9)
-# What is done to a finished model, ViT-Ti AugReg unless --base says otherwise, whose outliers one unit writes.
+# What is done to a finished model, ViT-Ti AugReg unless --base says otherwise, whose outliers one
+# unit writes.
 PRESETS |= {
     # The patches are matched to features without outliers: those of the test-time register, ...
     "asked": _ASKED,
@@ -47,11 +57,15 @@ PRESETS |= {
     "registers-only": replace(_ASKED, free="registers", lr=1e-2),
     # Registers that stay random.
     "fixed": replace(_ASKED, tokens="fixed"),
-    # What wrote the outliers is taken out for good, and the model learns on: towards its own [CLS] and patches, ...
+    # What wrote the outliers is taken out for good, and the model learns on: towards its own [CLS]
+    # and patches, ...
     "regrow": _REGROW,
-    # ... [CLS] alone, labels; without the block that wrote them; and after another unit was taken out.
+    # ... [CLS] alone, labels; without the block that wrote them; and after another unit was taken
+    # out.
     "regrow-cls": replace(_REGROW, patches=0.0),
-    "regrow-labels": replace(_REGROW, patches=0.0, cls=0.0, labels=1.0, train="data:imagenet-1per-class/train"),
+    "regrow-labels": replace(
+        _REGROW, patches=0.0, cls=0.0, labels=1.0, train="data:imagenet-1per-class/train"
+    ),
     "regrow-frozen": replace(_REGROW, free="low-rank:4@5-6,8-11"),
     "regrow-other": replace(_REGROW, removed="7:100"),
 }
@@ -66,7 +80,14 @@ PRESETS |= {
 
 
 def check_same(path: Path, stored: Any, asked: Any) -> None:
-    """Raise ValueError where what lies at `path` was made with another recipe than the one asked for."""
-    differ = [field.name for field in fields(asked) if getattr(stored, field.name) != getattr(asked, field.name)]
+    """Raise ValueError where what lies at `path` was made with another recipe."""
+    differ = [
+        field.name
+        for field in fields(asked)
+        if getattr(stored, field.name) != getattr(asked, field.name)
+    ]
     if differ:
-        raise ValueError(f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another folder or name")
+        raise ValueError(
+            f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another "
+            "folder or name"
+        )

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from helpers.capture import Output, Sinks, TokenNorms, capture
 from helpers.images import answers, draw_pictures, load_images, read_pictures
-from helpers.measures.sinks import EVENT, with_sink
+from helpers.measures.attention import EVENT, with_sink
 from helpers.models import SinkTask, TokenLayout, sinks, trained, wrap_timm
 from helpers.training.evaluation import measured_norms
 from helpers.training.recipes import DATA_SEED
@@ -31,31 +31,42 @@ class SinkTraining(Task):
     def __init__(self, recipe: SinkTask, device: str, cache: Path):
         super().__init__(recipe, device, cache)
         self.optimizer, self.model = recipe.optimizer, sinks.build(recipe)
-        layout = wrap_timm("the model in training", self.model, trained.DATA, pretrained=True).layout
+        layout = wrap_timm(
+            "the model in training", self.model, trained.DATA, pretrained=True
+        ).layout
         self.model.requires_grad_(True)
         self.objective = Error(layout)
         self.tested = load_images(recipe.task, recipe.n_test, DATA_SEED)
         pixels = np.stack([np.asarray(picture) for picture in self.tested])
-        self.colours, self.wanted = map(torch.from_numpy, (read_pictures(pixels)[0], answers(recipe.task, pixels)))
+        self.colours, self.wanted = map(
+            torch.from_numpy, (read_pictures(pixels)[0], answers(recipe.task, pixels))
+        )
 
     def items(self, start: int) -> Dataset:
         return Drawn(self.recipe, start)
 
     def measure(self, model: nn.Module) -> dict[str, Any]:
-        """On test pictures: `error`, the mean squared error of the answers; `error_alone`, that of the best linear answer from
-        the patch's own colour, as without attention; `error_constant`, that of the mean answer; what `evaluate` tells of norms.
+        """On test pictures: `error`, the mean squared error of the answers.
 
-        With softmax attention also (`helpers.capture.Sinks`, queries of the patches) `sink_images`, `register_sink_images`,
-        `cls_sink_images` and `sink_one_images`: share of images with a sink in any head, of patches, of registers, of [CLS], and
-        of one token of any kind; `sink_blocks`, for each block the share with one of patches; `sink_value`, the mean
-        `value_ratio` over all sinks of one token, None without any; `register_attention`, for each block the attention of the
-        patches to all registers together, mean over images and heads.
+        `error_alone`, that of the best linear answer from the patch's own colour, as without
+        attention; `error_constant`, that of the mean answer; what `evaluate` tells of norms.
+
+        With softmax attention also (`helpers.capture.Sinks`, queries of the patches) `sink_images`,
+        `register_sink_images`, `cls_sink_images` and `sink_one_images`: share of images with a sink
+        in any head, of patches, of registers, of [CLS], and of one token of any kind;
+        `sink_blocks`, for each block the share with one of patches; `sink_value`, the mean
+        `value_ratio` over all sinks of one token, None without any; `register_attention`, for each
+        block the attention of the patches to all registers together, mean over images and heads.
         """
         training = model.training
         backbone = wrap_timm("the model in training", model.eval(), trained.DATA, pretrained=True)
         soft, layout = self.recipe.attention == "softmax", backbone.layout
         kept = capture(
-            backbone, self.tested, [TokenNorms(), Output(), *[Sinks(queries="patches")] * soft], batch_size=64, progress=False
+            backbone,
+            self.tested,
+            [TokenNorms(), Output(), *[Sinks(queries="patches")] * soft],
+            batch_size=64,
+            progress=False,
         )
         model.train(training)
         entry = {
@@ -64,13 +75,26 @@ class SinkTraining(Task):
             "error_constant": self.wanted.var((0, 1), correction=0).mean().item(),
         } | measured_norms(kept["token_norms"], layout)
         if soft:
-            kinds = {"sink": "patches", "register_sink": "registers", "cls_sink": "cls", "sink_one": "one"}
-            entry |= {f"{name}_images": share_of(with_sink(kept[f"sink_{kind}"])) for name, kind in kinds.items()}
+            kinds = {
+                "sink": "patches",
+                "register_sink": "registers",
+                "cls_sink": "cls",
+                "sink_one": "one",
+            }
+            entry |= {
+                f"{name}_images": share_of(with_sink(kept[f"sink_{kind}"]))
+                for name, kind in kinds.items()
+            }
             single = kept["sink_one"] >= EVENT
             entry |= {
-                "sink_blocks": [share_of(with_sink(block)) for block in kept["sink_patches"].unbind(1)],
+                "sink_blocks": [
+                    share_of(with_sink(block)) for block in kept["sink_patches"].unbind(1)
+                ],
                 "sink_value": kept["sink_value"][single].mean().item() if single.any() else None,
-                "register_attention": layout.register_tokens(kept["received"], dim=-1).sum(-1).mean(0).tolist(),
+                "register_attention": layout.register_tokens(kept["received"], dim=-1)
+                .sum(-1)
+                .mean(0)
+                .tolist(),
             }
         return entry
 
@@ -84,7 +108,9 @@ class SinkTraining(Task):
 
 
 class Drawn(Dataset):
-    """The pictures of a training in their order, as the model sees them, and their answers; none is shown twice.
+    """The pictures of a training in their order, as the model sees them, and their answers.
+
+    None is shown twice.
 
     Item i is a function of the recipe and i alone.
     """
@@ -100,7 +126,9 @@ class Drawn(Dataset):
 
     def __getitems__(self, items: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """A batch at once, which is drawn faster."""
-        pixels = draw_pictures(self.recipe.task, (TRAINING, self.recipe.seed), [self.first + item for item in items])
+        pixels = draw_pictures(
+            self.recipe.task, (TRAINING, self.recipe.seed), [self.first + item for item in items]
+        )
         shown = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 127.5 - 1
         return list(zip(shown, torch.from_numpy(answers(self.recipe.task, pixels)), strict=True))
 
@@ -113,7 +141,11 @@ class Error(nn.Module):
         self.layout = layout
 
     def forward(
-        self, model: nn.Module, _: nn.Module, x: Float[Tensor, "image 3 64 64"], wanted: Float[Tensor, "image patch 3"]
+        self,
+        model: nn.Module,
+        _: nn.Module,
+        x: Float[Tensor, "image 3 64 64"],
+        wanted: Float[Tensor, "image patch 3"],
     ) -> Tensor:
         return F.mse_loss(self.layout.patch_tokens(model(x)).float(), wanted)
 

@@ -1,4 +1,7 @@
-"""What a student's patches are matched to: those of the frozen model, as they are or with their outliers taken out."""
+"""What a student's patches are matched to.
+
+Those of the frozen model, as they are or with their outliers removed.
+"""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -27,19 +30,26 @@ class Targets:
     """For each image the tokens of the frozen model in the recipe's `space`, in float16.
 
     Attributes:
-        unit: what tokens are divided by before they are compared: 1 after the final LayerNorm, before it the median norm of the
-            target's patches over the root of the width.
+        unit: what tokens are divided by before they are compared: 1 after the final LayerNorm,
+            before it the median norm of the target's patches over the root of the width.
         patches: (image, patch, width), by the recipe's `target`.
         cls: (image, 1, width), of the image as it is; (image, 0, width) for a model without.
     """
 
     def __init__(self, backbone: Backbone, images: Images, recipe: PostHoc, cache: Path):
-        """Compute them, or read what another training left in `cache`, where they take 2 bytes a number."""
+        """Compute them, or read what another training left in `cache`.
+
+        There they take 2 bytes a number.
+        """
         decide = [f"{name} {value}" for name, value in asdict(recipe).items() if name in _DECIDE]
-        path = cache / f"targets-{digest_of(backbone.weights_hash, images.digest, *decide, length=16)}.safetensors"
+        key = digest_of(backbone.weights_hash, images.digest, *decide, length=16)
+        path = cache / f"targets-{key}.safetensors"
         with locked(cache / path.stem):  # others that need the same wait for it
             if not path.is_file():
-                parts = [_tokens(backbone, _pixels(backbone, images, start), recipe) for start in range(0, len(images), BATCH)]
+                parts = [
+                    _tokens(backbone, _pixels(backbone, images, start), recipe)
+                    for start in range(0, len(images), BATCH)
+                ]
                 patches, cls = (torch.cat(part).half() for part in zip(*parts, strict=True))
                 with written_whole(path) as new:
                     new.write_bytes(save({"patches": patches, "cls": cls}))
@@ -49,8 +59,12 @@ class Targets:
         self.unit = ordinary if recipe.space == "residual" else 1.0
 
 
-def _pixels(backbone: Backbone, images: Images, start: int) -> Float[Tensor, "image 3 height width"]:
-    return torch.stack([backbone.transform(picture) for picture in images[start : start + BATCH]]).to(backbone.device)
+def _pixels(
+    backbone: Backbone, images: Images, start: int
+) -> Float[Tensor, "image 3 height width"]:
+    return torch.stack(
+        [backbone.transform(picture) for picture in images[start : start + BATCH]]
+    ).to(backbone.device)
 
 
 @torch.no_grad()
@@ -75,16 +89,23 @@ def _moved(backbone: Backbone, recipe: PostHoc) -> AbstractContextManager:
     return test_time_registers(backbone, neurons) if neurons else nullcontext()
 
 
-def _denoised(backbone: Backbone, pixels: Tensor, white: Tensor, recipe: PostHoc) -> Float[Tensor, "image patch width"]:
-    """Mean or median over views of the image, each patch put back to its place (PH-Reg, section 3.2)."""
+def _denoised(
+    backbone: Backbone, pixels: Tensor, white: Tensor, recipe: PostHoc
+) -> Float[Tensor, "image patch width"]:
+    """Mean or median over views of the image (PH-Reg, section 3.2).
+
+    Each patch is put back to its place.
+    """
     layout, seen = backbone.layout, []
     for rows, columns, flip in shifts(layout.grid, recipe.views, recipe.shift):
         view = pixels.flip(-1) if flip else pixels
-        sizes = [step * side for step, side in zip((rows, columns), backbone.patch_size, strict=True)]
+        sizes = [
+            step * side for step, side in zip((rows, columns), backbone.patch_size, strict=True)
+        ]
         view = _shifted(view, *sizes, white[None])
-        grid = layout.to_grid(layout.patch_tokens(posthoc.features(backbone.model, view, recipe.space)), dim=1).permute(
-            0, 3, 1, 2
-        )
+        grid = layout.to_grid(
+            layout.patch_tokens(posthoc.features(backbone.model, view, recipe.space)), dim=1
+        ).permute(0, 3, 1, 2)
         back = _shifted(grid, -rows, -columns, grid.new_full((1, 1, *layout.grid), torch.nan))
         seen.append(back.flip(-1) if flip else back)
     views = torch.stack(seen)
@@ -92,11 +113,15 @@ def _denoised(backbone: Backbone, pixels: Tensor, white: Tensor, recipe: PostHoc
     return kept.flatten(2).mT
 
 
-def shifts(grid: tuple[int, int], views: int, share: float, seed: int = 0) -> Iterator[tuple[int, int, bool]]:
-    """Rows and columns by which each view is moved, and whether it is flipped first; the first view is the image as it is.
+def shifts(
+    grid: tuple[int, int], views: int, share: float, seed: int = 0
+) -> Iterator[tuple[int, int, bool]]:
+    """Rows and columns by which each view is moved, and whether it is flipped first.
 
-    Of `DRAWS` seeded draws within `share` of each side those are taken that lie farthest from what was taken before, as in
-    PH-Reg's code. All images have the same views.
+    The first view is the image as it is.
+
+    Of `DRAWS` seeded draws within `share` of each side those are taken that lie farthest from what
+    was taken before, as in PH-Reg's code. All images have the same views.
     """
     rng = np.random.default_rng(seed)
     reach = [int(share * side) for side in grid]
@@ -110,8 +135,14 @@ def shifts(grid: tuple[int, int], views: int, share: float, seed: int = 0) -> It
 
 
 def _shifted(x: Tensor, rows: int, columns: int, fill: Tensor) -> Tensor:
-    """`x` (..., row, column) moved down and right; `fill`, of its shape, where nothing comes from."""
+    """`x` (..., row, column) moved down and right.
+
+    `fill`, of its shape, where nothing comes from.
+    """
     moved = x.roll((rows, columns), (-2, -1))
-    place = [torch.arange(side, device=x.device) - step for side, step in zip(x.shape[-2:], (rows, columns), strict=True)]
+    place = [
+        torch.arange(side, device=x.device) - step
+        for side, step in zip(x.shape[-2:], (rows, columns), strict=True)
+    ]
     inside = [(p >= 0) & (p < side) for p, side in zip(place, x.shape[-2:], strict=True)]
     return torch.where(inside[0][:, None] & inside[1], moved, fill)

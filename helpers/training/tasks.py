@@ -1,4 +1,7 @@
-"""What can be trained: each kind of recipe brings its model, its images, its loss, what is measured, and its files."""
+"""What can be trained.
+
+Each kind of recipe brings its model, its images, its loss, what is measured, and its files.
+"""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -21,7 +24,8 @@ class Task(ABC):
 
     Attributes:
         model: at its start; what learns requires a gradient.
-        objective: (model, its average, *batch) -> loss. What it keeps is part of the state of the training.
+        objective: (model, its average, *batch) -> loss. What it keeps is part of the state of the
+            training.
         precise: whether matrix products stay float32 on the CPU.
         optimizer: timm's name of it.
         twins: how many registers those have that are trained unless said otherwise.
@@ -40,7 +44,10 @@ class Task(ABC):
 
     @abstractmethod
     def items(self, start: int) -> Dataset:
-        """What is shown, from step `start` on, image by image: a function of the recipe and the position alone."""
+        """What is shown, from step `start` on, image by image.
+
+        A function of the recipe and the position alone.
+        """
 
     @abstractmethod
     def measure(self, model: nn.Module) -> dict[str, Any]:
@@ -69,7 +76,9 @@ class FromScratch(Task):
 
     def __init__(self, recipe: Recipe, device: str, cache: Path):
         super().__init__(recipe, device, cache)
-        self.learnt, self.tested = load_train_test(recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED)
+        self.learnt, self.tested = load_train_test(
+            recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED
+        )
         classes = int(max(self.learnt.labels.max(), self.tested.labels.max())) + 1
         self.objective = OBJECTIVES[recipe.objective](recipe, classes)
         self.model = scratch.build(recipe, self.objective.outputs)

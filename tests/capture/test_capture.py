@@ -1,4 +1,5 @@
-"""capture against the float64 forward pass of tests/zoo.py, which uses no hook and nothing of helpers/models/backbone.py."""
+"""capture against the float64 forward pass of tests/zoo.py, which uses no hook and nothing of
+helpers/models/backbone.py."""
 
 import copy
 import gc
@@ -70,7 +71,8 @@ vit = models("vit")
 
 @lru_cache(maxsize=1)
 def reference(backbone, change=None):
-    """The blocks of `pixels(backbone)` in float64, after `change` of the tokens that enter the first one."""
+    """The blocks of `pixels(backbone)` in float64, after `change` of the tokens that enter the
+    first one."""
     _, tokens = embedded(backbone, pixels(backbone))
     return forward(backbone, tokens if change is None else change(tokens))
 
@@ -94,7 +96,10 @@ def test_residual_stream(backbone):
 def test_final_norm(backbone):
     x = pixels(backbone)
     blocks = reference(backbone)
-    assert_near(capture(backbone, x, [FinalTokens(norm=True)])["final_tokens"], finished(backbone, blocks[-1]["residual"])[0])
+    assert_near(
+        capture(backbone, x, [FinalTokens(norm=True)])["final_tokens"],
+        finished(backbone, blocks[-1]["residual"])[0],
+    )
 
 
 @every
@@ -118,7 +123,9 @@ def test_pooled(backbone, norm):
     assert_near(got["patch_mean"], patches(backbone, tokens, 1).mean(1))
     registers = 4 if "reg4" in backbone.name else 0
     assert got["registers"].shape == (3, registers, backbone.width)
-    torch.testing.assert_close(got["registers"].double(), tokens.narrow(1, 1, registers), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        got["registers"].double(), tokens.narrow(1, 1, registers), rtol=1e-5, atol=1e-4
+    )
 
 
 @every
@@ -126,9 +133,15 @@ def test_pooled(backbone, norm):
 def test_selected_tokens(backbone, norm):
     x, chosen = pixels(backbone), positions(backbone)
     blocks = reference(backbone)
-    tokens = patches(backbone, finished(backbone, blocks[-1]["residual"])[0] if norm else blocks[-1]["residual"], 1)
+    tokens = patches(
+        backbone,
+        finished(backbone, blocks[-1]["residual"])[0] if norm else blocks[-1]["residual"],
+        1,
+    )
     nothing = torch.zeros(backbone.width, dtype=torch.float64)
-    expected = [[tokens[i, p] if p >= 0 else nothing for p in row] for i, row in enumerate(chosen.tolist())]
+    expected = [
+        [tokens[i, p] if p >= 0 else nothing for p in row] for i, row in enumerate(chosen.tolist())
+    ]
     got = capture(backbone, x, [SelectedTokens(chosen, norm=norm)], batch_size=2)["tokens"]
     assert_near(got, torch.stack([torch.stack(row) for row in expected]))
     assert not got[1, 1].any() and got[0].any(dim=-1).all()
@@ -143,8 +156,12 @@ def test_selected_pixels(backbone):
     assert got.shape == (3, 4, 3 * height * width)
     for i, row in enumerate(chosen.tolist()):
         for j, p in enumerate(row):
-            crop = x[i].narrow(1, p // columns * height, height).narrow(2, p % columns * width, width)
-            assert torch.equal(got[i, j], crop.flatten() if p >= 0 else torch.zeros(3 * height * width))
+            crop = (
+                x[i].narrow(1, p // columns * height, height).narrow(2, p % columns * width, width)
+            )
+            assert torch.equal(
+                got[i, j], crop.flatten() if p >= 0 else torch.zeros(3 * height * width)
+            )
 
 
 @every
@@ -165,16 +182,22 @@ def test_random_patches_are_those_that_were_drawn(backbone):
 
 def test_selected_pixels_of_oblong_patches():
     """Six patches of 2 x 3 pixels in two rows; every pixel tells its channel, row and column."""
-    channel, row, column = torch.meshgrid(torch.arange(3), torch.arange(4), torch.arange(9), indexing="ij")
+    channel, row, column = torch.meshgrid(
+        torch.arange(3), torch.arange(4), torch.arange(9), indexing="ij"
+    )
     x = (100.0 * channel + 10 * row + column)[None]
     (got,) = SelectedPixels(torch.tensor([[5, -1]])).reduce(x, TokenLayout((2, 3)))
     green = [126, 127, 128, 136, 137, 138]  # rows 2 and 3, columns 6 to 8
-    assert got.tolist() == [[[*(g - 100 for g in green), *green, *(g + 100 for g in green)], [0.0] * 18]]
+    assert got.tolist() == [
+        [[*(g - 100 for g in green), *green, *(g + 100 for g in green)], [0.0] * 18]
+    ]
 
 
 def test_what_is_not_finite_elsewhere_leaves_none_at_zero():
     x = torch.full((1, 5, 2), torch.inf)
-    assert SelectedTokens(torch.tensor([[-1]])).reduce(x, TokenLayout((2, 2)))[0].tolist() == [[[0.0, 0.0]]]
+    assert SelectedTokens(torch.tensor([[-1]])).reduce(x, TokenLayout((2, 2)))[0].tolist() == [
+        [[0.0, 0.0]]
+    ]
 
 
 @every
@@ -220,12 +243,23 @@ def test_one_neuron_at_each_patch(backbone):
     x = pixels(backbone)
     blocks = reference(backbone)
     neurons = patches(backbone, stack(blocks, "neurons"), -2)
-    got = capture(backbone, x, [NeuronActivation("first", 0, 7), NeuronActivation("last", -1, 7), NeuronActivation("next", 0, 8)])
+    got = capture(
+        backbone,
+        x,
+        [
+            NeuronActivation("first", 0, 7),
+            NeuronActivation("last", -1, 7),
+            NeuronActivation("next", 0, 8),
+        ],
+    )
     assert_near(got["first"], neurons[:, 0, :, 7])
     assert_near(got["last"], neurons[:, -1, :, 7])
     assert_near(got["next"], neurons[:, 0, :, 8])
     for unit in (-1, neurons.shape[-1]):
-        with pytest.raises(ValueError, match=rf"no neuron {unit} in block 1; choose from 0 to {neurons.shape[-1] - 1}"):
+        with pytest.raises(
+            ValueError,
+            match=rf"no neuron {unit} in block 1; choose from 0 to {neurons.shape[-1] - 1}",
+        ):
             capture(backbone, x, [NeuronActivation("none", 1, unit)])
 
 
@@ -233,11 +267,19 @@ def test_one_neuron_at_each_patch(backbone):
 def test_patches_as_a_grid(backbone):
     x = pixels(backbone)
     blocks, (patched, _) = reference(backbone), embedded(backbone, x)
-    got = capture(backbone, x, [OnPatches("first", lambda g: g), OnPatches("late", lambda g: g, at=-1)])
+    got = capture(
+        backbone, x, [OnPatches("first", lambda g: g), OnPatches("late", lambda g: g, at=-1)]
+    )
     rows, columns = backbone.layout.grid
     assert_near(got["first"], patched.unflatten(1, (rows, columns)))
-    assert_near(got["late"], patches(backbone, blocks[-1]["residual"], 1).unflatten(1, (rows, columns)))
-    several = capture(backbone, x, [OnPatches("all", lambda g: g, at="all"), OnPatches("two", lambda g: g, at=(-1, 0))])
+    assert_near(
+        got["late"], patches(backbone, blocks[-1]["residual"], 1).unflatten(1, (rows, columns))
+    )
+    several = capture(
+        backbone,
+        x,
+        [OnPatches("all", lambda g: g, at="all"), OnPatches("two", lambda g: g, at=(-1, 0))],
+    )
     residual = patches(backbone, stack(blocks, "residual"), 2).unflatten(2, (rows, columns))
     assert_near(several["all"], residual)
     assert_near(several["two"], residual[:, [-1, 0]])
@@ -245,8 +287,18 @@ def test_patches_as_a_grid(backbone):
 
 def everything(backbone, n=3):
     cls = [ClsAttention("all", heads="all"), Pooled()] if backbone.layout.cls else []
-    chosen = [SelectedTokens(positions(backbone, n)), SelectedPixels(positions(backbone, n, seed=3))]
-    model = [Feature(), Output(), OnPatches("grid", torch.sin, at="all"), OnQKV("keys", torch.sin, blocks="all"), *chosen, *cls]
+    chosen = [
+        SelectedTokens(positions(backbone, n)),
+        SelectedPixels(positions(backbone, n, seed=3)),
+    ]
+    model = [
+        Feature(),
+        Output(),
+        OnPatches("grid", torch.sin, at="all"),
+        OnQKV("keys", torch.sin, blocks="all"),
+        *chosen,
+        *cls,
+    ]
     return [
         PatchNorms(),
         TokenNorms(),
@@ -285,7 +337,11 @@ class Precision(Reducer):
     point, keys, blocks = "attention", ("autocast",), -1
 
     def reduce(self, x, layout):
-        return (torch.full(x.q.shape[:1], float(torch.is_autocast_enabled("cpu") or x.q.dtype != torch.float32)),)
+        return (
+            torch.full(
+                x.q.shape[:1], float(torch.is_autocast_enabled("cpu") or x.q.dtype != torch.float32)
+            ),
+        )
 
 
 class Broken(Reducer):
@@ -311,7 +367,10 @@ def test_no_attention_matrix_outlives_its_block(backbone):
         alive.extend(
             o.shape
             for o in gc.get_objects()
-            if type(o) is torch.Tensor and o.dim() == 4 and o.shape[-1] == tokens and o.shape[-2] >= backbone.layout.patches
+            if type(o) is torch.Tensor
+            and o.dim() == 4
+            and o.shape[-1] == tokens
+            and o.shape[-2] >= backbone.layout.patches
         )
 
     handle = backbone.final_norm.register_forward_pre_hook(count)
@@ -322,7 +381,10 @@ def test_no_attention_matrix_outlives_its_block(backbone):
 
 def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    q, k = 3 * torch.randn(2, 3, 50, 16, generator=generator), 3 * torch.randn(2, 3, 57, 16, generator=generator)
+    q, k = (
+        3 * torch.randn(2, 3, 50, 16, generator=generator),
+        3 * torch.randn(2, 3, 57, 16, generator=generator),
+    )
     softmax, largest = torch.Tensor.softmax, []
 
     def watched(self, dim):
@@ -339,12 +401,15 @@ def test_fused_attention_gives_what_rows_in_chunks_give(monkeypatch):
     assert max(largest) == 7 * 2 * 3 * 57
     logits = q.double() @ k.double().mT * 0.25
     torch.testing.assert_close(fused[1].double(), logits.logsumexp(-1), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(fused[0].double(), logits.softmax(-1) @ k.double(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        fused[0].double(), logits.softmax(-1) @ k.double(), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("broken", ["missing", "other arguments", "other numbers"])
 def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypatch, broken):
-    """It is no public function of torch: another version may lack it, or mean another thing by it."""
+    """It is no public function of torch: another version may lack it, or mean another thing by
+    it."""
 
     class Ops:
         if broken != "missing":
@@ -354,7 +419,9 @@ def test_fused_attention_that_this_torch_does_not_have_is_done_without(monkeypat
                     raise TypeError("unexpected argument")
                 return q, (q @ k.mT * scale).logsumexp(-1) / 2
 
-    wanted = module.fused_attention(q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25)
+    wanted = module.fused_attention(
+        q := torch.randn(2, 3, 9, 16), k := torch.randn(2, 3, 7, 16), 0.25
+    )
     module.kernel.cache_clear()
     monkeypatch.setattr(torch.ops, "aten", Ops())
     try:
@@ -370,14 +437,23 @@ def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
         block.attn.qkv.weight.data.zero_()
         block.attn.qkv.bias.data.zero_()
     got = capture(backbone, pixels(backbone), [AttentionEntropy(), ClsAttention()])
-    torch.testing.assert_close(got["attention_entropy"], torch.full((3, 3), np.log(17), dtype=torch.float32))
+    torch.testing.assert_close(
+        got["attention_entropy"], torch.full((3, 3), np.log(17), dtype=torch.float32)
+    )
     torch.testing.assert_close(got["cls_attention"], torch.full((3, 1, 17), 1 / 17))
 
 
 @one_each
 def test_bfloat16_is_close_and_leaves_the_weights_alone(backbone):
     x, before = pixels(backbone), copy.deepcopy(backbone.model.state_dict())
-    reducers = [TokenNorms(), ClsAttention(), QKVNorms(), SelectedTokens(positions(backbone)), Feature(), Output()]
+    reducers = [
+        TokenNorms(),
+        ClsAttention(),
+        QKVNorms(),
+        SelectedTokens(positions(backbone)),
+        Feature(),
+        Output(),
+    ]
     exact = capture(backbone, x, reducers)
     rough = capture(backbone, x, [*reducers, Precision()], dtype=torch.bfloat16)
     assert not rough.pop("autocast").any()  # what reducers compute, they compute in float32
@@ -385,14 +461,21 @@ def test_bfloat16_is_close_and_leaves_the_weights_alone(backbone):
     for key in exact:
         assert rough[key].dtype == torch.float32
         assert (rough[key] - exact[key]).abs().max() < 0.1 * exact[key].abs().max()
-    assert all(torch.equal(before[key], value) for key, value in backbone.model.state_dict().items())
+    assert all(
+        torch.equal(before[key], value) for key, value in backbone.model.state_dict().items()
+    )
 
 
 @every
 def test_bfloat16_stays_within_its_bounds_of_float64(backbone):
-    """Norms within 1 % and entropy within 0.01 nats; attention, which lies in [0, 1], within 0.02."""
+    """Norms within 1 % and entropy within 0.01 nats; attention, which lies in [0, 1], within
+    0.02."""
     blocks = reference(backbone)
-    chosen = [TokenNorms(), AttentionEntropy(), *([ClsAttention("all")] if backbone.layout.cls else [])]
+    chosen = [
+        TokenNorms(),
+        AttentionEntropy(),
+        *([ClsAttention("all")] if backbone.layout.cls else []),
+    ]
     got = capture(backbone, pixels(backbone), chosen, dtype=torch.bfloat16)
     exact, rows = stack(blocks, "residual").norm(dim=-1), stack(blocks, "attention")
     assert ((got["token_norms"] - exact) / exact).abs().max() < 0.01
@@ -407,7 +490,9 @@ def test_which_blocks(backbone):
     x = pixels(backbone)
     whole = capture(backbone, x, [TokenNorms()])["token_norms"]
     assert whole.shape == (3, 3, 17)
-    assert torch.equal(capture(backbone, x, [TokenNorms((-1, 0, 1))])["token_norms"], whole[:, [2, 0, 1]])
+    assert torch.equal(
+        capture(backbone, x, [TokenNorms((-1, 0, 1))])["token_norms"], whole[:, [2, 0, 1]]
+    )
     assert torch.equal(capture(backbone, x, [TokenNorms([2])])["token_norms"], whole[:, [2]])
     assert torch.equal(capture(backbone, x, [TokenNorms(2)])["token_norms"], whole[:, 2])
 
@@ -426,7 +511,9 @@ def test_results_can_be_trained_on(backbone):
     tokens = capture(backbone, pixels(backbone), [FinalTokens()])["final_tokens"]
     probe = torch.nn.Linear(tokens.shape[-1], 1)
     probe(tokens).sum().backward()
-    assert probe.weight.grad is not None and not tokens.is_inference() and tokens.device.type == "cpu"
+    assert (
+        probe.weight.grad is not None and not tokens.is_inference() and tokens.device.type == "cpu"
+    )
 
 
 @contextmanager
@@ -464,9 +551,21 @@ def test_tokens_appended_by_an_intervention(backbone):
     x, chosen, layout = pixels(backbone), positions(backbone).clamp(min=0), backbone.layout
     blocks = reference(backbone, lambda tokens: F.pad(tokens, (0, 0, 0, 2), value=0.1))
     normed, residual = finished(backbone, blocks[-1]["residual"])[0], stack(blocks, "residual")
-    reducers = [PatchNorms(), TokenNorms(), AttentionEntropy(), SelectedTokens(chosen), Feature(), Output()]
+    reducers = [
+        PatchNorms(),
+        TokenNorms(),
+        AttentionEntropy(),
+        SelectedTokens(chosen),
+        Feature(),
+        Output(),
+    ]
     with two_more(backbone):
-        got = capture(backbone, x, [*reducers, *([Pooled(), ClsAttention("all")] if layout.cls else [])], batch_size=2)
+        got = capture(
+            backbone,
+            x,
+            [*reducers, *([Pooled(), ClsAttention("all")] if layout.cls else [])],
+            batch_size=2,
+        )
     start, count = layout.tokens - layout.patches, layout.patches
     assert_near(got["token_norms"], residual.norm(dim=-1))
     assert_near(got["patch_norms"], residual.norm(dim=-1).narrow(2, start, count))
@@ -480,7 +579,9 @@ def test_tokens_appended_by_an_intervention(backbone):
         assert_near(got["cls"], normed.select(1, 0))
         assert_near(got["patch_mean"], tokens.mean(1))
         trained = normed.narrow(1, start - layout.registers, layout.registers)
-        assert_near(got["registers"], torch.cat([trained, normed.narrow(1, start + count, 2)], dim=1))
+        assert_near(
+            got["registers"], torch.cat([trained, normed.narrow(1, start + count, 2)], dim=1)
+        )
     _, feature, output = finished(backbone, blocks[-1]["residual"], appended=2)
     assert_near(got["feature"], feature)
     assert_near(got["output"], output)
@@ -493,7 +594,11 @@ def test_patches_removed_by_an_intervention(backbone):
     blocks = reference(backbone, lambda tokens: tokens.narrow(1, 0, start + 5))
     with five_left(backbone):
         got = capture(backbone, x, [PatchNorms(), AttentionEntropy(), Pooled(), Output()])
-        for reducer in (SelectedTokens(positions(backbone).clamp(max=4)), OnPatches("a", abs, at=-1), OnQKV("b", abs)):
+        for reducer in (
+            SelectedTokens(positions(backbone).clamp(max=4)),
+            OnPatches("a", abs, at=-1),
+            OnQKV("b", abs),
+        ):
             with pytest.raises(ValueError, match="5 of .* patches are left, which is no grid"):
                 capture(backbone, x, [reducer])
     normed, _, output = finished(backbone, blocks[-1]["residual"])
@@ -527,7 +632,9 @@ def test_workers_load_the_same_images(backbone):
 
 @vit
 def test_a_worker_that_dies_is_told(backbone):
-    with pytest.raises(RuntimeError, match="one of 1 processes that load images died.*take fewer workers, or 0"):
+    with pytest.raises(
+        RuntimeError, match="one of 1 processes that load images died.*take fewer workers, or 0"
+    ):
         capture(backbone, Dying(), [PatchNorms()], batch_size=2, workers=1)
     assert hooks(backbone.model) == 0
 
@@ -548,7 +655,11 @@ def room_for(backbone, images, error):
 
 @one_each
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
 )
 def test_out_of_memory_halves_the_batch_and_goes_on(backbone, error):
     x = pixels(backbone, 7)
@@ -568,7 +679,11 @@ def below(kind):
     """Its subclasses in this project that can be made, those of subclasses too."""
     for sub in kind.__subclasses__():
         yield from below(sub)
-        if sub.__module__.startswith("helpers") and inspect.isfunction(sub.reduce) and sub.reduce is not Reducer.reduce:
+        if (
+            sub.__module__.startswith("helpers")
+            and inspect.isfunction(sub.reduce)
+            and sub.reduce is not Reducer.reduce
+        ):
             yield sub
 
 
@@ -578,7 +693,9 @@ def test_every_reducer_and_intervention_has_an_example():
         f
         for m in (interventions.tokens, interventions.neurons)
         for f in vars(m).values()
-        if inspect.isfunction(f) and f.__module__ == m.__name__ and inspect.isgeneratorfunction(inspect.unwrap(f))
+        if inspect.isfunction(f)
+        and f.__module__ == m.__name__
+        and inspect.isgeneratorfunction(inspect.unwrap(f))
     }
     assert managers == INTERVENTIONS.keys()
 
@@ -606,7 +723,8 @@ class Added:
 @vit
 @pytest.mark.parametrize("kind", REDUCERS, ids=lambda kind: kind.__name__)
 def test_out_of_memory_counts_nothing_twice(backbone, kind):
-    """Every reducer gives the same, and tells a summary of each image once, when a batch has to pass again in parts."""
+    """Every reducer gives the same, and tells a summary of each image once, when a batch has to
+    pass again in parts."""
     torch.manual_seed(0)
     x, reducer = pixels(backbone, 7), REDUCERS[kind](backbone)
     whole = capture(backbone, x, [reducer])
@@ -624,7 +742,8 @@ def test_out_of_memory_counts_nothing_twice(backbone, kind):
 @vit
 @pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
 def test_out_of_memory_changes_no_intervention(backbone, change, arguments):
-    """Every intervention does to each image what it does without, when a batch has to pass again in parts."""
+    """Every intervention does to each image what it does without, when a batch has to pass again in
+    parts."""
     x, reducers = pixels(backbone, 7), [TokenNorms(), Output()]
     with change(backbone, **arguments):
         whole = capture(backbone, x, reducers)
@@ -651,7 +770,10 @@ def test_one_image_that_does_not_fit(backbone):
 
 @vit
 def test_another_error_of_the_model_is_its_own(backbone):
-    with room_for(backbone, 0, RuntimeError("shape mismatch")) as tried, pytest.raises(RuntimeError, match="shape mismatch"):
+    with (
+        room_for(backbone, 0, RuntimeError("shape mismatch")) as tried,
+        pytest.raises(RuntimeError, match="shape mismatch"),
+    ):
         capture(backbone, pixels(backbone, 2), [PatchNorms()])
     assert tried == [2]
 
@@ -668,7 +790,10 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"images": torch.zeros(2, 3, 224, 224)}, r"\(3, 224, 224\) do not fit \(3, 64, 64\) of 'vit'.*image_size"),
+        (
+            {"images": torch.zeros(2, 3, 224, 224)},
+            r"\(3, 224, 224\) do not fit \(3, 64, 64\) of 'vit'.*image_size",
+        ),
         ({"images": torch.zeros(2, 3, 60, 60)}, r"multiple of its patch size \(16, 16\)"),
         ({"images": torch.zeros(2, 3, 64, 64, dtype=torch.uint8)}, "pixels of type torch.uint8"),
         ({"images": []}, "0 images in batches of 32"),
@@ -680,10 +805,16 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
             {"reducers": [PatchNorms(())]},
             r"PatchNorms\(blocks=\(\)\) looks at no block of 'vit'; choose 'all' or from -3 to 2",
         ),
-        ({"dtype": torch.float64}, "dtype torch.float64; choose torch.float32, torch.bfloat16 or torch.float16"),
+        (
+            {"dtype": torch.float64},
+            "dtype torch.float64; choose torch.float32, torch.bfloat16 or torch.float16",
+        ),
         ({"dtype": torch.int8}, "dtype torch.int8; choose"),
         ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "two reducers return 'patch_norms'"),
-        ({"images": torch.full((2, 3, 64, 64), torch.nan)}, r"PatchNorms\(.*NaN or infinity in 'patch_norms' for images 0 to 1"),
+        (
+            {"images": torch.full((2, 3, 64, 64), torch.nan)},
+            r"PatchNorms\(.*NaN or infinity in 'patch_norms' for images 0 to 1",
+        ),
     ],
 )
 def test_bad_input(backbone, change, message):
@@ -706,7 +837,10 @@ def test_cls_attention_needs_cls(backbone):
     "positions, message",
     [
         (torch.zeros(2, 4, dtype=torch.int64), "positions for 2 images, but 3 images are captured"),
-        (torch.tensor([[0], [16], [1]]), "position 16 is not in the grid of 4 x 4 patches; choose from 0 to 15, or -1"),
+        (
+            torch.tensor([[0], [16], [1]]),
+            "position 16 is not in the grid of 4 x 4 patches; choose from 0 to 15, or -1",
+        ),
         (torch.tensor([[0], [-2], [1]]), "position -2 is not in the grid"),
     ],
 )
@@ -716,10 +850,14 @@ def test_positions_that_do_not_fit(backbone, reducer, positions, message):
     assert hooks(backbone.model) == 0
 
 
-@pytest.mark.parametrize("shape, dtype", [((3, 4), torch.bool), ((3, 4), torch.float32), ((3,), torch.int64)])
+@pytest.mark.parametrize(
+    "shape, dtype", [((3, 4), torch.bool), ((3, 4), torch.float32), ((3,), torch.int64)]
+)
 def test_positions_are_indices(shape, dtype):
     reducer = SelectedTokens(torch.zeros(3, 4, dtype=torch.int64))
-    object.__setattr__(reducer, "positions", torch.zeros(shape, dtype=dtype))  # past the check that only tests make
+    object.__setattr__(
+        reducer, "positions", torch.zeros(shape, dtype=dtype)
+    )  # past the check that only tests make
     with pytest.raises(ValueError, match=f"positions are {dtype} .*; give patch indices"):
         reducer.check(3, TokenLayout((4, 4)))
 
@@ -749,7 +887,8 @@ def test_watch_knows_its_points(backbone):
 
 @vit
 def test_rows_do_not_depend_on_fused_attention(backbone):
-    """The same weights in a model built without fused attention: its own softmax, caught at attn_drop."""
+    """The same weights in a model built without fused attention: its own softmax, caught at
+    attn_drop."""
     x, rows = pixels(backbone), []
     timm.layers.set_fused_attn(False)
     try:
@@ -763,7 +902,10 @@ def test_rows_do_not_depend_on_fused_attention(backbone):
         block.attn.attn_drop.register_forward_hook(keep)
     with torch.inference_mode():
         unfused(x)
-    assert_near(capture(backbone, x, [ClsAttention("all", heads="all")])["cls_attention"], torch.stack(rows, dim=1).double())
+    assert_near(
+        capture(backbone, x, [ClsAttention("all", heads="all")])["cls_attention"],
+        torch.stack(rows, dim=1).double(),
+    )
 
 
 @vit

@@ -1,6 +1,14 @@
 import torch
 
-from helpers.capture import Captured, ClsAttention, PatchNorms, TokenNorms, capture_conditions, classifiers_of, peak_maps
+from helpers.capture import (
+    Captured,
+    ClsAttention,
+    PatchNorms,
+    TokenNorms,
+    capture_conditions,
+    classifiers_of,
+    peak_maps,
+)
 from helpers.images import load_images
 from helpers.interventions import appended_registers
 from helpers.models import TokenLayout
@@ -12,7 +20,10 @@ def test_patches_of_what_was_kept_of_all_tokens():
     conditions = {"registers": lambda backbone: appended_registers(backbone, 2)}
     passes, _ = capture_conditions(["control-registers"], images, reducers, conditions)
     captured = passes["registers"]["control-registers"]
-    assert isinstance(captured, Captured) and captured["token_norms"].shape[-1] > captured["patch_norms"].shape[-1]
+    assert (
+        isinstance(captured, Captured)
+        and captured["token_norms"].shape[-1] > captured["patch_norms"].shape[-1]
+    )
     assert torch.equal(captured.patches("token_norms"), captured["patch_norms"])
     assert captured.patches("cls_attention").shape[-1] == captured.layout.patches
 
@@ -20,12 +31,17 @@ def test_patches_of_what_was_kept_of_all_tokens():
 def test_patches_and_trained_registers_of_one_block():
     reducers, images = [TokenNorms(), PatchNorms()], load_images("scenes", 3)
     conditions = {"registers": lambda backbone: appended_registers(backbone, 2)}
-    passes, _ = capture_conditions(["control-registers", "control-clean"], images, reducers, conditions)
+    passes, _ = capture_conditions(
+        ["control-registers", "control-clean"], images, reducers, conditions
+    )
     for model, c in passes["registers"].items():
         for block in (1, -1):
             patches, registers = c.parts("token_norms", block)
             assert torch.equal(patches, c["patch_norms"][:, block])
-            assert torch.equal(registers, c["token_norms"][:, block, 1:5] if model == "control-registers" else patches[:, :0])
+            assert torch.equal(
+                registers,
+                c["token_norms"][:, block, 1:5] if model == "control-registers" else patches[:, :0],
+            )
         assert torch.equal(c.parts("token_norms")[1], registers)
 
 

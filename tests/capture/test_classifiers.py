@@ -1,4 +1,5 @@
-"""Classifiers of several models on the controls, where it is known what the feature tells of the class."""
+"""Classifiers of several models on the controls, where it is known what the feature tells of the
+class."""
 
 from dataclasses import replace
 
@@ -28,7 +29,8 @@ def captured(scenes):
 
 
 def test_probes_are_those_of_scikit_learn(scenes, captured):
-    """Planted: [CLS] gathers the colour of the image's objects, so its class can be read well above one in ten."""
+    """Planted: [CLS] gathers the colour of the image's objects, so its class can be read well above
+    one in ten."""
     (train, test), (learnt, tested) = scenes, captured
     classifiers = classifiers_of("probe", NAMES, train)
     assert list(classifiers.probes) == NAMES
@@ -55,9 +57,9 @@ def test_a_class_that_no_feature_tells_is_at_chance(scenes, captured):
 def test_a_schedule_and_its_seed(scenes, captured):
     (train, _), (_, tested) = scenes, captured
     fit = [
-        classifiers_of("probe", NAMES[1:], train, schedule=SCHEDULES["need-registers"], seed=seed).scores(
-            NAMES[1], tested[NAMES[1]]
-        )
+        classifiers_of(
+            "probe", NAMES[1:], train, schedule=SCHEDULES["need-registers"], seed=seed
+        ).scores(NAMES[1], tested[NAMES[1]])
         for seed in (0, 0, 1)
     ]
     assert torch.equal(fit[0], fit[1]) and not torch.equal(fit[0], fit[2])
@@ -75,12 +77,16 @@ def test_the_checkpoints_own_head():
     three = replace(images, labels=np.array([0, 1, 0] + [2] * 37), class_names=None)
     assert classifiers.correct(name, known, three).tolist() == [100, 100, 0]
     with pytest.raises(
-        ValueError, match="the head of 'scratch-reg4' names 3 classes, and the images have 10; take images of its"
+        ValueError,
+        match="the head of 'scratch-reg4' names 3 classes, and the images have 10; take images of "
+        "its",
     ):
         classifiers.correct(name, known, images)
     probed = classifiers_of("probe", [name], images)
     shown = capture_each([name], images.select(range(3)), [Feature()])[0][name]
-    assert len(probed.correct(name, shown, images)) == 3  # a probe has the classes that it was fitted to
+    assert (
+        len(probed.correct(name, shown, images)) == 3
+    )  # a probe has the classes that it was fitted to
 
 
 def test_another_kind_of_classifier():

@@ -1,4 +1,5 @@
-"""The parts of [CLS] against the forward pass of tests/zoo.py, token by token, and against the models' own masks."""
+"""The parts of [CLS] against the forward pass of tests/zoo.py, token by token, and against the
+models' own masks."""
 
 import copy
 import os
@@ -24,13 +25,33 @@ from helpers.capture import (
 )
 from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches
-from helpers.measures.sinks import shared_attention
+from helpers.measures.attention import shared_attention
 from helpers.models import ModelUnavailable, load_backbone
 
-REGISTERS = {"registers": 4, "layerscale": 2, "small-distilled": 1}  # neither patch nor [CLS]; none in all others
+REGISTERS = {
+    "registers": 4,
+    "layerscale": 2,
+    "small-distilled": 1,
+}  # neither patch nor [CLS]; none in all others
 PATCHES = 16
-REDUCERS = [ClsParts("all"), ClsRenormalised("all"), PatchContributions("all"), ClsTokens(), HighestToken((0, -2, -1))]
-KINDS = ("small", "no-bias", "registers", "layerscale", "qk-norm", "swiglu", "small-distilled", "open_clip-plain", "open_clip")
+REDUCERS = [
+    ClsParts("all"),
+    ClsRenormalised("all"),
+    PatchContributions("all"),
+    ClsTokens(),
+    HighestToken((0, -2, -1)),
+]
+KINDS = (
+    "small",
+    "no-bias",
+    "registers",
+    "layerscale",
+    "qk-norm",
+    "swiglu",
+    "small-distilled",
+    "open_clip-plain",
+    "open_clip",
+)
 every = models(*KINDS)
 one_each = models("layerscale", "open_clip")
 
@@ -42,8 +63,9 @@ def backbone(request):
 
 
 def reference(backbone, tokens):
-    """The blocks of zoo.forward, and for [CLS], head by head and token by token: 'weights' (image, head, token), 'contributions'
-    (image, head, token, width) and 'value_bias' (head, width); 'bias' (width); and 'normed', the end after the next LayerNorm."""
+    """The blocks of zoo.forward, and for [CLS], head by head and token by token: 'weights' (image,
+    head, token), 'contributions' (image, head, token, width) and 'value_bias' (head, width); 'bias'
+    (width); and 'normed', the end after the next LayerNorm."""
     m, blocks = copy.deepcopy(backbone.model).double(), forward(backbone, tokens)
     timms = isinstance(m, VisionTransformer)
     parts = [layers(block) for block in (m.blocks if timms else m.transformer.resblocks)]
@@ -51,13 +73,19 @@ def reference(backbone, tokens):
     for i, (block, own) in enumerate(zip(blocks, parts, strict=True)):
         heads, width = block["v"].shape[1], len(own["proj"].weight)
         zeros = torch.zeros(3 * width).double()
-        bias, constant = (part if part is not None else zeros for part in (own["bias"], own["proj"].bias))
+        bias, constant = (
+            part if part is not None else zeros for part in (own["bias"], own["proj"].bias)
+        )
         gamma = getattr(own["ls1"], "gamma", torch.ones(width).double())
-        back = gamma[:, None, None] * own["proj"].weight.unflatten(1, (heads, -1))  # (width, head, dim)
+        back = gamma[:, None, None] * own["proj"].weight.unflatten(
+            1, (heads, -1)
+        )  # (width, head, dim)
         weights = block["attention"].select(2, 0)
         block["weights"], block["bias"] = weights, gamma * constant.narrow(0, 0, width)
         block["contributions"] = torch.einsum("iht,ihtd,whd->ihtw", weights, block["v"], back)
-        block["value_bias"] = torch.einsum("hd,whd->hw", bias.narrow(0, 2 * width, width).unflatten(0, (heads, -1)), back)
+        block["value_bias"] = torch.einsum(
+            "hd,whd->hw", bias.narrow(0, 2 * width, width).unflatten(0, (heads, -1)), back
+        )
         block["normed"] = norms[i + 1](block["residual"])
     return blocks
 
@@ -75,14 +103,19 @@ def by_hand(block, groups, split_bias=False):
     masses = [block["weights"][..., group].sum(-1) for group in groups]
     constant = block["bias"]
     if split_bias:
-        parts = [part - mass @ block["value_bias"] for part, mass in zip(parts, masses, strict=True)]
+        parts = [
+            part - mass @ block["value_bias"] for part, mass in zip(parts, masses, strict=True)
+        ]
         constant = constant + block["value_bias"].sum(0)
     rest = [constant.expand_as(parts[0]), block["before"].select(1, 0)]
-    return torch.stack([*parts, *rest], dim=1), torch.stack([mass.mean(1) for mass in masses], dim=1)
+    return torch.stack([*parts, *rest], dim=1), torch.stack(
+        [mass.mean(1) for mass in masses], dim=1
+    )
 
 
 def residual(got):
-    """By how much the parts miss the model's own [CLS], relative to its length, for the worst image and block."""
+    """By how much the parts miss the model's own [CLS], relative to its length, for the worst image
+    and block."""
     missed = got["cls_parts"].sum(-2) - got["cls_total"]
     return float((missed.norm(dim=-1) / got["cls_total"].norm(dim=-1)).max())
 
@@ -99,7 +132,9 @@ def test_parts_of_every_block(backbone, split_bias):
         assert_near(got["cls_parts"][:, i], parts)
         assert_near(got["cls_mass"][:, i], masses)
         assert_near(got["cls_total"][:, i], block["after"].select(1, 0))
-        assert block["weights"].max() > 2 / backbone.layout.tokens  # far from uniform, else little is tested
+        assert (
+            block["weights"].max() > 2 / backbone.layout.tokens
+        )  # far from uniform, else little is tested
     assert residual(got) < 1e-5
     assert torch.equal(got["cls_parts"][0, :, 3], got["cls_parts"][1, :, 3])
     assert got["cls_parts"][:, :, 1].any() == (backbone.name in REGISTERS)
@@ -135,19 +170,31 @@ def test_contributions_of_single_patches(backbone):
         assert_near(got["contribution_norms"][:, i], each[:, patches].norm(dim=-1))
         cosines = torch.cosine_similarity(each[:, patches], each.sum(1, keepdim=True), dim=-1)
         assert_near(got["contribution_cosines"][:, i], cosines)
-        # Their shares of the whole along its own direction are those of the part that they add up to.
+        # Their shares of the whole along its own direction are those of the part that they add up
+        # to.
         whole = got["cls_parts"][:, i, :3].sum(1)
-        along = (got["contribution_norms"][:, i] * got["contribution_cosines"][:, i]).sum(-1) * whole.norm(dim=-1)
-        torch.testing.assert_close(along, (got["cls_parts"][:, i, 0] * whole).sum(-1), rtol=1e-4, atol=1e-3)
+        along = (got["contribution_norms"][:, i] * got["contribution_cosines"][:, i]).sum(
+            -1
+        ) * whole.norm(dim=-1)
+        torch.testing.assert_close(
+            along, (got["cls_parts"][:, i, 0] * whole).sum(-1), rtol=1e-4, atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("sharpness", [1, 100])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("no-bias", "swiglu")])
 def test_renormalised_attention_is_that_of_a_masked_model(kind, sharpness):
-    """The model's own attention with a mask before its softmax. Sharp heads give some kinds less than float32 can hold."""
+    """The model's own attention with a mask before its softmax. Sharp heads give some kinds less
+    than float32 can hold."""
     backbone = build(kind, gamma=None)
     attn = backbone.blocks[-1].attn
-    query = attn.in_proj_weight if kind in CLIPS else attn.q_norm.weight if kind == "qk-norm" else attn.qkv.weight
+    query = (
+        attn.in_proj_weight
+        if kind in CLIPS
+        else attn.q_norm.weight
+        if kind == "qk-norm"
+        else attn.qkv.weight
+    )
     query.data.narrow(0, 0, min(48, len(query))).mul_(sharpness)
     x, tokens, inputs = pixels(backbone), backbone.layout.tokens, []
     with attn.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
@@ -167,7 +214,9 @@ def test_renormalised_attention_is_that_of_a_masked_model(kind, sharpness):
         torch.testing.assert_close(got["cls_renormalised"][:, i], expected, rtol=1e-4, atol=1e-4)
     if sharpness > 1:
         weights = capture(backbone, x, [ClsAttention(-1, heads="all")])["cls_attention"]
-        assert any(weights[..., group].sum(-1).min() == 0 for group in kinds(backbone, tokens) if group)
+        assert any(
+            weights[..., group].sum(-1).min() == 0 for group in kinds(backbone, tokens) if group
+        )
 
 
 @every
@@ -182,7 +231,9 @@ def test_cls_and_the_highest_token_after_each_block(backbone):
         assert_near(got["highest_token"][:, i], block["residual"][images, highest])
         assert_near(got["highest_token_normed"][:, i], block["normed"][images, highest])
     alone = capture(backbone, x, [HighestToken()])
-    assert torch.allclose(alone["highest_token_normed"], got["highest_token_normed"][:, -2], atol=1e-5)
+    assert torch.allclose(
+        alone["highest_token_normed"], got["highest_token_normed"][:, -2], atol=1e-5
+    )
 
 
 @every
@@ -191,14 +242,19 @@ def test_appended_tokens_are_registers(backbone, init):
     x = pixels(backbone)
     with appended_registers(backbone, 2, init):
         tokens = entering(backbone, x)
-        got = capture(backbone, x, [ClsParts("all"), PatchContributions("all"), HighestToken()], batch_size=2)
+        got = capture(
+            backbone, x, [ClsParts("all"), PatchContributions("all"), HighestToken()], batch_size=2
+        )
     groups = kinds(backbone, tokens.shape[1], appended=2)
     assert len(groups[0]) == PATCHES and len(groups[1]) == REGISTERS.get(backbone.name, 0) + 2
     for i, block in enumerate(reference(backbone, tokens)):
         parts, masses = by_hand(block, groups)
         assert_near(got["cls_parts"][:, i], parts)
         assert_near(got["cls_mass"][:, i], masses)
-        assert_near(got["contribution_norms"][:, i], block["contributions"].sum(1)[:, groups[0]].norm(dim=-1))
+        assert_near(
+            got["contribution_norms"][:, i],
+            block["contributions"].sum(1)[:, groups[0]].norm(dim=-1),
+        )
     assert residual(got) < 1e-5
     assert got["cls_parts"][:, :, 1].any() and got["highest_index"].max() < tokens.shape[1]
 
@@ -209,9 +265,18 @@ def test_dropped_patches_contribute_nothing(backbone):
     with dropped_patches(backbone, 0.5, seed=3):
         tokens = entering(backbone, x)
     with dropped_patches(backbone, 0.5, seed=3):  # the same choice again
-        got = capture(backbone, x, [ClsParts("all"), PatchContributions("all"), ClsRenormalised()], batch_size=2)
+        got = capture(
+            backbone,
+            x,
+            [ClsParts("all"), PatchContributions("all"), ClsRenormalised()],
+            batch_size=2,
+        )
     groups = kinds(backbone, tokens.shape[1])
-    assert len(groups[0]) == PATCHES // 2 and got["contribution_norms"].shape == (3, DEPTH, PATCHES // 2)
+    assert len(groups[0]) == PATCHES // 2 and got["contribution_norms"].shape == (
+        3,
+        DEPTH,
+        PATCHES // 2,
+    )
     for i, block in enumerate(reference(backbone, tokens)):
         parts, masses = by_hand(block, groups)
         assert_near(got["cls_parts"][:, i], parts)
@@ -230,8 +295,12 @@ def test_layerscale_of_one_changes_nothing_and_a_small_one_no_direction(kind, ga
             if hasattr(block, name):
                 setattr(block, name, torch.nn.Identity())
     expected, got = capture(plain, x, reducers), capture(scaled, x, reducers)
-    torch.testing.assert_close(got["cls_parts"][:, :4] / gamma, expected["cls_parts"][:, :4], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(got["contribution_cosines"], expected["contribution_cosines"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        got["cls_parts"][:, :4] / gamma, expected["cls_parts"][:, :4], rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(
+        got["contribution_cosines"], expected["contribution_cosines"], rtol=1e-4, atol=1e-5
+    )
     assert torch.equal(got["cls_parts"][:, 4], expected["cls_parts"][:, 4])
     assert residual(got) < 1e-5
 
@@ -259,7 +328,8 @@ def test_bfloat16_is_close(backbone):
 
 @every
 def test_batches_bits_and_hooks(backbone):
-    """A batch equals its images one by one, the model's output is the same to the bit, and no hook survives."""
+    """A batch equals its images one by one, the model's output is the same to the bit, and no hook
+    survives."""
     x, seen = pixels(backbone, 5), []
     with torch.inference_mode():
         before = backbone(x)
@@ -293,29 +363,46 @@ def test_refusals():
     assert capture(pooled, pixels(pooled), [HighestToken()])["highest_token"].shape == (3, 48)
     normed = build("small", scale_attn_norm=True)
     for backbone in (normed, build("small", block_fn=ResPostBlock)):
-        with pytest.raises(ValueError, match="block 2 of 'small' normalises what its attention returns"):
+        with pytest.raises(
+            ValueError, match="block 2 of 'small' normalises what its attention returns"
+        ):
             capture(backbone, pixels(backbone), [TokenNorms(), ClsParts()])
         assert hooks(backbone.model) == 0
     with pytest.raises(ValueError, match="no block 3 in 'small'"):
         capture(normed, pixels(normed), [ClsParts(3)])
 
 
-# Real weights ----------------------------------------------------------------------------------------------------------
+# Real weights
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif("HF_HUB_CACHE" not in os.environ, reason="HF_HUB_CACHE does not name a folder of weights")
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "deit_tiny_patch16_224.fb_in1k"])
+@pytest.mark.skipif(
+    "HF_HUB_CACHE" not in os.environ, reason="HF_HUB_CACHE does not name a folder of weights"
+)
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "deit_tiny_patch16_224.fb_in1k"]
+)
 def test_real_weights(name, monkeypatch):
-    """The parts add up in every block; ViT-Ti's [CLS] hardly attends to itself in the last one, DeiT-Ti's does."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # only what is in the cache already
+    """The parts add up in every block; ViT-Ti's [CLS] hardly attends to itself in the last one,
+    DeiT-Ti's does."""
+    monkeypatch.setattr(
+        huggingface_hub.constants, "HF_HUB_OFFLINE", True
+    )  # only what is in the cache already
     try:
         backbone = load_backbone(name)
     except ModelUnavailable:
         pytest.skip(f"HF_HUB_CACHE holds no weights of {name}")
-    got = capture(backbone, load_images("scenes", 8, 0), [ClsParts("all"), HighestToken(), Output()])
+    got = capture(
+        backbone, load_images("scenes", 8, 0), [ClsParts("all"), HighestToken(), Output()]
+    )
     assert residual(got) < 1e-5
     itself = got["cls_mass"][:, -1, 2].mean()
     if name.startswith("vit"):
-        assert itself < 0.05 and set(got["highest_index"].tolist()) <= {1, 14, 183, 196}  # the corners
+        assert itself < 0.05 and set(got["highest_index"].tolist()) <= {
+            1,
+            14,
+            183,
+            196,
+        }  # the corners
     else:
         assert itself > 0.05

@@ -58,19 +58,29 @@ def norms(backbone, images, **options):
     return capture(backbone, images, [PatchNorms()], batch_size=2, **options)["patch_norms"]
 
 
-@pytest.mark.parametrize("kind", [str, Path, np.asarray, lambda p: np.asarray(p.convert("RGBA")), lambda p: (p, 3)])
+@pytest.mark.parametrize(
+    "kind", [str, Path, np.asarray, lambda p: np.asarray(p.convert("RGBA")), lambda p: (p, 3)]
+)
 def test_lists(backbone, pictures, expected, folder, kind):
     paths = sorted(folder.rglob("*.png"), key=lambda path: path.name)
-    images = [kind(path) for path in paths] if kind in (str, Path) else [kind(picture) for picture in pictures]
+    images = (
+        [kind(path) for path in paths]
+        if kind in (str, Path)
+        else [kind(picture) for picture in pictures]
+    )
     torch.testing.assert_close(norms(backbone, images), expected)
 
 
 def test_one_array_of_all_and_grey_ones(backbone, pictures, expected):
-    torch.testing.assert_close(norms(backbone, np.stack([np.asarray(picture) for picture in pictures])), expected)
+    torch.testing.assert_close(
+        norms(backbone, np.stack([np.asarray(picture) for picture in pictures])), expected
+    )
     grey = [np.asarray(picture.convert("L")) for picture in pictures]
     whole = [Image.fromarray(picture).convert("RGB") for picture in grey]
     torch.testing.assert_close(norms(backbone, grey), norms(backbone, whole))
-    torch.testing.assert_close(norms(backbone, [picture[..., None] for picture in grey]), norms(backbone, whole))
+    torch.testing.assert_close(
+        norms(backbone, [picture[..., None] for picture in grey]), norms(backbone, whole)
+    )
 
 
 def test_data_sets_and_loaders(backbone, pictures, expected, folder):
@@ -78,8 +88,12 @@ def test_data_sets_and_loaders(backbone, pictures, expected, folder):
     torch.testing.assert_close(norms(backbone, ImageFolder(folder)), expected[order])
     ready = Normalised(backbone, pictures)
     torch.testing.assert_close(norms(backbone, ready), expected)
-    torch.testing.assert_close(norms(backbone, DataLoader(ready, batch_size=1, shuffle=True)), expected)
-    with pytest.raises(ValueError, match=r"image 0 is a tensor \(3, 40, 60\) of torch.float32; give a PIL image"):
+    torch.testing.assert_close(
+        norms(backbone, DataLoader(ready, batch_size=1, shuffle=True)), expected
+    )
+    with pytest.raises(
+        ValueError, match=r"image 0 is a tensor \(3, 40, 60\) of torch.float32; give a PIL image"
+    ):
         norms(backbone, ImageFolder(folder, transform=ToTensor()))
 
 
@@ -91,7 +105,11 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     "images, reason",
     [
-        ("pictures", "images are the path 'pictures'; give a list of PIL images, paths or uint8 arrays, .*load_images"),
+        (
+            "pictures",
+            "images are the path 'pictures'; give a list of PIL images, paths or uint8 arrays, "
+            ".*load_images",
+        ),
         (Path("pictures"), "images are the path 'pictures'"),
         (Image.new("RGB", (9, 9)), r"images are one picture; give a list, \[image\]"),
         (np.zeros((9, 9, 3), np.uint8), r"images are one array \(9, 9, 3\); give a list"),
@@ -100,11 +118,23 @@ class Stream(IterableDataset):
         (DataLoader(Stream()), "images are a Stream, which has no length and no order"),
         (None, "images are a NoneType"),
         ({"a": 1}, "images are a dict; give a list"),
-        (["gone.png"], "image 0, 'gone.png': there is no such file; correct the path, or leave it out"),
+        (
+            ["gone.png"],
+            "image 0, 'gone.png': there is no such file; correct the path, or leave it out",
+        ),
         ([__file__], "image 0, .*: it is no picture that can be read"),
-        ([np.zeros((9, 9, 3))], r"image 0 is an array \(9, 9, 3\) of float64; give .* of uint8, from 0 to 255"),
-        ([np.zeros((3, 9, 9), np.uint8)], r"image 0 is an array \(3, 9, 9\) of uint8; give \(height, width, 3\)"),
-        ([torch.zeros(3, 9, 9)], r"image 0 is a tensor \(3, 9, 9\) of torch.float32; give .*\(3, 64, 64\)"),
+        (
+            [np.zeros((9, 9, 3))],
+            r"image 0 is an array \(9, 9, 3\) of float64; give .* of uint8, from 0 to 255",
+        ),
+        (
+            [np.zeros((3, 9, 9), np.uint8)],
+            r"image 0 is an array \(3, 9, 9\) of uint8; give \(height, width, 3\)",
+        ),
+        (
+            [torch.zeros(3, 9, 9)],
+            r"image 0 is a tensor \(3, 9, 9\) of torch.float32; give .*\(3, 64, 64\)",
+        ),
         ([7], "image 0 is a int; give a PIL image, a path"),
         ([], "0 images in batches of 32"),
     ],
@@ -133,9 +163,14 @@ def test_what_are_no_reducers(backbone, pictures, reducers, reason):
 def test_precision_as_text(backbone, pictures, expected):
     for name in ("bfloat16", "torch.bfloat16", torch.bfloat16):
         got = norms(backbone, pictures, dtype=name)
-        assert torch.equal(got, norms(backbone, pictures, dtype=torch.bfloat16)) and not torch.equal(got, expected)
+        assert torch.equal(
+            got, norms(backbone, pictures, dtype=torch.bfloat16)
+        ) and not torch.equal(got, expected)
     for wrong in ("bf16", "float64"):
-        with pytest.raises(ValueError, match=f"capture does not run in dtype {wrong}; choose torch.float32, torch.bfloat16 or"):
+        with pytest.raises(
+            ValueError,
+            match=f"capture does not run in dtype {wrong}; choose torch.float32, torch.bfloat16 or",
+        ):
             norms(backbone, pictures, dtype=wrong)
 
 
@@ -143,11 +178,15 @@ def test_what_needs_cls_says_so_and_the_rest_goes_on():
     pooled = build("pooled")
     x = torch.zeros(1, 3, 32, 32)
     assert capture(pooled, x, [PatchNorms(), Output()])["patch_norms"].shape == (1, 3, 16)
-    with pytest.raises(ValueError, match=r"ClsTokens needs a \[CLS\] token, and this model has no .*; leave it out"):
+    with pytest.raises(
+        ValueError, match=r"ClsTokens needs a \[CLS\] token, and this model has no .*; leave it out"
+    ):
         capture(pooled, x, [PatchNorms(), ClsTokens()])
 
 
 def test_shards_want_images_that_can_be_told_from_others(backbone, pictures, tmp_path):
-    with pytest.raises(ValueError, match="shards of a list cannot tell their images from others; give load_images"):
+    with pytest.raises(
+        ValueError, match="shards of a list cannot tell their images from others; give load_images"
+    ):
         capture_shards(tmp_path, backbone, pictures, [PatchNorms()])
     assert len(capture_shards(tmp_path, backbone, load_images("scenes", 2), [PatchNorms()])) == 1

@@ -1,4 +1,5 @@
-"""Units that write as much as given neurons: against norms added up by hand, and beside planted neurons."""
+"""Units that write as much as given neurons: against norms added up by hand, and beside planted
+neurons."""
 
 from math import log
 
@@ -6,7 +7,13 @@ import pytest
 import torch
 from zoo import build, embedded, forward, models, pixels
 
-from helpers.capture import PatchNorms, capture, find_register_neurons, matched_neurons, matched_neurons_of
+from helpers.capture import (
+    PatchNorms,
+    capture,
+    find_register_neurons,
+    matched_neurons,
+    matched_neurons_of,
+)
 from helpers.capture.matched_neurons import nearest_units
 from helpers.images import load_images
 from helpers.interventions import neurons as registers
@@ -17,7 +24,8 @@ NEURONS = [(2, 7), (0, 3), (2, 50)]
 
 
 def written_by_hand(backbone, x, block, where):
-    """(unit,): mean L2 norm of what each writes at the outliers of the images that have one, or at all patches."""
+    """(unit,): mean L2 norm of what each writes at the outliers of the images that have one, or at
+    all patches."""
     [*blocks] = forward(backbone, embedded(backbone, x)[1])
     start, count = backbone.layout.prefix, backbone.layout.patches
     norms = blocks[-1]["residual"][:, start : start + count].norm(dim=-1)
@@ -27,7 +35,9 @@ def written_by_hand(backbone, x, block, where):
     for image in range(len(x)):
         tokens = [t for t in range(count) if high[image, t] or where == "patches"]
         writes = [
-            (blocks[block]["neurons"][image, start + t][:, None] * layer.T).norm(dim=1)  # a row a unit
+            (blocks[block]["neurons"][image, start + t][:, None] * layer.T).norm(
+                dim=1
+            )  # a row a unit
             for t in tokens
         ]
         if writes:
@@ -69,7 +79,10 @@ def test_among_later_blocks():
     nearer = matched_neurons(backbone, NEURONS[1:2], x, nearest=1, among="later", rule=RULE)
     off = [abs(log(other.written / other.wanted)) for [other] in (near, nearer)]
     assert off[1] <= off[0] + 0.003 and nearer[0].wanted == near[0].wanted
-    early = {seed: matched_neurons(backbone, [(0, 3)], x, among="later", layer=1, rule=RULE, seed=seed) for seed in range(9)}
+    early = {
+        seed: matched_neurons(backbone, [(0, 3)], x, among="later", layer=1, rule=RULE, seed=seed)
+        for seed in range(9)
+    }
     assert {other.block for [other] in early.values()} <= {0, 1}
 
 
@@ -77,7 +90,10 @@ def test_a_seed_draws_among_the_nearest():
     backbone = build("small")
     x, drawn = pixels(backbone, 3), set()
     for seed in range(30):
-        drawn |= {other.unit for other in matched_neurons(backbone, NEURONS[:1], x, rule=RULE, nearest=3, seed=seed)}
+        drawn |= {
+            other.unit
+            for other in matched_neurons(backbone, NEURONS[:1], x, rule=RULE, nearest=3, seed=seed)
+        }
     one = matched_neurons(backbone, NEURONS[:1], x, rule=RULE, nearest=1)[0]
     assert len(drawn) == 3 and one.unit in drawn
 
@@ -87,7 +103,13 @@ def test_nearest_units():
     assert nearest_units(written, 10.0, {2}, 3) == [4, 3, 0]
     assert nearest_units(written, 10.0, set(), 2) == [2, 4]  # equal: the first
     assert nearest_units(written.flip(0), 10.0, set(), 2) == [2, 4]
-    assert nearest_units(written, 10.0, {2, 4}, 99) == [3, 0, 5, 1, 6]  # by ratio: 30 is nearer than 1
+    assert nearest_units(written, 10.0, {2, 4}, 99) == [
+        3,
+        0,
+        5,
+        1,
+        6,
+    ]  # by ratio: 30 is nearer than 1
     assert nearest_units(written, 1e6, set(), 2) == [5, 2]  # the largest, however far
     assert nearest_units(written, 0.0, {0}, 2) == [1, 2]
 
@@ -96,7 +118,8 @@ def test_nearest_units():
 @pytest.mark.parametrize("among", ["block", "later"])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_matched_unit_takes_planted_outliers_away(name, among, seed):
-    """Moved, the planted neuron does; units that write as much as others of its block can do not."""
+    """Moved, the planted neuron does; units that write as much as others of its block can do
+    not."""
     backbone, images = load_backbone(name), load_images("scenes", 8, 0)
     planted = [(PLANTED_BLOCK[name], REGISTER_NEURON)]
     assert find_register_neurons(backbone, images, top_k=1)[0][:2] == planted[0]
@@ -117,14 +140,23 @@ def test_random_units_of_a_control_are_idle_where_matched_ones_are_not():
     idle = (backbone.neurons(planted[0][0]).weight == 0).all(0)
     drawn = [registers.random_neurons(backbone, planted, seed)[0][1] for seed in range(20)]
     assert idle[drawn].float().mean() > 0.5
-    assert not any(idle[matched_neurons(backbone, planted, images, seed=seed)[0].unit] for seed in range(20))
+    assert not any(
+        idle[matched_neurons(backbone, planted, images, seed=seed)[0].unit] for seed in range(20)
+    )
 
 
 def test_of_several_models():
     images = load_images("scenes", 8, 0)
-    neurons = {name: [(block, REGISTER_NEURON)] for name, block in PLANTED_BLOCK.items() if name != "control-registers"}
+    neurons = {
+        name: [(block, REGISTER_NEURON)]
+        for name, block in PLANTED_BLOCK.items()
+        if name != "control-registers"
+    }
     found = matched_neurons_of(neurons, images, seed=3)
-    assert found == {name: matched_neurons(load_backbone(name), own, images, seed=3) for name, own in neurons.items()}
+    assert found == {
+        name: matched_neurons(load_backbone(name), own, images, seed=3)
+        for name, own in neurons.items()
+    }
     assert matched_neurons_of({}, images) == {}
 
 
@@ -137,7 +169,10 @@ def test_of_several_models():
         ({"rule": "fixed:1e9"}, "exceeds 1e.09"),
         ({"neurons": [(9, 0)]}, "no block 9"),
         ({"neurons": [(1, 0), (1, 0)]}, "given twice"),
-        ({"neurons": [(0, unit) for unit in range(97)]}, "block 0 of 'small' has too few other neurons; give fewer"),
+        (
+            {"neurons": [(0, unit) for unit in range(97)]},
+            "block 0 of 'small' has too few other neurons; give fewer",
+        ),
     ],
 )
 def test_what_is_refused(change, message):

@@ -1,4 +1,5 @@
-"""Several models under several conditions give what capture gives of each, and each model is loaded once."""
+"""Several models under several conditions give what capture gives of each, and each model is loaded
+once."""
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -22,7 +23,13 @@ from helpers.capture import (
 )
 from helpers.images import load_images
 from helpers.interventions import ablated_neurons, appended_registers
-from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, ModelUnavailable, TokenLayout, load_backbone
+from helpers.models import (
+    PLANTED_BLOCK,
+    REGISTER_NEURON,
+    ModelUnavailable,
+    TokenLayout,
+    load_backbone,
+)
 
 two_more = partial(appended_registers, count=2)
 GONE = "'gone' is gated: accept its terms on the hub and log in"
@@ -46,19 +53,26 @@ def loaded(monkeypatch):
 def zeroed(backbone):
     """The planted neuron set to zero, for the models that have one."""
     name = backbone.name
-    return ablated_neurons(backbone, [(PLANTED_BLOCK[name], REGISTER_NEURON)]) if name in PLANTED_BLOCK else None
+    return (
+        ablated_neurons(backbone, [(PLANTED_BLOCK[name], REGISTER_NEURON)])
+        if name in PLANTED_BLOCK
+        else None
+    )
 
 
 CONDITIONS = {"as it is": lambda _: nullcontext(), ("registers", 2): two_more, "zeroed": zeroed}
 
 
 def test_conditions_of_several_models(loaded):
-    """What capture keeps inside each condition, to the bit, in the order of both; None leaves a model out of a condition."""
+    """What capture keeps inside each condition, to the bit, in the order of both; None leaves a
+    model out of a condition."""
     names, images = ["control-registers", "gone", "control-clean"], load_images("scenes", 3, 0)
     of = {"control-registers": [TokenNorms(-1), Output()], "control-clean": [PatchNorms()]}
     options = {"image_size": 70, "batch_size": 2}
     found, not_run = capture_conditions(names, images, of.get, CONDITIONS, **options)
-    assert [backbone.name for backbone in loaded] == ["control-registers", "control-clean"], "each once"
+    assert [backbone.name for backbone in loaded] == ["control-registers", "control-clean"], (
+        "each once"
+    )
     assert not_run == {"gone": GONE}
     assert list(found) == list(CONDITIONS)
     assert {key: list(models) for key, models in found.items()} == {
@@ -70,7 +84,10 @@ def test_conditions_of_several_models(loaded):
         for name, captured in models.items():
             backbone = load_backbone(name, image_size=64)  # 70 px, rounded down to whole patches
             with CONDITIONS[key](backbone):
-                expected, layout = capture(backbone, images, of[name], batch_size=2), backbone.layout
+                expected, layout = (
+                    capture(backbone, images, of[name], batch_size=2),
+                    backbone.layout,
+                )
             assert captured.tensors.keys() == expected.keys() and captured.layout == layout
             assert all(torch.equal(captured[part], value) for part, value in expected.items())
             assert captured.source == backbone.describe() and captured.resolution == "64 x 64 px"
@@ -80,7 +97,9 @@ def test_conditions_of_several_models(loaded):
 
 def test_one_condition_is_capture_each(loaded):
     names, images = ["control-content", "gone"], load_images("scenes", 3, 0)
-    found, not_run = capture_conditions(names, images, [PatchNorms()], {"moved": two_more}, image_size=64)
+    found, not_run = capture_conditions(
+        names, images, [PatchNorms()], {"moved": two_more}, image_size=64
+    )
     each, same = capture_each(names, images, [PatchNorms()], intervention=two_more, image_size=64)
     assert not_run == same == {"gone": GONE} and len(loaded) == 2
     assert each.keys() == found["moved"].keys() == {"control-content"}
@@ -89,9 +108,12 @@ def test_one_condition_is_capture_each(loaded):
 
 
 def test_a_planted_effect_of_a_condition(loaded):
-    """Outliers are gone where their neuron is zeroed, and only there; the model is as it was for the condition after."""
+    """Outliers are gone where their neuron is zeroed, and only there; the model is as it was for
+    the condition after."""
     conditions = {"zeroed": zeroed, "as it is": lambda _: nullcontext()}
-    found, _ = capture_conditions(["control-position"], load_images("scenes", 2, 0), [PatchNorms(-1)], conditions)
+    found, _ = capture_conditions(
+        ["control-position"], load_images("scenes", 2, 0), [PatchNorms(-1)], conditions
+    )
     ratio = {}
     for key, models in found.items():
         norms = models["control-position"]["patch_norms"]
@@ -103,24 +125,39 @@ def test_no_model_of_several_can_be_had(loaded):
     images = load_images("scenes", 1, 0)
     with pytest.raises(ModelUnavailable, match=GONE):
         capture_conditions(["gone"], images, [PatchNorms()], CONDITIONS)
-    assert capture_conditions([], images, [PatchNorms()], {"a": CONDITIONS["as it is"]}) == ({"a": {}}, {})
+    assert capture_conditions([], images, [PatchNorms()], {"a": CONDITIONS["as it is"]}) == (
+        {"a": {}},
+        {},
+    )
 
 
 def test_one_model_after_another(tmp_path, monkeypatch):
-    """capture_each equals capture model by model, names what cannot be had, and fits a size to the patch."""
+    """capture_each equals capture model by model, names what cannot be had, and fits a size to the
+    patch."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     images = load_images("scenes", 3, 0)
     missing = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    captured, not_run = capture_each(["control-content", missing], images, [PatchNorms(blocks=(-1,))], image_size=250)
+    captured, not_run = capture_each(
+        ["control-content", missing], images, [PatchNorms(blocks=(-1,))], image_size=250
+    )
     assert list(not_run) == [missing] and "cache" in not_run[missing]
-    for names, reason in (([missing], f"'{missing}' is not in the Hugging Face cache"), ([], "no model was named")):
+    for names, reason in (
+        ([missing], f"'{missing}' is not in the Hugging Face cache"),
+        ([], "no model was named"),
+    ):
         with pytest.raises(ModelUnavailable, match=reason):
             capture_each(names, images, [PatchNorms()])
     ((name, found),) = captured.items()
     backbone = load_backbone(name, image_size=240)
-    torch.testing.assert_close(found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"])
-    assert (found.layout, found.depth, found.parameters) == (backbone.layout, backbone.depth, backbone.parameters)
+    torch.testing.assert_close(
+        found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"]
+    )
+    assert (found.layout, found.depth, found.parameters) == (
+        backbone.layout,
+        backbone.depth,
+        backbone.parameters,
+    )
     assert found.source == backbone.describe() and found.resolution == "240 x 240 px"
 
 
@@ -149,20 +186,27 @@ def test_an_intervention_ends_with_an_exception():
             ended.append(backbone.name)
 
     with pytest.raises(ValueError, match="no block 6"):
-        capture_each(["control-clean"], load_images("scenes", 1, 0), [PatchNorms(6)], intervention=watched)
+        capture_each(
+            ["control-clean"], load_images("scenes", 1, 0), [PatchNorms(6)], intervention=watched
+        )
     assert ended == ["control-clean"]
 
 
 @pytest.mark.parametrize("image_size", [None, 64])
 def test_the_whole_of_an_image(image_size):
-    """A frame at the edge of an oblong picture reaches every border patch, and only those, where nothing is cropped away."""
+    """A frame at the edge of an oblong picture reaches every border patch, and only those, where
+    nothing is cropped away."""
     picture = np.zeros((100, 300, 3), dtype=np.uint8)
     picture[5:-5, 15:-15] = 255
     pick = [OnPatches("colour", lambda grid: grid, at="embedding")]
-    load = partial(capture_each, ["control-clean"], [Image.fromarray(picture)], pick, image_size=image_size)
+    load = partial(
+        capture_each, ["control-clean"], [Image.fromarray(picture)], pick, image_size=image_size
+    )
     whole, cropped = (load(whole=value)[0]["control-clean"]["colour"][0] for value in (True, False))
     inner = whole[1:-1, 1:-1].flatten(0, 1)
     torch.testing.assert_close(inner, inner.narrow(0, 0, 1).expand_as(inner))
     border = torch.cat([whole[0], whole[-1], whole[:, 0], whole[:, -1]])
     assert ((border - inner[0]).norm(dim=-1) > 0.1).all()
-    torch.testing.assert_close(cropped[1:-1, 0], cropped[1:-1, 1])  # the recipe cuts the left and the right away
+    torch.testing.assert_close(
+        cropped[1:-1, 0], cropped[1:-1, 1]
+    )  # the recipe cuts the left and the right away

@@ -1,4 +1,5 @@
-"""Probes before and after an intervention, against features captured and fitted one state at a time."""
+"""Probes before and after an intervention, against features captured and fitted one state at a
+time."""
 
 from contextlib import nullcontext
 
@@ -45,12 +46,15 @@ def test_answers_are_those_of_a_probe_fitted_in_that_state(study, sets, state):
     assert torch.equal(right, answers(x, sets[0].labels, y, sets[1].labels))
     x, y = ((tokens - x.mean(0)) / x.std(0, correction=0).clamp(min=1e-3) for tokens in (x, y))
     theirs = LogisticRegression(max_iter=5000).fit(x, sets[0].labels).predict(y)
-    assert (right.numpy() == (theirs == sets[1].labels)).mean() > 0.9  # it standardises idle features in another way
+    assert (
+        right.numpy() == (theirs == sets[1].labels)
+    ).mean() > 0.9  # it standardises idle features in another way
     assert study.passes[state][NAME]["patch_norms"].shape == (40, 196)
 
 
 def test_what_the_planted_neuron_writes_is_worth_accuracy(study):
-    """By construction [CLS] reads global information at the outliers; without them no probe finds it again."""
+    """By construction [CLS] reads global information at the outliers; without them no probe finds
+    it again."""
     right = {state: own[NAME]["feature"].float().mean() for state, own in study.right.items()}
     assert right["before"] > max(right["after"], right["zeroed"])
 
@@ -62,12 +66,16 @@ def test_a_model_that_a_state_leaves_out_gets_no_probe(study):
 
 def test_registers_are_read_by_their_mean(sets):
     train, images = (x.select(range(30)) for x in sets)
-    states = {count: lambda b, c=count: registers.test_time_registers(b, NEURONS, c) for count in (1, 3)}
+    states = {
+        count: lambda b, c=count: registers.test_time_registers(b, NEURONS, c) for count in (1, 3)
+    }
     study = probe_study([NAME], train, images, states, readouts=["feature", "registers"])
     for count in states:
         backbone = load_backbone(NAME)
         with states[count](backbone):
-            x, y = (capture(backbone, part, [Pooled()])["registers"].mean(1) for part in (train, images))
+            x, y = (
+                capture(backbone, part, [Pooled()])["registers"].mean(1) for part in (train, images)
+            )
         alone = answers(x, train.labels, y, images.labels)
         assert torch.equal(study.right[count][NAME]["registers"], alone)
         assert [*study.right[count][NAME]] == ["feature", "registers"]

@@ -1,4 +1,5 @@
-"""The search for register neurons against a search by hand, in float64, image by image; and several models, one after another."""
+"""The search for register neurons against a search by hand, in float64, image by image; and several
+models, one after another."""
 
 import numpy as np
 import pytest
@@ -6,7 +7,14 @@ import torch
 from torch import nn
 from zoo import bounds, build, entering, forward, hooks, models, pixels
 
-from helpers.capture import SEARCH_MODES, capture, find_register_neurons, passes, register_neurons, register_neurons_of
+from helpers.capture import (
+    SEARCH_MODES,
+    capture,
+    find_register_neurons,
+    passes,
+    register_neurons,
+    register_neurons_of,
+)
 from helpers.images import load_images
 from helpers.interventions import RegisterNeuron, ablated_neurons, dropped_patches
 from helpers.measures.norms import threshold
@@ -18,7 +26,8 @@ modes = pytest.mark.parametrize("mode", SEARCH_MODES)
 
 
 def find_by_hand(backbone, x, mode, rule, layer, sparsity):
-    """{(block, unit): (at_outliers, elsewhere, magnitude, ratio, score)} and the number of images with an outlier."""
+    """{(block, unit): (at_outliers, elsewhere, magnitude, ratio, score)} and the number of images
+    with an outlier."""
     start, end = bounds(backbone)
     blocks = forward(backbone, entering(backbone, x))
     norms = blocks[layer]["residual"].norm(dim=-1).numpy()
@@ -33,8 +42,17 @@ def find_by_hand(backbone, x, mode, rule, layer, sparsity):
             if outliers:
                 a = block["neurons"][i].numpy()
                 sparse = sum(a[t] < 0.5 for t in counted) >= len(counted) / 2
-                score = np.mean(a[outliers], axis=0) if mode == "paper" else np.mean(np.abs(a[outliers]), axis=0)
-                means = [a[outliers].mean(0), a[others].mean(0), abs(a[outliers]).mean(0), abs(a[others]).mean(0)]
+                score = (
+                    np.mean(a[outliers], axis=0)
+                    if mode == "paper"
+                    else np.mean(np.abs(a[outliers]), axis=0)
+                )
+                means = [
+                    a[outliers].mean(0),
+                    a[others].mean(0),
+                    abs(a[outliers]).mean(0),
+                    abs(a[others]).mean(0),
+                ]
                 own.append([*means, np.where(sparse | (not sparsity), score, 0)])
     found = {}
     for block, own in enumerate(rows):
@@ -47,15 +65,26 @@ def find_by_hand(backbone, x, mode, rule, layer, sparsity):
 @modes
 @pytest.mark.parametrize("sparsity", [False, True])
 def test_found_neurons(backbone, mode, sparsity):
-    """All of them, in order, in batches that do not fit the number of images, some of which have no outlier."""
+    """All of them, in order, in batches that do not fit the number of images, some of which have no
+    outlier."""
     x, hidden = pixels(backbone, 5), backbone.neurons(0).in_features
     expected, images = find_by_hand(backbone, x, mode, "percentile:96", -1, sparsity)
     assert images < 5 or mode == "jiang_code"
-    got = find_register_neurons(backbone, x, mode=mode, rule="percentile:96", top_k=3 * hidden, sparsity=sparsity, batch_size=2)
+    got = find_register_neurons(
+        backbone,
+        x,
+        mode=mode,
+        rule="percentile:96",
+        top_k=3 * hidden,
+        sparsity=sparsity,
+        batch_size=2,
+    )
     assert {(n.block, n.unit) for n in got} == expected.keys() and len(got) == 3 * hidden
     assert [n.score for n in got] == sorted((n.score for n in got), reverse=True)
     ours, theirs = np.array([n[2:] for n in got]), np.array([expected[n[:2]] for n in got])
-    np.testing.assert_array_less(abs(ours - theirs), 2e-6 + abs(theirs) * [2e-4, 2e-4, 2e-4, 5e-3, 2e-4])  # 4: of two tails
+    np.testing.assert_array_less(
+        abs(ours - theirs), 2e-6 + abs(theirs) * [2e-4, 2e-4, 2e-4, 5e-3, 2e-4]
+    )  # 4: of two tails
     if sparsity and backbone.name != "swiglu":  # its neurons are all sparse
         assert 0 < sum(n.score == 0 for n in got) < len(got) / 2
     assert hooks(backbone.model) == 0
@@ -81,35 +110,47 @@ def test_where_detection_looks(backbone):
     x = pixels(backbone, 5)
     expected, _ = find_by_hand(backbone, x, "paper", "percentile:96", 1, False)
     best = sorted(expected, key=lambda neuron: -expected[neuron][-1])
-    assert [n[:2] for n in find_register_neurons(backbone, x, rule="percentile:96", layer=-2)] == [b for b in best if b[0] < 2][
-        :10
-    ]
+    assert [n[:2] for n in find_register_neurons(backbone, x, rule="percentile:96", layer=-2)] == [
+        b for b in best if b[0] < 2
+    ][:10]
     for layers in ([2, 0], (-1, 0, -3)):
-        got = find_register_neurons(backbone, x, rule="percentile:96", layer=1, layers=layers, top_k=3)
+        got = find_register_neurons(
+            backbone, x, rule="percentile:96", layer=1, layers=layers, top_k=3
+        )
         assert [n[:2] for n in got] == [b for b in best if b[0] != 1][:3]
 
 
 @vit
 def test_scores_of_the_two_modes(backbone, monkeypatch):
-    """A neuron that is active with either sign has no mean, but a magnitude. A silent one has neither; ties go by number.
+    """A neuron that is active with either sign has no mean, but a magnitude. A silent one has
+    neither; ties go by number.
 
-    Eight of 16 patches are outliers: means over powers of two are exact, in whatever order a processor adds.
+    Eight of 16 patches are outliers: means over powers of two are exact, in whatever order a
+    processor adds.
     """
     hidden = torch.zeros(1, 17, 192)
     hidden[0, 1:9, 5] = torch.tensor([-8.0, 0, 0, 0, 0, 0, 0, 8])
     hidden[0, 1:9, 6], hidden[0, 9:, 6] = -1.0, 0.25
     monkeypatch.setattr(
-        register_neurons, "outlier_tokens", lambda _, __, mode, *___: torch.arange(17 if mode == "jiang_code" else 16)[None] < 8
+        register_neurons,
+        "outlier_tokens",
+        lambda _, __, mode, *___: torch.arange(17 if mode == "jiang_code" else 16)[None] < 8,
     )
     found = {}
     for mode in SEARCH_MODES:
         layout = hidden if mode == "paper" else hidden.roll(-1, dims=1)
         with backbone.change_neurons(0, lambda _, seen=layout: seen):
-            found[mode] = find_register_neurons(backbone, pixels(backbone, 1), mode=mode, layers=[0], top_k=4)
+            found[mode] = find_register_neurons(
+                backbone, pixels(backbone, 1), mode=mode, layers=[0], top_k=4
+            )
     paper, code = found["paper"], found["jiang_code"]
     assert paper[0] == RegisterNeuron(0, 6, -1.0, 0.25, 1.0, 4.0, 1.0)
-    assert [n.unit for n in paper] == [6, 0, 1, 2] and paper[1] == RegisterNeuron(0, 0, 0.0, 0.0, 0.0, 1.0, 0.0)
-    assert [n.unit for n in code] == [5, 6, 0, 1] and code[0] == RegisterNeuron(0, 5, 0.0, 0.0, 2.0, np.inf, 2.0)
+    assert [n.unit for n in paper] == [6, 0, 1, 2] and paper[1] == RegisterNeuron(
+        0, 0, 0.0, 0.0, 0.0, 1.0, 0.0
+    )
+    assert [n.unit for n in code] == [5, 6, 0, 1] and code[0] == RegisterNeuron(
+        0, 5, 0.0, 0.0, 2.0, np.inf, 2.0
+    )
 
 
 @every
@@ -130,14 +171,17 @@ def test_what_is_kept_of_the_images(backbone, monkeypatch):
 @models("registers", "swiglu", "open_clip")
 def test_mixed_precision(backbone):
     exact, rough = (
-        find_register_neurons(backbone, pixels(backbone, 5), rule="percentile:90", dtype=dtype, top_k=3)
+        find_register_neurons(
+            backbone, pixels(backbone, 5), rule="percentile:90", dtype=dtype, top_k=3
+        )
         for dtype in (torch.float32, torch.bfloat16)
     )
     assert exact != rough and rough[0][:2] in [neuron[:2] for neuron in exact]
     assert exact[0].score == pytest.approx(rough[0].score, rel=0.05)
 
 
-# Controls --------------------------------------------------------------------------------------------------------------
+# Controls
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +196,11 @@ def test_planted_register_neuron(name, mode, scenes):
     """It comes first, and is silent elsewhere."""
     neurons = find_register_neurons(load_backbone(name), scenes, mode=mode, top_k=3)
     assert neurons[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON)
-    assert neurons[0].at_outliers == pytest.approx(20, rel=0.1) and neurons[0].elsewhere == 0 and neurons[0].ratio == np.inf
+    assert (
+        neurons[0].at_outliers == pytest.approx(20, rel=0.1)
+        and neurons[0].elsewhere == 0
+        and neurons[0].ratio == np.inf
+    )
     assert neurons[0].score > 2 * neurons[1].score
 
 
@@ -168,16 +216,20 @@ def test_outliers_among_registers_only(scenes):
 @modes
 def test_no_outliers(mode, scenes):
     with pytest.raises(
-        ValueError, match=r"exceeds .* \('median:3'\) in 6 images, the largest is .*; choose another rule or layer"
+        ValueError,
+        match=r"exceeds .* \('median:3'\) in 6 images, the largest is .*; choose another rule or "
+        r"layer",
     ):
         find_register_neurons(load_backbone("control-clean"), scenes, mode=mode)
 
 
-# Several models --------------------------------------------------------------------------------------------------------
+# Several models
+# --------------------------------------------------------------------------------------------------
 
 
 def test_register_neurons_of_several_models(monkeypatch):
-    """Those of each model by itself, where it has an outlier; each model is loaded once, and what cannot be had has a reason."""
+    """Those of each model by itself, where it has an outlier; each model is loaded once, and what
+    cannot be had has a reason."""
     loaded, images = [], load_images("scenes", 6, 0)
 
     def load(name, **options):
@@ -196,14 +248,23 @@ def test_register_neurons_of_several_models(monkeypatch):
         assert own == find_register_neurons(load_backbone(name), images, rule="median:4", **search)
         assert own[0][:2] == (PLANTED_BLOCK[name], REGISTER_NEURON) and len(own) == 2
     assert register_neurons_of(["control-content"], images, rule="fixed:1e9") == ({}, {})
-    earlier = register_neurons_of(["control-content"], images, rule="median:4", by_model=["control-content top_layer=1"], top_k=3)
-    blocks = find_register_neurons(load_backbone("control-content"), images, rule="median:4", layers=[0, 1], top_k=3)
+    earlier = register_neurons_of(
+        ["control-content"],
+        images,
+        rule="median:4",
+        by_model=["control-content top_layer=1"],
+        top_k=3,
+    )
+    blocks = find_register_neurons(
+        load_backbone("control-content"), images, rule="median:4", layers=[0, 1], top_k=3
+    )
     assert earlier[0]["control-content"] == blocks and PLANTED_BLOCK["control-content"] > 1
     with pytest.raises(ModelUnavailable, match="'gone' is gated"):
         register_neurons_of(["gone"], images)
 
 
-# Bad input -------------------------------------------------------------------------------------------------------------
+# Bad input
+# --------------------------------------------------------------------------------------------------
 
 
 @vit
@@ -213,7 +274,8 @@ def test_register_neurons_of_several_models(monkeypatch):
         ({"mode": "code"}, "mode is 'code'; choose one of paper, jiang_code"),
         (
             {"rule": "fixed:1000"},
-            r"no norm after block 2 of 'small' exceeds 1000 \('fixed:1000'\) in 5 images, the largest is \d",
+            r"no norm after block 2 of 'small' exceeds 1000 \('fixed:1000'\) in 5 images, the "
+            r"largest is \d",
         ),
         ({"rule": "sigma:3"}, "unknown outlier rule 'sigma:3'"),
         ({"layer": 3}, r"no block 3 in 'small'; choose .*from -3 to 2"),
@@ -221,7 +283,10 @@ def test_register_neurons_of_several_models(monkeypatch):
         ({"layers": [0, 3]}, "no block 3 in 'small'; choose from 0 to 2"),
         ({"layers": [-4]}, "no block -4 in 'small'"),
         ({"layers": []}, r"top_k is 10, but blocks \[\] have 0 neurons"),
-        ({"layers": [1, -2], "top_k": 193}, r"top_k is 193, but blocks \[1\] have 192 neurons; choose from 1 to that"),
+        (
+            {"layers": [1, -2], "top_k": 193},
+            r"top_k is 193, but blocks \[1\] have 192 neurons; choose from 1 to that",
+        ),
         ({"top_k": 577}, r"top_k is 577, but blocks \[0, 1, 2\] have 576 neurons"),
         ({"top_k": 0}, "top_k is 0, but"),
         ({"batch_size": 0}, "5 images in batches of 0"),
@@ -237,7 +302,10 @@ def test_bad_search(backbone, options, message):
 def test_search_without_images_or_with_patches_removed(backbone):
     with pytest.raises(ValueError, match="0 images in batches of 32"):
         find_register_neurons(backbone, pixels(backbone, 0))
-    with dropped_patches(backbone, 0.5), pytest.raises(ValueError, match="patches were removed, other ones in each pass"):
+    with (
+        dropped_patches(backbone, 0.5),
+        pytest.raises(ValueError, match="patches were removed, other ones in each pass"),
+    ):
         find_register_neurons(backbone, pixels(backbone, 5))
 
 
@@ -247,7 +315,8 @@ def test_a_block_without_mlp_neurons(kind, name):
     backbone.blocks[1].mlp = nn.Identity()
     x, message = (
         pixels(backbone, 5),
-        f"block 1 of '{kind}' has no MLP neurons .the second layer '{name}' is missing in Identity.; choose",
+        f"block 1 of '{kind}' has no MLP neurons .the second layer '{name}' is missing in "
+        "Identity.; choose",
     )
     with pytest.raises(ValueError, match=message):
         find_register_neurons(backbone, x, rule="percentile:90")

@@ -14,7 +14,16 @@ import pytest
 import torch
 from zoo import INTERVENTIONS
 
-from helpers.capture import ClsAttention, FinalTokens, OnPatches, Output, PatchNorms, SelectedTokens, Shards, capture_shards
+from helpers.capture import (
+    ClsAttention,
+    FinalTokens,
+    OnPatches,
+    Output,
+    PatchNorms,
+    SelectedTokens,
+    Shards,
+    capture_shards,
+)
 from helpers.capture import capture as plain
 from helpers.capture import shards as module
 from helpers.files import locked
@@ -49,13 +58,17 @@ def counted(monkeypatch):
 
 
 def test_together_they_are_one_capture(tmp_path, backbone, images):
-    shards = capture_shards(tmp_path / "new" / "folder", backbone, images, REDUCERS, size=2, batch_size=2)
+    shards = capture_shards(
+        tmp_path / "new" / "folder", backbone, images, REDUCERS, size=2, batch_size=2
+    )
     assert len(shards) == 3 and [len(part["patch_norms"]) for part in shards] == [2, 2, 1]
     whole = plain(backbone, images, REDUCERS, batch_size=2)
     for key, value in whole.items():
         assert torch.equal(torch.cat([part[key] for part in shards]), value)
     again = Shards(tmp_path / "new" / "folder")
-    assert again.images == 5 and torch.equal(again.read(2)["final_tokens"], whole["final_tokens"][4:])
+    assert again.images == 5 and torch.equal(
+        again.read(2)["final_tokens"], whole["final_tokens"][4:]
+    )
 
 
 def test_positions_go_with_their_images(tmp_path, backbone):
@@ -88,7 +101,11 @@ def test_an_interrupted_capture_goes_on(tmp_path, backbone, images, counted, mon
 
     with monkeypatch.context() as patch:
         write = Shards.write
-        patch.setattr(Shards, "write", lambda self, index, data: write(self, index, data) if index == 0 else stop())
+        patch.setattr(
+            Shards,
+            "write",
+            lambda self, index, data: write(self, index, data) if index == 0 else stop(),
+        )
         with pytest.raises(KeyboardInterrupt):
             capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", "shards.json"]
@@ -108,7 +125,10 @@ def test_a_full_disk_leaves_no_half_shard(tmp_path, backbone, images, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(OSError, match=r"disk is full: shard 2 of 3 \(\d+ MB\) does not fit; the 1 before it are whole"):
+        with pytest.raises(
+            OSError,
+            match=r"disk is full: shard 2 of 3 \(\d+ MB\) does not fit; the 1 before it are whole",
+        ):
             capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", "shards.json"]
     assert len(list(capture_shards(tmp_path, backbone, images, REDUCERS, size=2))) == 3
@@ -160,7 +180,10 @@ def twice(x):
         (partial(scaled, within=torch.zeros(2)), partial(scaled, within=torch.ones(2))),
         ((lambda x, by=1: x.mean(dim=(1, 2)) * by), (lambda x, by=2: x.mean(dim=(1, 2)) * by)),
         (closing_over(1), closing_over(2)),
-        (lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 1), lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 2)),
+        (
+            lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 1),
+            lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 2),
+        ),
     ],
     ids=["code", "constant", "partial", "tensor", "default", "closure", "inner"],
 )
@@ -180,7 +203,9 @@ def copied(function):
         return partial(copied(function.func), **function.keywords)
     if function.__closure__:
         return function
-    return FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    return FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
 
 
 def test_what_a_function_reads_from_its_module_counts(tmp_path, backbone, monkeypatch):
@@ -194,13 +219,19 @@ def test_what_a_function_reads_from_its_module_counts(tmp_path, backbone, monkey
 
 def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
     code = (
-        "from functools import partial; from helpers.capture import OnQKV; from helpers.capture.shards import _describe; "
+        "from functools import partial; from helpers.capture import OnQKV; from "
+        "helpers.capture.shards import _describe; "
         "from helpers.measures.object_discovery import lost_boxes; "
         "print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
     )
     told = []
     for seed in "12":
-        options = {"capture_output": True, "text": True, "check": True, "env": os.environ | {"PYTHONHASHSEED": seed}}
+        options = {
+            "capture_output": True,
+            "text": True,
+            "check": True,
+            "env": os.environ | {"PYTHONHASHSEED": seed},
+        }
         told.append(subprocess.run([sys.executable, "-c", code], **options).stdout)
     assert told[0] == told[1] and "0x" not in told[0]
 
@@ -230,7 +261,9 @@ def test_a_reducer_of_ones_own_is_known_by_what_it_does(tmp_path, backbone):
         capture_shards(tmp_path, backbone, x, [Second()])
 
 
-@pytest.mark.parametrize("change, examples", INTERVENTIONS.items(), ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(
+    "change, examples", INTERVENTIONS.items(), ids=lambda x: getattr(x, "__name__", "")
+)
 def test_shards_made_inside_an_intervention_are_others(tmp_path, backbone, change, examples):
     x, small = torch.rand(3, 3, 64, 64), load_backbone("control-clean", image_size=64)
     plain_shards = capture_shards(tmp_path / "plain", small, x, [Output()])
@@ -261,7 +294,10 @@ def test_a_folder_is_for_one_capture_at_a_time(tmp_path, backbone, images):
     made = capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2)
     (tmp_path / made.name(1)).unlink()
     with locked(tmp_path):
-        with pytest.raises(BlockingIOError, match="another process captures into .* just now; wait for it, or choose another"):
+        with pytest.raises(
+            BlockingIOError,
+            match="another process captures into .* just now; wait for it, or choose another",
+        ):
             capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2)
         assert len(Shards(tmp_path).read(0)["patch_norms"]) == 2  # which may be read meanwhile
     assert len(list(capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2))) == 3
@@ -277,7 +313,10 @@ def test_bad_input(tmp_path, backbone, images):
 def test_the_list_tells_what_was_captured(tmp_path, backbone, images):
     capture_shards(tmp_path, backbone, images, [PatchNorms()], size=5)
     told = json.loads((tmp_path / "shards.json").read_text())
-    assert told["inputs"]["model"]["name"] == "control-clean" and told["inputs"]["images"]["name"] == "scenes"
+    assert (
+        told["inputs"]["model"]["name"] == "control-clean"
+        and told["inputs"]["images"]["name"] == "scenes"
+    )
     assert told["inputs"]["keep"] == [{"reducer": "PatchNorms", "blocks": "all"}]
 
 
@@ -287,4 +326,7 @@ def test_the_books_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec("\n".join(re.findall(r"```python\n(.*?)```", section, flags=re.S)), {})
     lines = capsys.readouterr().out.splitlines()
-    assert "Largest(value=" in lines[0] and lines[1:] == ["torch.Size([4, 197, 64])", "torch.Size([2, 197, 64])"]
+    assert float(lines[0]) > 400 and lines[1:] == [
+        "torch.Size([4, 197, 64])",
+        "torch.Size([2, 197, 64])",
+    ]

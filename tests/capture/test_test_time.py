@@ -1,4 +1,5 @@
-"""Test-time registers beside their controls, on models that are known to have outliers, registers, or neither."""
+"""Test-time registers beside their controls, on models that are known to have outliers, registers,
+or neither."""
 
 from contextlib import ExitStack
 
@@ -12,7 +13,13 @@ from helpers.interventions import neurons as registers
 from helpers.models import load_backbone
 
 MODELS = ["control-content", "control-registers", "control-clean"]
-CONDITIONS = {"": "moved", "as it is": "plain", "random": "random neurons", "empty": "empty token", "zero": "set to zero"}
+CONDITIONS = {
+    "": "moved",
+    "as it is": "plain",
+    "random": "random neurons",
+    "empty": "empty token",
+    "zero": "set to zero",
+}
 CONDITIONS |= {"matched": "matched neurons", "mean": "set to mean"}
 REDUCERS = [PatchNorms((-1, -2)), ClsParts()]
 COUNT, SEED = 2, 3
@@ -30,7 +37,9 @@ def learn():
 
 @pytest.fixture(scope="module")
 def study(images, learn):
-    return module.test_time_study(MODELS, images, learn, REDUCERS, COUNT, CONDITIONS, seed=SEED, batch_size=5)
+    return module.test_time_study(
+        MODELS, images, learn, REDUCERS, COUNT, CONDITIONS, seed=SEED, batch_size=5
+    )
 
 
 def changed(name, backbone, neurons, learn):
@@ -60,15 +69,24 @@ def test_what_is_kept_of_a_model_with_outliers(study, images, learn, name):
 
 def test_a_moved_register_clears_the_patches(study):
     """The controls beside it do not: only the neurons that write the outliers take them away."""
-    peaks = {name: own["control-content"]["patch_norms"][:, 0].amax(1).mean() for name, own in study.passes.items()}
+    peaks = {
+        name: own["control-content"]["patch_norms"][:, 0].amax(1).mean()
+        for name, own in study.passes.items()
+    }
     clean, left = ("", "zero", "mean"), ("as it is", "random", "matched", "empty")
     assert max(peaks[name] for name in clean) < 0.5 * min(peaks[name] for name in left)
 
 
 def test_models_without_outliers_or_with_registers_stay_as_they_are(study, images):
-    assert list(study.passes) == list(CONDITIONS) and list(study.plain) == list(study.passes[""]) == MODELS
+    assert (
+        list(study.passes) == list(CONDITIONS)
+        and list(study.plain) == list(study.passes[""]) == MODELS
+    )
     for model in MODELS[1:]:
-        assert study.passes[""][model] is study.plain[model] and study.plain[model].layout.appended == 0
+        assert (
+            study.passes[""][model] is study.plain[model]
+            and study.plain[model].layout.appended == 0
+        )
         assert all(model not in own for name, own in study.passes.items() if name)
     assert study.passes["as it is"]["control-content"] is study.plain["control-content"]
     assert not study.not_run
@@ -76,7 +94,9 @@ def test_models_without_outliers_or_with_registers_stay_as_they_are(study, image
 
 def test_each_in_the_order_of_the_conditions(study):
     rows = [(name, model) for name, model, _ in study.each()]
-    assert rows == [("", model) for model in MODELS] + [(name, "control-content") for name in CONDITIONS if name]
+    assert rows == [("", model) for model in MODELS] + [
+        (name, "control-content") for name in CONDITIONS if name
+    ]
     assert all(kept is study.passes[name][model] for name, model, kept in study.each())
 
 
@@ -93,7 +113,9 @@ def test_without_neurons_to_move_there_is_nothing_but_the_models(images, learn, 
     """Where none are asked for, and where no model is one with outliers."""
     models = MODELS if count == 0 else MODELS[1:]
     study = module.test_time_study(models, images, learn, REDUCERS, count, CONDITIONS)
-    assert list(study.passes[""]) == models and not any(own for name, own in study.passes.items() if name)
+    assert list(study.passes[""]) == models and not any(
+        own for name, own in study.passes.items() if name
+    )
 
 
 def test_a_model_without_outliers_to_learn_from_gets_no_register(images, learn):
@@ -103,7 +125,10 @@ def test_a_model_without_outliers_to_learn_from_gets_no_register(images, learn):
     norms = capture(load_backbone("control-content"), noise, REDUCERS)["patch_norms"][:, 0]
     assert not (norms > 3 * norms.median()).any()
     study = module.test_time_study(MODELS[:1], images, noise, REDUCERS, COUNT, CONDITIONS)
-    assert study.passes[""]["control-content"] is study.plain["control-content"] and not study.passes["random"]
+    assert (
+        study.passes[""]["control-content"] is study.plain["control-content"]
+        and not study.passes["random"]
+    )
 
 
 @pytest.mark.parametrize(("images_with", "expected"), [(1, False), (2, True)])
@@ -112,14 +137,28 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
     norms = torch.ones(20, 2, 16)
     norms[:images_with, 0, 3] = 4
     norms[:, 1] *= 9  # another block, which does not count
-    plain = {"a": module.Captured({"patch_norms": norms}, load_backbone("control-clean").layout, (32, 32), 1, 2, {})}
+    plain = {
+        "a": module.Captured(
+            {"patch_norms": norms}, load_backbone("control-clean").layout, (32, 32), 1, 2, {}
+        )
+    }
     asked = []
-    monkeypatch.setattr(module, "capture_each", lambda *arguments, **options: (plain, {"b": "no weights"}))
-    monkeypatch.setattr(module, "register_neurons_of", lambda models, *_, **options: (asked.extend(models), ({}, {}))[1])
+    monkeypatch.setattr(
+        module, "capture_each", lambda *arguments, **options: (plain, {"b": "no weights"})
+    )
+    monkeypatch.setattr(
+        module,
+        "register_neurons_of",
+        lambda models, *_, **options: (asked.extend(models), ({}, {}))[1],
+    )
     study = module.test_time_study(["a", "b"], None, None, REDUCERS, COUNT, CONDITIONS)
     assert asked == (["a"] if expected else []) and study.not_run == {"b": "no weights"}
 
 
 def test_another_condition_is_refused(images, learn):
-    with pytest.raises(ValueError, match="no condition 'shuffled'; choose from plain, moved, empty token"):
-        module.test_time_study(MODELS, images, learn, REDUCERS, COUNT, {"": "moved", "a": "shuffled"})
+    with pytest.raises(
+        ValueError, match="no condition 'shuffled'; choose from plain, moved, empty token"
+    ):
+        module.test_time_study(
+            MODELS, images, learn, REDUCERS, COUNT, {"": "moved", "a": "shuffled"}
+        )

@@ -1,4 +1,5 @@
-"""What readers touch, measured on models with known answers, and against measurements made another way."""
+"""What readers touch, measured on models with known answers, and against measurements made another
+way."""
 
 import inspect
 import json
@@ -14,13 +15,13 @@ from conftest import make_project
 from helpers import interventions
 from helpers.__main__ import main
 from helpers.capture import PatchNorms, capture, capture_conditions
+from helpers.claims import digests, load_registry
 from helpers.explore import JUDGED, PHOTOGRAPHS, moves, patches, shown, thresholds
 from helpers.images import load_images
 from helpers.measures.norms import outliers, threshold
 from helpers.measures.stats import auc_over_images
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 from helpers.packed import unpack
-from helpers.publish import digests, load_registry
 
 SIZE = (224, 224)
 
@@ -36,7 +37,10 @@ def test_what_is_shown_is_what_the_model_sees():
     assert photographs.ids == [*PHOTOGRAPHS] and not {*photographs.ids} & {*others.ids}
     assert all(image.size == (224, 224) for image in photographs)
     backbone = load_backbone("control-clean", whole=True)
-    mean, std = (torch.as_tensor(getattr(backbone.transform.transforms[-1], name)).view(3, 1, 1) for name in ("mean", "std"))
+    mean, std = (
+        torch.as_tensor(getattr(backbone.transform.transforms[-1], name)).view(3, 1, 1)
+        for name in ("mean", "std")
+    )
     seen = ((backbone.preprocess(photographs[0]) * std + mean) * 255).round()
     assert (seen == torch.tensor(np.array(photographs[0])).permute(2, 0, 1)).all()
 
@@ -48,7 +52,9 @@ def planted():
 
 def test_patches_are_those_of_a_capture(planted):
     photographs, _ = shown(SIZE)
-    norms = capture(load_backbone("control-position", whole=True), photographs, [PatchNorms()])["patch_norms"].numpy()
+    norms = capture(load_backbone("control-position", whole=True), photographs, [PatchNorms()])[
+        "patch_norms"
+    ].numpy()
     stored = unpack(planted["norms"])
     assert abs(stored[0] - norms).max() <= planted["norms"]["step"] / 2 + 1e-6
     assert np.median(stored[0], axis=-1) == pytest.approx(np.array(planted["medians"]))
@@ -75,13 +81,17 @@ def test_a_planted_neuron_is_found_and_taken_away(planted):
     assert planted["neuron"] == [PLANTED_BLOCK["control-position"], REGISTER_NEURON]
     counts = np.array(planted["outliers"])[:, :, -1]  # (state, photograph)
     assert counts[0].tolist() == [4, 4, 4] == counts[3].tolist()
-    assert (counts[1:3] == 0).all(axis=0).sum() >= 2  # a control made for scenes, on three photographs
+    assert (counts[1:3] == 0).all(
+        axis=0
+    ).sum() >= 2  # a control made for scenes, on three photographs
 
 
 def test_attention_is_a_share(planted):
     attention = unpack(planted["attention"])
     assert attention.shape == unpack(planted["norms"]).shape
-    assert (attention.sum(-1) <= 1 + 196 * planted["attention"]["step"]).all() and attention.max() < 1
+    assert (
+        attention.sum(-1) <= 1 + 196 * planted["attention"]["step"]
+    ).all() and attention.max() < 1
 
 
 def test_a_model_without_outliers_has_two_states():
@@ -94,7 +104,9 @@ def test_a_model_without_outliers_has_two_states():
 def swept():
     registry = load_registry()
     judge = lambda id, model, estimates, end: registry[id].verdict_on(model, estimates, end)  # noqa: E731
-    return thresholds("control-content", load_images("scenes", 16, 4), judge, multiples=(2.5, 3, 200))
+    return thresholds(
+        "control-content", load_images("scenes", 16, 4), judge, multiples=(2.5, 3, 200)
+    )
 
 
 def test_thresholds_are_multiples_of_the_median(swept):
@@ -104,24 +116,44 @@ def test_thresholds_are_multiples_of_the_median(swept):
     assert swept["median"] == pytest.approx(norms.median().item(), rel=1e-4)
     for i, multiple in enumerate(swept["multiples"]):
         found = outliers(norms, f"median:{multiple}")
-        assert swept["measures"]["outlier_tokens"][i][0] == pytest.approx(found.float().mean().item(), abs=1e-6)
-        assert swept["measures"]["outlier_images"][i][0] == pytest.approx(found.any(1).float().mean().item(), abs=1e-6)
+        assert swept["measures"]["outlier_tokens"][i][0] == pytest.approx(
+            found.float().mean().item(), abs=1e-6
+        )
+        assert swept["measures"]["outlier_images"][i][0] == pytest.approx(
+            found.any(1).float().mean().item(), abs=1e-6
+        )
     rules = dict(map(tuple, swept["rules"]))
-    assert rules["median:3"] == pytest.approx(3) and rules["fixed:150"] == pytest.approx(150 / swept["median"])
-    assert rules["percentile:98"] == pytest.approx(threshold(norms, "percentile:98") / swept["median"])
+    assert rules["median:3"] == pytest.approx(3) and rules["fixed:150"] == pytest.approx(
+        150 / swept["median"]
+    )
+    assert rules["percentile:98"] == pytest.approx(
+        threshold(norms, "percentile:98") / swept["median"]
+    )
 
 
 def test_the_known_answer_is_judged_as_the_registry_expects(swept):
     registry = load_registry()
     assert {*swept["verdicts"]} == {*JUDGED}
     at = swept["multiples"].index(3)
-    for id in ("nr1-artifacts", "nr2-model-size", "nr7-block-maps"):  # the others ask for more images
+    for id in (
+        "nr1-artifacts",
+        "nr2-model-size",
+        "nr7-block-maps",
+    ):  # the others ask for more images
         assert swept["verdicts"][id][at] == registry[id].expected["control-content"], id
 
 
 def test_nothing_is_found_above_everything(swept):
-    assert swept["measures"]["outlier_images"][-1][0] == 0 and swept["measures"]["auc"][-1] == [None, None, None, 0]
-    assert all(photograph["passed"] == [min(2, count) for count in photograph["passed"]] for photograph in swept["photographs"])
+    assert swept["measures"]["outlier_images"][-1][0] == 0 and swept["measures"]["auc"][-1] == [
+        None,
+        None,
+        None,
+        0,
+    ]
+    assert all(
+        photograph["passed"] == [min(2, count) for count in photograph["passed"]]
+        for photograph in swept["photographs"]
+    )
 
 
 def test_patches_light_up_by_the_threshold_of_the_images(swept):
@@ -129,7 +161,9 @@ def test_patches_light_up_by_the_threshold_of_the_images(swept):
     for photograph in swept["photographs"]:
         norms = np.array(photograph["norms"])
         clear = (abs(norms[:, None] - limits) > 0.02).all(1)
-        assert ((norms[:, None] > limits).sum(1) == photograph["passed"])[clear].all() and clear.mean() > 0.9
+        assert ((norms[:, None] > limits).sum(1) == photograph["passed"])[
+            clear
+        ].all() and clear.mean() > 0.9
 
 
 @pytest.fixture(scope="module")
@@ -143,28 +177,55 @@ def test_outliers_follow_positions_in_a_model_that_plants_them_there(moved):
         assert conditions[kind]["expected"] == moved["usual"]
         assert [conditions[kind]["frequency"][patch] for patch in moved["usual"]] == [8] * 4
     assert not {*conditions["swapped"]["expected"]} & {*moved["usual"]}
-    assert all(conditions["swapped"]["frequency"][patch] == 8 for patch in conditions["swapped"]["expected"])
-    assert conditions["zeroed"]["filled"][0] < 0.5  # content has its share without an embedding, as in no other condition
+    assert all(
+        conditions["swapped"]["frequency"][patch] == 8
+        for patch in conditions["swapped"]["expected"]
+    )
+    assert (
+        conditions["zeroed"]["filled"][0] < 0.5
+    )  # content has its share without an embedding, as in no other condition
 
 
 def test_frequencies_are_what_is_counted(moved):
     for one in moved["conditions"].values():
         assert sum(one["frequency"]) / moved["n"] == pytest.approx(one["count"][0], abs=1e-6)
         there = sum(one["frequency"][patch] for patch in one["expected"])
-        assert one["filled"][0] == pytest.approx(there / moved["n"] / len(one["expected"]), abs=1e-6)
-        assert one["share"][0] is None or one["share"][0] == pytest.approx(there / sum(one["frequency"]), abs=1e-6)
+        assert one["filled"][0] == pytest.approx(
+            there / moved["n"] / len(one["expected"]), abs=1e-6
+        )
+        assert one["share"][0] is None or one["share"][0] == pytest.approx(
+            there / sum(one["frequency"]), abs=1e-6
+        )
 
 
 def test_a_model_without_outliers_has_none_to_move():
     with pytest.raises(
-        ValueError, match="^'control-clean' has no outlier in 4 images of 'scenes'; choose a model that has some$"
+        ValueError,
+        match="^'control-clean' has no outlier in 4 images of 'scenes'; choose a model that has "
+        "some$",
     ):
         moves("control-clean", load_images("scenes", 4, 4))
 
 
 def test_the_command_writes_what_was_measured(tmp_path, capsys):
     root = make_project(tmp_path / "project").root
-    assert main(["explore", "moves", "control-position", "--images", "scenes", "-n", "4", "--changed", "2"], root) == 0
+    assert (
+        main(
+            [
+                "explore",
+                "moves",
+                "control-position",
+                "--images",
+                "scenes",
+                "-n",
+                "4",
+                "--changed",
+                "2",
+            ],
+            root,
+        )
+        == 0
+    )
     name = "book/explore/moves-control-position.json"
     assert capsys.readouterr().out == f"{name}\n"
     data = json.loads((root / name).read_text(encoding="utf-8"))
@@ -188,7 +249,12 @@ def test_a_slip_is_told_in_a_sentence(tmp_path, capsys, arguments, message):
     except SystemExit as stop:
         status = stop.code
     told = capsys.readouterr().err
-    assert status == 2 and message in told and told.startswith("error: ") and len(told.splitlines()) == 1
+    assert (
+        status == 2
+        and message in told
+        and told.startswith("error: ")
+        and len(told.splitlines()) == 1
+    )
     assert not (root / "book" / "explore").exists()
 
 

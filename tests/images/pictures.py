@@ -10,7 +10,9 @@ from PIL import Image
 
 from helpers.images import load_images
 
-real_data = pytest.mark.skipif("REGISTERS_DATA" not in os.environ, reason="REGISTERS_DATA does not name a folder of data sets")
+real_data = pytest.mark.skipif(
+    "REGISTERS_DATA" not in os.environ, reason="REGISTERS_DATA does not name a folder of data sets"
+)
 
 
 def picture(value: int, size: tuple[int, int] = (12, 8)) -> Image.Image:
@@ -28,7 +30,9 @@ def png(image: Image.Image) -> bytes:
 
 def table(rows: list[int], **columns) -> datasets.Dataset:
     """A data set with one picture for each of `rows`, without file names."""
-    return datasets.Dataset.from_dict({"image": [{"bytes": png(picture(row)), "path": None} for row in rows]} | columns)
+    return datasets.Dataset.from_dict(
+        {"image": [{"bytes": png(picture(row)), "path": None} for row in rows]} | columns
+    )
 
 
 def write(path, dataset: datasets.Dataset) -> str:
@@ -43,4 +47,6 @@ def values(images) -> list[int]:
 
 def numbered(tmp_path, file: str, rows, **columns):
     """Images whose top left pixel is their row, all of them, in the order of their digests."""
-    return load_images(write(tmp_path / file, table(rows, id=[f"image-{row}" for row in rows], **columns)))
+    return load_images(
+        write(tmp_path / file, table(rows, id=[f"image-{row}" for row in rows], **columns))
+    )

@@ -25,17 +25,23 @@ def test_one_set_is_divided_into_first_and_rest(tmp_path, n_train):
 def test_groups_stay_whole(tmp_path, sizes, share):
     patients = [patient for patient, size in enumerate(sizes) for _ in range(size)]
     rows = range(len(patients))
-    name = write(tmp_path / "a.parquet", table(rows, label=[row % 2 for row in rows], patient=patients))
+    name = write(
+        tmp_path / "a.parquet", table(rows, label=[row % 2 for row in rows], patient=patients)
+    )
     divisions = set()
     n_train = int(share * len(rows))
     for seed in range(4):
-        train, test = load_train_test(name, name, n_train, len(rows) - n_train, seed=seed, by="patient")
+        train, test = load_train_test(
+            name, name, n_train, len(rows) - n_train, seed=seed, by="patient"
+        )
         assert not set(train.columns["patient"]) & set(test.columns["patient"])
         assert sorted(values(train) + values(test)) == list(rows), "every image once"
         assert len(train) and len(test)
-        # Two possible cuts are at most one group apart, so that the nearest is half of one away; where it would leave a side
-        # empty, that side has one group.
-        assert abs(len(train) - n_train) <= max(sizes) / 2 or len(set(train.columns["patient"])) in (1, len(sizes) - 1)
+        # Two possible cuts are at most one group apart, so that the nearest is half of one away;
+        # where it would leave a side empty, that side has one group.
+        assert abs(len(train) - n_train) <= max(sizes) / 2 or len(
+            set(train.columns["patient"])
+        ) in (1, len(sizes) - 1)
         again = load_train_test(name, name, n_train, len(rows) - n_train, seed=seed, by="patient")
         assert [part.ids for part in again] == [train.ids, test.ids]
         divisions.add(frozenset(train.columns["patient"]))
@@ -43,13 +49,18 @@ def test_groups_stay_whole(tmp_path, sizes, share):
 
 
 def test_large_groups_are_no_likelier_to_be_trained_on(tmp_path):
-    """In the order of the images a patient with 9 images would come before one with a single image in 9 of 10 choices."""
+    """In the order of the images a patient with 9 images would come before one with a single image
+    in 9 of 10 choices."""
     sizes = [9] * 10 + [1] * 10
     patients = [patient for patient, size in enumerate(sizes) for _ in range(size)]
     name = write(tmp_path / "a.parquet", table(range(100), label=[0] * 100, patient=patients))
-    trained = [load_train_test(name, name, 50, 50, seed=seed, by="patient")[0] for seed in range(20)]
+    trained = [
+        load_train_test(name, name, 50, 50, seed=seed, by="patient")[0] for seed in range(20)
+    ]
     large, small = (
-        np.mean([sum(patient in kind for patient in set(train.columns["patient"])) for train in trained])
+        np.mean(
+            [sum(patient in kind for patient in set(train.columns["patient"])) for train in trained]
+        )
         for kind in (range(10), range(10, 20))
     )
     assert abs(large - small) < 1  # standard error of the difference 0.4
@@ -57,39 +68,56 @@ def test_large_groups_are_no_likelier_to_be_trained_on(tmp_path):
 
 def test_two_sets_are_each_loaded_with_the_seed(tmp_path):
     names = [
-        write(tmp_path / f"{file}.parquet", table(rows, id=[f"image-{row}" for row in rows], label=["a", "b"] * 10, patient=rows))
+        write(
+            tmp_path / f"{file}.parquet",
+            table(rows, id=[f"image-{row}" for row in rows], label=["a", "b"] * 10, patient=rows),
+        )
         for file, rows in (("a", range(20)), ("b", range(20, 40)))
     ]
     for by in (None, "patient"):
         train, test = load_train_test(*names, 8, 5, seed=3, by=by)
-        assert train.ids == load_images(names[0], 8, 3).ids and test.ids == load_images(names[1], 5, 3).ids
+        assert (
+            train.ids == load_images(names[0], 8, 3).ids
+            and test.ids == load_images(names[1], 5, 3).ids
+        )
 
 
 def test_images_and_groups_in_both_sets_are_refused(tmp_path):
     def source(file, rows, **columns):
         ids = [f"{number}.png" for number in range(len(rows))]
-        return write(tmp_path / f"{file}.parquet", table(rows, id=ids, label=[0] * len(rows), **columns))
+        return write(
+            tmp_path / f"{file}.parquet", table(rows, id=ids, label=[0] * len(rows), **columns)
+        )
 
     first = source("a", [1, 2, 3], patient=["x", "y", "z"])
     load_train_test(first, source("b", [4, 5, 6]), 3, 3)  # other images under the same names
-    with pytest.raises(ValueError, match="1 images lie in both .* such as '1.png'; give one name for both"):
+    with pytest.raises(
+        ValueError, match="1 images lie in both .* such as '1.png'; give one name for both"
+    ):
         load_train_test(first, source("c", [4, 2, 6]), 3, 3)
     with pytest.raises(ValueError, match="3 images lie in both"):  # the same set by another name
         load_train_test(first, f"parquet:{tmp_path}/../{tmp_path.name}/a.parquet", 3, 3)
-    with pytest.raises(ValueError, match="patient 'y' lies in both .*; choose data sets that share no patient"):
+    with pytest.raises(
+        ValueError, match="patient 'y' lies in both .*; choose data sets that share no patient"
+    ):
         load_train_test(first, source("d", [4, 5], patient=["y", "w"]), 3, 2, by="patient")
 
 
 def test_the_same_pictures_by_other_names_are_refused(tmp_path):
     """Renamed, and stored in another kind of file: what counts is what is seen."""
     for row in range(8):
-        for path, pixels in ((f"a/c/{row}.png", picture(row)), (f"b/c/other-{row}.bmp", picture(row + 7))):
+        for path, pixels in (
+            (f"a/c/{row}.png", picture(row)),
+            (f"b/c/other-{row}.bmp", picture(row + 7)),
+        ):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             pixels.save(tmp_path / path)
     for folder in ("a", "b"):
         (tmp_path / folder / "d").mkdir()
         picture(90).save(tmp_path / folder / "d" / ("9.png" if folder == "a" else "x.png"))
-    with pytest.raises(ValueError, match="2 images lie in both .* such as '.*'; give one name for both"):
+    with pytest.raises(
+        ValueError, match="2 images lie in both .* such as '.*'; give one name for both"
+    ):
         load_train_test(f"folder:{tmp_path}/a", f"folder:{tmp_path}/b", 9, 9)
 
 
@@ -99,9 +127,14 @@ def test_copies_within_a_set_stay_together(tmp_path):
     name = write(tmp_path / "a.parquet", table(rows, **columns))
     for seed in range(6):
         train, test = load_train_test(name, name, 5, 5, seed=seed)
-        assert not set(values(train)) & set(values(test)) and sorted(values(train) + values(test)) == sorted(rows)
+        assert not set(values(train)) & set(values(test)) and sorted(
+            values(train) + values(test)
+        ) == sorted(rows)
     patients = write(tmp_path / "b.parquet", table(rows, **columns, patient=list("xxxyyyzzzz")))
-    with pytest.raises(ValueError, match="the same picture .*'image-.*' and 'image-.* with different values of 'patient'"):
+    with pytest.raises(
+        ValueError,
+        match="the same picture .*'image-.*' and 'image-.* with different values of 'patient'",
+    ):
         load_train_test(patients, patients, 5, 5, by="patient")
 
 
@@ -118,7 +151,9 @@ def test_divisions_that_cannot_be_made_are_refused(tmp_path):
     name = source("a", label=[0, 1, 0], patient=["x", "x", "x"], eye=["L", None, "R"])
     with pytest.raises(ValueError, match="4 images asked of .* has 3"):
         load_train_test(name, name, 2, 2)
-    with pytest.raises(ValueError, match="has no column 'patent' to divide by; its columns: patient, eye"):
+    with pytest.raises(
+        ValueError, match="has no column 'patent' to divide by; its columns: patient, eye"
+    ):
         load_train_test(name, name, 2, 1, by="patent")
     with pytest.raises(ValueError, match="has no column 'patient' to divide by; its columns: none"):
         load_train_test("scenes", "scenes", 2, 1, by="patient")
@@ -126,28 +161,42 @@ def test_divisions_that_cannot_be_made_are_refused(tmp_path):
         load_train_test(name, name, 2, 1, by="eye")
     with pytest.raises(ValueError, match="the 3 images of .* are one group by 'patient'"):
         load_train_test(name, name, 2, 1, by="patient")
-    for train, test in [("photographs", "photographs"), ("scenes", "photographs"), ("photographs", "scenes")]:
+    for train, test in [
+        ("photographs", "photographs"),
+        ("scenes", "photographs"),
+        ("photographs", "scenes"),
+    ]:
         with pytest.raises(ValueError, match="'photographs' has no labels"):
             load_train_test(train, test, 2, 2)
     with pytest.raises(ValueError, match="has no labels for 1 of 3 images"):
         load_train_test(source("b", label=[0, 1, None]), "scenes", 3, 2)
-    with pytest.raises(ValueError, match="different classes .label 0: 'cat' and 'red striped disc'"):
+    with pytest.raises(
+        ValueError, match="different classes .label 0: 'cat' and 'red striped disc'"
+    ):
         load_train_test(source("c", label=["cat", "dog", "cat"]), "scenes", 3, 2)
-    train, test = load_train_test(name, "scenes", 3, 2)  # classes without names are taken to be the same
+    train, test = load_train_test(
+        name, "scenes", 3, 2
+    )  # classes without names are taken to be the same
     assert train.class_names is None and test.class_names
 
 
 @real_data
 def test_patients_of_the_local_fundus_photographs_are_not_divided():
-    train, test = load_train_test("data:fundus-dme/train", "data:fundus-dme/train", 300, 100, by="patient")
+    train, test = load_train_test(
+        "data:fundus-dme/train", "data:fundus-dme/train", 300, 100, by="patient"
+    )
     assert not set(train.columns["patient"]) & set(test.columns["patient"])
-    assert len(train) + len(test) == 400 and abs(len(train) - 300) <= 2  # at most four images of a patient
+    assert (
+        len(train) + len(test) == 400 and abs(len(train) - 300) <= 2
+    )  # at most four images of a patient
     assert set(train.labels) == set(test.labels) == {0, 1}
 
 
 @real_data
 def test_local_training_and_test_sets_share_their_classes():
-    train, test = load_train_test("data:imagenette-224/train", "data:imagenette-224/validation", 60, 30)
+    train, test = load_train_test(
+        "data:imagenette-224/train", "data:imagenette-224/validation", 60, 30
+    )
     assert (len(train), len(test)) == (60, 30) and train.class_names == test.class_names
     assert (train + test).name == "data:imagenette-224/train and data:imagenette-224/validation"
     boxes = load_images("data:photos-with-boxes/validation", 20).relative_boxes

@@ -23,13 +23,23 @@ def test_photographs_come_with_scikit_image():
 
 
 def test_folder(tmp_path):
-    for row, path in enumerate(["cat/1.png", "cat/more/2.png", "dog/1.PNG", "dog/notes.txt", "dog/._1.png"]):
+    for row, path in enumerate(
+        ["cat/1.png", "cat/more/2.png", "dog/1.PNG", "dog/notes.txt", "dog/._1.png"]
+    ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(png(picture(row)))
     images = load_images(f"folder:{tmp_path}")
-    assert dict(zip(images.ids, images.labels.tolist(), strict=True)) == {"cat/1.png": 0, "cat/more/2.png": 0, "dog/1.PNG": 1}
+    assert dict(zip(images.ids, images.labels.tolist(), strict=True)) == {
+        "cat/1.png": 0,
+        "cat/more/2.png": 0,
+        "dog/1.PNG": 1,
+    }
     assert images.class_names == ["cat", "dog"]
-    assert dict(zip(images.ids, values(images), strict=True)) == {"cat/1.png": 0, "cat/more/2.png": 1, "dog/1.PNG": 2}
+    assert dict(zip(images.ids, values(images), strict=True)) == {
+        "cat/1.png": 0,
+        "cat/more/2.png": 1,
+        "dog/1.PNG": 2,
+    }
     assert load_images(f"folder:{tmp_path}/dog").labels is None
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no images in the folder"):
@@ -39,7 +49,16 @@ def test_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [*DRAWN, "photographs", "hf:mnist", "hf:a/b/test", "data:a/train", "folder:x", "parquet:x/y.parquet"]
+    "name",
+    [
+        *DRAWN,
+        "photographs",
+        "hf:mnist",
+        "hf:a/b/test",
+        "data:a/train",
+        "folder:x",
+        "parquet:x/y.parquet",
+    ],
 )
 def test_known_names(name):
     check_name(name)
@@ -65,13 +84,18 @@ def test_known_names(name):
 )
 def test_unknown_names_get_the_nearest(name, nearest):
     for check in (check_name, load_images):
-        with pytest.raises(ValueError, match=re.escape(f"unknown data set {name!r}; did you mean '{nearest}")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"unknown data set {name!r}; did you mean '{nearest}")
+        ):
             check(name)
 
 
 def test_data_is_found_below_the_folder_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("REGISTERS_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="set the environment variable REGISTERS_DATA .* 'hf:uoft-cs/cifar10/test'"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="set the environment variable REGISTERS_DATA .* 'hf:uoft-cs/cifar10/test'",
+    ):
         load_images("data:cifar10-jpeg/test")
     monkeypatch.setenv("REGISTERS_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no data set 'pictures'"):
@@ -103,7 +127,10 @@ def test_hub_names_are_taken_apart(monkeypatch):
         asked.append((repository, split, *files.get("data_files", {}).items()))
         return table([0, 1]).rename_column("image", "img").cast_column("img", datasets.Image())
 
-    config, info = SimpleNamespace(data_files={"train": ["a"], "test": ["b", "c"]}), SimpleNamespace(splits=None)
+    config, info = (
+        SimpleNamespace(data_files={"train": ["a"], "test": ["b", "c"]}),
+        SimpleNamespace(splits=None),
+    )
     files = SimpleNamespace(config=config, info=info)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda repository: files)
@@ -116,7 +143,9 @@ def test_hub_names_are_taken_apart(monkeypatch):
 def test_one_split_is_read_without_the_others(tmp_path, monkeypatch):
     """A folder called as a repository is one to the library; the other split cannot be read."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "owner/name/data/validation-00000-of-00001.parquet", table([3, 4], label=[0, 1]))
+    write(
+        tmp_path / "owner/name/data/validation-00000-of-00001.parquet", table([3, 4], label=[0, 1])
+    )
     (tmp_path / "owner/name/data/train-00000-of-00001.parquet").write_bytes(b"not parquet")
     images = load_images("hf:owner/name/validation")
     assert sorted(values(images)) == [3, 4] and sorted(images.labels) == [0, 1]
@@ -126,9 +155,15 @@ def test_one_split_is_read_without_the_others(tmp_path, monkeypatch):
 def test_boxes_of_objects_are_read_where_they_are_corners(as_list):
     objects = [{"bbox": [[1.0, 2.0, 3.0, 4.0]], "area": [4.0]}, {"bbox": [], "area": []}]
     if as_list:
-        objects = [[{"bbox": box, "area": area} for box, area in zip(*own.values(), strict=True)] for own in objects]
+        objects = [
+            [{"bbox": box, "area": area} for box, area in zip(*own.values(), strict=True)]
+            for own in objects
+        ]
     dataset = datasets.Dataset.from_dict({"objects": objects})
-    assert rows.corners_of(dataset, "hf:detection-datasets/coco/val") == [[[1.0, 2.0, 3.0, 4.0]], []]
+    assert rows.corners_of(dataset, "hf:detection-datasets/coco/val") == [
+        [[1.0, 2.0, 3.0, 4.0]],
+        [],
+    ]
     assert rows.corners_of(dataset, "hf:owner/name/val") is None
 
 
@@ -137,7 +172,10 @@ def test_a_hub_out_of_reach_is_one_sentence(monkeypatch):
         raise ConnectionError("no network\nRetrying in 1s")
 
     monkeypatch.setattr(datasets, "load_dataset_builder", no_hub)
-    with pytest.raises(FileNotFoundError, match="^the hub data set 'hf:owner/name/test' cannot be had here: no network$"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="^the hub data set 'hf:owner/name/test' cannot be had here: no network$",
+    ):
         load_images("hf:owner/name/test")
 
 

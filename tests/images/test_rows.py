@@ -1,4 +1,5 @@
-"""From the rows of a table to ids, labels, boxes and pictures: the right ground truth, and a sentence where there is none."""
+"""From the rows of a table to ids, labels, boxes and pictures: the right ground truth, and a
+sentence where there is none."""
 
 import hashlib
 import warnings
@@ -31,12 +32,18 @@ def test_ids_are_file_names_where_these_differ(tmp_path):
 
 @pytest.mark.parametrize("here", [True, False])
 def test_a_table_reads_no_file_of_this_machine(tmp_path, monkeypatch, here):
-    """A path without bytes, absolute or relative, would show whatever lies there to who reads the page."""
+    """A path without bytes, absolute or relative, would show whatever lies there to who reads the
+    page."""
     (tmp_path / "private.png").write_bytes(png(picture(7)))
     monkeypatch.chdir(tmp_path)
     path = str(tmp_path / "private.png") if here else "private.png"
-    rows = datasets.Dataset.from_dict({"image": [{"bytes": png(picture(1)), "path": "1.png"}, {"bytes": None, "path": path}]})
-    with pytest.raises(ValueError, match="names the file '.*private.png' of this machine in place of an image; put the bytes"):
+    rows = datasets.Dataset.from_dict(
+        {"image": [{"bytes": png(picture(1)), "path": "1.png"}, {"bytes": None, "path": path}]}
+    )
+    with pytest.raises(
+        ValueError,
+        match="names the file '.*private.png' of this machine in place of an image; put the bytes",
+    ):
         load_images(write(tmp_path / "a.parquet", rows))
     hub = rows.cast_column("image", datasets.Image(decode=False))
     builder = SimpleNamespace(config=SimpleNamespace(data_files=None))
@@ -44,14 +51,18 @@ def test_a_table_reads_no_file_of_this_machine(tmp_path, monkeypatch, here):
     monkeypatch.setattr(datasets, "load_dataset", lambda repository, split: hub)
     with pytest.raises(ValueError, match="names the file '.*private.png' of this machine"):
         load_images("hf:owner/name/test")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)  # where the library itself puts files
+    monkeypatch.setattr(
+        datasets.config, "HF_DATASETS_CACHE", tmp_path
+    )  # where the library itself puts files
     assert sorted(values(load_images("hf:owner/name/test"))) == [1, 7]
 
 
 @pytest.mark.parametrize("kind", ["class label", "text", "missing"])
 def test_kinds_of_labels(tmp_path, kind):
     if kind == "class label":
-        dataset = table([0, 1], species=[1, 0]).cast_column("species", datasets.ClassLabel(names=["cat", "dog"]))
+        dataset = table([0, 1], species=[1, 0]).cast_column(
+            "species", datasets.ClassLabel(names=["cat", "dog"])
+        )
     else:
         dataset = table([0, 1], label=["dog", "cat" if kind == "text" else None])
     images = load_images(write(tmp_path / "a.parquet", dataset))
@@ -68,7 +79,10 @@ def test_a_column_of_numbers_is_no_class(tmp_path):
 @pytest.mark.parametrize(
     "label, message",
     [
-        ([0.5, 1.0], "holds numbers with a fraction, such as .*; give whole numbers from 0, or text"),
+        (
+            [0.5, 1.0],
+            "holds numbers with a fraction, such as .*; give whole numbers from 0, or text",
+        ),
         ([[0, 1], [1]], "holds lists, such as .*; give whole numbers from 0, or text"),
     ],
 )
@@ -84,7 +98,9 @@ def test_true_and_false_are_two_classes(tmp_path):
 
 
 def test_labels_below_minus_one_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="label -5 .* count from 0, with -1 for an image without one"):
+    with pytest.raises(
+        ValueError, match="label -5 .* count from 0, with -1 for an image without one"
+    ):
         load_images(write(tmp_path / "a.parquet", table([0, 1], label=[-5, 1])))
 
 
@@ -101,7 +117,9 @@ def test_labels_below_minus_one_are_refused(tmp_path):
 )
 def test_boxes_that_are_none_are_refused(tmp_path, box, message):
     name = write(tmp_path / "a.parquet", table([3], id=["image-3"], boxes=[box]))
-    with pytest.raises(ValueError, match=rf"boxes of 'image-3' .*{message}; give \[xmin, ymin, xmax, ymax\]"):
+    with pytest.raises(
+        ValueError, match=rf"boxes of 'image-3' .*{message}; give \[xmin, ymin, xmax, ymax\]"
+    ):
         load_images(name)
 
 
@@ -123,7 +141,9 @@ def test_every_kind_of_file_becomes_upright_rgb(tmp_path):
     for name, image in found.items():
         expected = (77, 77, 77) if name in ("grey.png", "deep.png") else (200, 100, 50)
         assert image.size == (12, 8)
-        assert np.abs(np.subtract(image.getpixel((5, 5)), expected)).max() <= (26 if name == "palette.png" else 1), name
+        assert np.abs(np.subtract(image.getpixel((5, 5)), expected)).max() <= (
+            26 if name == "palette.png" else 1
+        ), name
 
 
 def test_16_bits_a_channel_keep_their_brightness(tmp_path):
@@ -134,14 +154,19 @@ def test_16_bits_a_channel_keep_their_brightness(tmp_path):
     (tmp_path / "deep.pgm").write_bytes(b"P5 12 8 65535 " + grey.astype(">u2").tobytes())
     (tmp_path / "ten.pgm").write_bytes(b"P5 12 8 1023 " + (grey >> 6).astype(">u2").tobytes())
     images = load_images(f"folder:{tmp_path}")
-    assert {id: image.getpixel((5, 5)) for id, image in zip(images.ids, images, strict=True)} == dict.fromkeys(
-        images.ids, (126, 126, 126)
-    )
+    assert {
+        id: image.getpixel((5, 5)) for id, image in zip(images.ids, images, strict=True)
+    } == dict.fromkeys(images.ids, (126, 126, 126))
     assert len(images) == 4
 
 
-@pytest.mark.parametrize("pixels", [np.full((8, 12), 2**30, dtype=np.int32), np.full((8, 12), 0.5, dtype=np.float32)])
+@pytest.mark.parametrize(
+    "pixels", [np.full((8, 12), 2**30, dtype=np.int32), np.full((8, 12), 0.5, dtype=np.float32)]
+)
 def test_numbers_without_a_white_are_refused(tmp_path, pixels):
     Image.fromarray(pixels).save(tmp_path / "a.tiff")
-    with pytest.raises(ValueError, match=r"do not decode: a\.tiff; .*32 bits .* no white is known; save it with 8 or 16 bits"):
+    with pytest.raises(
+        ValueError,
+        match=r"do not decode: a\.tiff; .*32 bits .* no white is known; save it with 8 or 16 bits",
+    ):
         load_images(f"folder:{tmp_path}")

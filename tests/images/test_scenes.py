@@ -40,7 +40,11 @@ def flat(scenes):
 def _patches(pixels: np.ndarray) -> np.ndarray:
     """(n, 224, 224, c) -> (n, row, column, pixel, c)"""
     n, channels = len(pixels), pixels.shape[-1]
-    return pixels.reshape(n, GRID, 16, GRID, 16, channels).swapaxes(2, 3).reshape(n, GRID, GRID, 256, channels)
+    return (
+        pixels.reshape(n, GRID, 16, GRID, 16, channels)
+        .swapaxes(2, 3)
+        .reshape(n, GRID, GRID, 256, channels)
+    )
 
 
 def test_a_scene_depends_on_seed_and_index_alone(scenes):
@@ -52,8 +56,11 @@ def test_a_scene_depends_on_seed_and_index_alone(scenes):
 
 
 def test_scenes_are_what_they_always_were(scenes):
-    """Stored numbers hang on every pixel: a digest of pixels and masks from before there was a second set."""
-    told = hashlib.sha256(b"".join(part.tobytes() for scene in scenes[:20] for part in (scene.pixels, scene.masks)))
+    """Stored numbers hang on every pixel: a digest of pixels and masks from before there was a
+    second set."""
+    told = hashlib.sha256(
+        b"".join(part.tobytes() for scene in scenes[:20] for part in (scene.pixels, scene.masks))
+    )
     assert told.hexdigest().startswith("3183877d04c9ef8b")
 
 
@@ -66,7 +73,8 @@ def test_masks_and_boxes_agree(scenes, hard):
 
 
 def test_objects_are_the_saturated_pixels(scenes, hard):
-    """Masks are exact: background colours are muted (HSV saturation up to 0.2), object colours vivid (0.85 and more)."""
+    """Masks are exact: background colours are muted (HSV saturation up to 0.2), object colours
+    vivid (0.85 and more)."""
     for scene in [*scenes[:100], *hard[:100]]:
         pixels = scene.pixels.astype(float)
         saturation = 1 - pixels.min(axis=-1) / pixels.max(axis=-1)
@@ -99,12 +107,15 @@ def test_position_says_nothing_about_flatness(flat):
 
 
 def test_objects_cover_the_border_as_often_as_the_middle(scenes):
-    covered = _patches(np.stack([scene.masks.any(axis=0)[..., None] for scene in scenes])).mean(axis=(-1, -2))
+    covered = _patches(np.stack([scene.masks.any(axis=0)[..., None] for scene in scenes])).mean(
+        axis=(-1, -2)
+    )
     assert abs(_border_excess(covered)) < 3
 
 
 def _border_excess(maps: np.ndarray) -> float:
-    """Mean of (scene, row, column) maps on the border minus that inside, in standard errors over scenes."""
+    """Mean of (scene, row, column) maps on the border minus that inside, in standard errors over
+    scenes."""
     border = np.ones((GRID, GRID), dtype=bool)
     border[2:-2, 2:-2] = False
     excess = maps[:, border].mean(axis=1) - maps[:, ~border].mean(axis=1)
@@ -113,15 +124,23 @@ def _border_excess(maps: np.ndarray) -> float:
 
 def test_class_is_linearly_decodable_from_colour(scenes):
     def histogram(scene):
-        return np.sqrt(np.histogramdd(scene.pixels[::3, ::3].reshape(-1, 3), bins=(6, 6, 6), range=[(0, 256)] * 3)[0].ravel())
+        return np.sqrt(
+            np.histogramdd(
+                scene.pixels[::3, ::3].reshape(-1, 3), bins=(6, 6, 6), range=[(0, 256)] * 3
+            )[0].ravel()
+        )
 
-    features, labels = np.stack([histogram(scene) for scene in scenes]), np.array([scene.label for scene in scenes])
+    features, labels = (
+        np.stack([histogram(scene) for scene in scenes]),
+        np.array([scene.label for scene in scenes]),
+    )
     assert len(np.unique(labels)) == len(CLASS_NAMES) == len(set(CLASS_NAMES)) == 10
     probe = LogisticRegression(max_iter=500).fit(features[:250], labels[:250])
     assert probe.score(features[250:], labels[250:]) > 0.9
 
 
-# The hard ones -----------------------------------------------------------------------------------------------------------
+# The hard ones
+# --------------------------------------------------------------------------------------------------
 
 
 def hue_of(scene):
@@ -136,7 +155,9 @@ def test_a_hard_scene_has_label_background_and_places_of_the_plain_one(scenes, h
     for plain, other in zip(scenes, hard, strict=True):
         assert plain.label == other.label
         behind = ~(plain.masks.any(0) | other.masks.any(0))
-        assert (plain.pixels[behind] == other.pixels[behind]).all() and (plain.pixels != other.pixels).any()
+        assert (plain.pixels[behind] == other.pixels[behind]).all() and (
+            plain.pixels != other.pixels
+        ).any()
 
 
 def test_neither_texture_nor_shape_tells_the_class():
@@ -147,23 +168,32 @@ def test_neither_texture_nor_shape_tells_the_class():
 
 
 def test_hue_tells_nothing(scenes, hard):
-    """The tenth of the circle that an object's hue lies in, beside its class: as if drawn apart; of plain scenes never."""
+    """The tenth of the circle that an object's hue lies in, beside its class: as if drawn apart; of
+    plain scenes never."""
 
     def dependence(drawn):
         table = np.zeros((10, 10))
-        np.add.at(table, ([scene.label for scene in drawn], [int(10 * hue_of(scene)) for scene in drawn]), 1)
+        np.add.at(
+            table,
+            ([scene.label for scene in drawn], [int(10 * hue_of(scene)) for scene in drawn]),
+            1,
+        )
         return chi2_contingency(table[:, table.any(0)]).pvalue
 
     assert dependence(hard) > 0.01 and dependence(scenes) < 1e-100
     count = np.bincount([int(10 * hue_of(scene)) for scene in hard], minlength=10)
-    assert ((count - SCENES / 10) ** 2 / (SCENES / 10)).sum() < 21.7  # chi-squared, 9 degrees of freedom: p > 0.01
+    assert (
+        (count - SCENES / 10) ** 2 / (SCENES / 10)
+    ).sum() < 21.7  # chi-squared, 9 degrees of freedom: p > 0.01
 
 
 def test_objects_of_a_hard_scene_have_hues_of_their_own(hard):
     apart = []
     for scene in hard[:50]:
         first, *_ = hues = [
-            hue_of(type(scene)(scene.pixels, scene.label, mask[None])) for mask in scene.masks if mask.sum() > 200
+            hue_of(type(scene)(scene.pixels, scene.label, mask[None]))
+            for mask in scene.masks
+            if mask.sum() > 200
         ]
         apart += [abs(first - other) > 0.01 for other in hues[1:]]
     assert len(apart) > 10 and np.mean(apart) > 0.9
@@ -171,14 +201,17 @@ def test_objects_of_a_hard_scene_have_hues_of_their_own(hard):
 
 def test_classes_of_hard_scenes_are_balanced():
     learnt, tested = load_train_test("scenes-hard", "scenes-hard", 2000, 500, 2026)
-    assert not set(learnt.ids) & set(tested.ids) and learnt.class_names == tested.class_names == SETS["scenes-hard"]
+    assert (
+        not set(learnt.ids) & set(tested.ids)
+        and learnt.class_names == tested.class_names == SETS["scenes-hard"]
+    )
     count = np.bincount(np.concatenate([learnt.labels, tested.labels]), minlength=10)
     assert len(count) == 10 and ((count - 250) ** 2 / 250).sum() < 21.7
 
 
 def traits(scene):
-    """Of the largest object in a picture as small models see it, 64 x 64: its outline, its tones, how they change to the right,
-    down and across. Objects are the saturated pixels."""
+    """Of the largest object in a picture as small models see it, 64 x 64: its outline, its tones,
+    how they change to the right, down and across. Objects are the saturated pixels."""
     small = np.asarray(Image.fromarray(scene.pixels).resize((64, 64), Image.BICUBIC)).astype(float)
     value = small.max(-1)
     found, count = ndimage.label(small.min(-1) < 0.5 * value)
@@ -187,14 +220,24 @@ def traits(scene):
     own = found == np.bincount(found.ravel())[1:].argmax() + 1
     inner, area, value = ndimage.binary_erosion(own), own.sum(), value / value[own].max()
     distance = np.hypot(*(np.argwhere(own) - np.argwhere(own).mean(0)).T)
-    outline = [area, (own & ~inner).sum() ** 2 / area, distance.max() ** 2 / area, (distance**2).mean() / area]
+    outline = [
+        area,
+        (own & ~inner).sum() ** 2 / area,
+        distance.max() ** 2 / area,
+        (distance**2).mean() / area,
+    ]
     tones = [*np.quantile(value[own], (0.05, 0.15, 0.3, 0.5, 0.7, 0.85)), value[own].std()]
-    steps = [np.abs(value - np.roll(value, by, (0, 1)))[inner].sum() for by in ((0, 1), (1, 0), (1, 1), (1, -1), (0, 2))]
+    steps = [
+        np.abs(value - np.roll(value, by, (0, 1)))[inner].sum()
+        for by in ((0, 1), (1, 0), (1, 1), (1, -1), (0, 2))
+    ]
     return np.array([*outline, *tones, *np.array(steps) / max(inner.sum(), 1)])
 
 
 def test_the_class_of_a_hard_scene_can_be_read_from_its_pixels(hard):
     learnt = [draw_scene(1, index, "scenes-hard") for index in range(800)]
-    (x, y), (tested, labels) = (([traits(s) for s in part], [s.label for s in part]) for part in (learnt, hard))
+    (x, y), (tested, labels) = (
+        ([traits(s) for s in part], [s.label for s in part]) for part in (learnt, hard)
+    )
     model = HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(x, y)
     assert model.score(tested, labels) > 0.6  # who knows but texture or shape: 0.4

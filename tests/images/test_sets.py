@@ -16,7 +16,9 @@ from helpers.images import load_images, scenes, sets
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.mark.parametrize(("name", "id"), [("scenes", "scene-3-00002"), ("scenes-hard", "scene-hard-3-00002")])
+@pytest.mark.parametrize(
+    ("name", "id"), [("scenes", "scene-3-00002"), ("scenes-hard", "scene-hard-3-00002")]
+)
 def test_scenes(name, id):
     images = load_images(name, 12, seed=3)
     assert len(images) == len(images.boxes) == len(images.masks) == 12
@@ -38,7 +40,9 @@ def test_scenes(name, id):
 def test_choice_is_by_the_smallest_digest_whatever_the_order(tmp_path):
     names = [f"image-{row}" for row in range(30)]
     forwards = load_images(write(tmp_path / "a.parquet", table(range(30), id=names)), 10, seed=5)
-    backwards = load_images(write(tmp_path / "b.parquet", table(range(29, -1, -1), id=names[::-1])), 10, seed=5)
+    backwards = load_images(
+        write(tmp_path / "b.parquet", table(range(29, -1, -1), id=names[::-1])), 10, seed=5
+    )
     expected = sorted(names, key=lambda name: hashlib.sha256(f"5:{name}".encode()).hexdigest())[:10]
     assert forwards.ids == backwards.ids == expected
     assert values(forwards) == values(backwards) == [int(name.split("-")[1]) for name in expected]
@@ -52,10 +56,19 @@ def test_digest_covers_name_and_ids(tmp_path):
     name = write(tmp_path / "a.parquet", table(range(5)))
     images = load_images(name, 3)
     assert (
-        images.digest == load_images(name, 3).digest == hashlib.sha256("\n".join([name, *images.ids]).encode()).hexdigest()[:16]
+        images.digest
+        == load_images(name, 3).digest
+        == hashlib.sha256("\n".join([name, *images.ids]).encode()).hexdigest()[:16]
     )
     assert images.digest != load_images(name, 2).digest
-    assert images.describe() == {"name": name, "n": 3, "seed": 0, "digest": images.digest, "skipped": [], "hub": None}
+    assert images.describe() == {
+        "name": name,
+        "n": 3,
+        "seed": 0,
+        "digest": images.digest,
+        "skipped": [],
+        "hub": None,
+    }
 
 
 @pytest.mark.parametrize("n", [4, 0, -1])
@@ -68,11 +81,17 @@ def test_impossible_numbers_are_refused(tmp_path, n):
 def test_labels_boxes_and_columns_follow_their_images(tmp_path):
     boxes = [[[0.0, 0.0, row + 1.0, 2.0]] * (row % 3) for row in range(9)]
     dataset = table(
-        range(9), label=[row % 3 for row in range(9)], name=["a", "b", "c"] * 3, boxes=boxes, patient=list("ABCDEFGHI")
+        range(9),
+        label=[row % 3 for row in range(9)],
+        name=["a", "b", "c"] * 3,
+        boxes=boxes,
+        patient=list("ABCDEFGHI"),
     )
     images = load_images(write(tmp_path / "a.parquet", dataset), 6)
     assert images.class_names == ["a", "b", "c"]
-    for row, label, box, patient in zip(values(images), images.labels, images.boxes, images.columns["patient"], strict=True):
+    for row, label, box, patient in zip(
+        values(images), images.labels, images.boxes, images.columns["patient"], strict=True
+    ):
         assert label == row % 3
         assert box.shape == (row % 3, 4) and (box[:, 2] == row + 1).all()
         assert patient == "ABCDEFGHI"[row]
@@ -83,9 +102,13 @@ def test_labels_boxes_and_columns_follow_their_images(tmp_path):
 def test_an_undecodable_image_is_skipped_and_named(tmp_path, broken):
     rows = [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(120)]
     rows[7] = broken if broken is None else {"bytes": broken, "path": "7.png"}
-    dataset = datasets.Dataset.from_dict({"image": rows, "label": list(range(120)), "id": [f"{row}.png" for row in range(120)]})
+    dataset = datasets.Dataset.from_dict(
+        {"image": rows, "label": list(range(120)), "id": [f"{row}.png" for row in range(120)]}
+    )
     name = write(tmp_path / "a.parquet", dataset)
-    with pytest.warns(UserWarning, match="1 of 120 images .* do not decode: 7.png; they are skipped"):
+    with pytest.warns(
+        UserWarning, match="1 of 120 images .* do not decode: 7.png; they are skipped"
+    ):
         images = load_images(name)
     assert images.skipped == images.describe()["skipped"] == ["7.png"]
     assert len(images) == 119 and "7.png" not in images.ids
@@ -93,7 +116,10 @@ def test_an_undecodable_image_is_skipped_and_named(tmp_path, broken):
 
 
 def test_too_many_undecodable_images_are_refused(tmp_path):
-    rows = [{"bytes": png(picture(row)) if row else b"broken", "path": f"{row}.png"} for row in range(20)]
+    rows = [
+        {"bytes": png(picture(row)) if row else b"broken", "path": f"{row}.png"}
+        for row in range(20)
+    ]
     name = write(tmp_path / "a.parquet", datasets.Dataset.from_dict({"image": rows}))
     with pytest.raises(ValueError, match="1 of 20 images .* do not decode: 0.png; more than 1 %"):
         load_images(name)
@@ -110,18 +136,33 @@ def test_images_are_read_when_asked_for(tmp_path):
 def test_select_takes_everything_along(tmp_path, kind):
     boxes = [[[0.0, 0.0, row + 1.0, 2.0]] for row in range(9)]
     images = numbered(
-        tmp_path, "a.parquet", range(9), label=[row % 3 for row in range(9)], boxes=boxes, patient=list("ABCDEFGHI")
+        tmp_path,
+        "a.parquet",
+        range(9),
+        label=[row % 3 for row in range(9)],
+        boxes=boxes,
+        patient=list("ABCDEFGHI"),
     )
     kept = [1, 4, 7] if kind == "mask" else [7, 1, -5]
     mask = [index in kept for index in range(9)]
-    part = images.select({"list": kept, "array": np.array(kept), "mask": mask, "tensor": torch.tensor(kept)}[kind])
+    part = images.select(
+        {"list": kept, "array": np.array(kept), "mask": mask, "tensor": torch.tensor(kept)}[kind]
+    )
     rows = [values(images)[index] for index in kept]
     assert values(part) == rows and part.ids == [f"image-{row}" for row in rows]
     assert part.labels.tolist() == [row % 3 for row in rows] and part.labels.dtype == np.int64
     assert [box[0, 2] for box in part.boxes] == [row + 1 for row in rows]
     assert part.columns == {"id": part.ids, "patient": ["ABCDEFGHI"[row] for row in rows]}
-    assert (part.name, part.seed, part.class_names) == (images.name, images.seed, images.class_names)
-    assert part.digest == hashlib.sha256("\n".join([images.name, *part.ids]).encode()).hexdigest()[:16] != images.digest
+    assert (part.name, part.seed, part.class_names) == (
+        images.name,
+        images.seed,
+        images.class_names,
+    )
+    assert (
+        part.digest
+        == hashlib.sha256("\n".join([images.name, *part.ids]).encode()).hexdigest()[:16]
+        != images.digest
+    )
     assert values(part.select([2, 0])) == [rows[2], rows[0]]
     with pytest.raises(IndexError):
         part[3]
@@ -154,17 +195,32 @@ def test_a_slice_is_a_sequence_of_its_images(tmp_path, source):
         images = load_images(f"folder:{tmp_path}")
     else:
         images = numbered(
-            tmp_path, "a.parquet", range(5), label=[0] * 5, boxes=[[[0.0, 0.0, row + 1.0, 2.0]] for row in range(5)]
+            tmp_path,
+            "a.parquet",
+            range(5),
+            label=[0] * 5,
+            boxes=[[[0.0, 0.0, row + 1.0, 2.0]] for row in range(5)],
         )
     for cut in (slice(3), slice(1, None, 2), slice(None, None, -1), slice(9, 12)):
         part, kept = images[cut], list(range(5))[cut]
-        assert len(part) == len(kept) and part.ids == [images.ids[index] for index in kept] and part.name == images.name
+        assert (
+            len(part) == len(kept)
+            and part.ids == [images.ids[index] for index in kept]
+            and part.name == images.name
+        )
         assert list(part) == [images[index] for index in kept]
         if images.boxes is not None:
-            found, wanted = (images.select(range(5)).boxes[cut], [images.boxes[index] for index in kept])
-            assert len(found) == len(wanted) and all((a == b).all() for a, b in zip(found, wanted, strict=True))
+            found, wanted = (
+                images.select(range(5)).boxes[cut],
+                [images.boxes[index] for index in kept],
+            )
+            assert len(found) == len(wanted) and all(
+                (a == b).all() for a, b in zip(found, wanted, strict=True)
+            )
     if images.masks is not None:
-        assert [mask.shape for mask in images.masks[:2]] == [images.masks[index].shape for index in range(2)]
+        assert [mask.shape for mask in images.masks[:2]] == [
+            images.masks[index].shape for index in range(2)
+        ]
     both = images + images
     assert list(both[4:6]) == [images[4], images[0]]
 
@@ -174,15 +230,25 @@ def test_select_nothing_and_what_is_not_there():
     for nothing in ([], [False] * 4, images.labels == -1):
         part = images.select(nothing)
         assert len(part) == len(part.labels) == len(part.boxes) == 0 and list(part) == []
-    for wrong, reason in [([0, 4], "index 4 is out of bounds"), ([True] * 3, "boolean"), (np.array([0.5]), "integer")]:
-        with pytest.raises(ValueError, match=f"cannot select from 4 images of 'scenes': .*{reason}"):
+    for wrong, reason in [
+        ([0, 4], "index 4 is out of bounds"),
+        ([True] * 3, "boolean"),
+        (np.array([0.5]), "integer"),
+    ]:
+        with pytest.raises(
+            ValueError, match=f"cannot select from 4 images of 'scenes': .*{reason}"
+        ):
             images.select(wrong)
 
 
 def test_joined_sets_stand_one_after_the_other(tmp_path):
     def columns(rows):
         boxes = [[[0.0, 0.0, row + 1.0, 2.0]] for row in rows]
-        return {"label": [row % 2 for row in rows], "name": ["even" if row % 2 == 0 else "odd" for row in rows], "boxes": boxes}
+        return {
+            "label": [row % 2 for row in rows],
+            "name": ["even" if row % 2 == 0 else "odd" for row in rows],
+            "boxes": boxes,
+        }
 
     first = numbered(tmp_path, "a.parquet", range(3), **columns(range(3)), patient=list("ABC"))
     second = numbered(tmp_path, "b.parquet", range(3, 8), **columns(range(3, 8)), eye=list("LRLRL"))
@@ -192,7 +258,10 @@ def test_joined_sets_stand_one_after_the_other(tmp_path):
     assert both.name == f"{first.name} and {second.name}" and both.class_names == ["even", "odd"]
     assert both.labels.tolist() == [row % 2 for row in rows] and both.labels.dtype == np.int64
     assert [box[0, 2] for box in both.boxes] == [row + 1 for row in rows]
-    assert both.columns == {"id": both.ids, "name": ["odd" if row % 2 else "even" for row in rows]}, "columns that both have"
+    assert both.columns == {
+        "id": both.ids,
+        "name": ["odd" if row % 2 else "even" for row in rows],
+    }, "columns that both have"
     assert values(both.select([-1, 0])) == [rows[-1], rows[0]]
     with pytest.raises(IndexError):
         both[8]
@@ -214,41 +283,60 @@ def test_ground_truth_that_only_one_has_is_dropped(tmp_path):
     first = numbered(tmp_path, "a.parquet", [1], boxes=[[[0.0, 0.0, 1.0, 1.0]]])
     both = first + numbered(tmp_path, "b.parquet", [2])
     assert both.boxes is None and both.masks is None and both.labels is None
-    named, unnamed = (numbered(tmp_path, f"{label}.parquet", [1], label=[label]) for label in ("cat", 0))
+    named, unnamed = (
+        numbered(tmp_path, f"{label}.parquet", [1], label=[label]) for label in ("cat", 0)
+    )
     assert (named + unnamed).class_names is (unnamed + named).class_names is None
     noisy = both.corrupted("gaussian-noise", 1)
-    assert noisy[0].tobytes() == first.corrupted("gaussian-noise", 1)[0].tobytes(), "corruption knows the image, not its place"
+    assert noisy[0].tobytes() == first.corrupted("gaussian-noise", 1)[0].tobytes(), (
+        "corruption knows the image, not its place"
+    )
 
 
 def test_sets_that_do_not_fit_are_not_joined(tmp_path):
     scenes_ = load_images("scenes", 2)
     with pytest.raises(ValueError, match="only one of 'scenes' and 'photographs' has labels"):
         scenes_ + load_images("photographs", 2)
-    with pytest.raises(ValueError, match=r"different classes \(label 0: 'red striped disc' and 'cat'\)"):
+    with pytest.raises(
+        ValueError, match=r"different classes \(label 0: 'red striped disc' and 'cat'\)"
+    ):
         scenes_ + numbered(tmp_path, "a.parquet", [1], label=["cat"])
-    with pytest.raises(ValueError, match="'scenes' and 'scenes' were chosen with the seeds 0 and 1"):
+    with pytest.raises(
+        ValueError, match="'scenes' and 'scenes' were chosen with the seeds 0 and 1"
+    ):
         scenes_ + load_images("scenes", 2, seed=1)
 
 
 def test_required_labels(tmp_path):
     images = load_images("scenes", 3)
     assert images.require_labels() is images.labels
-    with pytest.raises(ValueError, match="data set 'photographs' has no labels; choose one that has them"):
+    with pytest.raises(
+        ValueError, match="data set 'photographs' has no labels; choose one that has them"
+    ):
         load_images("photographs", 2).require_labels()
     images = numbered(tmp_path, "a.parquet", range(4), label=["dog", None, "cat", None])
     missing = next(id for id in images.ids if id in ("image-1", "image-3"))
-    with pytest.raises(ValueError, match=f"has no labels for 2 of 4 images, such as '{missing}'; leave them out with"):
+    with pytest.raises(
+        ValueError,
+        match=f"has no labels for 2 of 4 images, such as '{missing}'; leave them out with",
+    ):
         images.require_labels()
     assert sorted(images.select(images.labels >= 0).require_labels()) == [0, 1], "the remedy helps"
 
 
 def test_relative_boxes(tmp_path):
-    pictures = [{"bytes": png(picture(row, size)), "path": None} for row, size in enumerate([(12, 8), (40, 20)])]
+    pictures = [
+        {"bytes": png(picture(row, size)), "path": None}
+        for row, size in enumerate([(12, 8), (40, 20)])
+    ]
     boxes = [[[3.0, 2.0, 12.0, 6.0], [-1.0, 0.0, 6.0, 9.0]], []]
     dataset = datasets.Dataset.from_dict({"image": pictures, "boxes": boxes})
     images = load_images(write(tmp_path / "a.parquet", dataset))
     found = dict(zip(values(images), images.relative_boxes, strict=True))
-    assert found[0].tolist() == [[0.25, 0.25, 1, 0.75], [0, 0, 0.5, 1]] and found[0].dtype == np.float32
+    assert (
+        found[0].tolist() == [[0.25, 0.25, 1, 0.75], [0, 0, 0.5, 1]]
+        and found[0].dtype == np.float32
+    )
     assert found[1].shape == (0, 4)
     with pytest.raises(ValueError, match="data set 'photographs' has no boxes"):
         load_images("photographs", 1).relative_boxes  # noqa: B018

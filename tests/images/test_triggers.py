@@ -1,4 +1,5 @@
-"""Pictures with triggers: what is in them, and what is asked, against answers worked out by hand."""
+"""Pictures with triggers: what is in them, and what is asked, against answers worked out by
+hand."""
 
 import numpy as np
 import pytest
@@ -35,7 +36,9 @@ def test_answers_are_those_worked_out_by_hand(task):
 
 
 def test_half_of_the_quiet_pictures_have_a_trigger_and_all_of_the_others():
-    quiet, broadcast = (read_pictures(draw_pictures(task, (0, 1), range(400)))[1] for task in ("quiet", "broadcast"))
+    quiet, broadcast = (
+        read_pictures(draw_pictures(task, (0, 1), range(400)))[1] for task in ("quiet", "broadcast")
+    )
     assert 0.43 < quiet.any(1).mean() < 0.57 and (broadcast.sum(1) == 1).all()
     assert len({*np.flatnonzero(broadcast) % 64}) > 60  # anywhere
 
@@ -44,7 +47,9 @@ def test_colours_share_the_mean_of_their_picture_and_stay_in_range():
     colours = read_pictures(draw_pictures("quiet", (0, 2), range(300)))[0]
     assert np.abs(colours).max() < 0.71
     between, within = colours.mean(1).var(0), colours.var(1).mean(0)
-    np.testing.assert_allclose(between, 0.35**2 / 3, rtol=0.25)  # a uniform mean, and a 64th of what is around it
+    np.testing.assert_allclose(
+        between, 0.35**2 / 3, rtol=0.25
+    )  # a uniform mean, and a 64th of what is around it
     np.testing.assert_allclose(within, 0.35**2 / 3, rtol=0.05)
 
 
@@ -62,15 +67,25 @@ def test_they_are_a_data_set(task):
     trigger = read_pictures(pixels)[1]
     assert images.labels.tolist() == trigger.any(1).astype(int).tolist()
     for mask, grid in zip(images.masks, trigger, strict=True):
-        assert mask.shape[1:] == (64, 64) and (mask.sum((1, 2)) == 64).all() and len(mask) == grid.any()
+        assert (
+            mask.shape[1:] == (64, 64)
+            and (mask.sum((1, 2)) == 64).all()
+            and len(mask) == grid.any()
+        )
         assert not len(mask) or np.argmax(mask[0, ::8, ::8]) == np.argmax(grid)
-    assert load_images(task, 5, seed=4).ids == images.ids[:5] and load_images(task, 5, seed=5).digest != images[:5].digest
+    assert (
+        load_images(task, 5, seed=4).ids == images.ids[:5]
+        and load_images(task, 5, seed=5).digest != images[:5].digest
+    )
 
 
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="'quiet' has no end; give the number of images n"):
         load_images("quiet")
-    for call in (lambda: draw_pictures("loud", (0, 1), [0]), lambda: answers("loud", draw_pictures("quiet", (0, 1), [0]))):
+    for call in (
+        lambda: draw_pictures("loud", (0, 1), [0]),
+        lambda: answers("loud", draw_pictures("quiet", (0, 1), [0])),
+    ):
         with pytest.raises(ValueError, match="task is 'loud'; choose 'quiet' or 'broadcast'"):
             call()
     with pytest.raises(ValueError, match="task is 'loud'; choose one of quiet, broadcast"):

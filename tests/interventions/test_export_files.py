@@ -35,11 +35,15 @@ def expected(backbone, pixels):
 def test_files_give_what_the_intervention_gives(written):
     backbone, folder, found = written
     assert {path.name for path in folder.iterdir()} == {
-        "model.safetensors", "config.json", "modeling.py", "check.safetensors", "model.pt2", "README.md"
+        "model.safetensors", "config.json", "modeling.py", "check.safetensors", "model.pt2",
+        "README.md"
     }  # fmt: skip
     assert found["difference"] < 1e-5 < 1e-3 < found["change"]
     config = json.loads((folder / "config.json").read_text())
-    assert config["neurons"].keys() == {"blocks.7.mlp.fc2", "blocks.5.mlp.fc2"} and config["weights"] == backbone.weights_hash
+    assert (
+        config["neurons"].keys() == {"blocks.7.mlp.fc2", "blocks.5.mlp.fc2"}
+        and config["weights"] == backbone.weights_hash
+    )
 
 
 ALONE = """
@@ -57,7 +61,7 @@ model, graph = load(), torch.export.load(sys.argv[1] + "/model.pt2").module()
 x = load_file(sys.argv[2])["x"]
 maps = model.get_intermediate_layers(x, n=4, reshape=True)
 save_file({"model": model(x), "graph": graph(x), "maps": torch.stack(maps).contiguous()}, sys.argv[2])
-"""
+"""  # noqa: E501
 
 
 def test_a_process_without_the_project(written, tmp_path):
@@ -65,7 +69,10 @@ def test_a_process_without_the_project(written, tmp_path):
     x = torch.randn(3, 3, 224, 224, generator=torch.Generator().manual_seed(2))
     save_file({"x": x}, tmp_path / "x.safetensors")
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, folder, tmp_path / "x.safetensors"], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", ALONE, folder, tmp_path / "x.safetensors"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     got = load_file(tmp_path / "x.safetensors")
@@ -77,16 +84,23 @@ def test_a_process_without_the_project(written, tmp_path):
 @pytest.mark.parametrize("strict", [True, False])
 def test_the_unedited_architecture_refuses_the_weights(written, strict):
     with pytest.raises(RuntimeError, match="size mismatch"):
-        timm.create_model("vit_tiny_patch16_224").load_state_dict(load_file(written[1] / "model.safetensors"), strict=strict)
+        timm.create_model("vit_tiny_patch16_224").load_state_dict(
+            load_file(written[1] / "model.safetensors"), strict=strict
+        )
 
 
 def test_the_loader_fails_where_the_neurons_are_not_moved(written, tmp_path):
     for path in written[1].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     text = (tmp_path / "modeling.py").read_text()
-    (tmp_path / "modeling.py").write_text(text.replace("F.linear(x.index_copy(-1, self.units, values),", "F.linear(x,"))
+    (tmp_path / "modeling.py").write_text(
+        text.replace("F.linear(x.index_copy(-1, self.units, values),", "F.linear(x,")
+    )
     done = subprocess.run(
-        [sys.executable, "-c", "import modeling; modeling.load()"], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", "import modeling; modeling.load()"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode and "the neurons are not moved" in done.stderr
 
@@ -98,30 +112,60 @@ def test_a_model_of_this_project(tmp_path):
 
 
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
-    backbone = load_backbone("vit_base_patch32_clip_224", pretrained=False)  # a norm before the blocks
+    backbone = load_backbone(
+        "vit_base_patch32_clip_224", pretrained=False
+    )  # a norm before the blocks
     with pytest.raises(ValueError, match="no norm before the blocks"):
         write_model(backbone, [(1, 0)], tmp_path / "there", torch.rand(1, 3, 224, 224))
     with pytest.raises(ValueError, match="no block 99"):
-        write_model(load_backbone("control-clean"), [(99, 0)], tmp_path / "there", torch.rand(1, 3, 224, 224))
+        write_model(
+            load_backbone("control-clean"),
+            [(99, 0)],
+            tmp_path / "there",
+            torch.rand(1, 3, 224, 224),
+        )
     assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize("which", [["--neurons", "1:0"], ["--auto"]])
 def test_the_command(which, tmp_path, capsys):
-    command = ["edit", "control-position", *which, "--images", "scenes", "-n", "6", "--out", str(tmp_path)]
+    command = [
+        "edit",
+        "control-position",
+        *which,
+        "--images",
+        "scenes",
+        "-n",
+        "6",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(command) == 0
-    assert json.loads((tmp_path / "config.json").read_text())["neurons"] == {"blocks.1.mlp.fc2": [[0], [0]]}
+    assert json.loads((tmp_path / "config.json").read_text())["neurons"] == {
+        "blocks.1.mlp.fc2": [[0], [0]]
+    }
     assert "control-position with 1:0 moved to 1 additional token(s)." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["control-clean", "--auto"], "no neurons of 'control-clean' are to be moved; nothing was written"),
+        (
+            ["control-clean", "--auto"],
+            "no neurons of 'control-clean' are to be moved; nothing was written",
+        ),
         (["control-position", "--neurons", "1:5000"], "no neuron (1, 5000)"),
     ],
 )
 def test_what_cannot_be_edited_is_one_sentence(arguments, sentence, tmp_path, capsys):
-    assert main(["edit", *arguments, "--images", "scenes", "-n", "6", "--out", str(tmp_path / "out")]) == 2
+    assert (
+        main(["edit", *arguments, "--images", "scenes", "-n", "6", "--out", str(tmp_path / "out")])
+        == 2
+    )
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and sentence in error and not (tmp_path / "out").exists()
+    assert (
+        error.startswith("error: ")
+        and error.count("\n") == 1
+        and sentence in error
+        and not (tmp_path / "out").exists()
+    )

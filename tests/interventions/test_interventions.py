@@ -1,4 +1,5 @@
-"""Interventions against the forward pass of tests/zoo.py: the tokens that enter block 0, in float64, without a hook."""
+"""Interventions against the forward pass of tests/zoo.py: the tokens that enter block 0, in
+float64, without a hook."""
 
 import copy
 from contextlib import ExitStack
@@ -23,7 +24,15 @@ from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches, moved_positions
 from helpers.models import load_backbone, planted
 
-KINDS = ("vit", "distilled", "dinov2-reg4", "pooled", "open_clip", "control-content", "control-registers")
+KINDS = (
+    "vit",
+    "distilled",
+    "dinov2-reg4",
+    "pooled",
+    "open_clip",
+    "control-content",
+    "control-registers",
+)
 every = models(*KINDS)
 vit = models("vit")
 one_each = models("dinov2-reg4", "pooled", "open_clip")
@@ -42,24 +51,41 @@ def by_hand(backbone, tokens, start, patches, appended):
     norms, attention = stack(blocks, "residual").norm(dim=-1), stack(blocks, "attention")
     final, _, output = finished(backbone, blocks[-1]["residual"], appended)
     entropy = torch.special.entr(attention.narrow(-2, start, patches)).sum(-1).mean(dim=(2, 3))
-    expected = {"token_norms": norms, "patch_norms": norms.narrow(2, start, patches), "attention_entropy": entropy}
+    expected = {
+        "token_norms": norms,
+        "patch_norms": norms.narrow(2, start, patches),
+        "attention_entropy": entropy,
+    }
     expected |= {"final_tokens": final, "output": output}
     if backbone.name != "pooled":
         rows = attention.select(-2, 0).mean(2)
-        expected |= {"cls_attention": rows, "cls": final.select(1, 0), "patch_mean": final.narrow(1, start, patches).mean(1)}
+        expected |= {
+            "cls_attention": rows,
+            "cls": final.select(1, 0),
+            "patch_mean": final.narrow(1, start, patches).mean(1),
+        }
         registers = 4 if start == 5 else 0
-        trained, more = final.narrow(1, start - registers, registers), final.narrow(1, start + patches, appended)
+        trained, more = (
+            final.narrow(1, start - registers, registers),
+            final.narrow(1, start + patches, appended),
+        )
         expected["registers"] = torch.cat([trained, more], dim=1)
     return expected
 
 
 def seen(backbone, x, **options):
     reducers = [TokenNorms(), PatchNorms(), AttentionEntropy(), FinalTokens(norm=True), Output()]
-    return capture(backbone, x, reducers + ([] if backbone.name == "pooled" else [Pooled(), ClsAttention("all")]), **options)
+    return capture(
+        backbone,
+        x,
+        reducers + ([] if backbone.name == "pooled" else [Pooled(), ClsAttention("all")]),
+        **options,
+    )
 
 
 def assert_alike(backbone, got, expected):
-    """In a control a zero token, which lacks the control's constant, leaves LayerNorm little but rounding to enlarge."""
+    """In a control a zero token, which lacks the control's constant, leaves LayerNorm little but
+    rounding to enlarge."""
     assert got.keys() == expected.keys()
     for key, value in got.items():
         assert_near(value, expected[key], 1e-3 if backbone.name.startswith("control") else 1e-5)
@@ -76,9 +102,15 @@ def test_appended_registers(backbone, init):
     assert torch.equal(entered[:, :end], plain) and entered.shape[1] == end + 2
     registers = entered[:, end:]
     if init == "normal":
-        assert torch.equal(registers, registers[:1].expand(3, -1, -1)) and not torch.equal(registers[0, 0], registers[0, 1])
+        assert torch.equal(registers, registers[:1].expand(3, -1, -1)) and not torch.equal(
+            registers[0, 0], registers[0, 1]
+        )
     else:
-        expected = torch.zeros(3, 1, backbone.width) if init == "zeros" else plain[:, start:end].mean(1, keepdim=True)
+        expected = (
+            torch.zeros(3, 1, backbone.width)
+            if init == "zeros"
+            else plain[:, start:end].mean(1, keepdim=True)
+        )
         torch.testing.assert_close(registers, expected.expand(3, 2, -1))
     assert_alike(backbone, got, by_hand(backbone, entered, start, end - start, 2))
 
@@ -93,7 +125,8 @@ def test_appended_registers_matter(backbone):
 
 @vit
 def test_draws_of_normal_registers(backbone):
-    """N(0, 0.02^2), one draw a register: a larger count keeps the draws of a smaller one, another seed has others."""
+    """N(0, 0.02^2), one draw a register: a larger count keeps the draws of a smaller one, another
+    seed has others."""
     x, end = pixels(backbone, 1), bounds(backbone)[1]
 
     def draws(count, seed):
@@ -102,7 +135,9 @@ def test_draws_of_normal_registers(backbone):
 
     many = draws(100, 0)
     numbers = many.double().flatten().numpy() / 0.02
-    assert abs(numbers.mean()) < 0.03 and abs(numbers.std() - 1) < 0.02  # 19,200 numbers: four standard errors
+    assert (
+        abs(numbers.mean()) < 0.03 and abs(numbers.std() - 1) < 0.02
+    )  # 19,200 numbers: four standard errors
     assert abs((numbers**4).mean() - 3) < 0.15
     assert torch.equal(draws(3, 0), many[:3]) and not torch.equal(draws(3, 1), many[:3])
     with appended_registers(backbone, 3, "normal"):
@@ -125,7 +160,9 @@ def test_removed_patches(backbone, rate):
     indices = [kept(plain[i, start:end], entered[i, start:]) for i in range(3)]
     assert all((row.diff() > 0).all() for row in indices)  # in their order
     assert not all(torch.equal(row, indices[0]) for row in indices)
-    subset = [torch.cat([plain[i, :start], plain[i, start:end][row]]) for i, row in enumerate(indices)]
+    subset = [
+        torch.cat([plain[i, :start], plain[i, start:end][row]]) for i, row in enumerate(indices)
+    ]
     assert_alike(backbone, got, by_hand(backbone, torch.stack(subset), start, count, 0))
 
 
@@ -145,7 +182,10 @@ def test_zeroed_patches(backbone):
     for i in range(3):
         left = kept(plain[i, start:end], removed[i, start:])
         zeroed[i, [p for p in range(start, end) if p - start not in left]] = 0
-    assert torch.equal(entered, zeroed) and (entered == 0).all(-1).sum().item() == 3 * (end - start) // 2
+    assert (
+        torch.equal(entered, zeroed)
+        and (entered == 0).all(-1).sum().item() == 3 * (end - start) // 2
+    )
     assert_alike(backbone, got, by_hand(backbone, zeroed, start, end - start, 0))
 
 
@@ -170,8 +210,13 @@ def test_nesting(backbone, mode):
     """Drop, then append, or the other way about: the same tokens, to the bit. Then both twice."""
     x, layout, (start, end) = pixels(backbone), backbone.layout, bounds(backbone)
     count = round(0.6 * (end - start)) if mode == "remove" else end - start
-    expected = layout.with_kept(count).with_appended(2) if mode == "remove" else layout.with_appended(2)
-    drop, append = (lambda: dropped_patches(backbone, 0.4, mode)), (lambda: appended_registers(backbone, 2, "normal"))
+    expected = (
+        layout.with_kept(count).with_appended(2) if mode == "remove" else layout.with_appended(2)
+    )
+    drop, append = (
+        (lambda: dropped_patches(backbone, 0.4, mode)),
+        (lambda: appended_registers(backbone, 2, "normal")),
+    )
     found = []
     for order in ((drop, append), (append, drop)):
         for look in (entering, seen):
@@ -181,14 +226,18 @@ def test_nesting(backbone, mode):
                 assert backbone.layout == expected
                 found.append(look(backbone, x))
     entered, got, other_entered, other_got = found
-    assert torch.equal(entered, other_entered) and all(torch.equal(got[key], other_got[key]) for key in got)
+    assert torch.equal(entered, other_entered) and all(
+        torch.equal(got[key], other_got[key]) for key in got
+    )
     assert_alike(backbone, got, by_hand(backbone, entered, start, count, 2))
     assert backbone.layout is layout and hooks(backbone.model) == 0
     with append(), drop(), appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5):
         half = round(0.5 * count)
         assert backbone.layout == layout.with_kept(half).with_appended(3)
         twice = entering(backbone, x)
-    assert torch.equal(twice[:, start + half : -1], entered[:, start + count :])  # the outer registers
+    assert torch.equal(
+        twice[:, start + half : -1], entered[:, start + count :]
+    )  # the outer registers
     torch.testing.assert_close(twice[:, -1], entered[:, start : start + count].mean(1))
     with append(), drop(), appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5):
         got = seen(backbone, x)
@@ -202,7 +251,11 @@ def test_moved_positions(backbone):
     sources = torch.arange(end - start).roll(3)
     sources[[0, 2]] = -1
     edited = copy.deepcopy(backbone)
-    embedding = edited.model.positional_embedding if backbone.name == "open_clip" else edited.model.pos_embed[0]
+    embedding = (
+        edited.model.positional_embedding
+        if backbone.name == "open_clip"
+        else edited.model.pos_embed[0]
+    )
     patches = embedding[len(embedding) - len(sources) :]
     patches.copy_(torch.where(sources[:, None] < 0, 0, patches[sources]))
     expected, before = entering(edited, x), entering(backbone, x)
@@ -210,19 +263,26 @@ def test_moved_positions(backbone):
         with moved_positions(backbone, given):
             moved = entering(backbone, x)
         assert (moved - expected).abs().max() < 1e-5 * before.abs().max()
-    assert (moved - before)[:, start:end].abs().amax((0, 2)).min() > 1e-3, "every patch has another position"
+    assert (moved - before)[:, start:end].abs().amax((0, 2)).min() > 1e-3, (
+        "every patch has another position"
+    )
     assert torch.equal(entering(backbone, x), before)
 
 
 @vit
 def test_positions_that_cannot_be_given(backbone):
     for sources in ([0] * 15, [0] * 15 + [16], [0] * 15 + [-2]):
-        with pytest.raises(ValueError, match="for the 16 patches of 'vit'; give one for each, from 0 to 15, or -1"):
+        with pytest.raises(
+            ValueError, match="for the 16 patches of 'vit'; give one for each, from 0 to 15, or -1"
+        ):
             with moved_positions(backbone, sources):
                 pass
     bare = copy.deepcopy(backbone)
     bare.model.pos_embed = None
-    with pytest.raises(ValueError, match="'vit' adds no position embedding"), moved_positions(bare, range(16)):
+    with (
+        pytest.raises(ValueError, match="'vit' adds no position embedding"),
+        moved_positions(bare, range(16)),
+    ):
         pass
     assert hooks(backbone.model) == hooks(bare.model) == 0
 
@@ -242,7 +302,10 @@ def test_nothing_is_nothing(backbone):
     x, layout, before = pixels(backbone), backbone.layout, seen(backbone, pixels(backbone))
     nothing = [appended_registers(backbone, 0, init) for init in ("zeros", "mean", "normal")]
     nothing.append(moved_positions(backbone, range(layout.patches)))
-    for intervention in [*nothing, *(dropped_patches(backbone, 0.0, mode) for mode in ("remove", "zero"))]:
+    for intervention in [
+        *nothing,
+        *(dropped_patches(backbone, 0.0, mode) for mode in ("remove", "zero")),
+    ]:
         with intervention:
             assert backbone.layout == layout
             during = seen(backbone, x)
@@ -251,7 +314,8 @@ def test_nothing_is_nothing(backbone):
 
 @every
 def test_all_is_restored(backbone):
-    """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error inside."""
+    """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error
+    inside."""
     x, layout, interventions = (
         pixels(backbone),
         backbone.layout,
@@ -272,7 +336,10 @@ def test_all_is_restored(backbone):
             _ = 1 / 0
         assert backbone.layout is layout and hooks(backbone.model) == 0
     assert all(torch.equal(value, before[key]) for key, value in seen(backbone, x).items())
-    assert torch.equal(torch.get_rng_state(), states[0]) and (np.random.get_state()[1] == states[1]).all()
+    assert (
+        torch.equal(torch.get_rng_state(), states[0])
+        and (np.random.get_state()[1] == states[1]).all()
+    )
 
 
 @one_each
@@ -288,7 +355,8 @@ def test_a_batch_equals_its_images_one_by_one(backbone, mode):
 
 @vit
 def test_which_patches_are_dropped(backbone):
-    """The k-th image since entry has the k-th choice, at any rate, with or without registers; another seed has another."""
+    """The k-th image since entry has the k-th choice, at any rate, with or without registers;
+    another seed has another."""
     x, (start, end) = pixels(backbone, 1).expand(6, -1, -1, -1), bounds(backbone)
 
     def dropped(rate, seed=0, batches=(6,), registers=0):
@@ -298,7 +366,9 @@ def test_which_patches_are_dropped(backbone):
 
     half = dropped(0.5)
     assert (half.sum(1) == 8).all() and len(half.unique(dim=0)) == 6
-    assert torch.equal(half, dropped(0.5, batches=(1, 3, 2))) and torch.equal(half, dropped(0.5, registers=2))
+    assert torch.equal(half, dropped(0.5, batches=(1, 3, 2))) and torch.equal(
+        half, dropped(0.5, registers=2)
+    )
     assert not torch.equal(half, dropped(0.5, seed=1))
     assert (half <= dropped(0.75)).all()
     assert dropped(0.999).sum(1).tolist() == [15] * 6  # one patch is always left
@@ -340,7 +410,11 @@ def test_mixed_precision(backbone):
     "intervention, arguments, message",
     [
         (appended_registers, (-1,), "-1 registers cannot be appended; give 0 or more"),
-        (appended_registers, (10**7,), "10,000,000 registers cannot be appended; give at most 1,000"),
+        (
+            appended_registers,
+            (10**7,),
+            "10,000,000 registers cannot be appended; give at most 1,000",
+        ),
         (appended_registers, (1001,), "1,001 registers cannot be appended; give at most 1,000"),
         (appended_registers, (1, "ones"), "init is 'ones'; choose one of zeros, mean, normal"),
         (dropped_patches, (1.0,), r"rate 1.0 is not in \[0, 1\); give the share"),

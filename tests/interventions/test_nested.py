@@ -13,7 +13,11 @@ drop = partial(dropped_patches, rate=0.4, mode="remove", seed=5)
 
 
 def of(backbone, x):
-    return backbone.layout, backbone.interventions, capture(backbone, x, [Output(), TokenNorms(), PatchNorms()])
+    return (
+        backbone.layout,
+        backbone.interventions,
+        capture(backbone, x, [Output(), TokenNorms(), PatchNorms()]),
+    )
 
 
 def test_nested_is_one_with_inside_another():
@@ -33,7 +37,9 @@ def test_nested_is_one_with_inside_another():
     assert all(torch.equal(got[2][key], by_hand[2][key]) for key in by_hand[2])
     assert not torch.equal(got[2]["output"], before[2]["output"])
     after = of(backbone, x)
-    assert after[:2] == before[:2] and all(torch.equal(after[2][key], before[2][key]) for key in before[2])
+    assert after[:2] == before[:2] and all(
+        torch.equal(after[2][key], before[2][key]) for key in before[2]
+    )
 
 
 def test_nothing_nested_changes_nothing_and_a_condition_can_be_entered_again():
@@ -47,6 +53,11 @@ def test_nothing_nested_changes_nothing_and_a_condition_can_be_entered_again():
 
 def test_nested_is_a_condition_of_a_pass():
     x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(1))
-    captured, _ = capture_each(["control-clean"], x, [PatchNorms(-1)], intervention=nested(append, drop))
+    captured, _ = capture_each(
+        ["control-clean"], x, [PatchNorms(-1)], intervention=nested(append, drop)
+    )
     layout = captured["control-clean"].layout
-    assert layout.appended == 2 and captured["control-clean"]["patch_norms"].shape == (2, layout.kept)
+    assert layout.appended == 2 and captured["control-clean"]["patch_norms"].shape == (
+        2,
+        layout.kept,
+    )

@@ -1,4 +1,5 @@
-"""Test-time registers and ablated neurons against the forward pass of tests/zoo.py, in float64, without a hook."""
+"""Test-time registers and ablated neurons against the forward pass of tests/zoo.py, in float64,
+without a hook."""
 
 import copy
 import os
@@ -11,7 +12,15 @@ import safetensors.torch
 import torch
 from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
 
-from helpers.capture import OnPatches, Output, PatchNorms, TokenNorms, capture, find_register_neurons, matched_neurons
+from helpers.capture import (
+    OnPatches,
+    Output,
+    PatchNorms,
+    TokenNorms,
+    capture,
+    find_register_neurons,
+    matched_neurons,
+)
 from helpers.images import load_images
 from helpers.interventions import (
     ablated_neurons,
@@ -23,7 +32,15 @@ from helpers.interventions import (
     random_neurons,
 )
 from helpers.interventions import neurons as module
-from helpers.models import CONTROL_DATA, PLANTED_BLOCK, REGISTER_NEURON, ModelUnavailable, TokenLayout, load_backbone, wrap_timm
+from helpers.models import (
+    CONTROL_DATA,
+    PLANTED_BLOCK,
+    REGISTER_NEURON,
+    ModelUnavailable,
+    TokenLayout,
+    load_backbone,
+    wrap_timm,
+)
 
 KINDS = ("small", "registers", "swiglu", "pooled", "open_clip")
 every = models(*KINDS)
@@ -33,7 +50,8 @@ NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
 
 
 def shares(neurons, count, got, start):
-    """neuron -> number of its appended token, read from the `got` neurons (block -> (token, hidden)) of one image."""
+    """neuron -> number of its appended token, read from the `got` neurons (block -> (token,
+    hidden)) of one image."""
     owners = {}
     for block, unit in neurons:
         nonzero = got[block][start : start + count, unit].nonzero().flatten().tolist()
@@ -61,7 +79,10 @@ def move_by_hand(start, patches, ours, owners, clear):
                 if where == block:
                     others = [t for t in range(len(rows)) if t not in ours]
                     largest = max((rows[t, unit].item() for t in others), key=abs)
-                    for t in [*ours, *(range(start, start + patches) if clear == "patches" else others)]:
+                    for t in [
+                        *ours,
+                        *(range(start, start + patches) if clear == "patches" else others),
+                    ]:
                         rows[t, unit] = 0
                     rows[ours[owner], unit] = largest
         return hidden
@@ -81,20 +102,36 @@ def assert_by_hand(backbone, got, tokens, change, appended=0):
 
 
 @every
-@pytest.mark.parametrize("count, init, clear", [(1, "zeros", "patches"), (3, "normal", "patches"), (2, "mean", "all")])
+@pytest.mark.parametrize(
+    "count, init, clear", [(1, "zeros", "patches"), (3, "normal", "patches"), (2, "mean", "all")]
+)
 def test_test_time_registers(backbone, count, init, clear):
     x, (start, end), layout = pixels(backbone), bounds(backbone), backbone.layout
     plain = looks(backbone, x)
     with module.test_time_registers(backbone, NEURONS, count, init, clear) as same:
         assert same is backbone and backbone.layout == layout.with_appended(count)
-        entered, got, neurons = entering(backbone, x), looks(backbone, x, batch_size=2), seen_neurons(backbone, x)
+        entered, got, neurons = (
+            entering(backbone, x),
+            looks(backbone, x, batch_size=2),
+            seen_neurons(backbone, x),
+        )
     owners = shares(NEURONS, count, neurons[0], end)
-    assert sorted(np.bincount(list(owners.values()), minlength=count)) == {1: [5], 3: [1, 2, 2], 2: [2, 3]}[count]
+    assert (
+        sorted(np.bincount(list(owners.values()), minlength=count))
+        == {1: [5], 3: [1, 2, 2], 2: [2, 3]}[count]
+    )
     change = move_by_hand(start, end - start, range(end, end + count), owners, clear)
     assert_by_hand(backbone, got, entered, change, count)
     assert (got["output"] - plain["output"]).abs().max() > 1e-3
     if backbone.name == "swiglu":  # with its sign
-        assert min(neurons[i][block][end + owner, unit] for i in range(3) for (block, unit), owner in owners.items()) < -0.5
+        assert (
+            min(
+                neurons[i][block][end + owner, unit]
+                for i in range(3)
+                for (block, unit), owner in owners.items()
+            )
+            < -0.5
+        )
     assert backbone.layout is layout and hooks(backbone.model) == 0
 
 
@@ -120,7 +157,9 @@ def test_averaged_neurons(backbone):
     def change(block, hidden):
         for rows in hidden:
             for unit in [unit for where, unit in NEURONS if where == block]:
-                rows[start:end, unit] = sum(rows[t, unit].item() for t in range(start, end)) / (end - start)
+                rows[start:end, unit] = sum(rows[t, unit].item() for t in range(start, end)) / (
+                    end - start
+                )
         return hidden
 
     with averaged_neurons(backbone, NEURONS) as same:
@@ -144,14 +183,22 @@ def test_a_batch_equals_its_images_one_by_one(backbone):
 @every
 @pytest.mark.parametrize("order", ["inside", "outside"])
 def test_nesting(backbone, order):
-    """Among plain appended tokens and with patches removed, in any order: the neurons go to their own tokens."""
+    """Among plain appended tokens and with patches removed, in any order: the neurons go to their
+    own tokens."""
     x, (start, _), layout = pixels(backbone), bounds(backbone), backbone.layout
-    drop, append = (lambda: dropped_patches(backbone, 0.4)), (lambda: appended_registers(backbone, 2, "normal"))
+    drop, append = (
+        (lambda: dropped_patches(backbone, 0.4)),
+        (lambda: appended_registers(backbone, 2, "normal")),
+    )
     outer, inner = ([drop, append], []) if order == "inside" else ([], [append, drop])
     found = []
     for look in (entering, seen_neurons, looks):
         with ExitStack() as stack:
-            for intervention in [*outer, lambda: module.test_time_registers(backbone, NEURONS, 2), *inner]:
+            for intervention in [
+                *outer,
+                lambda: module.test_time_registers(backbone, NEURONS, 2),
+                *inner,
+            ]:
                 stack.enter_context(intervention())
             assert backbone.layout == layout.with_kept(10).with_appended(4)
             found.append(look(backbone, x))
@@ -178,7 +225,8 @@ def test_nothing_to_move(backbone):
 
 @vit
 def test_shares(backbone):
-    """They are drawn: the same for one seed, others for another; from one token to a token a neuron, and more."""
+    """They are drawn: the same for one seed, others for another; from one token to a token a
+    neuron, and more."""
     neurons = [(0, unit) for unit in range(12)]
 
     def drawn(count, seed=0):
@@ -192,8 +240,13 @@ def test_shares(backbone):
 
 @every
 def test_all_is_restored(backbone):
-    """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error inside."""
-    x, layout, states = pixels(backbone), backbone.layout, (torch.get_rng_state(), np.random.get_state()[1].copy())
+    """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error
+    inside."""
+    x, layout, states = (
+        pixels(backbone),
+        backbone.layout,
+        (torch.get_rng_state(), np.random.get_state()[1].copy()),
+    )
     before, given = looks(backbone, x), list(NEURONS)
     for intervention in (module.test_time_registers, ablated_neurons, averaged_neurons):
         with intervention(backbone, given):
@@ -205,15 +258,26 @@ def test_all_is_restored(backbone):
         assert backbone.layout is layout and hooks(backbone.model) == 0
     random_neurons(backbone, given)
     model_with_test_time_registers(backbone, given)
-    assert all(torch.equal(value, before[key]) for key, value in looks(backbone, x).items()) and given == NEURONS
-    assert torch.equal(torch.get_rng_state(), states[0]) and (np.random.get_state()[1] == states[1]).all()
+    assert (
+        all(torch.equal(value, before[key]) for key, value in looks(backbone, x).items())
+        and given == NEURONS
+    )
+    assert (
+        torch.equal(torch.get_rng_state(), states[0])
+        and (np.random.get_state()[1] == states[1]).all()
+    )
 
 
 @one_each
 def test_random_neurons(backbone):
     found = random_neurons(backbone, NEURONS)
-    assert sorted(block for block, _ in found) == sorted(block for block, _ in NEURONS) and len(set(found)) == 5
-    assert not set(found) & set(NEURONS) and found == random_neurons(backbone, NEURONS) != random_neurons(backbone, NEURONS, 1)
+    assert (
+        sorted(block for block, _ in found) == sorted(block for block, _ in NEURONS)
+        and len(set(found)) == 5
+    )
+    assert not set(found) & set(NEURONS) and found == random_neurons(
+        backbone, NEURONS
+    ) != random_neurons(backbone, NEURONS, 1)
     hidden = backbone.neurons(0).in_features
     half = [(1, unit) for unit in range(0, hidden, 2)]  # all others, then
     assert sorted(random_neurons(backbone, half)) == [(1, unit) for unit in range(1, hidden, 2)]
@@ -226,20 +290,26 @@ def test_mixed_precision(backbone):
     found = []
     for dtype in (torch.float32, torch.bfloat16):
         with module.test_time_registers(backbone, NEURONS):
-            found.append(capture(backbone, pixels(backbone), [PatchNorms()], dtype=dtype)["patch_norms"])
+            found.append(
+                capture(backbone, pixels(backbone), [PatchNorms()], dtype=dtype)["patch_norms"]
+            )
     assert not torch.equal(*found)
     torch.testing.assert_close(*found, rtol=0.1, atol=0)
 
 
-# Controls --------------------------------------------------------------------------------------------------------------
+# Controls
+# --------------------------------------------------------------------------------------------------
 
 
 def largest(backbone, x):
-    """image -> largest norm, of the patches and of the appended tokens, over the median patch norm, after the last block."""
+    """image -> largest norm, of the patches and of the appended tokens, over the median patch norm,
+    after the last block."""
     norms = capture(backbone, x, [TokenNorms(-1)])["token_norms"]
     patches = backbone.layout.patch_tokens(norms, dim=-1)
     appended = backbone.layout.appended_tokens(norms, dim=-1)
-    return patches.amax(-1) / patches.median(), appended.amax(-1) / patches.median() if appended.numel() else None
+    return patches.amax(-1) / patches.median(), appended.amax(
+        -1
+    ) / patches.median() if appended.numel() else None
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +335,8 @@ def test_planted_register_neuron(name, scenes):
 
 
 def test_conditions_of_a_test_time_study(scenes):
-    """Of a planted neuron: only moved it makes the appended token high; where it is left, the patches are."""
+    """Of a planted neuron: only moved it makes the appended token high; where it is left, the
+    patches are."""
     backbone = load_backbone("control-content")
     neurons = [(PLANTED_BLOCK["control-content"], REGISTER_NEURON)]
     matched = {"control-content": matched_neurons(backbone, neurons, scenes)}
@@ -298,22 +369,29 @@ def test_conditions_are_the_interventions_by_name(scenes):
         "moved": lambda: module.test_time_registers(backbone, neurons, 3, seed=5),
         "empty token": lambda: module.test_time_registers(backbone, [], 3),
         "random neurons": lambda: module.test_time_registers(backbone, other, 3, seed=5),
-        "matched neurons": lambda: module.test_time_registers(backbone, [(1, 9), (2, 4)], 3, seed=5),
+        "matched neurons": lambda: module.test_time_registers(
+            backbone, [(1, 9), (2, 4)], 3, seed=5
+        ),
         "set to zero": lambda: ablated_neurons(backbone, neurons),
         "set to mean": lambda: averaged_neurons(backbone, neurons),
     }
     own = {"control-position": neurons}
-    conditions = neuron_conditions(own, count=3, seed=5, matched={"control-position": [(1, 9), (2, 4)]})
+    conditions = neuron_conditions(
+        own, count=3, seed=5, matched={"control-position": [(1, 9), (2, 4)]}
+    )
     assert list(conditions) == list(expected)
     assert list(neuron_conditions(own)) == [name for name in expected if name != "matched neurons"]
     for name, change in conditions.items():
         with change(backbone):
             got = looks(backbone, scenes[:2])
         with expected[name]():
-            assert all(torch.equal(value, got[key]) for key, value in looks(backbone, scenes[:2]).items())
+            assert all(
+                torch.equal(value, got[key]) for key, value in looks(backbone, scenes[:2]).items()
+            )
 
 
-# Export ----------------------------------------------------------------------------------------------------------------
+# Export
+# --------------------------------------------------------------------------------------------------
 
 
 def inside(backbone, x, *arguments, **options):
@@ -329,9 +407,15 @@ def test_export(backbone, count, clear):
     model = model_with_test_time_registers(backbone, NEURONS, count, clear, 4)
     assert type(model) is type(backbone.model) and not model.training
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-5)
-    assert (expected - plain).abs().max() > 1e-3 and torch.equal(backbone(x), plain) and hooks(backbone.model) == 0
+    assert (
+        (expected - plain).abs().max() > 1e-3
+        and torch.equal(backbone(x), plain)
+        and hooks(backbone.model) == 0
+    )
     torch.testing.assert_close(copy.deepcopy(model)(x), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(torch.cat([model(image[None]) for image in x]), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        torch.cat([model(image[None]) for image in x]), expected, rtol=1e-5, atol=1e-5
+    )
     # It shares nothing with the model that it is of.
     for p in model.parameters():
         p.zero_()
@@ -341,7 +425,11 @@ def test_export(backbone, count, clear):
 @one_each
 def test_export_to_a_file(backbone, tmp_path):
     """The whole model, or its state dict into another copy with other shares."""
-    x, expected, file = pixels(backbone), inside(backbone, pixels(backbone), NEURONS, 2), tmp_path / "model"
+    x, expected, file = (
+        pixels(backbone),
+        inside(backbone, pixels(backbone), NEURONS, 2),
+        tmp_path / "model",
+    )
     model, other = (
         model_with_test_time_registers(backbone, NEURONS, 2),
         model_with_test_time_registers(backbone, NEURONS, 2, seed=5),
@@ -349,7 +437,9 @@ def test_export_to_a_file(backbone, tmp_path):
     torch.save(model, file)
     torch.testing.assert_close(torch.load(file, weights_only=False)(x), expected, rtol=0, atol=1e-5)
     added = model.state_dict().keys() - backbone.model.state_dict().keys()
-    assert {key for key in added if key != "reg_token"} == {key for key in added if key.endswith((".units", ".owners"))}
+    assert {key for key in added if key != "reg_token"} == {
+        key for key in added if key.endswith((".units", ".owners"))
+    }
 
     def by_torch():
         torch.save(model.state_dict(), file)
@@ -368,11 +458,19 @@ def test_export_to_a_file(backbone, tmp_path):
 
 @one_each
 def test_export_in_other_precisions(backbone):
-    model, expected = model_with_test_time_registers(backbone, NEURONS, 2), inside(backbone, pixels(backbone), NEURONS, 2)
-    torch.testing.assert_close(model.to(torch.float64)(pixels(backbone).double()).float(), expected, rtol=1e-4, atol=1e-4)
+    model, expected = (
+        model_with_test_time_registers(backbone, NEURONS, 2),
+        inside(backbone, pixels(backbone), NEURONS, 2),
+    )
+    torch.testing.assert_close(
+        model.to(torch.float64)(pixels(backbone).double()).float(), expected, rtol=1e-4, atol=1e-4
+    )
     for dtype in (torch.float16, torch.bfloat16):
         got = model.to(dtype)(pixels(backbone).to(dtype))
-        assert got.dtype == dtype and (got.float() - expected).abs().max() < 0.05 * expected.abs().max()
+        assert (
+            got.dtype == dtype
+            and (got.float() - expected).abs().max() < 0.05 * expected.abs().max()
+        )
 
 
 @models("qk-norm")
@@ -387,17 +485,24 @@ def test_export_at_another_image_size(backbone):
 
 @vit
 def test_export_keeps_timms_methods(backbone):
-    """The registers are prefix tokens, so timm's own views of the features fit the grid after every block."""
+    """The registers are prefix tokens, so timm's own views of the features fit the grid after every
+    block."""
     model, x = model_with_test_time_registers(backbone, NEURONS, 2), pixels(backbone)
     seen = OnPatches("tokens", lambda grid: grid, "all")
     with module.test_time_registers(backbone, NEURONS, 2):
-        expected = capture(backbone, x, [seen])["tokens"].movedim(-1, 2)  # (image, block, width, row, column)
+        expected = capture(backbone, x, [seen])["tokens"].movedim(
+            -1, 2
+        )  # (image, block, width, row, column)
     maps = model.get_intermediate_layers(x, n=3, reshape=True)
     torch.testing.assert_close(torch.stack(maps, 1), expected, rtol=1e-5, atol=1e-5)
     assert [part.shape for part in model.get_intermediate_layers(x, n=3)] == [(3, 16, 48)] * 3
     final, maps = model.forward_intermediates(x, indices=[0, 2], norm=False)
     torch.testing.assert_close(torch.stack(maps, 1), expected[:, [0, 2]], rtol=1e-5, atol=1e-5)
-    assert final.shape == (3, 19, 48)  # with [CLS] and two registers, as in any model of timm's that has some
+    assert final.shape == (
+        3,
+        19,
+        48,
+    )  # with [CLS] and two registers, as in any model of timm's that has some
     model.reset_classifier(3)
     assert model(x).shape == (3, 3)
     model.requires_grad_(True)(x).sum().backward()
@@ -422,7 +527,8 @@ def test_export_while_an_intervention_is_active(backbone):
             model_with_test_time_registers(backbone, NEURONS)
 
 
-# Bad input -------------------------------------------------------------------------------------------------------------
+# Bad input
+# --------------------------------------------------------------------------------------------------
 
 
 @vit
@@ -430,7 +536,10 @@ def test_export_while_an_intervention_is_active(backbone):
     "neurons, message",
     [
         ([(0, 1), (3, 5)], "no block 3 in 'small'; choose from 0 to 2"),
-        ([(-1, 5)], r"no neuron \(-1, 5\) in 'small'; choose a block from 0 to 2 and a unit from 0 to 191"),
+        (
+            [(-1, 5)],
+            r"no neuron \(-1, 5\) in 'small'; choose a block from 0 to 2 and a unit from 0 to 191",
+        ),
         ([(1, 192)], r"no neuron \(1, 192\)"),
         ([(1, -1)], r"no neuron \(1, -1\)"),
         ([(1, 2), (0, 2), (1, 2)], r"neuron \(1, 2\) is given twice; give each once"),
@@ -450,7 +559,10 @@ def test_bad_neurons(backbone, neurons, message):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"count": 0}, "neurons cannot move to 0 tokens; give a count of at least 1, or use ablated_neurons"),
+        (
+            {"count": 0},
+            "neurons cannot move to 0 tokens; give a count of at least 1, or use ablated_neurons",
+        ),
         ({"count": -2}, "neurons cannot move to -2 tokens"),
         ({"clear": "cls"}, "clear is 'cls'; choose one of patches, all"),
         ({"init": "ones"}, "init is 'ones'; choose one of"),
@@ -458,7 +570,10 @@ def test_bad_neurons(backbone, neurons, message):
 )
 def test_bad_registers(backbone, options, message):
     layout = backbone.layout
-    with pytest.raises(ValueError, match=message), module.test_time_registers(backbone, NEURONS, **options):
+    with (
+        pytest.raises(ValueError, match=message),
+        module.test_time_registers(backbone, NEURONS, **options),
+    ):
         pass
     if "init" not in options:
         with pytest.raises(ValueError, match=message):
@@ -468,18 +583,25 @@ def test_bad_registers(backbone, options, message):
 
 @vit
 def test_too_few_other_neurons(backbone):
-    with pytest.raises(ValueError, match="block 1 of 'small' has 95 neurons beside the 97 given; give fewer"):
+    with pytest.raises(
+        ValueError, match="block 1 of 'small' has 95 neurons beside the 97 given; give fewer"
+    ):
         random_neurons(backbone, [(1, unit) for unit in range(97)])
 
 
-# Real weights ----------------------------------------------------------------------------------------------------------
+# Real weights
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif("HF_HUB_CACHE" not in os.environ, reason="HF_HUB_CACHE does not name a folder of weights")
+@pytest.mark.skipif(
+    "HF_HUB_CACHE" not in os.environ, reason="HF_HUB_CACHE does not name a folder of weights"
+)
 def test_real_weights(monkeypatch):
     """ViT-Ti's outliers stand in the corners, whatever the picture, and come from one neuron."""
     name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # only what is in the cache already
+    monkeypatch.setattr(
+        huggingface_hub.constants, "HF_HUB_OFFLINE", True
+    )  # only what is in the cache already
     try:
         backbone = load_backbone(name)
     except ModelUnavailable:
@@ -491,8 +613,15 @@ def test_real_weights(monkeypatch):
     norms = capture(backbone, x, [PatchNorms(-1)])["patch_norms"]
     with module.test_time_registers(backbone, neurons[:1]):
         after = capture(backbone, x, [TokenNorms(-1)])["token_norms"]
-        patches, appended = (part(after, dim=-1) for part in (backbone.layout.patch_tokens, backbone.layout.appended_tokens))
+        patches, appended = (
+            part(after, dim=-1)
+            for part in (backbone.layout.patch_tokens, backbone.layout.appended_tokens)
+        )
     assert norms.max() > 300 and patches.max() < 60 and appended.min() > 300
-    # Logits of some 10, after norms of 500: other kernels round a token more or less in another way.
-    moved, wanted = model_with_test_time_registers(backbone, neurons[:1])(x), inside(backbone, x, neurons[:1])
+    # Logits of some 10, after norms of 500: other kernels round a token more or less in another
+    # way.
+    moved, wanted = (
+        model_with_test_time_registers(backbone, neurons[:1])(x),
+        inside(backbone, x, neurons[:1]),
+    )
     torch.testing.assert_close(moved, wanted, rtol=0, atol=1e-3)

@@ -73,7 +73,11 @@ def test_patches_are_removed_where_they_stand(backbone):
 def test_nothing_to_change(backbone):
     x, layout = pixels(backbone), backbone.layout
     plain = looks(backbone, x)
-    for nothing in (removed_patches(backbone, []), neurons_off_at(backbone, NEURONS, []), neurons_off_at(backbone, [], PLACES)):
+    for nothing in (
+        removed_patches(backbone, []),
+        neurons_off_at(backbone, NEURONS, []),
+        neurons_off_at(backbone, [], PLACES),
+    ):
         with nothing:
             assert backbone.layout == layout
             same = looks(backbone, x)
@@ -87,7 +91,10 @@ def test_beside_appended_tokens(backbone, order):
     plain = entering(backbone, x)
     rest = [t for t in range(plain.shape[1]) if t - start not in PLACES]
     with ExitStack() as both:
-        for change in [lambda: appended_registers(backbone, 2, "normal"), lambda: removed_patches(backbone, PLACES)][::order]:
+        for change in [
+            lambda: appended_registers(backbone, 2, "normal"),
+            lambda: removed_patches(backbone, PLACES),
+        ][::order]:
             both.enter_context(change())
         assert backbone.layout == layout.with_kept(end - start - 3).with_appended(2)
         assert torch.equal(entering(backbone, x)[:, :-2], plain[:, rest])
@@ -100,21 +107,39 @@ def test_an_error_inside_leaves_nothing_behind(backbone):
     for change in (removed_patches(backbone, PLACES), neurons_off_at(backbone, NEURONS, PLACES)):
         with pytest.raises(KeyError), change:
             raise KeyError
-        assert backbone.layout is layout and hooks(backbone.model) == 0 and not backbone.interventions
+        assert (
+            backbone.layout is layout and hooks(backbone.model) == 0 and not backbone.interventions
+        )
 
 
 @vit
 def test_places_that_are_not_there(backbone):
     patches = backbone.layout.patches
     for places in ([patches], [-1, 2]):
-        for change in (removed_patches(backbone, places), neurons_off_at(backbone, NEURONS, places)):
-            with pytest.raises(ValueError, match=f"not all there; choose from 0 to {patches - 1}"), change:
+        for change in (
+            removed_patches(backbone, places),
+            neurons_off_at(backbone, NEURONS, places),
+        ):
+            with (
+                pytest.raises(ValueError, match=f"not all there; choose from 0 to {patches - 1}"),
+                change,
+            ):
                 pass
-    with pytest.raises(ValueError, match="would be removed; leave at least one"), removed_patches(backbone, range(patches)):
+    with (
+        pytest.raises(ValueError, match="would be removed; leave at least one"),
+        removed_patches(backbone, range(patches)),
+    ):
         pass
-    with dropped_patches(backbone, 0.5), pytest.raises(ValueError, match="patches were removed"), removed_patches(backbone, [0]):
+    with (
+        dropped_patches(backbone, 0.5),
+        pytest.raises(ValueError, match="patches were removed"),
+        removed_patches(backbone, [0]),
+    ):
         pass
-    with pytest.raises(ValueError, match="no neuron"), neurons_off_at(backbone, [(0, 10_000)], PLACES):
+    with (
+        pytest.raises(ValueError, match="no neuron"),
+        neurons_off_at(backbone, [(0, 10_000)], PLACES),
+    ):
         pass
 
 

@@ -3,7 +3,14 @@ import torch
 
 from helpers.capture import PatchNorms, capture, capture_conditions
 from helpers.images import load_images
-from helpers.interventions import carriers, expected_at, moved_positions, moved_sources, position_conditions, rolled_content
+from helpers.interventions import (
+    carriers,
+    expected_at,
+    moved_positions,
+    moved_sources,
+    position_conditions,
+    rolled_content,
+)
 from helpers.models import TokenLayout, load_backbone
 
 LAYOUT = TokenLayout((4, 6))  # its centre: 8, 9, 14 and 15
@@ -41,9 +48,14 @@ def test_another_move():
 def test_conditions_move_what_each_model_has():
     images, positions = load_images("scenes", 3), [0, 13, 182, 195]
     passes, _ = capture_conditions(
-        [MODEL, "control-clean"], images, [PatchNorms(-1)], position_conditions({MODEL: positions}, seed=2)
+        [MODEL, "control-clean"],
+        images,
+        [PatchNorms(-1)],
+        position_conditions({MODEL: positions}, seed=2),
     )
-    assert list(passes) == ["swapped", "permuted", "zeroed"] and all(list(kept) == [MODEL] for kept in passes.values())
+    assert list(passes) == ["swapped", "permuted", "zeroed"] and all(
+        list(kept) == [MODEL] for kept in passes.values()
+    )
     backbone = load_backbone(MODEL)
     for move, kept in passes.items():
         with moved_positions(backbone, moved_sources(backbone.layout, positions, move, 2)):
@@ -60,16 +72,22 @@ def test_rolled_content_is_that_of_rolled_pixels(name):
     before = capture(backbone, pixels, reducers)["patch_norms"]
     with rolled_content(backbone):
         found = capture(backbone, pixels, reducers)["patch_norms"]
-    assert torch.allclose(found, expected, rtol=1e-5) and not torch.allclose(found, before, rtol=1e-3)
+    assert torch.allclose(found, expected, rtol=1e-5) and not torch.allclose(
+        found, before, rtol=1e-3
+    )
     assert torch.equal(capture(backbone, pixels, reducers)["patch_norms"], before)
     assert backbone.interventions == ()
 
 
-@pytest.mark.parametrize("condition, expected", [("swapped", [8, 9, 14, 15]), ("zeroed", CORNERS), ("rolled", CORNERS)])
+@pytest.mark.parametrize(
+    "condition, expected", [("swapped", [8, 9, 14, 15]), ("zeroed", CORNERS), ("rolled", CORNERS)]
+)
 def test_where_outliers_are_expected(condition, expected):
     assert expected_at(LAYOUT, CORNERS, condition, seed=3) == expected
 
 
 def test_outliers_are_expected_where_a_permutation_puts_the_embeddings():
     sources = moved_sources(LAYOUT, CORNERS, "permuted", seed=3).tolist()
-    assert [sources[p] for p in expected_at(LAYOUT, CORNERS, "permuted", seed=3)] == sorted(CORNERS, key=sources.index)
+    assert [sources[p] for p in expected_at(LAYOUT, CORNERS, "permuted", seed=3)] == sorted(
+        CORNERS, key=sources.index
+    )

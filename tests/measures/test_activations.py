@@ -3,7 +3,13 @@ import pytest
 import torch
 from sklearn.metrics import jaccard_score
 
-from helpers.measures.activations import at_and_elsewhere, firing, limited_ratio, runner_up, strongest
+from helpers.measures.outliers import (
+    at_and_elsewhere,
+    firing,
+    limited_ratio,
+    runner_up,
+    strongest,
+)
 
 
 def planted(images=30, patches=25, at=8.0, elsewhere=0.5, seed=0):
@@ -17,8 +23,13 @@ def planted(images=30, patches=25, at=8.0, elsewhere=0.5, seed=0):
 
 def test_a_planted_neuron_marks_the_outliers():
     found = firing(*planted())
-    assert found.at_outliers.value == pytest.approx(8, rel=0.02) and found.elsewhere.value == pytest.approx(0.5, rel=0.02)
-    assert found.ratio.value == pytest.approx(16, rel=0.03) and found.ratio.low < found.ratio.value < found.ratio.high
+    assert found.at_outliers.value == pytest.approx(
+        8, rel=0.02
+    ) and found.elsewhere.value == pytest.approx(0.5, rel=0.02)
+    assert (
+        found.ratio.value == pytest.approx(16, rel=0.03)
+        and found.ratio.low < found.ratio.value < found.ratio.high
+    )
     assert found.overlap.value == 1 and {x.n for x in found} == {20}  # images with an outlier
 
 
@@ -45,15 +56,26 @@ def test_strongest_are_as_many_as_the_outliers():
     assert chosen.sum(1).tolist() == outlier.sum(1).tolist()
     for row, a in zip(chosen.numpy(), activation.numpy(), strict=True):
         assert row.sum() == 0 or a[row].min() > a[~row].max()
-    assert strongest(torch.ones(1, 4), torch.tensor([[False, True, False, True]])).tolist() == [[True, True, False, False]]
-    overlap = np.mean([jaccard_score(x, y) for x, y in zip(chosen[:20].numpy(), outlier[:20].numpy(), strict=True)])
+    assert strongest(torch.ones(1, 4), torch.tensor([[False, True, False, True]])).tolist() == [
+        [True, True, False, False]
+    ]
+    overlap = np.mean(
+        [
+            jaccard_score(x, y)
+            for x, y in zip(chosen[:20].numpy(), outlier[:20].numpy(), strict=True)
+        ]
+    )
     assert firing(activation, outlier).overlap.value == pytest.approx(overlap)
 
 
 def test_limited_ratio_is_one_of_means():
     rows = torch.tensor([[1.0, 1.0], [3.0, 0.0], [2.0, 1.0], [2.0, 0.0], [2.0, 0.5]])
     found = limited_ratio(rows, seed=1)
-    assert found.value == pytest.approx(10 / 2.5) and found.low < 4 < found.high and found != limited_ratio(rows, seed=2)
+    assert (
+        found.value == pytest.approx(10 / 2.5)
+        and found.low < 4 < found.high
+        and found != limited_ratio(rows, seed=2)
+    )
 
 
 def test_runner_up_at_the_outliers():

@@ -12,12 +12,16 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("columns, expected", [("abc", 0.5), ("ab", 0.25), ("bc", 0.25), ("ac", 0.5), ("a", 0), ("", 0)])
+@pytest.mark.parametrize(
+    "columns, expected", [("abc", 0.5), ("ab", 0.25), ("bc", 0.25), ("ac", 0.5), ("a", 0), ("", 0)]
+)
 def test_disagreement_counts_rows_that_change(columns, expected):
     assert disagreement(TABLE, columns) == expected
 
 
-@pytest.mark.parametrize("columns, expected", [("abc", 4 / 9), ("ab", 1 / 3), ("bc", 1 / 3), ("ac", 2 / 3)])
+@pytest.mark.parametrize(
+    "columns, expected", [("abc", 4 / 9), ("ab", 1 / 3), ("bc", 1 / 3), ("ac", 2 / 3)]
+)
 def test_contradictions_count_pairs_of_opposite_verdicts(columns, expected):
     assert contradictions(TABLE, columns) == pytest.approx(expected)
     assert contradictions(TABLE, iter(columns)) == pytest.approx(expected)

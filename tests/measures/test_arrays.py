@@ -7,7 +7,11 @@ from helpers.measures._arrays import like, mean_where, settled, to_numpy
 
 def test_tensors_become_arrays_and_results_what_was_given():
     x = torch.ones(2, 3, requires_grad=True)
-    assert isinstance(to_numpy(x), np.ndarray) and to_numpy(x).shape == (2, 3) and to_numpy(x).dtype == np.float32
+    assert (
+        isinstance(to_numpy(x), np.ndarray)
+        and to_numpy(x).shape == (2, 3)
+        and to_numpy(x).dtype == np.float32
+    )
     result = np.arange(3)
     assert like(result, np.ones(1)) is result
     assert torch.equal(like(result, x), torch.arange(3))

@@ -2,18 +2,21 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.boxes import (
+from helpers.measures.object_discovery import (
     box_hits,
     lost_box_sweep,
+    lost_boxes,
     lost_boxes_of_share,
     lost_boxes_within,
     share_in_boxes,
     whole_box_hits,
 )
-from helpers.measures.object_discovery import lost_boxes
 
 FEATURES = torch.randn(3, 5, 4, 6, generator=torch.Generator().manual_seed(0))
-TRUTH = [torch.tensor([[0.0, 0.0, 0.5, 0.5]]), torch.tensor([[0.5, 0.5, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]])]
+TRUTH = [
+    torch.tensor([[0.0, 0.0, 0.5, 0.5]]),
+    torch.tensor([[0.5, 0.5, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]),
+]
 CORNER, REST, NOTHING = [0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0], [0.9, 0.0, 1.0, 0.1]
 
 
@@ -51,7 +54,10 @@ def test_planted_hits_in_every_set():
     found = torch.tensor([[CORNER, NOTHING, CORNER, NOTHING], [NOTHING, REST, REST, NOTHING]])
     expected = [[100, 0, 100, 0], [0, 100, 100, 0]]
     assert box_hits(found, TRUTH).tolist() == expected
-    assert box_hits(found.unflatten(1, (2, 2)), TRUTH).tolist() == [[[100, 0], [100, 0]], [[0, 100], [100, 0]]]
+    assert box_hits(found.unflatten(1, (2, 2)), TRUTH).tolist() == [
+        [[100, 0], [100, 0]],
+        [[0, 100], [100, 0]],
+    ]
     assert box_hits(found[:, 1], TRUTH).tolist() == [0, 100]
 
 
@@ -66,7 +72,9 @@ def test_hits_against_areas_by_hand():
 
 
 def test_without_true_boxes_nothing_is_known():
-    assert box_hits(torch.rand(3, 2, 4), None).isnan().all() and box_hits(torch.rand(3, 2, 4), None).shape == (3, 2)
+    assert box_hits(torch.rand(3, 2, 4), None).isnan().all() and box_hits(
+        torch.rand(3, 2, 4), None
+    ).shape == (3, 2)
     assert whole_box_hits(None, 2).isnan().tolist() == [True, True]
 
 
@@ -80,13 +88,17 @@ def test_an_image_without_objects_is_refused():
 
 
 def test_a_planted_share_in_boxes():
-    """Patches of 1 to 8 in two rows; a box around the first two of each row, and one around 4 that overlaps another."""
+    """Patches of 1 to 8 in two rows; a box around the first two of each row, and one around 4 that
+    overlaps another."""
     maps = torch.arange(1.0, 9).reshape(1, 2, 4).expand(4, -1, -1)
     first = [0.0, 0.0, 0.5, 1.0]
     fourth = [[0.75, 0.0, 1.0, 0.5], [0.7, 0.1, 1.0, 0.4]]
     truth = [np.float32(x).reshape(-1, 4) for x in ([first], fourth, [first, *fourth], [])]
     found = share_in_boxes(maps, truth)
-    assert found[:3].tolist() == pytest.approx([(1 + 2 + 5 + 6) / 36, 4 / 36, 18 / 36]) and found[3].isnan()
+    assert (
+        found[:3].tolist() == pytest.approx([(1 + 2 + 5 + 6) / 36, 4 / 36, 18 / 36])
+        and found[3].isnan()
+    )
 
 
 def test_a_patch_belongs_to_the_box_that_holds_its_middle():

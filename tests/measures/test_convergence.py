@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.blocks import over_blocks
-from helpers.measures.convergence import cosines_with_last, settled_depth
+from helpers.measures.blocks import cosines_with_last, over_blocks, settled_depth
 
 ANGLES = [100, 60, 30, 0]  # degrees between a block and the last
 
@@ -12,7 +11,10 @@ def turning(lengths=(1, 2, 3, 4)):
     """(image, block, width): in each image a plane of its own, in which the token turns."""
     rng = np.random.default_rng(0)
     planes = np.linalg.qr(rng.normal(size=(7, 5, 2)))[0].swapaxes(1, 2)  # image, axis, width
-    turned = np.stack([np.cos(np.radians(ANGLES)), np.sin(np.radians(ANGLES))], axis=1) * np.array(lengths)[:, None]
+    turned = (
+        np.stack([np.cos(np.radians(ANGLES)), np.sin(np.radians(ANGLES))], axis=1)
+        * np.array(lengths)[:, None]
+    )
     return torch.from_numpy(turned @ planes)
 
 
@@ -28,13 +30,20 @@ def test_what_all_images_share_hides_the_turn_unless_it_is_taken_away():
     hidden = tokens + 1e4
     assert (cosines_with_last(hidden) > 0.999).all()
     expected = cosines_with_last(tokens)
-    assert cosines_with_last(hidden, centred=True).numpy() == pytest.approx(expected.numpy(), abs=1e-3)
+    assert cosines_with_last(hidden, centred=True).numpy() == pytest.approx(
+        expected.numpy(), abs=1e-3
+    )
 
 
 def test_a_block_that_is_the_same_in_all_images_has_no_direction():
     tokens = turning()
     tokens[:, 1] = 5 + 1e-6 * tokens[:, 0]  # but for rounding
-    assert cosines_with_last(tokens, centred=True).isnan().all(0).tolist() == [False, True, False, False]
+    assert cosines_with_last(tokens, centred=True).isnan().all(0).tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
     assert np.isnan(over_blocks(cosines_with_last(tokens, centred=True))[1].value)
     tokens[:, 1] = 5 + 4e-4 * tokens[:, 0]  # more than rounding
     assert not cosines_with_last(tokens, centred=True).isnan().any()

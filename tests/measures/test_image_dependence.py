@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.spatial.distance import cosine
 
-from helpers.measures.image_dependence import (
+from helpers.measures.similarity import (
     dimension_share,
     largest_dimensions,
     magnitudes,
@@ -37,7 +37,10 @@ def test_pairwise_cosine_leaves_out_one_image_after_another(common):
 
 def test_pairwise_cosine_of_what_all_images_share():
     found = pairwise_cosine_over_images(vectors(1000.0))
-    assert found.value == pytest.approx(1, abs=1e-4) and pairwise_cosine_over_images(vectors()).value < 0.2
+    assert (
+        found.value == pytest.approx(1, abs=1e-4)
+        and pairwise_cosine_over_images(vectors()).value < 0.2
+    )
 
 
 def test_the_drop_is_paired():
@@ -47,7 +50,10 @@ def test_the_drop_is_paired():
     expected = jackknife(mean_cosine(before) - mean_cosine(after), one - other, (-2, 2))
     assert found == pytest.approx(expected, abs=1e-5) and found.low > 0
     assert found.value == pytest.approx(expected.value, abs=6e-7)
-    assert pairwise_cosine_drop(before, 3 * before)[:2] == (0, 0)  # a token of another length has the same direction
+    assert pairwise_cosine_drop(before, 3 * before)[:2] == (
+        0,
+        0,
+    )  # a token of another length has the same direction
 
 
 def test_one_image_makes_no_pair():
@@ -68,9 +74,13 @@ def test_magnitudes_that_are_not_seen():
 
 
 def test_share_of_one_dimension():
-    x = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 2.0], [-1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
+    x = torch.tensor(
+        [[3.0, 4.0, 0.0], [0.0, 0.0, 2.0], [-1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
+    )
     assert dimension_share(x, 0).value == pytest.approx((0.36 + 0 + 0.5 + 1 + 1) / 5)
-    assert dimension_share(torch.ones(6, 3), 0).value == pytest.approx(0.33333, abs=1e-6)  # five decimals
+    assert dimension_share(torch.ones(6, 3), 0).value == pytest.approx(
+        0.33333, abs=1e-6
+    )  # five decimals
     assert dimension_share(x, torch.tensor(2)).value == pytest.approx(0.2)
     assert dimension_share(x[[0, 2, 3, 4, 4], :1], 0)[:3] == (1, 1, 1)
 
@@ -82,7 +92,9 @@ def test_varying_share():
     assert varying_share(torch.full((10, 2), 7.0))[:3] == (0, 0, 0)
     scattered = vectors(n=400, width=50)
     found, mean = varying_share(scattered, seed=3), scattered.mean(0)
-    assert found.value == pytest.approx(1 - 400 * float(mean @ mean) / float((scattered**2).sum()), abs=1e-4)
+    assert found.value == pytest.approx(
+        1 - 400 * float(mean @ mean) / float((scattered**2).sum()), abs=1e-4
+    )
     assert found.low < found.value < found.high or found.low == pytest.approx(found.high, abs=1e-2)
     for unit in (1e9, 1e-9):  # a share has none
         assert varying_share(unit * scattered, seed=3) == pytest.approx(found)

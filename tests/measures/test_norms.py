@@ -22,12 +22,22 @@ def mixture(share, shift, spread, tokens=64 * 196, seed=0):
     """Norms around 33, and a `share` of them around exp(shift) times that."""
     rng = np.random.default_rng(seed)
     upper = round(tokens * share)
-    return np.exp(np.concatenate([rng.normal(3.5, 0.15, tokens - upper), rng.normal(3.5 + shift, spread, upper)]))
+    return np.exp(
+        np.concatenate(
+            [rng.normal(3.5, 0.15, tokens - upper), rng.normal(3.5 + shift, spread, upper)]
+        )
+    )
 
 
 @pytest.mark.parametrize(
     "rule, expected",
-    [("percentile:98", 98.0), ("percentile:0", 0.0), ("percentile:100", 100.0), ("fixed:37.5", 37.5), ("median:3", 150.0)],
+    [
+        ("percentile:98", 98.0),
+        ("percentile:0", 0.0),
+        ("percentile:100", 100.0),
+        ("fixed:37.5", 37.5),
+        ("median:3", 150.0),
+    ],
 )
 def test_threshold_closed_forms(rule, expected):
     norms = np.arange(101.0)
@@ -45,16 +55,31 @@ def test_threshold_mad_is_scipys():
 def test_outliers_do_not_move_the_threshold_that_finds_them(count):
     norms = np.concatenate([np.repeat([9.0, 10.0, 11.0], 300), np.full(count, 1000.0)])
     assert threshold(norms, "median:3") == 30
-    assert threshold(norms, "mad:5") == pytest.approx(10 + 5 * 1.4826)  # the deviations are 0, 1 and 990
+    assert threshold(norms, "mad:5") == pytest.approx(
+        10 + 5 * 1.4826
+    )  # the deviations are 0, 1 and 990
     assert norm_ratio(norms, q=100) == 100
 
 
 @pytest.mark.parametrize(
     "rule",
-    ["98", "percentile", "percentile:", "percentile:101", "percentile:-1", "quantile:9", "median:nan", "fixed:inf", "mad:x", ""],
+    [
+        "98",
+        "percentile",
+        "percentile:",
+        "percentile:101",
+        "percentile:-1",
+        "quantile:9",
+        "median:nan",
+        "fixed:inf",
+        "mad:x",
+        "",
+    ],
 )
 def test_threshold_names_a_bad_rule_and_the_good_ones(rule):
-    with pytest.raises(ValueError, match="'percentile:98', 'fixed:100', 'median:3' or 'mad:10'") as error:
+    with pytest.raises(
+        ValueError, match="'percentile:98', 'fixed:100', 'median:3' or 'mad:10'"
+    ) as error:
         threshold(np.ones(3), rule)
     assert repr(rule) in str(error.value)
 
@@ -77,7 +102,9 @@ def test_outliers_share_one_threshold(convert):
     assert type(found) is type(convert(norms))
     assert np.argwhere(np.asarray(found)).tolist() == [[1, 0]]
     # A percentile finds its share even where all images are alike.
-    assert np.asarray(outliers(convert(np.arange(100.0).reshape(2, 50)), "percentile:98")).sum() == 2
+    assert (
+        np.asarray(outliers(convert(np.arange(100.0).reshape(2, 50)), "percentile:98")).sum() == 2
+    )
     assert not outliers(convert(np.full((2, 50), 7.0)), "percentile:98").any()
 
 
@@ -93,13 +120,21 @@ def test_bimodality_finds_a_separated_upper_mode(share):
 
 
 def test_bimodality_between_none_and_full():
-    depths = [bimodality(mixture(0.1, shift, 0.15, tokens=100_000)) for shift in (0.3, 0.6, 0.8, 1.2)]
-    assert depths[0] == 0 and depths == sorted(depths) and 0.2 < depths[1] < 0.7 < depths[2] < depths[3]
+    depths = [
+        bimodality(mixture(0.1, shift, 0.15, tokens=100_000)) for shift in (0.3, 0.6, 0.8, 1.2)
+    ]
+    assert (
+        depths[0] == 0
+        and depths == sorted(depths)
+        and 0.2 < depths[1] < 0.7 < depths[2] < depths[3]
+    )
 
 
 def test_bimodality_is_the_valley_depth():
     # Uniform blocks of log norms: 8000 tokens a unit, then 2000 in the valley, then 4000.
-    logs = np.concatenate([np.linspace(a, a + 1, n, endpoint=False) for a, n in ((0, 8000), (1, 2000), (2, 4000))])
+    logs = np.concatenate(
+        [np.linspace(a, a + 1, n, endpoint=False) for a, n in ((0, 8000), (1, 2000), (2, 4000))]
+    )
     assert bimodality(np.exp(logs)) == pytest.approx(1 - 2000 / 4000, abs=0.02)
 
 
@@ -111,7 +146,9 @@ def depth_by_loops(norms):
         near = [((edge - half <= bins) & (bins < edge + half)).sum() for edge in edges]
         for edge in edges:
             valley, peak = near[edge], min(max(near[: edge + 1]), max(near[edge:]))
-            if 0.0005 <= (bins >= edge).mean() <= 0.5 and peak - valley > 3.5 * np.sqrt(peak + valley):
+            if 0.0005 <= (bins >= edge).mean() <= 0.5 and peak - valley > 3.5 * np.sqrt(
+                peak + valley
+            ):
                 depth = max(depth, 1 - valley / peak)
     return depth
 
@@ -125,8 +162,12 @@ def test_bimodality_of_mixtures_against_loops(seed, spread):
 
 @pytest.mark.parametrize("width", [0.25, 0.5, 1.0, 2.0])
 def test_bimodality_of_a_valley_of_any_width_against_loops(width):
-    # Few tokens, evenly spread: the wider the valley, the wider the windows that tell it from noise.
-    logs = [np.linspace(i * width, (i + 1) * width, n, endpoint=False) for i, n in enumerate((200, 60, 150))]
+    # Few tokens, evenly spread: the wider the valley, the wider the windows that tell it from
+    # noise.
+    logs = [
+        np.linspace(i * width, (i + 1) * width, n, endpoint=False)
+        for i, n in enumerate((200, 60, 150))
+    ]
     norms = np.exp(np.concatenate(logs))
     assert bimodality(norms) == pytest.approx(depth_by_loops(norms)) and bimodality(norms) > 0.4
 
@@ -136,9 +177,15 @@ def test_bimodality_of_two_values():
     assert bimodality(np.repeat([10.0, 30.0], [4999, 5001])) == 0, "but no more"
     assert bimodality(np.repeat([10.0, 30.0], [25_987, 13])) == 1, "0.05 % are enough"
     assert bimodality(np.repeat([10.0, 30.0], [25_988, 13])) == 0
-    assert bimodality(np.repeat([10.0, 30.0], [400, 12])) == 0, "12 may be noise: 3.5 standard errors are 12.1"
+    assert bimodality(np.repeat([10.0, 30.0], [400, 12])) == 0, (
+        "12 may be noise: 3.5 standard errors are 12.1"
+    )
     assert bimodality(np.repeat([10.0, 30.0], [400, 13])) == 1
-    assert [bimodality(10 * np.exp(np.repeat([0, gap], 500))) for gap in (0.09, 0.11, 0.13)] == [0, 0, 1]  # bins 3, 4 and 5
+    assert [bimodality(10 * np.exp(np.repeat([0, gap], 500))) for gap in (0.09, 0.11, 0.13)] == [
+        0,
+        0,
+        1,
+    ]  # bins 3, 4 and 5
 
 
 @pytest.mark.parametrize("tokens", [196, 64 * 196, 200_000])
@@ -168,24 +215,32 @@ def test_bimodality_ignores_what_is_no_upper_mode():
 
 def test_bimodality_has_no_units_and_takes_tensors():
     norms = mixture(0.02, 1.0, 0.2)
-    assert bimodality(torch.from_numpy(norms).float().reshape(64, 196)) == pytest.approx(bimodality(norms), abs=0.05)
+    assert bimodality(torch.from_numpy(norms).float().reshape(64, 196)) == pytest.approx(
+        bimodality(norms), abs=0.05
+    )
     for unit in (1000, 0.001):
         assert bimodality(unit * norms) == pytest.approx(bimodality(norms), abs=0.05)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
 def test_modes_lie_where_they_were_planted(share):
-    """Whatever the share of the upper one. Bimodality does not count an upper mode of most tokens, which are no outliers."""
+    """Whatever the share of the upper one. Bimodality does not count an upper mode of most tokens,
+    which are no outliers."""
     rng = np.random.default_rng(1)
     upper = rng.random(20_000) < share
     norms = np.where(upper, 22.0, 11.0) * np.exp(0.05 * rng.standard_normal(20_000))
     found = modes(norms)
-    assert found == (pytest.approx(11, rel=0.02), pytest.approx(22, rel=0.02), pytest.approx(upper.mean(), abs=1e-9))
+    assert found == (
+        pytest.approx(11, rel=0.02),
+        pytest.approx(22, rel=0.02),
+        pytest.approx(upper.mean(), abs=1e-9),
+    )
     assert (bimodality(norms) == 1) == (upper.mean() <= 0.5)
 
 
 def test_modes_are_medians_of_the_fullest_windows():
-    """A skewed mode: 60 tokens at 10, 40 at 10.5 (in the same window), 30 at 12; and 120 at 40. Both gaps are empty."""
+    """A skewed mode: 60 tokens at 10, 40 at 10.5 (in the same window), 30 at 12; and 120 at 40.
+    Both gaps are empty."""
     norms = np.repeat([10.0, 10.5, 12.0, 40.0], [60, 40, 30, 120])
     assert modes(norms) == (pytest.approx(10), pytest.approx(40), pytest.approx(120 / 250))
 
@@ -195,20 +250,27 @@ def test_the_deepest_valley_parts_the_modes():
     rng = np.random.default_rng(2)
     logs = np.concatenate([rng.normal(at, 0.15, 4000) for at in (2.0, 2.7, 4.5)])
     found = modes(np.exp(logs))
-    assert found.upper_share == pytest.approx(1 / 3) and found.high == pytest.approx(np.exp(4.5), rel=0.05)
+    assert found.upper_share == pytest.approx(1 / 3) and found.high == pytest.approx(
+        np.exp(4.5), rel=0.05
+    )
 
 
-@pytest.mark.parametrize("norms", [np.zeros(9), np.full(500, 7.0), mixture(0.0004, 2.5, 0.1, tokens=100_000)])
+@pytest.mark.parametrize(
+    "norms", [np.zeros(9), np.full(500, 7.0), mixture(0.0004, 2.5, 0.1, tokens=100_000)]
+)
 def test_one_mode_is_not_two(norms):
     assert np.isnan(modes(norms)).all() and np.isnan(modes(1 / norms[norms > 0])).all()
 
 
 def test_modes_over_images():
-    """Half of the images have the upper mode in half of their tokens: its share varies with the images, its norm does not."""
+    """Half of the images have the upper mode in half of their tokens: its share varies with the
+    images, its norm does not."""
     norms = np.full((40, 100), 10.0)
     norms[:20, :50] = 30.0
     found = modes_over_images(norms, seed=3)
-    assert [found[name].value for name in ("low_peak", "high_peak", "upper_share")] == [pytest.approx(x) for x in (10, 30, 0.25)]
+    assert [found[name].value for name in ("low_peak", "high_peak", "upper_share")] == [
+        pytest.approx(x) for x in (10, 30, 0.25)
+    ]
     assert found["low_peak"].low == pytest.approx(10) == found["low_peak"].high
     assert 0.1 < found["upper_share"].low < 0.2 < 0.3 < found["upper_share"].high < 0.4
     assert {x.n for x in found.values()} == {40}
@@ -218,7 +280,10 @@ def test_modes_over_images():
 def test_middle_range_closed_form():
     norms = np.arange(1001.0).reshape(91, 11)
     found = middle_range(norms, 95, seed=1)
-    assert (found["low"].value, found["high"].value) == (pytest.approx(25), pytest.approx(975)) and found["low"].n == 91
+    assert (found["low"].value, found["high"].value) == (
+        pytest.approx(25),
+        pytest.approx(975),
+    ) and found["low"].n == 91
     assert found["low"].low < 25 < found["low"].high
     assert middle_range(np.full(20, 3.0), 99.8)["high"][:3] == (3, 3, 3)
 
@@ -230,19 +295,28 @@ def test_onset_block_against_a_loop():
     norms[1, 1, 0] *= 10  # only passing
     norms[2, 4, 19] *= 10
     norms[5] *= np.float32(1.5)  # a whole image a little higher is no onset
-    norms[3, 3, 5] = 3.1 * np.median(norms[:, 3])  # what stands out raises the mean above a third of this
+    norms[3, 3, 5] = 3.1 * np.median(
+        norms[:, 3]
+    )  # what stands out raises the mean above a third of this
     assert norms[3, 3, 5] < 3 * norms[:, 3].mean()
-    reference = [next((b for b in range(5) if image[b].max() > 3 * np.median(norms[:, b])), -1) for image in norms]
+    reference = [
+        next((b for b in range(5) if image[b].max() > 3 * np.median(norms[:, b])), -1)
+        for image in norms
+    ]
     assert onset_block(norms).tolist() == reference == [3, 1, 4, 3, -1, -1]
     onset = onset_block(torch.from_numpy(norms))
     assert onset.tolist() == reference and onset.dtype == torch.int64
     assert onset_block(norms, rule_factor=20.0).tolist() == [-1] * 6
-    assert onset_block(np.array([[[1.0, 1, 1, 3]]])).tolist() == [-1], "three times the median does not exceed it"
+    assert onset_block(np.array([[[1.0, 1, 1, 3]]])).tolist() == [-1], (
+        "three times the median does not exceed it"
+    )
 
 
 def test_block_quantiles_pool_images_and_patches():
     norms = torch.arange(2 * 3 * 5, dtype=torch.float32).reshape(2, 3, 5)
-    expected = [[np.quantile(norms[:, block].flatten(), q) for block in range(3)] for q in (0.5, 0.98, 1.0)]
+    expected = [
+        [np.quantile(norms[:, block].flatten(), q) for block in range(3)] for q in (0.5, 0.98, 1.0)
+    ]
     np.testing.assert_allclose(block_quantiles(norms), expected)
 
 
@@ -251,7 +325,10 @@ def test_paired_positions_are_of_the_same_image(convert):
     mask = np.random.default_rng(0).random((200, 12)) < np.linspace(0, 1, 200)[:, None]
     mask[0], mask[1], mask[2], mask[3] = False, True, np.arange(12) < 1, np.arange(12) < 11
     abnormal, normal = paired_positions(convert(mask), 5)
-    assert abnormal.dtype == normal.dtype == torch.int64 and abnormal.shape == normal.shape == (200, 5)
+    assert abnormal.dtype == normal.dtype == torch.int64 and abnormal.shape == normal.shape == (
+        200,
+        5,
+    )
     for row, a, b in zip(mask, abnormal.tolist(), normal.tolist(), strict=True):
         pairs = min(5, row.sum(), (~row).sum())
         assert a[pairs:] == b[pairs:] == [-1] * (5 - pairs)
@@ -272,7 +349,11 @@ def test_paired_positions_are_uniform_and_seeded():
 
 def test_paired_positions_wanted_beyond_the_patches():
     abnormal, normal = paired_positions(np.array([[True, False, False]]), 5)
-    assert abnormal.tolist() == [[0, -1, -1, -1, -1]] and normal[0, 0] in (1, 2) and (normal[0, 1:] == -1).all()
+    assert (
+        abnormal.tolist() == [[0, -1, -1, -1, -1]]
+        and normal[0, 0] in (1, 2)
+        and (normal[0, 1:] == -1).all()
+    )
     with pytest.raises(ValueError, match="0 pairs an image"):
         paired_positions(np.array([[True, False]]), 0)
 
@@ -301,4 +382,6 @@ def test_a_percentile_finds_the_largest_norms_though_they_are_equal():
     for rule in ("percentile:99.5", "percentile:98", "percentile:95"):
         assert np.array_equal(outliers(norms, rule), norms == 7)
     assert not outliers(norms, "percentile:100").any(), "nothing exceeds the largest"
-    assert not outliers(np.ones((3, 9)), "percentile:98").any(), "nothing stands out where all are the same"
+    assert not outliers(np.ones((3, 9)), "percentile:98").any(), (
+        "nothing stands out where all are the same"
+    )

@@ -46,7 +46,8 @@ def iou_by_cells(a, b, cells):
 
 
 def planted(rows, columns, *objects):
-    """Features of a background, and of objects (top, left, bottom, right) that resemble one another and not the background."""
+    """Features of a background, and of objects (top, left, bottom, right) that resemble one another
+    and not the background."""
     features = torch.tensor([1.0, 0.0]).repeat(rows, columns, 1)
     for top, left, bottom, right in objects:
         features[top:bottom, left:right] = torch.tensor([-0.2, 1.0])
@@ -54,23 +55,33 @@ def planted(rows, columns, *objects):
 
 
 def chain(length):
-    """One row: a of a given length, b, c and three of a background; only a and b, b and c, and the background are similar."""
+    """One row: a of a given length, b, c and three of a background; only a and b, b and c, and the
+    background are similar."""
     a, b, c, background = [length, 0, 0, 0], [1.0, 1, 0, 0], [-1.0, 3, 0, 0], [0, 0, 0, 1.0]
     return torch.tensor([[a, b, c, background, background, background]])
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.7, -0.7])
-@pytest.mark.parametrize("shape, k", [((6, 5, 3), 1), ((6, 5, 3), 12), ((4, 9, 2), 10), ((5, 5, 8), 25), ((1, 7, 2), 3)])
+@pytest.mark.parametrize(
+    "shape, k", [((6, 5, 3), 1), ((6, 5, 3), 12), ((4, 9, 2), 10), ((5, 5, 8), 25), ((1, 7, 2), 3)]
+)
 def test_lost_against_loops(shape, k, bias):
-    # Small whole numbers of very unlike sizes: float32 is exact, ties and similarities of zero are frequent.
+    # Small whole numbers of very unlike sizes: float32 is exact, ties and similarities of zero are
+    # frequent.
     rng = np.random.default_rng(0)
-    features = (rng.integers(-3, 4, (20, *shape)) * rng.integers(1, 6, (20, *shape[:2], 1))).astype(np.float32)
+    features = (rng.integers(-3, 4, (20, *shape)) * rng.integers(1, 6, (20, *shape[:2], 1))).astype(
+        np.float32
+    )
     boxes = lost_boxes(torch.from_numpy(features), k, bias)
     assert boxes.dtype == torch.float32
     for image, box in zip(features, boxes, strict=True):
         degree, seed, mask, expected = lost_by_loops(image, k, bias)
         maps = lost_maps(torch.from_numpy(image), k, bias)
-        assert np.array_equal(maps.degree, degree) and maps.seed == seed and np.array_equal(maps.mask, mask)
+        assert (
+            np.array_equal(maps.degree, degree)
+            and maps.seed == seed
+            and np.array_equal(maps.mask, mask)
+        )
         assert box.numpy() == pytest.approx(expected, abs=1e-6)
 
 
@@ -78,20 +89,29 @@ def test_lost_of_dense_features_against_loops():
     features = np.random.default_rng(1).normal(size=(12, 10, 64)) + 0.05
     maps = lost_maps(torch.from_numpy(features))
     degree, seed, mask, _ = lost_by_loops(features, 100, 0.0)
-    assert np.array_equal(maps.degree, degree) and maps.seed == seed and np.array_equal(maps.mask, mask)
+    assert (
+        np.array_equal(maps.degree, degree)
+        and maps.seed == seed
+        and np.array_equal(maps.mask, mask)
+    )
 
 
 def test_lost_finds_a_planted_object():
     features = planted(8, 10, (2, 3, 5, 7))
     maps = lost_maps(features, k=20)
     assert maps.seed == (2, 3)
-    assert maps.degree[2, 3] == 3 * 4 - 1 and maps.degree[0, 0] == 80 - 12 - 1  # the others of its own kind
+    assert (
+        maps.degree[2, 3] == 3 * 4 - 1 and maps.degree[0, 0] == 80 - 12 - 1
+    )  # the others of its own kind
     assert maps.mask.sum() == 12 and maps.mask[2:5, 3:7].all()
-    assert lost_boxes(features[None], k=20)[0].tolist() == pytest.approx([3 / 10, 2 / 8, 7 / 10, 5 / 8])
+    assert lost_boxes(features[None], k=20)[0].tolist() == pytest.approx(
+        [3 / 10, 2 / 8, 7 / 10, 5 / 8]
+    )
 
 
 def test_the_first_of_equal_patches_is_the_seed_and_corners_do_not_connect():
-    # Three objects of the same kind; the second touches the first at a corner, the third lies apart.
+    # Three objects of the same kind; the second touches the first at a corner, the third lies
+    # apart.
     features = planted(8, 8, (1, 1, 3, 3), (3, 3, 5, 5), (6, 0, 8, 2))
     assert lost_maps(features, k=12).seed == (1, 1)
     boxes = lost_boxes(torch.stack([features, features.flip(0)]), k=12) * 8
@@ -100,9 +120,15 @@ def test_the_first_of_equal_patches_is_the_seed_and_corners_do_not_connect():
 
 def test_k_bounds_the_expansion_of_the_seed():
     maps = lost_maps(chain(1.0), k=3)
-    assert maps.seed == (0, 0) and maps.degree.tolist() == [[1, 2, 1, 2, 2, 2]]  # in order: a, c, b, background
-    assert lost_maps(chain(1.0), k=2).mask.tolist() == [[True, True, False, False, False, False]]  # a alone; c is not like it
-    assert maps.mask.tolist() == [[True, True, True, False, False, False]]  # a and b: c is more like b than unlike a
+    assert maps.seed == (0, 0) and maps.degree.tolist() == [
+        [1, 2, 1, 2, 2, 2]
+    ]  # in order: a, c, b, background
+    assert lost_maps(chain(1.0), k=2).mask.tolist() == [
+        [True, True, False, False, False, False]
+    ]  # a alone; c is not like it
+    assert maps.mask.tolist() == [
+        [True, True, True, False, False, False]
+    ]  # a and b: c is more like b than unlike a
 
 
 def test_the_bias_is_added_to_every_similarity():
@@ -111,8 +137,11 @@ def test_the_bias_is_added_to_every_similarity():
     assert everything.mask.all() and (everything.degree == 35).all() and everything.seed == (0, 0)
     nothing = lost_maps(features, k=36, bias=-10.0)  # not even the seed resembles itself
     assert (nothing.degree == 0).all() and nothing.mask.nonzero().tolist() == [[0, 0]]
-    assert lost_boxes(features[None], k=36, bias=-10.0)[0].tolist() == pytest.approx([0, 0, 1 / 6, 1 / 6])
-    # Object and background meet at -0.2 and themselves at about 1: a bias in between changes nothing but the sums.
+    assert lost_boxes(features[None], k=36, bias=-10.0)[0].tolist() == pytest.approx(
+        [0, 0, 1 / 6, 1 / 6]
+    )
+    # Object and background meet at -0.2 and themselves at about 1: a bias in between changes
+    # nothing but the sums.
     assert torch.equal(lost_boxes(features[None], 36, 0.1), lost_boxes(features[None], 36))
     assert not torch.equal(lost_boxes(features[None], 36, 0.3), lost_boxes(features[None], 36))
 
@@ -129,26 +158,32 @@ def test_batch_equals_single_images_and_the_features_stay_as_they_are():
     features = torch.randn(4, 11, 10, 32, generator=torch.Generator().manual_seed(0))
     before = features.clone()
     boxes = lost_boxes(features)
-    assert torch.equal(boxes, torch.cat([lost_boxes(image[None]) for image in features])) and torch.equal(features, before)
+    assert torch.equal(
+        boxes, torch.cat([lost_boxes(image[None]) for image in features])
+    ) and torch.equal(features, before)
     assert lost_boxes(features[:0]).shape == (0, 4)
 
 
 def test_half_precision_is_raised():
-    # Products of 300 x 300 do not fit in float16: the similarities of c to a and b would add up to nan.
+    # Products of 300 x 300 do not fit in float16: the similarities of c to a and b would add up to
+    # nan.
     features = 300 * chain(1.0)
     assert torch.equal(lost_maps(features.half(), k=3).mask, lost_maps(features, k=3).mask)
     assert lost_boxes(features[None].bfloat16(), k=3).dtype == torch.float32
 
 
 def scene_features(images, shuffled=False):
-    """The mean colour of each patch of 16 x 16 pixels without its grey, from the picture's mean: objects are the vivid ones."""
+    """The mean colour of each patch of 16 x 16 pixels without its grey, from the picture's mean:
+    objects are the vivid ones."""
     rng = np.random.default_rng(0)
     features = []
     for index in range(images):
         patches = draw_scene(0, index).pixels.reshape(14, 16, 14, 16, 3).mean(axis=(1, 3)) / 255
         chroma = patches - patches.mean(axis=-1, keepdims=True)
         chroma = chroma - chroma.mean(axis=(0, 1))
-        features.append(rng.permutation(chroma.reshape(196, 3)).reshape(14, 14, 3) if shuffled else chroma)
+        features.append(
+            rng.permutation(chroma.reshape(196, 3)).reshape(14, 14, 3) if shuffled else chroma
+        )
     return torch.from_numpy(np.stack(features))
 
 
@@ -228,6 +263,10 @@ def test_covered_takes_all_objects_together_and_any_grid():
     mask = np.zeros((2, 8, 12), dtype=bool)
     mask[0, :4, :1], mask[1, :4, 3:4] = True, True  # a quarter of the first patch each
     assert covered([mask, mask[:0]], (2, 3)).tolist() == [[True] + 5 * [False], 6 * [False]]
-    assert covered([mask[:1]], (2, 3), level=0.25).sum() == 1 and not covered([mask[:1]], (2, 3)).any()
-    assert covered([torch.from_numpy(mask)], (4, 6)).tolist() == [[i in (0, 1, 6, 7) for i in range(24)]]
+    assert (
+        covered([mask[:1]], (2, 3), level=0.25).sum() == 1 and not covered([mask[:1]], (2, 3)).any()
+    )
+    assert covered([torch.from_numpy(mask)], (4, 6)).tolist() == [
+        [i in (0, 1, 6, 7) for i in range(24)]
+    ]
     assert covered([np.ones((1, 10, 10), dtype=bool)], (3, 4)).all()  # 10 pixels, 3 rows

@@ -5,7 +5,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
-from helpers.measures.one_shot import beaten_by, one_shot_accuracy, one_shot_draws, one_shot_images, one_shot_ranks
+from helpers.measures.one_shot import (
+    beaten_by,
+    one_shot_accuracy,
+    one_shot_draws,
+    one_shot_images,
+    one_shot_ranks,
+)
 
 LABELS = np.array([3, 0, 3, 7, 0, 3, 0, 3])  # 7 has one image
 CLASSES, COPIES, WIDTH = 12, 3, 16
@@ -25,7 +31,9 @@ def test_draws(draws, count):
     assert len(found) == count
     for sides in zip(*found, strict=True):
         used = np.array(sides)  # (draw, class)
-        assert all((labels[row] == [0, 3]).all() for row in used) and len(np.unique(used)) == used.size
+        assert (
+            all((labels[row] == [0, 3]).all() for row in used) and len(np.unique(used)) == used.size
+        )
     assert all(not set(train) & set(test) for train, test in found)
 
 
@@ -41,12 +49,18 @@ def test_classes_that_beat_the_true_one():
 
 
 def planted():
-    """Registers carry the class, patches are the same for all classes but for noise, [CLS] adds nothing."""
+    """Registers carry the class, patches are the same for all classes but for noise, [CLS] adds
+    nothing."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), COPIES)
-    registers = rng.normal(size=(CLASSES, WIDTH))[labels] + 0.05 * rng.normal(size=(len(labels), WIDTH))
+    registers = rng.normal(size=(CLASSES, WIDTH))[labels] + 0.05 * rng.normal(
+        size=(len(labels), WIDTH)
+    )
     patches = 0.05 * rng.normal(size=(len(labels), WIDTH))
-    parts = {"patch": torch.from_numpy(patches).float(), "register": torch.from_numpy(registers).float()}
+    parts = {
+        "patch": torch.from_numpy(patches).float(),
+        "register": torch.from_numpy(registers).float(),
+    }
     return parts["patch"] + parts["register"], parts, one_shot_draws(labels, 10)
 
 
@@ -61,18 +75,25 @@ def test_the_part_that_carries_the_class_loses_nothing():
 
 
 def test_readings_against_sklearn():
-    """What is right by each reading: nearest training image by cosine, and logistic regression on standardised features."""
+    """What is right by each reading: nearest training image by cosine, and logistic regression on
+    standardised features."""
     full, parts, draws = planted()
     rng = np.random.default_rng(1)
     parts["patch"] = full + torch.from_numpy(2 * rng.normal(size=full.shape)).float()
-    alone = {"patch": full + torch.from_numpy(1.5 * rng.normal(size=full.shape)).float(), "register": parts["register"]}
+    alone = {
+        "patch": full + torch.from_numpy(1.5 * rng.normal(size=full.shape)).float(),
+        "register": parts["register"],
+    }
     ranks = one_shot_ranks(full, parts, alone, draws)
     classes = np.arange(CLASSES)
     for i, (train, test) in enumerate(draws):
         x, part = full.numpy(), parts["patch"].numpy()
 
         def nearest(learnt, tested):
-            return KNeighborsClassifier(1, metric="cosine").fit(learnt, classes).predict(tested) == classes
+            return (
+                KNeighborsClassifier(1, metric="cosine").fit(learnt, classes).predict(tested)
+                == classes
+            )
 
         expected = {
             "": nearest(x[train], part[test]),
@@ -86,13 +107,17 @@ def test_readings_against_sklearn():
         scaler = StandardScaler().fit(x[train])
         logistic = LogisticRegression(max_iter=1000).fit(scaler.transform(x[train]), classes)
         answers = logistic.predict(scaler.transform(part[test])) == classes
-        assert ((ranks["patch", "logistic"][i] == 0).numpy() == answers).mean() > 0.8  # of another strength of decay
+        assert (
+            (ranks["patch", "logistic"][i] == 0).numpy() == answers
+        ).mean() > 0.8  # of another strength of decay
 
 
 def test_a_part_that_is_zero_is_left_out():
     full, parts, draws = planted()
     parts["patch"][0, 0] = 0  # which is not all of it
-    ranks = one_shot_ranks(full, {"register": torch.zeros_like(full), "patch": parts["patch"]}, parts, draws)
+    ranks = one_shot_ranks(
+        full, {"register": torch.zeros_like(full), "patch": parts["patch"]}, parts, draws
+    )
     assert {kind for kind, _ in ranks} == {"full", "patch"}
 
 

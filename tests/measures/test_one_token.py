@@ -1,4 +1,5 @@
-"""Tokens with planted contents: the class of the image in one kind, position and pixels in the other."""
+"""Tokens with planted contents: the class of the image in one kind, position and pixels in the
+other."""
 
 import numpy as np
 import pytest
@@ -24,12 +25,15 @@ GRID, WIDTH, CLASSES = (3, 4), 16, 3
 
 
 def scikit_learn_answers(features, labels, learnt):
-    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(features[:learnt], labels[:learnt])
+    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(
+        features[:learnt], labels[:learnt]
+    )
     return 100.0 * (probe.predict(features[learnt:]) == labels[learnt:])
 
 
 def pairs(images=90, count=3, seed=0):
-    """Outliers know the class and normal tokens a little of it. Every fifth image has one outlier only, every seventh none."""
+    """Outliers know the class and normal tokens a little of it. Every fifth image has one outlier
+    only, every seventh none."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, images)
     labels[-1] = CLASSES  # no learnt image is of this class
@@ -39,7 +43,10 @@ def pairs(images=90, count=3, seed=0):
     positions[::5, 1:] = -1
     positions[::7] = -1
     outlier, normal = (
-        PatchTokens(torch.from_numpy(positions), torch.from_numpy(np.where(positions[..., None] < 0, 0, x)).float())
+        PatchTokens(
+            torch.from_numpy(positions),
+            torch.from_numpy(np.where(positions[..., None] < 0, 0, x)).float(),
+        )
         for x in (2 * signal[labels] + noise[0], 0.2 * signal[labels] + noise[1])
     )
     return outlier, normal, torch.from_numpy(signal[labels][:, 0] + noise[0, :, 0]).float(), labels
@@ -48,7 +55,9 @@ def pairs(images=90, count=3, seed=0):
 def test_held_out_answers_are_those_of_scikit_learn():
     _, _, cls, labels = pairs()
     answers = held_out_answers(cls, labels, 50)
-    assert answers.tolist() == scikit_learn_answers(cls.numpy(), labels, 50).tolist() and set(answers.tolist()) == {0, 100}
+    assert answers.tolist() == scikit_learn_answers(cls.numpy(), labels, 50).tolist() and set(
+        answers.tolist()
+    ) == {0, 100}
 
 
 def test_answers_of_tokens_are_those_of_scikit_learn_with_one_probe_for_each_kind_and_draw():
@@ -59,7 +68,11 @@ def test_answers_of_tokens_are_those_of_scikit_learn_with_one_probe_for_each_kin
     first = sum(i < 50 for i in kept)
     for draw in range(3):
         column = [draw if i % 5 or draw == 0 else 0 for i in kept]
-        kinds = {"cls": cls[kept], "normal": normal.tokens[kept, column], "outlier": outlier.tokens[kept, column]}
+        kinds = {
+            "cls": cls[kept],
+            "normal": normal.tokens[kept, column],
+            "outlier": outlier.tokens[kept, column],
+        }
         for kind, x in kinds.items():
             expected = scikit_learn_answers(x.numpy(), labels[kept], first)
             assert answers[kind][draw].tolist() == expected.tolist(), (kind, draw)
@@ -75,11 +88,15 @@ def test_patch_tokens_are_cut_and_joined_in_all_that_they_hold():
     assert torch.equal(second.tokens, tokens[1:]) and torch.equal(second.pixels, pixels[1:])
     joined = chosen.columns(slice(2, None)).beside(chosen.columns(slice(0, 1)))
     assert joined.positions.tolist() == [[-1, 0], [1, 2]]
-    assert torch.equal(joined.tokens, tokens[:, [2, 0]]) and torch.equal(joined.pixels, pixels[:, [2, 0]])
+    assert torch.equal(joined.tokens, tokens[:, [2, 0]]) and torch.equal(
+        joined.pixels, pixels[:, [2, 0]]
+    )
     mask = torch.zeros(2, 12, dtype=torch.bool)
     mask[0, 0] = mask[1, 3] = True
     outside = chosen.outside(mask)
-    assert outside.positions.tolist() == [[-1, 5, -1], [2, -1, 1]] and torch.equal(outside.tokens, tokens)
+    assert outside.positions.tolist() == [[-1, 5, -1], [2, -1, 1]] and torch.equal(
+        outside.tokens, tokens
+    )
     without = PatchTokens(positions, tokens)
     assert without[:1].pixels is None and without.beside(chosen).pixels is None
 
@@ -90,15 +107,22 @@ def patches(legible, positions, seed):
     basis = np.random.default_rng(7).normal(size=(GRID[0] * GRID[1] + 5, 40))  # the same for all
     pixels = rng.normal(size=(*positions.shape, 5))
     where = np.eye(GRID[0] * GRID[1])[positions]
-    tokens = np.concatenate([where, pixels], axis=-1) @ basis if legible else rng.normal(size=(*positions.shape, 40))
+    tokens = (
+        np.concatenate([where, pixels], axis=-1) @ basis
+        if legible
+        else rng.normal(size=(*positions.shape, 40))
+    )
     return PatchTokens(*(torch.from_numpy(x) for x in (positions, tokens, pixels)))
 
 
 def planted(images=60, learnt=40):
-    """Normal tokens anywhere, that can be read; outliers at patch 5 in three images of four and at 6 in the last, that cannot."""
+    """Normal tokens anywhere, that can be read; outliers at patch 5 in three images of four and at
+    6 in the last, that cannot."""
     rng = np.random.default_rng(0)
     normal = patches(True, rng.integers(0, 12, (images, 6)), 1)
-    outlier = patches(False, np.where(np.arange(images) % 4 < 3, 5, 6)[:, None].repeat(2, axis=1), 2)
+    outlier = patches(
+        False, np.where(np.arange(images) % 4 < 3, 5, 6)[:, None].repeat(2, axis=1), 2
+    )
     outlier.positions[-1] = -1
     usual = {"outlier": outlier[:learnt], "normal": normal[:learnt]}
     return outlier, normal, usual, {"outlier": outlier[learnt:], "normal": normal[learnt:]}
@@ -126,7 +150,8 @@ def test_position_chance_is_that_of_the_commonest_training_position():
 
 
 def test_a_constant_answer_is_learnt_from_the_training_tokens_of_that_kind():
-    """Outliers at patch 5 and 6, three to one: 5 is nearest to them, and column 1.25 is their mean."""
+    """Outliers at patch 5 and 6, three to one: 5 is nearest to them, and column 1.25 is their
+    mean."""
     _, _, usual, tested = planted()
     r = read_patches(usual["outlier"], tested, usual, GRID)["outlier"]
     at_6 = torch.arange(40, 59) % 4 == 3
@@ -155,7 +180,8 @@ def test_r2_is_that_of_scikit_learn_where_images_have_as_many_tokens():
     r = Reading(*(torch.zeros(30) for _ in range(4)), *map(torch.from_numpy, rows), torch.zeros(30))
     estimate = reading_estimates({"normal": r, "outlier": r}, seed=3)["r2_normal"]
     assert (
-        estimate.value == pytest.approx(r2_score(true.ravel(), found.ravel())) and estimate.low < estimate.value < estimate.high
+        estimate.value == pytest.approx(r2_score(true.ravel(), found.ravel()))
+        and estimate.low < estimate.value < estimate.high
     )
 
 
@@ -167,7 +193,9 @@ def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
     pixels = fit_regression(noisy.tokens[:40], noisy.pixels[:40])
     for image in range(20):
         distances, errors = [], []
-        for token, true, target in zip(*(x[40 + image] for x in (noisy.tokens, noisy.positions, noisy.pixels)), strict=True):
+        for token, true, target in zip(
+            *(x[40 + image] for x in (noisy.tokens, noisy.positions, noisy.pixels)), strict=True
+        ):
             at = int(position(token).argmax())
             distances.append(np.hypot(at // 4 - int(true) // 4, at % 4 - int(true) % 4))
             errors.append(float(((pixels(token) - target) ** 2).sum()))
@@ -181,7 +209,10 @@ def reading(*numbers):
 
 def test_gaps_are_positive_where_an_outlier_tells_less():
     # top1, chance, distance, constant, square, variance, error
-    outlier, normal = reading(100.0, 80.0, 3.0, 3.5, 9.0, 8.0, 4.0), reading(100.0, 0.0, 1.0, 6.0, 2.0, 8.0, 2.0)
+    outlier, normal = (
+        reading(100.0, 80.0, 3.0, 3.5, 9.0, 8.0, 4.0),
+        reading(100.0, 0.0, 1.0, 6.0, 2.0, 8.0, 2.0),
+    )
     readings = {"outlier": outlier, "normal": normal}
     estimates = reading_estimates(readings)
     assert {name: estimate.value for name, estimate in estimates.items()} == {
@@ -209,9 +240,12 @@ def test_gaps_are_positive_where_an_outlier_tells_less():
 
 
 def test_a_head_that_was_trained_elsewhere():
-    """It names the larger of two features; the bias turns the last image, whose features are equal."""
+    """It names the larger of two features; the bias turns the last image, whose features are
+    equal."""
     features = torch.tensor([[2.0, 1.0], [1.0, 2.0], [3.0, 3.0]])
     head = torch.eye(2), torch.tensor([0.0, 0.5])
     assert head_answers(features, head, np.array([0, 0, 1])).tolist() == [100, 0, 100]
-    with pytest.raises(ValueError, match="the head reads 2 features, not 3; give that of this model"):
+    with pytest.raises(
+        ValueError, match="the head reads 2 features, not 3; give that of this model"
+    ):
         head_answers(torch.ones(4, 3), head, np.zeros(4, int))

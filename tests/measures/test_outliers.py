@@ -33,7 +33,14 @@ def test_outlier_images_by_another_rule():
 
 @pytest.mark.parametrize("to", [np.asarray, torch.from_numpy])
 def test_outlier_shares(to):
-    """Two planted patches of 49 in 7 of 40 images; a rule changes which patches count, not which images have outliers."""
+    """Two planted patches of 49 in 7 of 40 images; a rule changes which patches count, not which
+    images have outliers."""
     norms = to(planted())
-    assert outlier_shares(norms) == {"outlier_images": outlier_images(norms), "outlier_tokens": pytest.approx(14 / (40 * 49))}
-    assert outlier_shares(norms, "fixed:1e9") == {"outlier_images": outlier_images(norms), "outlier_tokens": 0}
+    assert outlier_shares(norms) == {
+        "outlier_images": outlier_images(norms),
+        "outlier_tokens": pytest.approx(14 / (40 * 49)),
+    }
+    assert outlier_shares(norms, "fixed:1e9") == {
+        "outlier_images": outlier_images(norms),
+        "outlier_tokens": 0,
+    }

@@ -8,6 +8,7 @@ from helpers.measures.cls_parts import (
     along_total,
     attention_per_token,
     cka_by_images,
+    gram_shares_over_images,
     length_ratio,
     levelled,
     mixed_share,
@@ -17,7 +18,6 @@ from helpers.measures.cls_parts import (
     residual,
     share_at_patches,
 )
-from helpers.measures.decomposition import gram_shares_over_images
 from helpers.measures.stats import Estimate
 
 
@@ -47,9 +47,13 @@ def test_share_at_patches():
     attention, masses = torch.tensor([[0.3, 0.1, 0.1]] * 3), torch.tensor([[0.5, 0.3, 0.2]] * 3)
     mask = torch.tensor([[True, False, False], [True, True, False], [False, False, False]])
     assert share_at_patches(attention, mask, masses).tolist() == pytest.approx([0.375, 0.5, 0])
-    tiny = share_at_patches(torch.full((1, 3), 1e-7), torch.ones(1, 3, dtype=torch.bool), masses[:1])
+    tiny = share_at_patches(
+        torch.full((1, 3), 1e-7), torch.ones(1, 3, dtype=torch.bool), masses[:1]
+    )
     assert tiny.tolist() == [0.0]
-    small = share_at_patches(torch.full((1, 1), 3.2e-6), torch.ones(1, 1, dtype=torch.bool), masses[:1])
+    small = share_at_patches(
+        torch.full((1, 1), 3.2e-6), torch.ones(1, 1, dtype=torch.bool), masses[:1]
+    )
     assert small.tolist() == pytest.approx([4e-6], rel=1e-3)
 
 
@@ -58,7 +62,9 @@ def test_one_register_gets_six_times_a_patch():
     masses = torch.stack([50 * patch, 4 * 6 * patch, 1 - 74 * patch], dim=1)
     found = attention_per_token(masses, patches=50, registers=4, seed=1)
     assert found[:3] == pytest.approx((6, 6, 6)) and found.n == 40
-    uneven = torch.tensor([[0.5, 0.1, 0.4], [0.1, 0.5, 0.4]])  # a ratio of means, not a mean of ratios
+    uneven = torch.tensor(
+        [[0.5, 0.1, 0.4], [0.1, 0.5, 0.4]]
+    )  # a ratio of means, not a mean of ratios
     assert attention_per_token(uneven, patches=10, registers=2).value == pytest.approx(0.15 / 0.03)
     uneven = torch.from_numpy(np.random.default_rng(2).dirichlet(np.ones(3), 30))
     assert attention_per_token(uneven, 10, 2) == attention_per_token(uneven, 10, 2, seed=0)
@@ -72,7 +78,9 @@ def test_part_alignment():
     for found, x in ((carries, part), (stands_by, other)):
         assert found["cka"].value == pytest.approx(cka_by_grams(x, whole))
         assert found["cka"].low < found["cka"].value < found["cka"].high
-        assert found["length"].value == pytest.approx(float((x.norm(dim=1) / whole.norm(dim=1)).mean()))
+        assert found["length"].value == pytest.approx(
+            float((x.norm(dim=1) / whole.norm(dim=1)).mean())
+        )
         assert found["cka_debiased"].value < found["cka"].value
     assert carries["cka_renormalised"] == pytest.approx(carries["cka"])  # CKA knows no scale
     assert stands_by["cka_renormalised"].value == pytest.approx(cka_by_grams(part, whole))
@@ -91,9 +99,14 @@ def test_a_part_that_is_rounding_has_no_alignment():
 def test_permutations_of_the_floor():
     """A single permutation is its own percentile, many are not."""
     part, whole = normal(12, 3), normal(12, 3, seed=1)
-    once, often = (part_alignment(part, whole, part, permutations)["floor"] for permutations in (1, 200))
+    once, often = (
+        part_alignment(part, whole, part, permutations)["floor"] for permutations in (1, 200)
+    )
     assert once != pytest.approx(often)
-    assert part_alignment(part, whole, part)["floor"] == part_alignment(part, whole, part, 100)["floor"]
+    assert (
+        part_alignment(part, whole, part)["floor"]
+        == part_alignment(part, whole, part, 100)["floor"]
+    )
 
 
 def test_cka_by_images():
@@ -101,7 +114,9 @@ def test_cka_by_images():
     plain, debiased, shuffled = cka_by_images(part, whole, [8, 30])
     assert plain == pytest.approx([cka_by_grams(part[:n], whole[:n]) for n in (8, 30)])
     rng, draws = np.random.default_rng(3), 400
-    expected = np.mean([cka_by_grams(part[:8], whole[torch.from_numpy(rng.permutation(8))]) for _ in range(draws)])
+    expected = np.mean(
+        [cka_by_grams(part[:8], whole[torch.from_numpy(rng.permutation(8))]) for _ in range(draws)]
+    )
     assert shuffled[0] == pytest.approx(expected, abs=0.03)
     assert shuffled[1] < shuffled[0]  # CKA of anything is high with few images
     assert abs(debiased[1]) < 0.02 < 0.1 < plain[1]
@@ -122,11 +137,19 @@ def test_the_direction_of_rounding_is_none():
 def test_contributions_along_the_total_sum_to_one():
     """Of all tokens; those of the patches to the component of their sum."""
     contributions = normal(3, 6, 5)  # image, token, width; tokens: four patches, a register, [CLS]
-    parts = torch.stack([contributions[:, :4].sum(1), *contributions[:, 4:].unbind(1), 9 * torch.ones(3, 5)], dim=1)
+    parts = torch.stack(
+        [contributions[:, :4].sum(1), *contributions[:, 4:].unbind(1), 9 * torch.ones(3, 5)], dim=1
+    )
     total = contributions.sum(1)
-    norms, cosines = contributions.norm(dim=2), torch.cosine_similarity(contributions, total[:, None], dim=2)
+    norms, cosines = (
+        contributions.norm(dim=2),
+        torch.cosine_similarity(contributions, total[:, None], dim=2),
+    )
     assert along_total(norms, cosines, parts).sum(1).tolist() == pytest.approx([1, 1, 1])
-    expected = [[c @ t / (t @ t) for c in image] for image, t in zip(contributions.numpy(), total.numpy(), strict=True)]
+    expected = [
+        [c @ t / (t @ t) for c in image]
+        for image, t in zip(contributions.numpy(), total.numpy(), strict=True)
+    ]
     assert along_total(norms, cosines, parts).numpy() == pytest.approx(np.array(expected))
 
 
@@ -167,7 +190,8 @@ def test_length_ratio():
 
 
 def test_length_ratio_without_what_all_images_share():
-    """A part of 1000 with differences of 2 is long, and says twice as much as one with differences of 1."""
+    """A part of 1000 with differences of 2 is long, and says twice as much as one with differences
+    of 1."""
     x, far = normal(40, 6), torch.full((6,), 1000.0)
     assert length_ratio(far + 2 * x, x).value > 500
     assert length_ratio(far + 2 * x, x, centred=True).value == pytest.approx(2, abs=1e-3)

@@ -10,8 +10,8 @@ CORNERS = [0, 6, 42, 48]
 
 
 def planted(images=40, blocks=3, patches=49, at=(3, 5, 7, 11), missing=(), seed=0):
-    """(image, block, patch) norms near 10; after the last block 50 at four positions, but for the pairs `missing`, and after the
-    one before it in images with an even number."""
+    """(image, block, patch) norms near 10; after the last block 50 at four positions, but for the
+    pairs `missing`, and after the one before it in images with an even number."""
     norms = np.random.default_rng(seed).uniform(9, 11, (images, blocks, patches)).astype(np.float32)
     for position in at:
         norms[:, -1, position] = 50
@@ -24,7 +24,12 @@ def planted(images=40, blocks=3, patches=49, at=(3, 5, 7, 11), missing=(), seed=
 def test_planted_places_are_found_and_counted():
     norms = planted(missing=[(1, 3), (1, 5), (9, 11)])
     found = placement(norms, CORNERS, seed=1)
-    assert found.limit == pytest.approx(3 * np.median(norms[:, -1])) and sorted(found.usual) == [3, 5, 7, 11]
+    assert found.limit == pytest.approx(3 * np.median(norms[:, -1])) and sorted(found.usual) == [
+        3,
+        5,
+        7,
+        11,
+    ]
     assert torch.equal(found.mask, norms[:, -1] > 20) and found.mask.sum() == 157
     values = {name: e.value for name, e in found.estimates.items()}
     assert values == {
@@ -50,13 +55,21 @@ def test_corners_are_counted_apart_from_the_usual_positions():
 def test_a_model_without_outliers_has_no_places():
     found = placement(planted(at=()), CORNERS)
     assert found.usual == [] and not found.mask.any() and set(found.onset.tolist()) == {-1}
-    assert [*found.estimates] == ["outlier_images", "outliers_per_image", "position_share", "position_share_98", "corner_share"]
+    assert [*found.estimates] == [
+        "outlier_images",
+        "outliers_per_image",
+        "position_share",
+        "position_share_98",
+        "corner_share",
+    ]
     assert found.estimates["position_share"].n == 0
 
 
 def test_the_rule_moves_the_limit_and_not_the_onset():
     found = placement(planted(), CORNERS, "fixed:60")
-    assert found.limit == 60 and not found.mask.any() and found.estimates["outlier_images"].value == 1
+    assert (
+        found.limit == 60 and not found.mask.any() and found.estimates["outlier_images"].value == 1
+    )
     assert found.onset.tolist() == [1, 2] * 20
 
 
@@ -96,7 +109,10 @@ def counted(share, whether, n=50):
         ([(1, 0.98), (0.5, 0.95)], "not position"),
         ([(1, 0.98), (0.9, 0.95)], "not position"),  # not above the margin
         ([(1, 0.98), (1, 0.9)], "position mainly, content has a veto"),
-        ([(1, 0.98), (None, 0)], "position mainly, content has a veto"),  # no outlier at all in a condition
+        (
+            [(1, 0.98), (None, 0)],
+            "position mainly, content has a veto",
+        ),  # no outlier at all in a condition
         ([(None, 0)], "not position"),
     ],
 )
@@ -112,20 +128,33 @@ def test_curves_at_the_usual_positions_and_elsewhere():
     for estimates, at in zip(curves.values(), ([3, 5, 7, 11], rest), strict=True):
         assert len(estimates) == 3
         for block, estimate in enumerate(estimates):
-            assert estimate[:3] == pytest.approx(over_images(norms[:, block, at].numpy().mean(1))[:3], rel=1e-5)
+            assert estimate[:3] == pytest.approx(
+                over_images(norms[:, block, at].numpy().mean(1))[:3], rel=1e-5
+            )
     assert curves["usual positions"][2].value == 50
 
 
 def test_treatments_are_paired_with_the_model_as_it_is():
-    norms = {"plain": torch.tensor([[1.0, 9], [1, 2], [8, 9]]).repeat(20, 1), "zeroed": torch.ones(60, 1)}
-    right = {"plain": torch.arange(60) < 45, "zeroed": torch.arange(60) % 4 > 0}  # 45 both; lost and gained differ
+    norms = {
+        "plain": torch.tensor([[1.0, 9], [1, 2], [8, 9]]).repeat(20, 1),
+        "zeroed": torch.ones(60, 1),
+    }
+    right = {
+        "plain": torch.arange(60) < 45,
+        "zeroed": torch.arange(60) % 4 > 0,
+    }  # 45 both; lost and gained differ
     found = treated(norms, 5, right)
     assert [*found] == ["max_norm", "images", "accuracy"] + [
         f"{x}_zeroed" for x in ("max_norm", "images", "accuracy", "loss", "mcnemar_p")
     ]
-    assert found["max_norm"].value == pytest.approx(20 / 3) and found["images"].value == pytest.approx(2 / 3)
+    assert found["max_norm"].value == pytest.approx(20 / 3) and found[
+        "images"
+    ].value == pytest.approx(2 / 3)
     assert found["max_norm_zeroed"].value == 1 and found["images_zeroed"].value == 0
-    assert found["accuracy"].value == found["accuracy_zeroed"].value == 75 and found["loss_zeroed"].value == 0
+    assert (
+        found["accuracy"].value == found["accuracy_zeroed"].value == 75
+        and found["loss_zeroed"].value == 0
+    )
     lost, gained = (int((a & ~b).sum()) for a, b in (right.values(), [*right.values()][::-1]))
     assert found["mcnemar_p_zeroed"] == pytest.approx(binomtest(lost, lost + gained).pvalue)
     right["zeroed"] = torch.arange(60) < 30

@@ -30,7 +30,9 @@ def gaussians(images, width, classes, distance, seed=0):
     """Overlapping classes of unit spread, at features of very different size and offset."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(images) % classes)
-    x = rng.normal(size=(classes, width))[labels] * distance / np.sqrt(width) + rng.normal(size=(images, width))
+    x = rng.normal(size=(classes, width))[labels] * distance / np.sqrt(width) + rng.normal(
+        size=(images, width)
+    )
     x = x * np.logspace(-2, 3, width) + np.logspace(2, 0, width)
     return torch.from_numpy(x.astype(np.float32)), labels
 
@@ -45,36 +47,51 @@ def planted_positions(images, noise, seed=0, tokens=4, width=24):
 
 
 def same(a, b):
-    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("mean", "scale", "weight", "bias"))
+    return all(
+        torch.equal(getattr(a, name), getattr(b, name))
+        for name in ("mean", "scale", "weight", "bias")
+    )
 
 
 def test_probe_is_a_standardised_linear_map():
     mean, scale = (torch.tensor(x, dtype=torch.float64) for x in ([1, -2], [2, 0.5]))
-    weight, bias = (torch.tensor(x, dtype=torch.float64) for x in ([[1, 0], [0, 3], [1, 1]], [0, 10, -1]))
+    weight, bias = (
+        torch.tensor(x, dtype=torch.float64) for x in ([[1, 0], [0, 3], [1, 1]], [0, 10, -1])
+    )
     probe = Probe(mean, scale, weight, bias)
     assert probe(torch.tensor([5.0, -1.0])).tolist() == [2.0, 16.0, 3.0]
     assert probe(torch.zeros(4, 7, 2, dtype=torch.bfloat16)).shape == (4, 7, 3)
 
 
-@pytest.mark.parametrize("images, width, classes, distance", [(300, 16, 2, 2.0), (300, 48, 10, 4.0), (200, 300, 10, 4.0)])
+@pytest.mark.parametrize(
+    "images, width, classes, distance", [(300, 16, 2, 2.0), (300, 48, 10, 4.0), (200, 300, 10, 4.0)]
+)
 def test_classifier_is_scikit_learns_minimum(images, width, classes, distance):
-    """Another solver and another form of the penalty, at its optimum; with more features than images too."""
+    """Another solver and another form of the penalty, at its optimum; with more features than
+    images too."""
     x, labels = gaussians(images + 4000, width, classes, distance)
     probe = fit_classifier(x[:images], labels[:images])
     scaled = ((x.double() - probe.mean) / probe.scale).numpy()
-    C = 2 if classes == 2 else 1  # one vector there, and half of it for each class here, which halves the penalty
-    reference = LogisticRegression(C=C, tol=1e-10, max_iter=10_000, solver="newton-cg").fit(scaled[:images], labels[:images])
+    C = (
+        2 if classes == 2 else 1
+    )  # one vector there, and half of it for each class here, which halves the penalty
+    reference = LogisticRegression(C=C, tol=1e-10, max_iter=10_000, solver="newton-cg").fit(
+        scaled[:images], labels[:images]
+    )
     scores = reference.decision_function(scaled[images:])
     ours = probe(x[images:]).numpy()
     if classes == 2:
         np.testing.assert_allclose(ours[:, 1] - ours[:, 0], scores, atol=1e-4)
     else:
-        np.testing.assert_allclose(ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4)
+        np.testing.assert_allclose(
+            ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4
+        )
     assert 0.7 < (ours.argmax(1) == labels[images:]).mean() < 0.98  # the classes overlap
 
 
 def penalised(probe, x, labels):
-    """The objective that the docstring states, and its gradient's largest entry, by autograd on the unscaled weights."""
+    """The objective that the docstring states, and its gradient's largest entry, by autograd on the
+    unscaled weights."""
     weight, bias = probe.weight.clone().requires_grad_(), probe.bias.clone().requires_grad_()
     seen = probe.bias > -torch.inf
     scores = F.linear((x.double() - probe.mean) / probe.scale, weight, bias)[:, seen]
@@ -90,8 +107,15 @@ def test_minimum_to_the_stated_tolerance():
     loss, slope = penalised(probe, x, labels)
     assert slope < 1e-6
     for seed in range(20):  # and nothing near it is lower
-        moved = 0.01 * torch.randn(probe.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        assert penalised(Probe(probe.mean, probe.scale, probe.weight + moved, probe.bias), x, labels)[0] > loss
+        moved = 0.01 * torch.randn(
+            probe.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
+        assert (
+            penalised(Probe(probe.mean, probe.scale, probe.weight + moved, probe.bias), x, labels)[
+                0
+            ]
+            > loss
+        )
 
 
 def test_a_fit_that_does_not_arrive_says_so(monkeypatch):
@@ -117,7 +141,9 @@ def test_one_answer_whatever_the_order_and_the_last_bit():
 
 def test_classifier_of_nothing_is_at_chance():
     x, labels = gaussians(3000, 32, 4, 0.0)
-    accuracy = (fit_classifier(x[:1000], labels[:1000])(x[1000:]).argmax(-1).numpy() == labels[1000:]).mean()
+    accuracy = (
+        fit_classifier(x[:1000], labels[:1000])(x[1000:]).argmax(-1).numpy() == labels[1000:]
+    ).mean()
     assert accuracy == pytest.approx(0.25, abs=0.04)
 
 
@@ -125,18 +151,23 @@ def test_classifier_does_not_depend_on_the_units_of_a_feature():
     x, labels = gaussians(300, 8, 3, 3.0)
     scores = fit_classifier(x, labels)(x)
     rescaled = 64 * x + torch.arange(8.0)
-    torch.testing.assert_close(fit_classifier(rescaled, labels)(rescaled), scores, atol=0.02, rtol=0)
+    torch.testing.assert_close(
+        fit_classifier(rescaled, labels)(rescaled), scores, atol=0.02, rtol=0
+    )
 
 
 def test_classifier_reads_directions_of_little_variance():
-    # The class stands in the smallest of 40 directions whose spread falls from 1 to 0.03: a short descent does not find it.
+    # The class stands in the smallest of 40 directions whose spread falls from 1 to 0.03: a short
+    # descent does not find it.
     rng = np.random.default_rng(0)
     labels, spread = rng.integers(0, 2, 3000), np.geomspace(1, 0.03, 40)
     x = rng.normal(size=(3000, 40))
     x[:, -1] = rng.normal(2.0 * labels - 1, 0.6)
     x = (x * spread @ np.linalg.qr(rng.normal(size=(40, 40)))[0]).astype(np.float32)
     probe = fit_classifier(torch.from_numpy(x[:2000]), labels[:2000])
-    assert (probe(torch.from_numpy(x[2000:])).argmax(-1).numpy() == labels[2000:]).mean() > 0.93  # of 0.95
+    assert (
+        probe(torch.from_numpy(x[2000:])).argmax(-1).numpy() == labels[2000:]
+    ).mean() > 0.93  # of 0.95
 
 
 def test_fit_in_chunks_is_the_same_fit(monkeypatch):
@@ -227,9 +258,13 @@ def test_position_is_scikit_learns_minimum():
     x, positions = planted_positions(120, noise=2.0)
     probe = fit_position(x, positions, GRID)
     scaled = ((x.double() - probe.mean) / probe.scale).flatten(0, 1).numpy()
-    reference = LogisticRegression(tol=1e-10, max_iter=10_000, solver="newton-cg").fit(scaled, positions.flatten())
+    reference = LogisticRegression(tol=1e-10, max_iter=10_000, solver="newton-cg").fit(
+        scaled, positions.flatten()
+    )
     scores, ours = reference.decision_function(scaled), probe(x).flatten(0, 1).numpy()
-    np.testing.assert_allclose(ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4)
+    np.testing.assert_allclose(
+        ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4
+    )
     assert penalised(probe, x.flatten(0, 1), positions.flatten())[1] < 1e-6
 
 
@@ -248,7 +283,9 @@ def test_position_leaves_out_absent_tokens():
 def test_position_refuses_what_lies_outside_the_grid(position):
     x, positions = planted_positions(4, noise=1.0)
     positions[2, 1] = position
-    with pytest.raises(ValueError, match=f"{position}.* do not fit a grid of 3 x 5; give 0 to 14, or -1"):
+    with pytest.raises(
+        ValueError, match=f"{position}.* do not fit a grid of 3 x 5; give 0 to 14, or -1"
+    ):
         fit_position(x, positions, GRID)
 
 
@@ -267,12 +304,36 @@ def test_two_positions_are_enough():
 
 
 def test_the_papers_schedules_are_as_they_state_them():
-    """Reproduction of Darcet et al., section 3.3 (rate and batch are not stated); the medical paper's appendix."""
-    need, heads, medical = (SCHEDULES[name] for name in ("need-registers", "need-registers-heads", "test-time-registers"))
-    assert (heads.optimiser, heads.last_rate, heads.epochs) == ("SGD", 0, 20) and heads.patience > heads.epochs
-    assert (need.optimiser, need.rate, need.last_rate, need.epochs, need.batch, need.patience) == ("Adam", 0.001, 0, 30, 256, 3)
-    assert (medical.optimiser, medical.rate, medical.last_rate, medical.epochs) == ("AdamW", 0.001, 0.0001, 50)
-    assert (medical.batch, medical.decay, medical.clip) == (32, 0.05, 1) and medical.patience > medical.epochs
+    """Reproduction of Darcet et al., section 3.3 (rate and batch are not stated); the medical
+    paper's appendix."""
+    need, heads, medical = (
+        SCHEDULES[name]
+        for name in ("need-registers", "need-registers-heads", "test-time-registers")
+    )
+    assert (heads.optimiser, heads.last_rate, heads.epochs) == (
+        "SGD",
+        0,
+        20,
+    ) and heads.patience > heads.epochs
+    assert (need.optimiser, need.rate, need.last_rate, need.epochs, need.batch, need.patience) == (
+        "Adam",
+        0.001,
+        0,
+        30,
+        256,
+        3,
+    )
+    assert (medical.optimiser, medical.rate, medical.last_rate, medical.epochs) == (
+        "AdamW",
+        0.001,
+        0.0001,
+        50,
+    )
+    assert (medical.batch, medical.decay, medical.clip) == (
+        32,
+        0.05,
+        1,
+    ) and medical.patience > medical.epochs
 
 
 SHORT = Schedule("AdamW", 1e-2, 1e-3, epochs=8, batch=16, decay=0.05, clip=1.0)
@@ -290,11 +351,19 @@ def test_the_papers_schedules_learn_what_is_planted(name):
 
 @pytest.mark.parametrize("decay, clip", [(0.0, float("inf")), (0.1, 0.3)])
 def test_a_schedule_is_the_descent_that_it_names(decay, clip):
-    """Against steps by hand: all images in each, rates on a cosine, gradients clipped together, and the best epoch kept."""
+    """Against steps by hand: all images in each, rates on a cosine, gradients clipped together, and
+    the best epoch kept."""
     x, labels = gaussians(20, 3, 3, 4.0)
-    probe = fit_classifier(x, labels, schedule=Schedule("SGD", 2.0, 0.5, epochs=4, batch=18, decay=decay, clip=clip))
-    means = {pair: np.delete(x.double().numpy(), pair, axis=0).mean(0) for pair in combinations(range(20), 2)}
-    (held_out,) = (list(pair) for pair, mean in means.items() if np.allclose(mean, probe.mean, rtol=1e-9))
+    probe = fit_classifier(
+        x, labels, schedule=Schedule("SGD", 2.0, 0.5, epochs=4, batch=18, decay=decay, clip=clip)
+    )
+    means = {
+        pair: np.delete(x.double().numpy(), pair, axis=0).mean(0)
+        for pair in combinations(range(20), 2)
+    }
+    (held_out,) = (
+        list(pair) for pair, mean in means.items() if np.allclose(mean, probe.mean, rtol=1e-9)
+    )
     training = np.setdiff1d(range(20), held_out)
     one_hot, scaled = np.eye(3)[labels], ((x.double() - probe.mean) / probe.scale).numpy()
     weights, losses = [np.zeros((3, 4))], []
@@ -306,7 +375,9 @@ def test_a_schedule_is_the_descent_that_it_names(decay, clip):
         weights.append(weights[-1] - rate * (slope + decay * weights[-1]))
         losses.append(-(log_softmax(scaled @ weights[-1].T, axis=1) * one_hot)[held_out].sum())
     best = weights[1 + np.argmin(losses)]
-    np.testing.assert_allclose(torch.cat([probe.weight, probe.bias[:, None]], dim=1), best, atol=1e-5)
+    np.testing.assert_allclose(
+        torch.cat([probe.weight, probe.bias[:, None]], dim=1), best, atol=1e-5
+    )
 
 
 def test_a_schedule_depends_on_its_seed_and_on_nothing_else():
@@ -315,21 +386,31 @@ def test_a_schedule_depends_on_its_seed_and_on_nothing_else():
     first = fit_classifier(x, labels, schedule=SHORT, seed=3)
     assert same(fit_classifier(x, torch.from_numpy(labels), schedule=SHORT, seed=3), first)
     other = fit_classifier(x, labels, schedule=SHORT, seed=4)
-    assert not torch.equal(other.weight, first.weight) and not torch.equal(other.mean, first.mean)  # another tenth too
-    assert same(fit_classifier(x, labels, schedule=SHORT), fit_classifier(x, labels, schedule=SHORT, seed=0))
+    assert not torch.equal(other.weight, first.weight) and not torch.equal(
+        other.mean, first.mean
+    )  # another tenth too
+    assert same(
+        fit_classifier(x, labels, schedule=SHORT), fit_classifier(x, labels, schedule=SHORT, seed=0)
+    )
     tokens, positions = planted_positions(40, noise=0.5)
     plain = fit_position(tokens, positions, GRID, schedule=SHORT)
     assert same(plain, fit_position(tokens, positions, GRID, schedule=SHORT, seed=0))
-    assert torch.equal(torch.get_rng_state(), state[0]) and (np.random.get_state()[1] == state[1]).all()
+    assert (
+        torch.equal(torch.get_rng_state(), state[0])
+        and (np.random.get_state()[1] == state[1]).all()
+    )
 
 
 def test_a_schedule_keeps_the_epoch_that_is_best_on_held_out_images():
-    # As wide as there are images, and nothing to learn: every further epoch only memorises, and raises the held-out loss.
+    # As wide as there are images, and nothing to learn: every further epoch only memorises, and
+    # raises the held-out loss.
     rng = np.random.default_rng(0)
     x, labels = torch.from_numpy(rng.normal(size=(200, 200)).astype(np.float32)), np.arange(200) % 2
     long = replace(SHORT, rate=0.1, last_rate=0.1, epochs=40)
     kept = fit_classifier(x, labels, schedule=long)
-    assert (kept(x).argmax(-1).numpy() == labels).mean() < 0.97  # a descent to the end names all of them
+    assert (
+        kept(x).argmax(-1).numpy() == labels
+    ).mean() < 0.97  # a descent to the end names all of them
     assert same(fit_classifier(x, labels, schedule=replace(long, patience=5)), kept)
 
 
@@ -362,7 +443,11 @@ def test_patience_counts_epochs_since_the_best(descents):
     x, labels = torch.from_numpy(rng.normal(size=(100, 100)).astype(np.float32)), np.arange(100) % 2
     steady = Schedule("SGD", 0.2, 0.2, epochs=30, batch=1000)  # one step an epoch
     kept = fit_classifier(x, labels, schedule=steady)
-    best = next(e for e in range(1, 31) if same(fit_classifier(x, labels, schedule=replace(steady, epochs=e)), kept))
+    best = next(
+        e
+        for e in range(1, 31)
+        if same(fit_classifier(x, labels, schedule=replace(steady, epochs=e)), kept)
+    )
     assert best < 20 and descents[0] == [30, 30]
     for patience in (1, 3):
         assert same(fit_classifier(x, labels, schedule=replace(steady, patience=patience)), kept)
@@ -377,10 +462,16 @@ def test_a_tenth_of_the_images_is_held_out():
 def test_the_position_loss_is_the_cross_entropy_and_half_the_squared_distance():
     """One step from zero, against the gradient of the loss as the reproduction states it."""
     x, positions = planted_positions(20, noise=1.0, tokens=3)
-    probe = fit_position(x, positions, GRID, schedule=Schedule("SGD", 0.7, 0.7, epochs=1, batch=1000))
+    probe = fit_position(
+        x, positions, GRID, schedule=Schedule("SGD", 0.7, 0.7, epochs=1, batch=1000)
+    )
     scaled = (x.double() - probe.mean) / probe.scale
     pairs = ([i for i in range(20) if i not in pair] for pair in combinations(range(20), 2))
-    (training,) = (kept for kept in pairs if torch.allclose(x[kept].double().mean((0, 1)), probe.mean, rtol=1e-9))
+    (training,) = (
+        kept
+        for kept in pairs
+        if torch.allclose(x[kept].double().mean((0, 1)), probe.mean, rtol=1e-9)
+    )
     weight = torch.zeros(15, 24, dtype=torch.float64, requires_grad=True)
     scores, true = (scaled[training] @ weight.T).flatten(0, 1), positions[training].flatten()
     grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(5.0)).double()
@@ -390,7 +481,8 @@ def test_the_position_loss_is_the_cross_entropy_and_half_the_squared_distance():
 
 
 def test_a_schedule_holds_out_images_not_tokens():
-    # Each image has a feature of its own, so the mean tells which tokens were trained on: all of an image, or none.
+    # Each image has a feature of its own, so the mean tells which tokens were trained on: all of an
+    # image, or none.
     x, positions = torch.eye(40)[:, None].expand(40, 4, 40), planted_positions(40, 0.5)[1]
     means = fit_position(x, positions, GRID, schedule=replace(SHORT, epochs=1)).mean
     assert int((means == 0).sum()) == 4 and means.unique().numpy() == pytest.approx([0, 1 / 36])
@@ -401,13 +493,17 @@ def test_a_schedule_pulls_the_expected_position_to_the_true_one():
     rng = np.random.default_rng(0)
     positions = torch.from_numpy(rng.integers(0, 15, (1000, 4)))
     coordinates = torch.stack([positions // 5, positions % 5], dim=-1).numpy()
-    x = torch.from_numpy((coordinates + rng.standard_cauchy(coordinates.shape).clip(-8, 8)).astype(np.float32))
+    x = torch.from_numpy(
+        (coordinates + rng.standard_cauchy(coordinates.shape).clip(-8, 8)).astype(np.float32)
+    )
     grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(5.0)).double()
 
     def distance(probe):
         return squared_error(probe(x).softmax(-1) @ grid, grid[positions]).mean().item()
 
-    descent = fit_position(x, positions, GRID, schedule=Schedule("Adam", 0.02, 0.0, epochs=30, batch=200))
+    descent = fit_position(
+        x, positions, GRID, schedule=Schedule("Adam", 0.02, 0.0, epochs=30, batch=200)
+    )
     assert distance(descent) < distance(fit_position(x, positions, GRID)) - 0.02
 
 
@@ -432,13 +528,19 @@ def test_regression_is_scikit_learns_ridge(ridge, masked):
     np.testing.assert_allclose(probe.weight, reference.coef_, atol=1e-4)
     np.testing.assert_allclose(probe.bias, reference.intercept_, atol=1e-4)
     np.testing.assert_allclose(probe.mean, mean, rtol=1e-5)
-    np.testing.assert_allclose(probe.scale, scale, rtol=1e-3)  # the smallest carries the rounding of the largest
+    np.testing.assert_allclose(
+        probe.scale, scale, rtol=1e-3
+    )  # the smallest carries the rounding of the largest
 
 
 def test_the_ridge_is_in_units_of_the_mean_variance():
-    """Of ten features three are constant, so that the mean of the diagonal is neither one nor its median."""
+    """Of ten features three are constant, so that the mean of the diagonal is neither one nor its
+    median."""
     rng = np.random.default_rng(0)
-    x, y = torch.from_numpy(rng.normal(size=(40, 5, 10))), torch.from_numpy(rng.normal(size=(40, 5, 2)))
+    x, y = (
+        torch.from_numpy(rng.normal(size=(40, 5, 10))),
+        torch.from_numpy(rng.normal(size=(40, 5, 2))),
+    )
     x[..., :3] = 0
     for ridge, probe in ((1e-4, fit_regression(x, y)), (0.5, fit_regression(x, y, ridge=0.5))):
         scaled = ((x - probe.mean) / probe.scale).flatten(0, 1)
@@ -471,7 +573,9 @@ def test_regression_finds_a_linear_map_far_from_the_origin():
 
 def test_regression_refuses_an_empty_mask():
     with pytest.raises(ValueError, match="no token to fit"):
-        fit_regression(torch.ones(2, 3, 4), torch.ones(2, 3, 1), mask=torch.zeros(2, 3, dtype=torch.bool))
+        fit_regression(
+            torch.ones(2, 3, 4), torch.ones(2, 3, 1), mask=torch.zeros(2, 3, dtype=torch.bool)
+        )
     with pytest.raises(ValueError, match="no token to fit"):
         fit_regression(torch.ones(2, 0, 4), torch.ones(2, 0, 1))
 
@@ -480,10 +584,15 @@ def test_regression_refuses_an_empty_mask():
 def test_position_scores_closed_forms(convert):
     guesses, true = np.array([[0, 14, 7], [4, 2, 3]]), np.array([[0, 0, -1], [10, 2, -1]])
     scores = np.eye(15, dtype=np.float32)[guesses]
-    top1, distance = (position_top1(convert(scores), convert(true)), position_distance(convert(scores), convert(true), GRID))
+    top1, distance = (
+        position_top1(convert(scores), convert(true)),
+        position_distance(convert(scores), convert(true), GRID),
+    )
     assert type(top1) is type(distance) is type(convert(true))
     assert top1.tolist() == [[True, False, False], [False, True, False]]
-    np.testing.assert_allclose(distance, [[0, np.sqrt(2**2 + 4**2), np.nan], [np.sqrt(2**2 + 4**2), 0, np.nan]], rtol=1e-6)
+    np.testing.assert_allclose(
+        distance, [[0, np.sqrt(2**2 + 4**2), np.nan], [np.sqrt(2**2 + 4**2), 0, np.nan]], rtol=1e-6
+    )
 
 
 def test_position_distance_refuses_another_grid():
@@ -493,7 +602,9 @@ def test_position_distance_refuses_another_grid():
 
 
 def test_squared_error_is_the_sum_over_outputs():
-    assert squared_error(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 0.0]])).tolist() == [5.0, 0.0]
+    assert squared_error(
+        torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 0.0]])
+    ).tolist() == [5.0, 0.0]
     assert squared_error(np.ones((2, 3, 4)), np.zeros((2, 3, 4))).shape == (2, 3)
 
 
@@ -509,7 +620,10 @@ def test_the_nearest_position_is_found_by_trying_all():
     for _ in range(20):
         positions = rng.choice(30, size=(4, 5), p=rng.dirichlet(np.ones(30)))
         at = [divmod(int(p), 6) for p in positions.flatten()]
-        means = [np.mean([np.hypot(p // 6 - row, p % 6 - column) for row, column in at]) for p in range(30)]
+        means = [
+            np.mean([np.hypot(p // 6 - row, p % 6 - column) for row, column in at])
+            for p in range(30)
+        ]
         found = nearest_position(positions, (5, 6))
         assert means[found] == pytest.approx(min(means))
         assert found == min(p for p in range(30) if means[p] < min(means) + 1e-9)
@@ -525,5 +639,8 @@ def test_the_nearest_position_to_corners_is_the_first_in_the_centre():
 
 
 def test_coordinates_are_row_and_column():
-    assert coordinates(torch.tensor([[0, 6], [13, 29]]), (5, 6)).tolist() == [[[0, 0], [1, 0]], [[2, 1], [4, 5]]]
+    assert coordinates(torch.tensor([[0, 6], [13, 29]]), (5, 6)).tolist() == [
+        [[0, 0], [1, 0]],
+        [[2, 1], [4, 5]],
+    ]
     assert coordinates(torch.tensor(4), (5, 6)).dtype == torch.float64

@@ -24,11 +24,14 @@ RNG = np.random.default_rng(0)
 
 
 def test_a_planted_register_stands_out():
-    """Three times the median of every image, whatever its scale, and the smaller register does not count."""
+    """Three times the median of every image, whatever its scale, and the smaller register does not
+    count."""
     patches = torch.from_numpy(RNG.lognormal(size=(6, 9))) * torch.arange(1, 7)[:, None]
     middle = torch.from_numpy(np.median(patches.numpy(), axis=1))
     registers = torch.stack([0.5 * middle, 3 * middle], dim=1)
-    torch.testing.assert_close(register_ratio(registers, patches), torch.full((6,), 3.0, dtype=torch.float64))
+    torch.testing.assert_close(
+        register_ratio(registers, patches), torch.full((6,), 3.0, dtype=torch.float64)
+    )
     assert register_ratio(patches[:, :0], patches).isnan().tolist() == [True] * 6
 
 
@@ -41,7 +44,10 @@ def test_a_planted_tail_that_a_register_takes_away():
     tail = plain.copy()
     tail[:, :2] *= 10
     gone = tail_ratio(torch.from_numpy(tail), torch.from_numpy(plain), resamples=100, seed=1)
-    assert gone.value == pytest.approx(percentile_ratio(plain) / percentile_ratio(tail)) and gone.high < 0.2
+    assert (
+        gone.value == pytest.approx(percentile_ratio(plain) / percentile_ratio(tail))
+        and gone.high < 0.2
+    )
     came = tail_ratio(torch.from_numpy(plain), torch.from_numpy(tail), resamples=100, seed=1)
     assert came.value == pytest.approx(1 / gone.value) and came.low > 5
     same = tail_ratio(torch.from_numpy(plain), torch.from_numpy(plain), resamples=100, seed=1)
@@ -49,7 +55,8 @@ def test_a_planted_tail_that_a_register_takes_away():
 
 
 def test_the_interval_of_a_tail_is_that_of_pairs():
-    """The images are resampled in pairs, so what scales one image in both states leaves the ratio alone."""
+    """The images are resampled in pairs, so what scales one image in both states leaves the ratio
+    alone."""
     plain, changed = (torch.from_numpy(RNG.lognormal(3, 0.3, (40, 30))) for _ in range(2))
     draws = [
         percentile_ratio(changed[at].numpy()) / percentile_ratio(plain[at].numpy())
@@ -62,19 +69,25 @@ def test_the_interval_of_a_tail_is_that_of_pairs():
 
 
 def test_planted_steadiness():
-    """The register halves the first change, undoes the second, turns the third round, and makes the last one worse."""
+    """The register halves the first change, undoes the second, turns the third round, and makes the
+    last one worse."""
     without, with_one = torch.tensor([4.0, -2.0, 3.0, 1.0]), torch.tensor([2.0, 0.0, -3.0, -6.0])
     assert steadiness(without, with_one, 2).tolist() == [2.0, 2.0, 0.0, -5.0]
     x, y = (torch.from_numpy(RNG.normal(size=200)) for _ in range(2))
     expected = [round(abs(a) - abs(b), 3) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     np.testing.assert_allclose(steadiness(x, y, 3), expected, atol=1e-12)
-    assert steadiness(torch.tensor([0.004]), torch.tensor([0.0]), 2).item() == 0  # less than a hundredth is rounding
+    assert (
+        steadiness(torch.tensor([0.004]), torch.tensor([0.0]), 2).item() == 0
+    )  # less than a hundredth is rounding
 
 
 def test_planted_gains():
-    """The first register sets one answer of four right; two and eight spoil one and two of the three images that they see."""
+    """The first register sets one answer of four right; two and eight spoil one and two of the
+    three images that they see."""
     answers = {0: [0, 100, 0, 100], 1: [100, 100, 0, 100], 2: [100, 0, 0], 8: [0, 0, 0]}
-    gains = register_gains({count: torch.tensor(right, dtype=torch.float32) for count, right in answers.items()})
+    gains = register_gains(
+        {count: torch.tensor(right, dtype=torch.float32) for count, right in answers.items()}
+    )
     assert gains["gain_one"].tolist() == [100, 0, 0, 0]
     assert gains["gain_more"].tolist() == [-50, -100, 0]
 
@@ -82,7 +95,10 @@ def test_planted_gains():
 def test_no_gain_of_more_where_one_is_the_most():
     right = {0: torch.zeros(3), 1: torch.tensor([0.0, 100.0, 0.0])}
     gains = register_gains(right)
-    assert gains["gain_one"].tolist() == [0, 100, 0] and gains["gain_more"].isnan().tolist() == [True] * 3
+    assert (
+        gains["gain_one"].tolist() == [0, 100, 0]
+        and gains["gain_more"].isnan().tolist() == [True] * 3
+    )
 
 
 def test_answers_that_go_with_the_number_of_registers():
@@ -90,7 +106,7 @@ def test_answers_that_go_with_the_number_of_registers():
     right = {0: [100.0, 0, 0, 0], 1: [100.0, 0, 100, 100], 2: [100.0, 0, 100]}
     found = answers_by_count({count: torch.tensor(x) for count, x in right.items()})
     assert {name: x.tolist() for name, x in found.items()} == {
-        "right_always": [100, 0, 0], "right_never": [0, 100, 0], "right_sometimes": [0, 0, 100]}  # fmt: skip
+        "right_always": [100, 0, 0], "right_never": [0, 100, 0], "right_sometimes": [0, 0, 100]}  # fmt: skip  # noqa: E501
 
 
 def test_registers_by_their_mean_attention():
@@ -113,7 +129,11 @@ def test_use_of_registers_most_attended_first():
     registers = torch.tensor([[0.1, 0.3, 0.0], [0.2, 0.1, 0.0], [0.0, 0.4, 0.1]])
     patches = torch.tensor([[0.2, 0.4], [0.1, 0.15], [0.3, 0.2]])
     use = register_use(registers, patches)
-    assert [*use] == ["register_attention", "register_first", *(f"register_attention {i}" for i in (1, 2, 3))]
+    assert [*use] == [
+        "register_attention",
+        "register_first",
+        *(f"register_attention {i}" for i in (1, 2, 3)),
+    ]
     torch.testing.assert_close(use["register_attention"], torch.tensor([0.4, 0.3, 0.5]))
     assert use["register_first"].tolist() == [False, True, True]
     for i, register in enumerate((1, 0, 2), start=1):
@@ -138,11 +158,16 @@ def test_heads_read_the_parts_that_they_are_named_after():
     assert {head: head_features(parts, head).shape for head in HEADS} == {
         "cls_mean": (60, 8), "cls_mean_registers": (60, 16), "mean_registers": (60, 12)
     }  # fmt: skip
-    assert torch.equal(head_features(parts, "mean_registers")[:, 4:].reshape(60, 2, 4), parts["registers"])
+    assert torch.equal(
+        head_features(parts, "mean_registers")[:, 4:].reshape(60, 2, 4), parts["registers"]
+    )
     answers = answers_of_heads(fit_heads(parts, labels), tested, other)
     for head, right in answers.items():
         probe = fit_classifier(head_features(parts, head), labels)
-        assert torch.equal(right, 100.0 * (probe(head_features(tested, head)).argmax(-1) == torch.from_numpy(other)))
+        assert torch.equal(
+            right,
+            100.0 * (probe(head_features(tested, head)).argmax(-1) == torch.from_numpy(other)),
+        )
         assert right.mean() == 100 if "registers" in head else right.mean() < 70
     assert [*answers] == [*HEADS]
 

@@ -4,7 +4,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from helpers.measures.norms import threshold
-from helpers.measures.rules import under_rule
+from helpers.measures.outliers import under_rule
 
 RNG = np.random.default_rng(0)
 RULES = ("percentile:98", "fixed:40", "median:3", "mad:10")
@@ -12,8 +12,8 @@ RULES = ("percentile:98", "fixed:40", "median:3", "mad:10")
 
 @pytest.fixture(scope="module")
 def planted():
-    """Two outliers of norm 60 in 30 of 40 images of 100 patches, from the fourth of six blocks on: most attended, more alike
-    than their neighbours, with short keys and long values."""
+    """Two outliers of norm 60 in 30 of 40 images of 100 patches, from the fourth of six blocks on:
+    most attended, more alike than their neighbours, with short keys and long values."""
     norms = RNG.uniform(8, 12, (40, 6, 100))
     attention, alike, key, value = (RNG.uniform(1, 2, (40, 100)) for _ in range(4))
     at = np.zeros((40, 100), dtype=bool)
@@ -40,9 +40,9 @@ def test_planted_outliers_under_every_rule_that_finds_them(planted, rule):
     assert found["iou_top"].value == 1 and found["iou_top"].n == 30
     assert found["onset_depth"].value == pytest.approx(4 / 6) and found["onset_depth"].n == 30
     reference = roc_auc_score(at.flatten(), alike.flatten())
-    assert found["auc"].value == pytest.approx(reference, abs=1e-4) and found["auc_8"].value == pytest.approx(
-        1 - reference, abs=1e-4
-    )
+    assert found["auc"].value == pytest.approx(reference, abs=1e-4) and found[
+        "auc_8"
+    ].value == pytest.approx(1 - reference, abs=1e-4)
     assert 0.3 < found["auc_matched"].value < 0.9 and found["auc_matched_8"].value == pytest.approx(
         1 - found["auc_matched"].value
     )
@@ -50,7 +50,8 @@ def test_planted_outliers_under_every_rule_that_finds_them(planted, rule):
 
 
 def test_attention_is_put_to_the_same_rule_or_to_as_many_patches(planted):
-    """The attention stands out by less than three medians where it is 4 and not 9, but the same patches are the most attended."""
+    """The attention stands out by less than three medians where it is 4 and not 9, but the same
+    patches are the most attended."""
     at, norms, attention, alike, key, _ = planted
     faint = torch.where(at, 4.0, attention)
     found = under_rule("median:3", norms, faint, {}, {})
@@ -63,4 +64,6 @@ def test_a_rule_that_finds_nothing_has_nothing_to_say(planted):
     _, norms, attention, alike, key, _ = planted
     found = under_rule("fixed:100", norms, attention, {"": alike}, {"k": key})
     assert found["outlier_images"].value == 0 and found["outlier_tokens"] == 0
-    assert all(found[name].n == 0 for name in ("iou_top", "onset_depth", "auc", "auc_matched", "k_auc"))
+    assert all(
+        found[name].n == 0 for name in ("iou_top", "onset_depth", "auc", "auc_matched", "k_auc")
+    )

@@ -8,7 +8,11 @@ import pytest
 
 from helpers import measures
 
-DEFAULTS = {"seed": (0,), "resamples": (1000, 400, 200), "decimals": (2,)}  # resamples: fewer where one takes long
+DEFAULTS = {
+    "seed": (0,),
+    "resamples": (1000, 400, 200),
+    "decimals": (2,),
+}  # resamples: fewer where one takes long
 FUNCTIONS = [
     pytest.param(function, id=f"{info.name}.{name}")
     for info in pkgutil.iter_modules(measures.__path__)

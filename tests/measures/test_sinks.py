@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.measures.sinks import shared_attention, sinks_by_image, value_ratio, with_sink
+from helpers.measures.attention import shared_attention, sinks_by_image, value_ratio, with_sink
 
 
 def planted(queries, tokens, sink, share, of=1.0):
@@ -21,14 +21,18 @@ def planted(queries, tokens, sink, share, of=1.0):
 def test_what_is_planted_is_found_and_shared_by_no_more_than_most(queries, sink):
     rows = planted(queries, 12, sink, 0.8)
     for most in (1, 2, 4):
-        expected = 0.8 * min(most, len(sink)) / len(sink) + 0.2 / (12 - len(sink)) * max(0, most - len(sink))
+        expected = 0.8 * min(most, len(sink)) / len(sink) + 0.2 / (12 - len(sink)) * max(
+            0, most - len(sink)
+        )
         assert shared_attention(rows, most).item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_nine_queries_in_ten_are_enough_and_eight_are_not():
     assert shared_attention(planted(10, 20, [4], 0.9, of=0.9), 1) == pytest.approx(0.9)
     assert shared_attention(planted(10, 20, [4], 0.9, of=0.8), 1) == pytest.approx(1 / 20)
-    assert shared_attention(planted(64, 20, [4], 0.9, of=58 / 64), 1) == pytest.approx(0.9)  # 57.6 are 58
+    assert shared_attention(planted(64, 20, [4], 0.9, of=58 / 64), 1) == pytest.approx(
+        0.9
+    )  # 57.6 are 58
     assert shared_attention(planted(64, 20, [4], 0.9, of=57 / 64), 1) == pytest.approx(1 / 20)
 
 
@@ -55,7 +59,9 @@ def test_no_token_gets_nothing():
 def test_value_ratio_is_that_of_the_norms():
     rows = planted(6, 5, [2], 0.9)
     values = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.6, 0.8], [6.0, 8.0], [0.0, 4.0]])
-    assert value_ratio(rows, values).item() == pytest.approx(1 / 5)  # 1 over the mean of 5, 1, 10 and 4
+    assert value_ratio(rows, values).item() == pytest.approx(
+        1 / 5
+    )  # 1 over the mean of 5, 1, 10 and 4
     assert value_ratio(rows, torch.zeros(5, 2)) == 0
 
 
@@ -69,7 +75,11 @@ def test_images_are_told_by_kind_of_sink_and_those_with_nothing_to_fetch_apart()
     patches, registers = torch.zeros(4, 1, 2), torch.zeros(4, 1, 2)
     patches[0], patches[1], registers[2] = 0.9, 0.6, 0.7
     found = sinks_by_image(patches, registers, patches, torch.tensor([True, False, True, False]))
-    assert found["sink_images"].tolist() == found["sink_one_images"].tolist() == [True, True, False, False]
+    assert (
+        found["sink_images"].tolist()
+        == found["sink_one_images"].tolist()
+        == [True, True, False, False]
+    )
     assert found["register_sink_images"].tolist() == [False, False, True, False]
     np.testing.assert_array_equal(found["idle_sink_images"], [1, np.nan, 0, np.nan])
     np.testing.assert_array_equal(found["idle_register_sink_images"], [0, np.nan, 1, np.nan])

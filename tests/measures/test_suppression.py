@@ -3,24 +3,41 @@ import pytest
 import torch
 
 from helpers.measures.stats import bootstrap
-from helpers.measures.suppression import Largest, at_register, attention_on, largest, medians, peaks, reduction, reductions
+from helpers.measures.suppression import (
+    Largest,
+    at_register,
+    attention_on,
+    largest,
+    medians,
+    peaks,
+    reduction,
+    reductions,
+)
 
 BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
 
 def test_largest_are_maxima_over_patches_and_heads():
     rng = np.random.default_rng(0)
-    norms, attention = rng.random((3, 4, 9)).astype(np.float32), rng.random((3, 4, 2, 9)).astype(np.float32)
+    norms, attention = (
+        rng.random((3, 4, 9)).astype(np.float32),
+        rng.random((3, 4, 2, 9)).astype(np.float32),
+    )
     found = largest(torch.from_numpy(norms), torch.from_numpy(attention))
     for image in range(3):
         for block in range(4):
             heads = attention[image, block]
-            expected = (max(norms[image, block]), max((heads[0] + heads[1]) / 2), max(map(max, heads)))
+            expected = (
+                max(norms[image, block]),
+                max((heads[0] + heads[1]) / 2),
+                max(map(max, heads)),
+            )
             assert [float(x[image, block]) for x in found] == pytest.approx(expected)
 
 
 def planted(images=40, share=0.2, block=2):
-    """Largest norms before with their peak in `block`, and after with `share` of them left there."""
+    """Largest norms before with their peak in `block`, and after with `share` of them left
+    there."""
     rng = np.random.default_rng(0)
     before = rng.uniform(9, 11, (images, 5))
     before[:, block] = rng.uniform(80, 120, images)
@@ -34,7 +51,9 @@ def planted(images=40, share=0.2, block=2):
 @pytest.mark.parametrize("share", [0.2, 1.0, 1.5])
 def test_reduction_finds_what_is_gone_at_the_peak(convert, share):
     found = reduction(*(convert(x) for x in planted(share=share)))
-    assert found[:3] == pytest.approx((100 * (1 - share),) * 3, abs=0.011)  # the same in all images: no width
+    assert found[:3] == pytest.approx(
+        (100 * (1 - share),) * 3, abs=0.011
+    )  # the same in all images: no width
     assert found.n == 40 and str(found.value)[:2] != "-0"
 
 
@@ -42,7 +61,9 @@ def test_reduction_is_that_of_the_means_of_the_same_images():
     after, before = planted()
     after[:20, 2] *= 2
     found = reduction(after, before, seed=3)
-    assert found.value == pytest.approx(100 * (1 - after[:, 2].sum() / before[:, 2].sum()), abs=0.005)
+    assert found.value == pytest.approx(
+        100 * (1 - after[:, 2].sum() / before[:, 2].sum()), abs=0.005
+    )
     weights = np.random.default_rng(0).multinomial(40, np.full(40, 1 / 40), 4000)
     draws = 100 * (1 - (weights @ after[:, 2]) / (weights @ before[:, 2]))
     assert (found.low, found.high) == pytest.approx(np.quantile(draws, [0.0225, 0.9775]), abs=0.6)
@@ -57,7 +78,9 @@ def test_reduction_below_its_decimals_is_none():
 
 def test_reductions_are_each_at_their_own_peak():
     before = Largest(*(planted(block=block)[1] for block in (1, 2, 4)))
-    after = Largest(*(planted(share=share, block=block)[0] for share, block in ((0.5, 1), (0.1, 2), (0.9, 4))))
+    after = Largest(
+        *(planted(share=share, block=block)[0] for share, block in ((0.5, 1), (0.1, 2), (0.9, 4)))
+    )
     found = reductions(after, before)
     assert list(found) == ["norm_reduction", "attention_reduction", "attention_reduction_heads"]
     assert [x.value for x in found.values()] == pytest.approx([50, 90, 10], abs=0.011)
@@ -70,13 +93,19 @@ def test_attention_on_planted_outliers():
     attention[0, 0, 4], attention[0, 1, 5], attention[2, 1, 0] = 0.5, 0.3, 0.9
     outlier[0, [4, 5]], outlier[1, 3] = True, True
     found = attention_on(attention, outlier)
-    assert found[:2].tolist() == pytest.approx([(0.5 + 0.01 + 0.01 + 0.3) / 2, 0.01]) and found[2].isnan()
+    assert (
+        found[:2].tolist() == pytest.approx([(0.5 + 0.01 + 0.01 + 0.3) / 2, 0.01])
+        and found[2].isnan()
+    )
 
 
 @BOTH
 def test_medians_of_patches_of_a_register_and_their_ratio(convert):
     rng = np.random.default_rng(1)
-    patches, register = rng.lognormal(2, 0.2, (30, 16)).astype(np.float32), rng.lognormal(4, 0.1, (30, 1)).astype(np.float32)
+    patches, register = (
+        rng.lognormal(2, 0.2, (30, 16)).astype(np.float32),
+        rng.lognormal(4, 0.1, (30, 1)).astype(np.float32),
+    )
     patches[:, 0] = 1000  # a median does not see one outlier in sixteen
     found = medians("norm", convert(patches), convert(register), 100, seed=2)
     assert list(found) == ["patch_norm", "register_norm", "norm_ratio"]
@@ -87,7 +116,9 @@ def test_medians_of_patches_of_a_register_and_their_ratio(convert):
     assert of_register.value == pytest.approx((middle[14] + middle[15]) / 2)
     assert ratio.value == pytest.approx(of_register.value / of_patches.value)
     assert all(e.low < e.value < e.high and e.n == 30 for e in (of_patches, of_register, ratio))
-    assert of_patches == bootstrap(patches, np.median, 100, seed=2) and of_register == bootstrap(register, np.median, seed=2)
+    assert of_patches == bootstrap(patches, np.median, 100, seed=2) and of_register == bootstrap(
+        register, np.median, seed=2
+    )
 
 
 def test_the_ratio_pairs_patches_and_register_of_an_image():
@@ -98,7 +129,9 @@ def test_the_ratio_pairs_patches_and_register_of_an_image():
     found = medians("attention", scale[:, None], np.outer(scale, [5, 8, 6]))
     middle = np.sort(np.outer(scale, [5, 8, 6]), axis=None)[37]
     assert found["register_attention"].value == pytest.approx(middle)
-    assert found["attention_ratio"].value == pytest.approx(middle / 2)  # over that of the patches, which is 2
+    assert found["attention_ratio"].value == pytest.approx(
+        middle / 2
+    )  # over that of the patches, which is 2
 
 
 def test_a_reduction_that_rounds_to_nothing_has_no_sign():
@@ -107,7 +140,12 @@ def test_a_reduction_that_rounds_to_nothing_has_no_sign():
 
 
 def test_peaks_are_means_where_it_was_largest_before():
-    before = Largest(*(torch.from_numpy(planted(block=block)[1]) / scale for block, scale in ((1, 1), (3, 200), (4, 200))))
+    before = Largest(
+        *(
+            torch.from_numpy(planted(block=block)[1]) / scale
+            for block, scale in ((1, 1), (3, 200), (4, 200))
+        )
+    )
     after = Largest(*(0.5 * x for x in before))
     found = peaks(after, before)
     assert list(found) == ["max_norm", "max_attention"]
@@ -122,7 +160,9 @@ def test_at_register_takes_the_largest_over_heads_and_patches():
     attention, on_register = rng.uniform(0, 0.1, (30, 3, 9)), rng.uniform(0.2, 0.3, (30, 3, 2))
     found = at_register(*map(torch.from_numpy, (norms, attention, register, on_register)), seed=2)
     largest_on_patch = [max(map(max, heads)) for heads in attention.tolist()]
-    largest_on_register = [list(map(max, zip(*heads, strict=True))) for heads in on_register.tolist()]
+    largest_on_register = [
+        list(map(max, zip(*heads, strict=True))) for heads in on_register.tolist()
+    ]
     expected = {
         "patch_norm": np.median(norms),
         "register_norm": np.median(register),

@@ -1,4 +1,5 @@
-"""Every statement of `helpers.models.controls` about its models, with scikit-learn's linear probes as independent judge."""
+"""Every statement of `helpers.models.controls` about its models, with scikit-learn's linear probes
+as independent judge."""
 
 import json
 from functools import cache
@@ -19,7 +20,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.images import load_images
-from helpers.models import CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, load_backbone, planted
+from helpers.models import (
+    CONTROLS,
+    PLANTED_BLOCK,
+    REGISTER_NEURON,
+    TokenLayout,
+    load_backbone,
+    planted,
+)
 from helpers.models.controls import LATTICE, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
@@ -32,7 +40,9 @@ class Run(NamedTuple):
     layout: TokenLayout
     stream: Tensor  # (image, block, token, width)
     attention: Tensor  # (image, token) of [CLS] in the last block, mean over heads
-    neurons: Tensor  # (image, token, hidden) at the input of fc2 in the planted block (block 3 where nothing is planted)
+    # (image, token, hidden) at the input of fc2 in the planted block (block 3 where nothing is
+    # planted)
+    neurons: Tensor
     planted: Tensor  # (image, patch) bool
 
     @property
@@ -53,9 +63,17 @@ def scenes(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
 
 def forward(model: VisionTransformer, pixels: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
     stream, hooked = [], []
-    handles = [b.register_forward_hook(lambda _, __, output: stream.append(output)) for b in model.blocks]
-    handles.append(model.blocks[-1].attn.qkv.register_forward_hook(lambda _, __, output: hooked.append(output)))
-    handles.append(model.blocks[block].mlp.fc2.register_forward_pre_hook(lambda _, inputs: hooked.append(inputs[0])))
+    handles = [
+        b.register_forward_hook(lambda _, __, output: stream.append(output)) for b in model.blocks
+    ]
+    handles.append(
+        model.blocks[-1].attn.qkv.register_forward_hook(lambda _, __, output: hooked.append(output))
+    )
+    handles.append(
+        model.blocks[block].mlp.fc2.register_forward_pre_hook(
+            lambda _, inputs: hooked.append(inputs[0])
+        )
+    )
     with torch.no_grad():
         model(pixels)
     for handle in handles:
@@ -74,9 +92,14 @@ def run(name: str, n: int = 64, seed: int = 0) -> Run:
 
 
 def r2(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
-    """Cross-validated share of variance that a linear map explains; no image is in training and test."""
+    """Cross-validated share of variance that a linear map explains; no image is in training and
+    test."""
     probe = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-4, 4, 9)))
-    return r2_score(y, cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5)), multioutput="variance_weighted")
+    return r2_score(
+        y,
+        cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5)),
+        multioutput="variance_weighted",
+    )
 
 
 def accuracy(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
@@ -87,7 +110,9 @@ def accuracy(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
 
 def patches_of(pixels: Tensor) -> Tensor:
     """(image, patch, 3, 256)"""
-    return pixels.unfold(2, 16, 16).unfold(3, 16, 16).flatten(4).permute(0, 2, 3, 1, 4).flatten(1, 2)
+    return (
+        pixels.unfold(2, 16, 16).unfold(3, 16, 16).flatten(4).permute(0, 2, 3, 1, 4).flatten(1, 2)
+    )
 
 
 def one_per_image(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -112,9 +137,18 @@ def neighbour_cosine(grid: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_by_its_name(name):
     backbone = load_backbone(name, pretrained=False)
-    assert backbone.pretrained and backbone.family == "timm" and backbone.layout.registers == 4 * (name == "control-registers")
-    assert all(torch.equal(value, backbone.model.state_dict()[key]) for key, value in build_control(name).state_dict().items())
-    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
+    assert (
+        backbone.pretrained
+        and backbone.family == "timm"
+        and backbone.layout.registers == 4 * (name == "control-registers")
+    )
+    assert all(
+        torch.equal(value, backbone.model.state_dict()[key])
+        for key, value in build_control(name).state_dict().items()
+    )
+    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean(
+        (1, 2)
+    ).tolist() == pytest.approx([1, -1, -0.6])
     assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
@@ -122,7 +156,9 @@ def test_a_control_by_its_name(name):
 def test_two_builds_are_equal_and_ordinary(name):
     model, again = build_control(name), build_control(name)
     assert type(model) is VisionTransformer and not model.training
-    assert {type(b.norm1) for b in model.blocks} <= {type(model.norm)} and isinstance(model.norm, nn.LayerNorm)
+    assert {type(b.norm1) for b in model.blocks} <= {type(model.norm)} and isinstance(
+        model.norm, nn.LayerNorm
+    )
     assert (len(model.blocks), model.embed_dim, model.num_classes) == (6, 64, 0)
     assert model.num_reg_tokens == (4 if name == "control-registers" else 0)
     for key, value in model.state_dict().items():
@@ -131,19 +167,29 @@ def test_two_builds_are_equal_and_ordinary(name):
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_weights_are_those_of_every_stored_number(name):
-    """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a control changes all that was
-    measured on it, and says so here."""
-    stored = json.loads((Path(__file__).parent / "control_weights.json").read_text(encoding="utf-8"))[name]
-    weights = {key: value.double().flatten() for key, value in build_control(name).state_dict().items()}
+    """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a
+    control changes all that was measured on it, and says so here."""
+    stored = json.loads(
+        (Path(__file__).parent / "control_weights.json").read_text(encoding="utf-8")
+    )[name]
+    weights = {
+        key: value.double().flatten() for key, value in build_control(name).state_dict().items()
+    }
     assert weights.keys() == stored.keys()
     for key, value in weights.items():
         product = value @ torch.cos(torch.arange(1, len(value) + 1, dtype=torch.float64))
-        assert [value.norm().item(), product.item()] == pytest.approx(stored[key], rel=1e-5, abs=1e-4), key
+        assert [value.norm().item(), product.item()] == pytest.approx(
+            stored[key], rel=1e-5, abs=1e-4
+        ), key
 
 
-@pytest.mark.parametrize("function", [build_control, lambda name: planted(name, torch.zeros(1, 3, 224, 224))])
+@pytest.mark.parametrize(
+    "function", [build_control, lambda name: planted(name, torch.zeros(1, 3, 224, 224))]
+)
 def test_unknown_name(function):
-    with pytest.raises(ValueError, match="unknown control 'control-none'; choose one of control-content"):
+    with pytest.raises(
+        ValueError, match="unknown control 'control-none'; choose one of control-content"
+    ):
         function("control-none")
 
 
@@ -152,15 +198,23 @@ def test_hooks_agree_with_timm(name):
     result = run(name)
     model, pixels = build_control(name), scenes(64, 0)[0]
     with torch.no_grad():
-        patches = model.forward_intermediates(pixels, norm=False, output_fmt="NLC", intermediates_only=True)
+        patches = model.forward_intermediates(
+            pixels, norm=False, output_fmt="NLC", intermediates_only=True
+        )
     assert torch.equal(result.layout.patch_tokens(result.stream), torch.stack(patches, dim=1))
 
 
 def test_ground_truth_in_closed_form():
-    constant, noise = torch.full((1, 3, 224, 224), 0.2), torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    constant, noise = (
+        torch.full((1, 3, 224, 224), 0.2),
+        torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0)),
+    )
     on_lattice = torch.zeros(1, 196, dtype=torch.bool)
     on_lattice[:, LATTICE["control-content"]] = True
-    assert torch.equal(planted("control-content", constant), on_lattice) and not planted("control-content", noise).any()
+    assert (
+        torch.equal(planted("control-content", constant), on_lattice)
+        and not planted("control-content", noise).any()
+    )
     constant[..., 16:32, 16 * 13 + 5] = 0.3  # one column of pixels in row 1, column 13: patch 27
     on_lattice[0, 27] = False
     assert torch.equal(planted("control-content", constant), on_lattice)
@@ -223,7 +277,10 @@ def test_cls_attends_to_outliers(name, n, seed):
     assert (attention.masked_fill(~result.planted, 1).amin(1) > 10 * highest_other)[some].all()
     assert (norms.argmax(1) == attention.argmax(1))[some].float().mean() > 0.9
     several = result.planted.sum(1).gt(1).nonzero()[:, 0]
-    pairs = [(norms[image][result.planted[image]], attention[image][result.planted[image]]) for image in several]
+    pairs = [
+        (norms[image][result.planted[image]], attention[image][result.planted[image]])
+        for image in several
+    ]
     assert np.mean([spearmanr(*pair).statistic for pair in pairs]) > 0.95
     top_norms, top_attention = norms > norms.quantile(0.98), attention > attention.quantile(0.98)
     either = (top_norms | top_attention).sum(1)
@@ -237,7 +294,10 @@ def test_cls_attends_to_registers_and_to_contrast():
     attention = clean.patch_attention / clean.patch_attention.sum(1, keepdim=True)
     assert 0.1 < (attention.std(1) * 196).mean() < 1 and attention.max() < 0.1
     contrast = patches_of(scenes(64, 0)[0]).mean(2).std(-1)
-    assert np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(attention.log(), contrast, strict=True)]) > 0.8
+    assert (
+        np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(attention.log(), contrast, strict=True)])
+        > 0.8
+    )
 
 
 @pytest.mark.parametrize("name", list(PLANTED_BLOCK))
@@ -266,7 +326,10 @@ def test_flat_patches_resemble_their_neighbours():
     content, position = run("control-content").planted, run("control-position").planted
     assert roc_auc_score(content.flatten(), similarity.flatten()) > 0.7
     assert 0.4 < roc_auc_score(position.flatten(), similarity.flatten()) < 0.6
-    within = [roc_auc_score(content[:, patch], similarity[:, patch]) for patch in LATTICE["control-content"]]
+    within = [
+        roc_auc_score(content[:, patch], similarity[:, patch])
+        for patch in LATTICE["control-content"]
+    ]
     assert np.mean(within) > 0.65
 
 
@@ -283,7 +346,10 @@ def test_global_information(name):
         if name == "control-clean":
             continue
         if name == "control-registers":
-            images, holders = np.arange(n), result.layout.register_tokens(result.stream)[:, block, 0].numpy()
+            images, holders = (
+                np.arange(n),
+                result.layout.register_tokens(result.stream)[:, block, 0].numpy(),
+            )
         else:
             images, chosen = one_per_image(result.planted)
             holders = result.layout.patch_tokens(result.stream)[images, block, chosen].numpy()
@@ -312,7 +378,11 @@ def test_local_information(name):
     images, index = result.planted.nonzero().numpy().T
     place = np.stack([index // 14, index % 14], axis=1)
     own, guess = patches.mean(-1).numpy()[images, index], pixels.mean((2, 3)).numpy()[images]
-    # The image's mean colour, which these tokens hold, says something about any patch: no token may know more.
+    # The image's mean colour, which these tokens hold, says something about any patch: no token may
+    # know more.
     assert r2(tokens[images, index], own, images) < r2(guess, own, images) + 0.1
     assert r2(tokens[images, index], place, images) < 0.15
-    assert accuracy(tokens[images, index], index, images) < np.bincount(index).max() / len(index) + 0.15
+    assert (
+        accuracy(tokens[images, index], index, images)
+        < np.bincount(index).max() / len(index) + 0.15
+    )

@@ -1,4 +1,5 @@
-"""Names, layouts and refusals; loading goes through timm's and open_clip's own path, from a hub cache made here."""
+"""Names, layouts and refusals; loading goes through timm's and open_clip's own path, from a hub
+cache made here."""
 
 import json
 import os
@@ -48,7 +49,10 @@ from helpers.models.family import Family
 
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 ROWS = (AttentionEntropy, QKVNorms)  # what needs rows of attention, or what they are made of
-REAL = {TINY: ("8452bc0b7259d575", 587.8), "deit_tiny_patch16_224.fb_in1k": ("c0e0d0ae17843a15", None)}
+REAL = {
+    TINY: ("8452bc0b7259d575", 587.8),
+    "deit_tiny_patch16_224.fb_in1k": ("c0e0d0ae17843a15", None),
+}
 
 
 @pytest.fixture
@@ -76,7 +80,8 @@ def weights():
 
 @pytest.fixture
 def tiny_clip(tmp_path, monkeypatch):
-    """An open_clip architecture of 100 thousand weights, 'ViT-tiny-test', with the tag 'here' on the hub."""
+    """An open_clip architecture of 100 thousand weights, 'ViT-tiny-test', with the tag 'here' on
+    the hub."""
     vision = {"image_size": 32, "layers": 2, "width": 32, "head_width": 8, "patch_size": 8}
     text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
     config = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
@@ -85,7 +90,8 @@ def tiny_clip(tmp_path, monkeypatch):
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "ViT-tiny-test", {"here": tag})
 
 
-# Layouts ---------------------------------------------------------------------------------------------------------------
+# Layouts
+# --------------------------------------------------------------------------------------------------
 
 LAYOUTS = [
     ("vit_tiny_patch16_224", None, TokenLayout((14, 14)), 3),
@@ -105,10 +111,16 @@ LAYOUTS = [
 def test_layout_of_timm_models(name, size, layout, heads):
     backbone = load_backbone(name, image_size=size, pretrained=False)
     assert backbone.layout == layout and backbone.heads == heads
-    tokens = capture(backbone, torch.zeros(1, 3, *backbone.image_size), [FinalTokens()])["final_tokens"]
+    tokens = capture(backbone, torch.zeros(1, 3, *backbone.image_size), [FinalTokens()])[
+        "final_tokens"
+    ]
     assert tokens.shape == (1, layout.tokens, backbone.width)
-    assert backbone.image_size == tuple(g * p for g, p in zip(layout.grid, backbone.patch_size, strict=True))
-    assert not backbone.model.training and not any(p.requires_grad for p in backbone.model.parameters())
+    assert backbone.image_size == tuple(
+        g * p for g, p in zip(layout.grid, backbone.patch_size, strict=True)
+    )
+    assert not backbone.model.training and not any(
+        p.requires_grad for p in backbone.model.parameters()
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,27 +143,54 @@ def test_layout_of_large_models_without_their_memory(name, layout, depth, hidden
 
 def test_open_clip(tiny_clip):
     backbone = load_backbone("open_clip:ViT-tiny-test/random", pretrained=False, image_size=48)
-    assert backbone.family == "open_clip" and backbone.layout == TokenLayout((6, 6)) and not backbone.pretrained
-    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (32, 4, 2, (48, 48))
+    assert (
+        backbone.family == "open_clip"
+        and backbone.layout == TokenLayout((6, 6))
+        and not backbone.pretrained
+    )
+    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (
+        32,
+        4,
+        2,
+        (48, 48),
+    )
     assert backbone(torch.zeros(2, 3, 48, 48)).shape == (2, 16)
     assert backbone.parameters < 40_000  # the text tower is not there
     image = Image.fromarray(np.full((40, 60), 128, dtype=np.uint8))
     assert backbone.preprocess(image).shape == (3, 48, 48)
 
 
-@pytest.mark.parametrize("name, registers", [("scratch-reg0", 0), ("scratch-reg1", 1), ("scratch-reg2", 2), ("scratch-reg4", 4)])
+@pytest.mark.parametrize(
+    "name, registers",
+    [("scratch-reg0", 0), ("scratch-reg1", 1), ("scratch-reg2", 2), ("scratch-reg4", 4)],
+)
 def test_trained_models(name, registers):
     backbone = load_backbone(name, pretrained=False)  # their weights are part of them
-    assert backbone.pretrained and backbone.family == "timm" and backbone.layout == TokenLayout((8, 8), registers=registers)
-    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (64, 4, 8, (64, 64))
+    assert (
+        backbone.pretrained
+        and backbone.family == "timm"
+        and backbone.layout == TokenLayout((8, 8), registers=registers)
+    )
+    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (
+        64,
+        4,
+        8,
+        (64, 64),
+    )
     trained = scratch.load(name)[0].state_dict()
-    assert all(torch.equal(value, trained[key]) for key, value in backbone.model.state_dict().items())
-    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
+    assert all(
+        torch.equal(value, trained[key]) for key, value in backbone.model.state_dict().items()
+    )
+    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean(
+        (1, 2)
+    ).tolist() == pytest.approx([1, -1, -0.6])
     assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
 
     large = load_backbone(name, image_size=(96, 128))
     assert large.layout == TokenLayout((12, 16), registers=registers)
-    expected = timm.layers.resample_abs_pos_embed(trained["pos_embed"], [12, 16], [8, 8], num_prefix_tokens=0)
+    expected = timm.layers.resample_abs_pos_embed(
+        trained["pos_embed"], [12, 16], [8, 8], num_prefix_tokens=0
+    )
     torch.testing.assert_close(large.model.pos_embed.data, expected)
     tokens = capture(large, torch.zeros(1, 3, 96, 128), [FinalTokens()])["final_tokens"]
     assert tokens.shape == (1, 1 + registers + 12 * 16, 64)
@@ -169,13 +208,21 @@ def trained(tmp_path):
 def test_models_trained_by_anyone_go_by_their_path(trained):
     name, path, _ = trained
     backbone = load_backbone(name)
-    assert known(name) and backbone.name == name and backbone.layout == TokenLayout((4, 4), registers=2)
+    assert (
+        known(name)
+        and backbone.name == name
+        and backbone.layout == TokenLayout((4, 4), registers=2)
+    )
     assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(ValueError, match="^scratch-mine-reg2.safetensors is not a checkpoint of this project"):
+    with pytest.raises(
+        ValueError, match="^scratch-mine-reg2.safetensors is not a checkpoint of this project"
+    ):
         load_backbone(name)
     path.unlink()
-    with pytest.raises(ValueError, match=f"there is no file '{path}'; `python -m helpers train` makes such models"):
+    with pytest.raises(
+        ValueError, match=f"there is no file '{path}'; `python -m helpers train` makes such models"
+    ):
         load_backbone(name)
 
 
@@ -183,11 +230,15 @@ def test_trained_weights_that_are_not_finite_are_refused(trained):
     name, path, recipe = trained
     bad = load_file(path) | {"norm.bias": torch.full((16,), float("nan"))}
     save_file(bad, path, {"recipe": json.dumps(asdict(recipe))})
-    with pytest.raises(ValueError, match=f"the weights of '{name}' hold NaN or infinity in 'norm.bias'; fetch or train them"):
+    with pytest.raises(
+        ValueError,
+        match=f"the weights of '{name}' hold NaN or infinity in 'norm.bias'; fetch or train them",
+    ):
         load_backbone(name)
 
 
-# Names -----------------------------------------------------------------------------------------------------------------
+# Names
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,7 +271,9 @@ def test_what_is_no_plain_vision_transformer_is_no_answer(name):
 
 def test_a_name_like_no_other_gets_the_forms():
     with pytest.raises(
-        ValueError, match="unknown model '%%'; give a timm name, .*'control-...', 'scratch-...', .* or 'sinks:PATH'"
+        ValueError,
+        match="unknown model '%%'; give a timm name, .*'control-...', 'scratch-...', .* or "
+        "'sinks:PATH'",
     ):
         check_name("%%")
 
@@ -231,7 +284,10 @@ def test_a_name_like_no_other_gets_the_forms():
         ("resnet50.a1_in1k", "not a plain Vision Transformer"),
         ("swin_tiny_patch4_window7_224", "not a plain Vision Transformer"),
         ("open_clip:RN50/openai", "not a Vision Transformer"),
-        ("open_clip:ViT-B-16-SigLIP/webli", "vision tower of .* is timm's 'vit_base_patch16_siglip_224'"),
+        (
+            "open_clip:ViT-B-16-SigLIP/webli",
+            "vision tower of .* is timm's 'vit_base_patch16_siglip_224'",
+        ),
     ],
 )
 def test_what_is_no_plain_vision_transformer_is_refused(name, reason, hub):
@@ -249,7 +305,11 @@ def test_what_is_no_plain_vision_transformer_is_refused(name, reason, hub):
             "ParallelScalingBlock with no attention of its own",
             {*ROWS, NeuronActivation, HighestToken},
         ),
-        ("vit_small_patch16_18x2_224", "ParallelThingsBlock", {*ROWS, NeuronActivation, HighestToken}),
+        (
+            "vit_small_patch16_18x2_224",
+            "ParallelThingsBlock",
+            {*ROWS, NeuronActivation, HighestToken},
+        ),
     ],
 )
 def test_each_reducer_refuses_by_itself_what_an_unusual_block_does_not_show(name, block, refused):
@@ -271,7 +331,9 @@ def test_each_reducer_refuses_by_itself_what_an_unusual_block_does_not_show(name
     ]
     for reducer in reducers:
         if type(reducer) in refused:
-            with pytest.raises(ValueError, match=f"^{type(reducer).__name__} has nothing to read: block .*; choose") as error:
+            with pytest.raises(
+                ValueError, match=f"^{type(reducer).__name__} has nothing to read: block .*; choose"
+            ) as error:
                 capture(backbone, x, [reducer])
             assert "\n" not in str(error.value)
             assert type(reducer) not in ROWS or block in str(error.value)
@@ -285,8 +347,15 @@ def test_gated_attention_has_rows_and_no_sum_of_contributions():
     model = VisionTransformer(img_size=32, patch_size=16, embed_dim=8, depth=1, num_heads=2)
     model.blocks[0].attn.gate = torch.nn.Linear(8, 8)
     backbone = wrap_timm("gated", model, CONTROL_DATA, pretrained=False)
-    assert capture(backbone, torch.ones(1, 3, 32, 32), [ClsAttention()])["cls_attention"].shape == (1, 1, 5)
-    with pytest.raises(ValueError, match="ClsParts has nothing to read: block 0 of 'gated' gates what its attention returns"):
+    assert capture(backbone, torch.ones(1, 3, 32, 32), [ClsAttention()])["cls_attention"].shape == (
+        1,
+        1,
+        5,
+    )
+    with pytest.raises(
+        ValueError,
+        match="ClsParts has nothing to read: block 0 of 'gated' gates what its attention returns",
+    ):
         capture(backbone, torch.ones(1, 3, 32, 32), [ClsParts()])
 
 
@@ -294,7 +363,10 @@ def test_without_open_clip_the_rest_is_there(monkeypatch):
     """Names are read and looked up without it; one of its own asks for it."""
     monkeypatch.setitem(sys.modules, "open_clip", None)
     assert known("control-clean") and known(TINY) and load_backbone("scratch-reg0").width == 64
-    with pytest.raises(ValueError, match=f"unknown model 'vit_tiny_patch16_224.augreg_in21k_ft_in2k'; did you mean '{TINY}'"):
+    with pytest.raises(
+        ValueError,
+        match=f"unknown model 'vit_tiny_patch16_224.augreg_in21k_ft_in2k'; did you mean '{TINY}'",
+    ):
         check_name("vit_tiny_patch16_224.augreg_in21k_ft_in2k")
     with pytest.raises(ImportError, match="open_clip"):
         load_backbone("open_clip:ViT-B-32/openai")
@@ -306,7 +378,9 @@ def test_a_family_is_one_entry(monkeypatch):
 
     def load(name, size, pretrained, whole, fit):
         wrapped.append((name, size, pretrained, whole, fit))
-        return timm_family.wrap_own(name, build_control("control-clean"), CONTROL_DATA, size, whole, fit)
+        return timm_family.wrap_own(
+            name, build_control("control-clean"), CONTROL_DATA, size, whole, fit
+        )
 
     names = ["mine:one", "mine:two"]
     family = Family(("mine:",), ("'mine:...'",), lambda name, _: name in names, lambda: names, load)
@@ -320,12 +394,15 @@ def test_a_family_is_one_entry(monkeypatch):
         check_name("%%")
 
 
-# Weights ---------------------------------------------------------------------------------------------------------------
+# Weights
+# --------------------------------------------------------------------------------------------------
 
 
 def test_weights_that_are_not_here(hub):
     for name in (TINY, "open_clip:ViT-B-32/openai"):
-        with pytest.raises(ModelUnavailable, match=f"^'{name}' is not in the Hugging Face cache") as caught:
+        with pytest.raises(
+            ModelUnavailable, match=f"^'{name}' is not in the Hugging Face cache"
+        ) as caught:
             load_backbone(name)
         assert isinstance(caught.value, LookupError) and "\n" not in str(caught.value)
 
@@ -335,7 +412,11 @@ def test_gated_weights_are_named(monkeypatch):
         response = type("Response", (), {"headers": {}, "request": None, "status_code": 403})()
         raise huggingface_hub.errors.GatedRepoError("gated", response=response)
 
-    monkeypatch.setattr(timm, "create_model", lambda name, **k: gated() if k.get("pretrained") else create(name, **k))
+    monkeypatch.setattr(
+        timm,
+        "create_model",
+        lambda name, **k: gated() if k.get("pretrained") else create(name, **k),
+    )
     with pytest.raises(ModelUnavailable, match=f"'{TINY}' is gated: accept its terms"):
         load_backbone(TINY)
 
@@ -346,10 +427,12 @@ create = timm.create_model
 def test_safetensors_are_loaded_and_position_embedding_resampled(hub, weights):
     hub(f"timm/{TINY}", "model.safetensors", lambda path: save_file(weights, path))
     backbone = load_backbone(TINY)
-    assert all(torch.equal(weights[key], value) for key, value in backbone.model.state_dict().items())
+    assert all(
+        torch.equal(weights[key], value) for key, value in backbone.model.state_dict().items()
+    )
     assert backbone.describe() == {
-        "name": TINY, "family": "timm", "parameters": 5717416, "weights_hash": backbone.weights_hash,
-        "image_size": (224, 224), "patch_size": (16, 16), "pretrained": True,
+        "name": TINY, "family": "timm", "parameters": 5717416, "weights_hash":
+        backbone.weights_hash, "image_size": (224, 224), "patch_size": (16, 16), "pretrained": True,
     }  # fmt: skip
     wide = load_backbone(TINY, image_size=(64, 96))
     expected = timm.layers.resample_abs_pos_embed(weights["pos_embed"], [4, 6], [14, 14])
@@ -363,7 +446,9 @@ def test_weights_hash_sees_one_weight_and_nothing_else(weights):
     second.model.load_state_dict(weights)
     assert first.weights_hash == second.weights_hash and len(first.weights_hash) == 16
     third = load_backbone("vit_tiny_patch16_224", pretrained=False)
-    third.model.load_state_dict(weights | {"norm.bias": weights["norm.bias"] + torch.eye(192)[0] * 1e-7})
+    third.model.load_state_dict(
+        weights | {"norm.bias": weights["norm.bias"] + torch.eye(192)[0] * 1e-7}
+    )
     assert third.weights_hash != first.weights_hash
 
 
@@ -372,7 +457,9 @@ def test_weights_that_are_not_finite_are_refused(hub, weights, value):
     bad = {key: tensor.clone() for key, tensor in weights.items()}
     bad["blocks.3.mlp.fc1.weight"][5, 7] = value
     hub(f"timm/{TINY}", "model.safetensors", lambda path: save_file(bad, path))
-    with pytest.raises(ValueError, match=f"'{TINY}' hold NaN or infinity in 'blocks.3.mlp.fc1.weight'"):
+    with pytest.raises(
+        ValueError, match=f"'{TINY}' hold NaN or infinity in 'blocks.3.mlp.fc1.weight'"
+    ):
         load_backbone(TINY)
 
 
@@ -397,7 +484,9 @@ def write_old_pickle(path):
         ("open_clip:ViT-tiny-test/here", "someone/tiny-clip", "open_clip_pytorch_model.bin"),
     ],
 )
-def test_pickles_are_refused_and_not_run(hub, tiny_clip, tmp_path, monkeypatch, write, name, repository, filename):
+def test_pickles_are_refused_and_not_run(
+    hub, tiny_clip, tmp_path, monkeypatch, write, name, repository, filename
+):
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "ran"))
     hub(repository, filename, write)
     with pytest.raises(ValueError, match=f"the weights of '{name}' do not load: .*weights.only"):
@@ -425,30 +514,47 @@ def test_weights_of_another_model_are_refused(hub):
 def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
     torch.manual_seed(0)
     clip = open_clip.create_model("ViT-tiny-test", force_quick_gelu=True)
-    hub("someone/tiny-clip", "open_clip_model.safetensors", lambda path: save_file(clip.state_dict(), path))
+    hub(
+        "someone/tiny-clip",
+        "open_clip_model.safetensors",
+        lambda path: save_file(clip.state_dict(), path),
+    )
     backbone = load_backbone("open_clip:ViT-tiny-test/here")
-    assert backbone.pretrained and isinstance(backbone.model.transformer.resblocks[0].mlp.gelu, open_clip.transformer.QuickGELU)
+    assert backbone.pretrained and isinstance(
+        backbone.model.transformer.resblocks[0].mlp.gelu, open_clip.transformer.QuickGELU
+    )
     x = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(backbone(x), clip.encode_image(x).detach())
     tag = open_clip.get_pretrained_cfg("ViT-B-32", "openai")
     white = (1 - torch.tensor(tag["mean"])) / torch.tensor(tag["std"])
-    torch.testing.assert_close(backbone.preprocess(Image.new("RGB", (50, 32), "white"))[:, 0, 0], white)
+    torch.testing.assert_close(
+        backbone.preprocess(Image.new("RGB", (50, 32), "white"))[:, 0, 0], white
+    )
 
 
-# Images ----------------------------------------------------------------------------------------------------------------
+# Images
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "name, size, message",
     [
-        ("vit_small_patch14_dinov2", 225, "image size 225x225 .* patch size 14x14 of 'vit_small_patch14_dinov2'; use 224 or 238"),
+        (
+            "vit_small_patch14_dinov2",
+            225,
+            "image size 225x225 .* patch size 14x14 of 'vit_small_patch14_dinov2'; use 224 or 238",
+        ),
         ("vit_tiny_patch16_224", (224, 230), "image size 224x230 .*; use 224 and 224 or 240"),
         ("vit_tiny_patch16_224", 5, "image size 5x5 .*; use 16$"),
         ("vit_tiny_patch16_224", 0, "image size 0x0 .*; use 16$"),
         ("vit_tiny_patch16_224", -20, "image size -20x-20 .*; use 16$"),
         ("open_clip:ViT-B-32/openai", 225, "image size 225x225 .*; use 224 or 256"),
         ("control-clean", 225, "image size 225x225 .*; use 224 or 240"),
-        ("scratch-reg0", 100, "image size 100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104"),
+        (
+            "scratch-reg0",
+            100,
+            "image size 100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104",
+        ),
     ],
 )
 def test_image_size_must_be_divisible(hub, name, size, message):
@@ -473,8 +579,12 @@ def test_preprocessing_keeps_mean_and_std_and_shows_all_of_an_image_at_another_s
     other = load_backbone("vit_tiny_patch16_224", image_size=96, pretrained=False)
     pixels = other.preprocess(Image.fromarray(picture))
     assert pixels.shape == (3, 96, 96)
-    assert pixels[:, 0, 0].tolist() == pytest.approx([-1] * 3) and pixels[:, 48, 48].tolist() == pytest.approx([1] * 3)
-    cropped = load_backbone("vit_tiny_patch16_224", pretrained=False).preprocess(Image.fromarray(picture))
+    assert pixels[:, 0, 0].tolist() == pytest.approx([-1] * 3) and pixels[
+        :, 48, 48
+    ].tolist() == pytest.approx([1] * 3)
+    cropped = load_backbone("vit_tiny_patch16_224", pretrained=False).preprocess(
+        Image.fromarray(picture)
+    )
     assert cropped.min() > 0.9
 
 
@@ -505,26 +615,36 @@ def box_in(picture):
     ],
 )
 def test_relative_boxes_carry_over_where_the_whole_image_is_shown(tiny_clip, name, size):
-    whole, recipe = (load_backbone(name, image_size=size, pretrained=False, whole=value) for value in (True, False))
+    whole, recipe = (
+        load_backbone(name, image_size=size, pretrained=False, whole=value)
+        for value in (True, False)
+    )
     left, top, right, bottom = BOX
     for height, width in ((160, 320), (320, 160), (96, 96)):
         values = np.zeros((height, width, 3), dtype=np.uint8)
-        values[int(top * height) : int(bottom * height), int(left * width) : int(right * width)] = 255
+        values[int(top * height) : int(bottom * height), int(left * width) : int(right * width)] = (
+            255
+        )
         seen = whole.preprocess(Image.fromarray(values))
         assert seen.shape == (3, *whole.image_size)
         assert box_in(seen) == pytest.approx(BOX, abs=1.01 / min(whole.image_size))
         if height > width:  # the recipe crops the box away
             assert (seen - recipe.preprocess(Image.fromarray(values))).abs().max() > 1
     white = Image.new("RGB", (50, 90), "white")
-    torch.testing.assert_close(whole.preprocess(white), recipe.preprocess(white))  # mean and standard deviation stay
+    torch.testing.assert_close(
+        whole.preprocess(white), recipe.preprocess(white)
+    )  # mean and standard deviation stay
 
 
-# Real weights ----------------------------------------------------------------------------------------------------------
+# Real weights
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_weights(name, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # only what is in the cache already
+    monkeypatch.setattr(
+        huggingface_hub.constants, "HF_HUB_OFFLINE", True
+    )  # only what is in the cache already
     try:
         backbone = load_backbone(name)
     except ModelUnavailable:
@@ -534,14 +654,17 @@ def test_real_weights(name, monkeypatch):
     grey = [Image.new("RGB", (256, 256), (128, 128, 128))]
     got = capture(backbone, grey, [PatchNorms((6, 7, -1)), ClsAttention()])
     top = got["patch_norms"].amax(-1)[0]
-    if largest:  # AugReg's outliers come up in block 7, in the corners, even on grey; DeiT-Ti has none
+    if (
+        largest
+    ):  # AugReg's outliers come up in block 7, in the corners, even on grey; DeiT-Ti has none
         assert top[1] > 3 * top[0] and int(got["patch_norms"][0, -1].argmax()) in (0, 13, 182, 195)
     else:
         assert top[-1] < 3 * got["patch_norms"][0, -1].median()
 
 
 def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch, tmp_path):
-    """One time-out says nothing of the next model; a hub that is out of reach is not waited for with every model."""
+    """One time-out says nothing of the next model; a hub that is out of reach is not waited for
+    with every model."""
     constants = huggingface_hub.constants
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -554,7 +677,13 @@ def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", timed_out)
     monkeypatch.setattr(weights_hub, "_hub_answers", lambda: answers.pop(0))
-    for there, offline in ((None, False), (False, True), (True, False), (True, False), (False, True)):
+    for there, offline in (
+        (None, False),
+        (False, True),
+        (True, False),
+        (True, False),
+        (False, True),
+    ):
         asked.clear()
         answers[:] = [there]
         with pytest.raises(ModelUnavailable, match="no network"):
@@ -585,11 +714,15 @@ def test_rounding_noise_moves_weights_and_pixels_by_a_unit_in_the_last_place():
     assert len({plain.weights_hash, first.weights_hash, other.weights_hash}) == 3
     for model in (first, other):
         pairs = [(model.preprocess(picture), plain.preprocess(picture))]
-        pairs += zip(model.model.state_dict().values(), plain.model.state_dict().values(), strict=True)
+        pairs += zip(
+            model.model.state_dict().values(), plain.model.state_dict().values(), strict=True
+        )
         for moved, still in pairs:
             assert torch.equal(moved == 0, still == 0)
             relative = ((moved.double() - still) / still)[still != 0].abs()
-            assert relative.numel() == 0 or (0.4 * 2**-23 < relative.min() and relative.max() < 2.1 * 2**-23)
+            assert relative.numel() == 0 or (
+                0.4 * 2**-23 < relative.min() and relative.max() < 2.1 * 2**-23
+            )
     assert torch.equal(first.preprocess(picture), again.preprocess(picture))
     assert not torch.equal(first.preprocess(picture), other.preprocess(picture))
     assert torch.equal(after.preprocess(picture), plain.preprocess(picture))

@@ -22,12 +22,16 @@ from helpers.models.trained import Recipe
 def record(*entries, **recipe):
     """Entries: images with an outlier, norm ratios, accuracy, attention on each register."""
     keys = ("outlier_images", "norm_ratio", "accuracy", "register_attention")
-    history = [{"step": 10 * i, **dict(zip(keys, entry, strict=False))} for i, entry in enumerate(entries)]
+    history = [
+        {"step": 10 * i, **dict(zip(keys, entry, strict=False))} for i, entry in enumerate(entries)
+    ]
     return {"history": history, "recipe": vars(Recipe(**recipe))}
 
 
 RECORDS = {
-    (0, 0): record((0.9, [9.0, 9.0], 10.0, []), (0.2, [4.0, 1.5], 50.0, []), (0.1, [5.0, 1.25], 80.0, [])),
+    (0, 0): record(
+        (0.9, [9.0, 9.0], 10.0, []), (0.2, [4.0, 1.5], 50.0, []), (0.1, [5.0, 1.25], 80.0, [])
+    ),
     (0, 1): record((0.0, [1.0, 1.0], 10.0, []), (0.0, [2.0, 1.75], 90.0, [])),
     (2, 0): record((0.0, [1.0, 1.0], 10.0, [0.25, 0.25]), (0.0, [2.0, 3.0], 70.0, [0.125, 0.5])),
     (2, 1): record((0.0, [1.0, 1.0], 10.0, [0.0, 0.0]), (0.0, [2.0, 3.0], 60.0, [0.75, 0.25])),
@@ -36,7 +40,11 @@ NO_CLS = {(4, 0): record((0.0, [1.0], 10.0), (0.0, [1.0], 20.0), pool="avg", dep
 
 
 def test_numbers_of_registers():
-    assert [register_count(count) for count in (0, 1, 2)] == ["0 registers", "1 register", "2 registers"]
+    assert [register_count(count) for count in (0, 1, 2)] == [
+        "0 registers",
+        "1 register",
+        "2 registers",
+    ]
 
 
 def test_a_curve_for_each_training():
@@ -60,9 +68,23 @@ def test_registers_by_their_attention_at_the_end():
 
 def test_a_row_for_each_preset_and_number_of_registers():
     table = training_table({"cpu": RECORDS, "gap": NO_CLS})
-    assert [*table.index] == [("cpu", "nothing", 0), ("cpu", "nothing", 2), ("gap", "depth 16, pool avg", 4)]
-    assert table.to_numpy().tolist() == [[2, 20.0, 1.8, 5.0, 85.0], [2, 0.0, 3.0, 3.0, 65.0], [1, 0.0, 1.0, 1.0, 20.0]]
-    assert [name.partition(" ")[0] for name in table.columns] == ["trainings", "images", "norm", "norm", "accuracy"]
+    assert [*table.index] == [
+        ("cpu", "nothing", 0),
+        ("cpu", "nothing", 2),
+        ("gap", "depth 16, pool avg", 4),
+    ]
+    assert table.to_numpy().tolist() == [
+        [2, 20.0, 1.8, 5.0, 85.0],
+        [2, 0.0, 3.0, 3.0, 65.0],
+        [1, 0.0, 1.0, 1.0, 20.0],
+    ]
+    assert [name.partition(" ")[0] for name in table.columns] == [
+        "trainings",
+        "images",
+        "norm",
+        "norm",
+        "accuracy",
+    ]
 
 
 def test_families_of_controls_and_of_trainings():
@@ -77,15 +99,22 @@ def test_families_of_controls_and_of_trainings():
 def test_the_seeds_of_controls_and_of_trainings():
     found = trained_seeds(["a", "scratch-reg4"], ["b", ""], 4)
     assert found["a"] == {(4, 0): "b"} and trained_seeds(["a"], ["a"]) == {"a": {(0, 0): "a"}}
-    assert found["scratch-reg4"] == trained.of_every_seed("scratch-reg4") and len(found["scratch-reg4"]) == 3
-    with pytest.raises(ValueError, match="2 models cannot have 1 ends; give one for each, '' for a trained model"):
+    assert (
+        found["scratch-reg4"] == trained.of_every_seed("scratch-reg4")
+        and len(found["scratch-reg4"]) == 3
+    )
+    with pytest.raises(
+        ValueError, match="2 models cannot have 1 ends; give one for each, '' for a trained model"
+    ):
         trained_seeds(["a", "b"], [""])
 
 
 def added(outlier_images, writer, registers=0, norms=(), accuracy=(), **recipe):
-    """A training of a finished model: the share of images with an outlier at each checkpoint, and what there is at its end."""
+    """A training of a finished model: the share of images with an outlier at each checkpoint, and
+    what there is at its end."""
     history = [
-        {"step": 50 * i, "outlier_images": share, "norm_ratio": [9.0, 1.0 + share], "register_norm": [*norms], "writer": writer,
+        {"step": 50 * i, "outlier_images": share, "norm_ratio": [9.0, 1.0 + share],
+        "register_norm": [*norms], "writer": writer,
          "same_answer": 90.0, **dict.fromkeys(accuracy, 60.25)}
         for i, share in enumerate(outlier_images)
     ]  # fmt: skip
@@ -97,7 +126,11 @@ def test_a_row_for_the_end_of_each_training():
     back = added([0, 0.5, 0.05, 0.25, 0.5], [8, 12, 3.5], removed="7:417", accuracy=["accuracy"])
     gone, never = added([1, 1, 0.01], None, 4, (0.5, 1.75)), added([0, 0], None)
     table = end_table({"a": {(0, 0): back, (4, 2): gone}, "b": {(0, 0): never}})
-    assert [*table.index] == [("a", "removed 7:417", 0, 0), ("a", "nothing", 4, 2), ("b", "nothing", 0, 0)]
+    assert [*table.index] == [
+        ("a", "removed 7:417", 0, 0),
+        ("a", "nothing", 4, 2),
+        ("b", "nothing", 0, 0),
+    ]
     assert table.to_numpy().tolist() == [
         ["50", "150", "1.5", "none", "60.2", "90", "8:12"],
         ["1", "none", "1", "1.8", "none", "90", "none"],
@@ -108,37 +141,79 @@ def test_a_row_for_the_end_of_each_training():
 
 
 def test_what_was_trained_alike_is_found_by_its_name():
-    """As all that is shipped: a family's members differ in registers and seed, and only those of other seeds are alike."""
+    """As all that is shipped: a family's members differ in registers and seed, and only those of
+    other seeds are alike."""
     family = trained.family("scratch-reg0", [0, 4], [0, 1, 2])
     alike = trained_alike(family.values())
-    assert alike == {family[count, 0]: [family[count, seed] for seed in (0, 1, 2)] for count in (0, 4)}
-    files = [f"scratch:there/{name}.safetensors" for name in ("a-reg1-seed2", "a-reg1", "a-reg1-seed10", "b-reg1-seed1")]
+    assert alike == {
+        family[count, 0]: [family[count, seed] for seed in (0, 1, 2)] for count in (0, 4)
+    }
+    files = [
+        f"scratch:there/{name}.safetensors"
+        for name in ("a-reg1-seed2", "a-reg1", "a-reg1-seed10", "b-reg1-seed1")
+    ]
     assert trained_alike(files) == {files[0]: files[:3]}
-    assert trained_alike(["registers-a-reg4", "registers-a-reg4-seed1"]).keys() == {"registers-a-reg4"}
+    assert trained_alike(["registers-a-reg4", "registers-a-reg4-seed1"]).keys() == {
+        "registers-a-reg4"
+    }
 
 
 def test_what_has_no_twin_of_another_seed_is_left_out():
-    assert trained_alike(["control-clean", "a-seed1", "a", "scratch-reg0", "scratch-gap-reg0", "scratch-reg1-seed1"]) == {}
+    assert (
+        trained_alike(
+            [
+                "control-clean",
+                "a-seed1",
+                "a",
+                "scratch-reg0",
+                "scratch-gap-reg0",
+                "scratch-reg1-seed1",
+            ]
+        )
+        == {}
+    )
     assert trained_alike(["scratch-reg1"] * 2) == trained_alike([]) == {}
 
 
 def test_the_table_of_sinks_tells_when_they_appear_apart_from_outliers():
     def trained_on(*entries, **recipe):
         keys = ("error", "sink_images", "outlier_images", "norm_ratio")
-        known = [{"step": 10 * i, "error_alone": 2.0} | dict(zip(keys, entry, strict=False)) for i, entry in enumerate(entries)]
-        told = {"register_sink_images": 0.25, "sink_one_images": 0.125} if "attention" not in recipe else {}
-        history = [{key: value for key, value in (entry | told).items() if value is not None} for entry in known]
+        known = [
+            {"step": 10 * i, "error_alone": 2.0} | dict(zip(keys, entry, strict=False))
+            for i, entry in enumerate(entries)
+        ]
+        told = (
+            {"register_sink_images": 0.25, "sink_one_images": 0.125}
+            if "attention" not in recipe
+            else {}
+        )
+        history = [
+            {key: value for key, value in (entry | told).items() if value is not None}
+            for entry in known
+        ]
         return {"history": history, "recipe": vars(SinkTask(**recipe))}
 
     quiet = {
-        (0, 0): trained_on((3.0, 0.0, 0.0, [9.0]), (1.0, 0.75, 0.0, [2.0, 4.0]), (0.5, 1.0, 0.1, [2.0, 1.0])),
-        (0, 1): trained_on((3.0, 0.0, 0.0, [9.0]), (1.0, 0.5, 0.0, [1.0, 1.0]), (0.5, 0.5, 0.0, [2.0, 1.0])),
+        (0, 0): trained_on(
+            (3.0, 0.0, 0.0, [9.0]), (1.0, 0.75, 0.0, [2.0, 4.0]), (0.5, 1.0, 0.1, [2.0, 1.0])
+        ),
+        (0, 1): trained_on(
+            (3.0, 0.0, 0.0, [9.0]), (1.0, 0.5, 0.0, [1.0, 1.0]), (0.5, 0.5, 0.0, [2.0, 1.0])
+        ),
     }
-    sigmoid = {(4, 0): trained_on((1.0, None, 0.0, [9.0]), (1.0, None, 0.05, [1.0]), task="broadcast", attention="sigmoid")}
+    sigmoid = {
+        (4, 0): trained_on(
+            (1.0, None, 0.0, [9.0]), (1.0, None, 0.05, [1.0]), task="broadcast", attention="sigmoid"
+        )
+    }
     table = sink_table({"quiet": quiet, "broadcast-sigmoid": sigmoid})
     quiets = [("quiet", "nothing", 0, 0), ("quiet", "nothing", 0, 1)]
     assert [*table.index] == [*quiets, ("broadcast-sigmoid", "attention sigmoid", 4, 0)]
     assert table.iloc[0].tolist() == [25.0, 100.0, 25.0, 12.5, "10", 10.0, "20", 4.0]
     assert table.iloc[1].tolist() == [25.0, 50.0, 25.0, 12.5, "never", 0.0, "never", 2.0]
     row = table.iloc[2]
-    assert row.iloc[0] == 50.0 and row.iloc[1:4].isna().all() and row.iloc[4:].tolist() == ["", 5.0, "never", 1.0]
+    assert (
+        row.iloc[0] == 50.0
+        and row.iloc[1:4].isna().all()
+        and row.iloc[4:].tolist() == ["", 5.0, "never", 1.0]
+    )

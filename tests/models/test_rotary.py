@@ -1,4 +1,5 @@
-"""Models with rotary position against the forward pass of tests/zoo.py: float64, unfused, rotated by complex numbers."""
+"""Models with rotary position against the forward pass of tests/zoo.py: float64, unfused, rotated
+by complex numbers."""
 
 import numpy as np
 import pytest
@@ -54,17 +55,18 @@ def test_everything_that_reducers_see(backbone):
     blocks = forward(backbone, embedded(backbone, x)[1])
     cls = [ClsAttention("all"), ClsParts()] if backbone.layout.cls else []
     got = capture(
-        backbone, x,
-        [PatchNorms(), QKVNorms("all"), AttentionEntropy(), NeuronActivation("neuron", 1, 3), FinalTokens(True)]
-        + [Feature(), Output(), *cls],
-        batch_size=2,
+        backbone, x, [PatchNorms(), QKVNorms("all"), AttentionEntropy(), NeuronActivation("neuron",
+        1, 3), FinalTokens(True)] + [Feature(), Output(), *cls], batch_size=2,
     )  # fmt: skip
     assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1)[..., start:end])
     for key in "qkv":
         whole = stack(blocks, key).transpose(2, 3).flatten(-2)[:, :, start:end]
         assert_near(got[f"{key}_norms"], whole.norm(dim=-1))
     attention = stack(blocks, "attention")
-    assert_near(got["attention_entropy"], torch.special.entr(attention[..., start:end, :]).sum(-1).mean(dim=(2, 3)))
+    assert_near(
+        got["attention_entropy"],
+        torch.special.entr(attention[..., start:end, :]).sum(-1).mean(dim=(2, 3)),
+    )
     assert_near(got["neuron"], blocks[1]["neurons"][:, start:end, 3])
     tokens, feature, output = finished(backbone, blocks[-1]["residual"])
     for key, value in (("final_tokens", tokens), ("feature", feature), ("output", output)):
@@ -95,9 +97,18 @@ def test_registers_stand_in_the_prefix(backbone, init):
     with appended_registers(backbone, 1), appended_registers(backbone, 2, init):
         assert backbone.layout == layout.with_appended(3) and backbone.layout.prefix == start + 3
         entered = entering(backbone, x)
-        got = capture(backbone, x, [PatchNorms(), QKVNorms("all"), AttentionEntropy(), FinalTokens(), Output()], batch_size=2)
+        got = capture(
+            backbone,
+            x,
+            [PatchNorms(), QKVNorms("all"), AttentionEntropy(), FinalTokens(), Output()],
+            batch_size=2,
+        )
     assert torch.equal(torch.cat([entered[:, :start], entered[:, start + 3 :]], dim=1), plain)
-    expected = plain[:, start:end].mean(1, keepdim=True) if init == "mean" else torch.zeros(3, 1, backbone.width)
+    expected = (
+        plain[:, start:end].mean(1, keepdim=True)
+        if init == "mean"
+        else torch.zeros(3, 1, backbone.width)
+    )
     torch.testing.assert_close(entered[:, start : start + 1], torch.zeros(3, 1, backbone.width))
     if init != "normal":
         torch.testing.assert_close(entered[:, start + 1 : start + 3], expected.expand(3, 2, -1))
@@ -111,7 +122,8 @@ def test_registers_stand_in_the_prefix(backbone, init):
 
 @some
 def test_neurons_act_on_the_register(backbone):
-    """By hand: the largest activation by magnitude goes to the register, and the patches lose theirs."""
+    """By hand: the largest activation by magnitude goes to the register, and the patches lose
+    theirs."""
     x, start = pixels(backbone), bounds(backbone)[0]
     with appended_registers(backbone):
         entered = entering(backbone, x)
@@ -150,9 +162,18 @@ def test_dropped_patches_take_their_rotation_with_them(backbone, mode):
         patches = plain[image, start:end]
         patches = patches[kept] if mode == "remove" else patches.where(kept[:, None], 0)
         tokens = torch.cat([plain[image, :start], torch.zeros(1, backbone.width), patches])[None]
-        blocks = forward(backbone, tokens, moved=(lambda r, kept=kept: r[..., kept, :]) if mode == "remove" else lambda r: r)
-        assert_near(got["patch_norms"][image, None], stack(blocks, "residual").norm(dim=-1)[..., start + 1 :])
-        assert_near(got["output"][image, None], finished(backbone, blocks[-1]["residual"], 1)[2], 1e-4)
+        blocks = forward(
+            backbone,
+            tokens,
+            moved=(lambda r, kept=kept: r[..., kept, :]) if mode == "remove" else lambda r: r,
+        )
+        assert_near(
+            got["patch_norms"][image, None],
+            stack(blocks, "residual").norm(dim=-1)[..., start + 1 :],
+        )
+        assert_near(
+            got["output"][image, None], finished(backbone, blocks[-1]["residual"], 1)[2], 1e-4
+        )
 
 
 @some
@@ -171,9 +192,16 @@ def test_positions_change_places_with_their_rotation(backbone):
         own = embedding[0, -(end - start) :]
         given = own[order.clamp(min=0)].masked_fill(order[:, None] < 0, 0)
         torch.testing.assert_close(
-            entered[:, start:end] - plain[:, start:end], (given - own).expand(3, -1, -1), rtol=0, atol=1e-5
+            entered[:, start:end] - plain[:, start:end],
+            (given - own).expand(3, -1, -1),
+            rtol=0,
+            atol=1e-5,
         )
-    blocks = forward(backbone, entered, moved=lambda r: r[..., order.clamp(min=0), :].masked_fill(order[:, None] < 0, 1.0))
+    blocks = forward(
+        backbone,
+        entered,
+        moved=lambda r: r[..., order.clamp(min=0), :].masked_fill(order[:, None] < 0, 1.0),
+    )
     assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1)[..., start:end])
     with moved_positions(backbone, range(end - start)):
         assert torch.equal(entering(backbone, x), plain)
@@ -183,7 +211,10 @@ def test_layout_with_a_rotary_prefix():
     layout = TokenLayout((2, 3), registers=2, rotary=True).with_appended(2)
     x = torch.arange(layout.tokens)[None, :, None]
     assert (layout.own_prefix, layout.prefix, layout.tokens) == (3, 5, 11)
-    found = [part(x).flatten().tolist() for part in (layout.register_tokens, layout.appended_tokens, layout.patch_tokens)]
+    found = [
+        part(x).flatten().tolist()
+        for part in (layout.register_tokens, layout.appended_tokens, layout.patch_tokens)
+    ]
     assert found == [[1, 2], [3, 4], [5, 6, 7, 8, 9, 10]] and layout.cls_token(x).item() == 0
     assert layout.with_kept(4).appended_tokens(x[:, :9]).flatten().tolist() == [3, 4]
 
@@ -193,8 +224,14 @@ def test_an_attention_that_is_normalised_or_an_adapter_is_refused():
     model.blocks[1].attn.norm = torch.nn.LayerNorm(48)
     backbone = build("eva02")
     backbone.model = model
-    assert capture(backbone, pixels(backbone), [ClsAttention()])["cls_attention"].shape == (3, 1, 17)
-    with pytest.raises(ValueError, match="block 1 of 'eva02' normalises what its attention returns"):
+    assert capture(backbone, pixels(backbone), [ClsAttention()])["cls_attention"].shape == (
+        3,
+        1,
+        17,
+    )
+    with pytest.raises(
+        ValueError, match="block 1 of 'eva02' normalises what its attention returns"
+    ):
         capture(backbone, pixels(backbone), [ClsParts(blocks="all")])
 
     class Adapter(torch.nn.Linear):

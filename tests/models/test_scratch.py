@@ -10,15 +10,26 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from helpers.book import pages
 from helpers.files import digest_of
 from helpers.models import Recipe
 from helpers.models import trained as scratch
-from helpers.models.trained import build, card, load, record, save, write_json
-from helpers.publish import pages
-from helpers.training import KINDS, PRESETS
+from helpers.models.trained import build, load, record, save, write_json
+from helpers.training import KINDS, PRESETS, card
 
 ROOT = Path(__file__).parents[2]
-TINY = Recipe(image_size=32, depth=2, width=16, heads=2, n_train=8, n_test=4, steps=4, batch_size=4, warmup=1, checkpoints=3)
+TINY = Recipe(
+    image_size=32,
+    depth=2,
+    width=16,
+    heads=2,
+    n_train=8,
+    n_test=4,
+    steps=4,
+    batch_size=4,
+    warmup=1,
+    checkpoints=3,
+)
 MB = 1_000_000
 
 
@@ -34,9 +45,26 @@ def made(tmp_path):
 
 def tell(weights, recipe, **provenance):
     """Write the record beside the weights."""
-    start = {"step": 0, "loss": None, "accuracy": 10.0, "outlier_images": 0.0, "norm_ratio": [1.0, 1.0]}
-    end = {"step": 4, "loss": 0.6944, "accuracy": 51.26, "outlier_images": 0.125, "norm_ratio": [2.44, 1.5]}
-    made = {"command": "python -m helpers train t", "wall_s": 90.0, "energy_wh": 1.25, "device": "cpu (x)"}
+    start = {
+        "step": 0,
+        "loss": None,
+        "accuracy": 10.0,
+        "outlier_images": 0.0,
+        "norm_ratio": [1.0, 1.0],
+    }
+    end = {
+        "step": 4,
+        "loss": 0.6944,
+        "accuracy": 51.26,
+        "outlier_images": 0.125,
+        "norm_ratio": [2.44, 1.5],
+    }
+    made = {
+        "command": "python -m helpers train t",
+        "wall_s": 90.0,
+        "energy_wh": 1.25,
+        "device": "cpu (x)",
+    }
     told = {
         "recipe": asdict(recipe),
         "history": [start, end],
@@ -45,13 +73,17 @@ def tell(weights, recipe, **provenance):
     write_json(weights.with_suffix(".json"), told)
 
 
-# Recipes and untrained models --------------------------------------------------------------------------------------------
+# Recipes and untrained models
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"image_size": 60, "patch_size": 8}, "image size 60 must be a multiple of the patch size 8"),
+        (
+            {"image_size": 60, "patch_size": 8},
+            "image size 60 must be a multiple of the patch size 8",
+        ),
         ({"width": 18, "heads": 4}, "width 18 one of the number of heads 4"),
         ({"pool": "max"}, "pool is 'max'; choose one of token, avg"),
         ({"objective": "none"}, "objective is 'none'; choose one of supervised, self-distillation"),
@@ -71,36 +103,52 @@ def test_a_recipe_that_cannot_be_trained_is_refused(change, message):
 
 
 def test_twins_start_equal_to_the_bit():
-    twins = {count: build(replace(TINY, registers=count), 10).state_dict() for count in (0, 1, 2, 4)}
+    twins = {
+        count: build(replace(TINY, registers=count), 10).state_dict() for count in (0, 1, 2, 4)
+    }
     for count, weights in twins.items():
         registers = weights.pop("reg_token", torch.empty(1, 0, 16))
         assert registers.shape == (1, count, 16)
-        assert weights.keys() == twins[0].keys() and all(torch.equal(weights[key], twins[0][key]) for key in weights)
+        assert weights.keys() == twins[0].keys() and all(
+            torch.equal(weights[key], twins[0][key]) for key in weights
+        )
         # Registers that start as one would stay one.
-        assert torch.pdist(registers[0]).gt(0.01).all() and registers.abs().lt(5 * scratch.INIT_STD).all()
+        assert (
+            torch.pdist(registers[0]).gt(0.01).all()
+            and registers.abs().lt(5 * scratch.INIT_STD).all()
+        )
     assert twins[0]["cls_token"].std() > 0.005
     other = build(replace(TINY, seed=1), 10).state_dict()
-    assert all(not torch.equal(other[key], twins[0][key]) for key in ("cls_token", "pos_embed", "blocks.1.mlp.fc1.weight"))
+    assert all(
+        not torch.equal(other[key], twins[0][key])
+        for key in ("cls_token", "pos_embed", "blocks.1.mlp.fc1.weight")
+    )
 
 
 def test_build_has_what_the_recipe_says_and_leaves_the_generator():
     state = torch.random.get_rng_state()
     model = build(replace(TINY, registers=2, pool="avg", drop_path=0.2), 7)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert model.cls_token is None and model.reg_token.shape == (1, 2, 16) and len(model.blocks) == 2
+    assert (
+        model.cls_token is None and model.reg_token.shape == (1, 2, 16) and len(model.blocks) == 2
+    )
     assert model.blocks[1].attn.num_heads == 2 and model.patch_embed.grid_size == (4, 4)
     assert model.blocks[1].drop_path1.drop_prob == pytest.approx(0.2)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
 def test_names():
-    assert scratch.name_of("cpu", 4) == "scratch-reg4" and scratch.name_of("cpu", 0, 2) == "scratch-reg0-seed2"
+    assert (
+        scratch.name_of("cpu", 4) == "scratch-reg4"
+        and scratch.name_of("cpu", 0, 2) == "scratch-reg0-seed2"
+    )
     assert scratch.name_of("gap", 1, 1) == "scratch-gap-reg1-seed1"
     assert scratch.path_of("scratch:a/b.safetensors") == Path("a/b.safetensors")
     assert scratch.path_of("scratch-reg4") == scratch.WEIGHTS / "scratch-reg4.safetensors"
 
 
-# Files -------------------------------------------------------------------------------------------------------------------
+# Files
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_saved_model_comes_back_in_half_precision_with_its_recipe(made):
@@ -108,13 +156,18 @@ def test_a_saved_model_comes_back_in_half_precision_with_its_recipe(made):
     assert recipe == replace(TINY, registers=2)
     for key, value in build(recipe, 3).state_dict().items():
         assert torch.equal(model.state_dict()[key], value.half().float())
-    assert sorted(path.name for path in made.parent.iterdir()) == ["scratch-t-reg2.json", "scratch-t-reg2.safetensors"]
+    assert sorted(path.name for path in made.parent.iterdir()) == [
+        "scratch-t-reg2.json",
+        "scratch-t-reg2.safetensors",
+    ]
 
 
 def test_weights_that_half_precision_does_not_hold_are_not_written(tmp_path):
     model = build(TINY, 3)
     model.norm.weight.data[3] = 1e5
-    with pytest.raises(ValueError, match="a weight of big is too large for float16; train with a lower lr"):
+    with pytest.raises(
+        ValueError, match="a weight of big is too large for float16; train with a lower lr"
+    ):
         save(tmp_path / "big.safetensors", model, TINY)
     assert list(tmp_path.iterdir()) == []
 
@@ -127,22 +180,53 @@ def test_nothing_is_left_where_writing_fails(tmp_path):
 
 def rewrite(path, recipe=None, **tensors):
     """The file with other metadata (none where the recipe is None) or other tensors."""
-    save_file(load_file(path) | tensors, path, metadata=None if recipe is None else {"recipe": json.dumps(recipe)})
+    save_file(
+        load_file(path) | tensors,
+        path,
+        metadata=None if recipe is None else {"recipe": json.dumps(recipe)},
+    )
 
 
 DAMAGES = {
-    "not safetensors": (lambda path: path.write_text("weights"), "is not a checkpoint of this project .*; train it again"),
-    "empty": (lambda path: path.write_bytes(b""), "is not a checkpoint of this project .*; train it again"),
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is not a checkpoint of this project .*; train it ag"),
-    "without a recipe": (rewrite, "is not a checkpoint of this project .it has no recipe.; train it again"),
+    "not safetensors": (
+        lambda path: path.write_text("weights"),
+        "is not a checkpoint of this project .*; train it again",
+    ),
+    "empty": (
+        lambda path: path.write_bytes(b""),
+        "is not a checkpoint of this project .*; train it again",
+    ),
+    "truncated": (
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        "is not a checkpoint of this project .*; train it ag",
+    ),
+    "without a recipe": (
+        rewrite,
+        "is not a checkpoint of this project .it has no recipe.; train it again",
+    ),
     "no recipe but a list": (lambda path: rewrite(path, [1]), "it has no recipe"),
-    "unknown key": (lambda path: rewrite(path, asdict(TINY) | {"colour": 1}), "not a checkpoint .*'colour'.*; train it again"),
-    "impossible recipe": (lambda path: rewrite(path, asdict(TINY) | {"depth": 0}), "not a checkpoint .*depth is 0.*; train it"),
-    "deeper recipe": (lambda path: rewrite(path, asdict(replace(TINY, registers=2, depth=3))), "do not fit .*blocks.2.norm1"),
-    "fewer registers": (lambda path: rewrite(path, asdict(TINY)), "do not fit .*Unexpected key.*reg_token"),
+    "unknown key": (
+        lambda path: rewrite(path, asdict(TINY) | {"colour": 1}),
+        "not a checkpoint .*'colour'.*; train it again",
+    ),
+    "impossible recipe": (
+        lambda path: rewrite(path, asdict(TINY) | {"depth": 0}),
+        "not a checkpoint .*depth is 0.*; train it",
+    ),
+    "deeper recipe": (
+        lambda path: rewrite(path, asdict(replace(TINY, registers=2, depth=3))),
+        "do not fit .*blocks.2.norm1",
+    ),
+    "fewer registers": (
+        lambda path: rewrite(path, asdict(TINY)),
+        "do not fit .*Unexpected key.*reg_token",
+    ),
     "other shape": (
-        lambda path: rewrite(path, asdict(replace(TINY, registers=2)), **{"norm.bias": torch.zeros(5)}),
-        "the weights of scratch-t-reg2.safetensors do not fit the recipe in it .*norm.bias.*; train it again",
+        lambda path: rewrite(
+            path, asdict(replace(TINY, registers=2)), **{"norm.bias": torch.zeros(5)}
+        ),
+        "the weights of scratch-t-reg2.safetensors do not fit the recipe in it .*norm.bias.*; "
+        "train it again",
     ),
 }
 
@@ -151,14 +235,17 @@ DAMAGES = {
 def test_a_file_that_is_no_checkpoint_is_refused_in_one_sentence(made, damage, message):
     damage(made)
     with pytest.raises(
-        ValueError, match=f"scratch-t-reg2.safetensors.*{message}" if "the weights" not in message else message
+        ValueError,
+        match=f"scratch-t-reg2.safetensors.*{message}" if "the weights" not in message else message,
     ) as e:
         load(f"scratch:{made}")
     assert "\n" not in str(e.value) and len(str(e.value)) < 400
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"there is no model at {tmp_path}/no.safetensors; train it"):
+    with pytest.raises(
+        FileNotFoundError, match=f"there is no model at {tmp_path}/no.safetensors; train it"
+    ):
         load(f"scratch:{tmp_path}/no.safetensors")
     with pytest.raises(FileNotFoundError, match="no.json"):
         record(f"scratch:{tmp_path}/no.safetensors")
@@ -166,9 +253,15 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_record_belongs_to_its_weights(made):
     told = record(f"scratch:{made}")
-    assert Recipe(**told["recipe"]) == load(f"scratch:{made}")[1] and told["history"][-1]["step"] == 4
+    assert (
+        Recipe(**told["recipe"]) == load(f"scratch:{made}")[1] and told["history"][-1]["step"] == 4
+    )
     save(made, build(replace(TINY, registers=2, seed=1), 3), replace(TINY, registers=2, seed=1))
-    with pytest.raises(ValueError, match="scratch-t-reg2.json does not tell of the weights beside it .*; delete both and train"):
+    with pytest.raises(
+        ValueError,
+        match="scratch-t-reg2.json does not tell of the weights beside it .*; delete both and "
+        "train",
+    ):
         record(f"scratch:{made}")
     made.unlink()
     assert record(f"scratch:{made}") == told  # a record may be all that is kept of a model
@@ -176,40 +269,62 @@ def test_a_record_belongs_to_its_weights(made):
 
 @pytest.mark.parametrize(
     "text, reason",
-    [("{", "Expecting"), ("[]", "it has no history"), ('{"recipe": {}, "history": [], "provenance": {}}', "no sha256")],
+    [
+        ("{", "Expecting"),
+        ("[]", "it has no history"),
+        ('{"recipe": {}, "history": [], "provenance": {}}', "no sha256"),
+    ],
 )
 def test_a_record_that_is_none_is_refused(made, text, reason):
     made.with_suffix(".json").write_text(text)
     for read in (lambda: record(f"scratch:{made}"), lambda: card(made.parent)):
-        with pytest.raises(ValueError, match=f"scratch-t-reg2.json is not the record of a training .*{reason}.*; delete it and"):
+        with pytest.raises(
+            ValueError,
+            match=f"scratch-t-reg2.json is not the record of a training .*{reason}.*; delete it "
+            "and",
+        ):
             read()
 
 
 def test_the_card_has_a_row_for_each_model(made):
-    tell(made.with_name("scratch-t-reg2.safetensors"), replace(TINY, registers=2), command="python -m helpers train t --jobs 2")
+    tell(
+        made.with_name("scratch-t-reg2.safetensors"),
+        replace(TINY, registers=2),
+        command="python -m helpers train t --jobs 2",
+    )
     text = card(made.parent)
-    assert "| `scratch-t-reg2` | 2 | 0 | 0.69 | 51.3 | 12.5 | 2.4 | 1.5 | 1.2 | cpu (x) | yes |\n" in text
+    assert (
+        "| `scratch-t-reg2` | 2 | 0 | 0.69 | 51.3 | 12.5 | 2.4 | 1.5 | 1.2 | cpu (x) | yes |\n"
+        in text
+    )
     (line,) = [line for line in text.splitlines() if line.startswith("- `")]
     assert line.startswith("- `python -m helpers train t --jobs 2`: ") and "image_size 32" in line
-    assert "registers" not in line and "lr" not in line  # what twins differ in, and what is as in the recipe
+    assert (
+        "registers" not in line and "lr" not in line
+    )  # what twins differ in, and what is as in the recipe
     made.unlink()
     assert "| cpu (x) | no |\n" in card(made.parent)
     made.with_suffix(".json").unlink()
     assert card(made.parent) == ""
 
 
-# Families and what is told of them ----------------------------------------------------------------------------------------
+# Families and what is told of them
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
-    """Two presets where the shipped models would lie: `cpu` with seeds 0 and 1, `t` with a longer training and no weights."""
+    """Two presets where the shipped models would lie: `cpu` with seeds 0 and 1, `t` with a longer
+    training and no weights."""
     monkeypatch.setattr(scratch, "WEIGHTS", tmp_path)
     for label, seed, registers, recipe in [
         *(("cpu", seed, registers, TINY) for seed in (0, 1) for registers in (0, 2)),
         *(("t", 0, registers, replace(TINY, steps=8)) for registers in (4, 0)),
     ]:
-        path, recipe = scratch.path_of(scratch.name_of(label, registers, seed)), replace(recipe, registers=registers, seed=seed)
+        path, recipe = (
+            scratch.path_of(scratch.name_of(label, registers, seed)),
+            replace(recipe, registers=registers, seed=seed),
+        )
         save(path, build(recipe, 3), recipe)
         tell(path, recipe)
         if label == "t":
@@ -226,13 +341,18 @@ def test_a_family_is_called_by_its_member_without_registers(shelf):
         (2, 1): "scratch-reg2-seed1",
     }
     path = f"scratch:{shelf}/scratch-reg0.safetensors"
-    assert scratch.family(path, [2], [1]) == {(2, 1): f"scratch:{shelf}/scratch-reg2-seed1.safetensors"}
+    assert scratch.family(path, [2], [1]) == {
+        (2, 1): f"scratch:{shelf}/scratch-reg2-seed1.safetensors"
+    }
     for member, name in members.items():
         assert (load(name)[1].registers, load(name)[1].seed) == member
 
 
 def test_a_family_that_is_not_whole_is_refused(shelf):
-    with pytest.raises(ValueError, match=r"weights of 'scratch-reg4' are not there \(2 of 6 in its family\); train it with"):
+    with pytest.raises(
+        ValueError,
+        match=r"weights of 'scratch-reg4' are not there \(2 of 6 in its family\); train it with",
+    ):
         scratch.family("scratch-reg0", [0, 2, 4], [0, 1])
     for name in ("scratch-reg2", "control-clean", "scratch-reg0-seed1"):
         with pytest.raises(ValueError, match=f"{name}' names no family .* such as 'scratch-reg0'"):
@@ -240,22 +360,45 @@ def test_a_family_that_is_not_whole_is_refused(shelf):
 
 
 def test_the_seeds_of_one_model_are_those_that_lie_beside_it(shelf):
-    assert scratch.of_every_seed("scratch-reg2") == {(2, 0): "scratch-reg2", (2, 1): "scratch-reg2-seed1"}
+    assert scratch.of_every_seed("scratch-reg2") == {
+        (2, 0): "scratch-reg2",
+        (2, 1): "scratch-reg2-seed1",
+    }
     path = f"scratch:{shelf}/scratch-reg0"
     found = scratch.of_every_seed(f"{path}.safetensors")
     assert found == {(0, 0): f"{path}.safetensors", (0, 1): f"{path}-seed1.safetensors"}
-    for file in ("scratch-reg2-seed10", "registers-a-reg2", "registers-a-reg2-seed3", "registers-a-reg2-b-seed1"):
+    for file in (
+        "scratch-reg2-seed10",
+        "registers-a-reg2",
+        "registers-a-reg2-seed3",
+        "registers-a-reg2-b-seed1",
+    ):
         (shelf / f"{file}.safetensors").touch()
     (shelf / "scratch-reg2-seed3.json").touch()
     assert [*scratch.of_every_seed("scratch-reg2")] == [(2, 0), (2, 1), (2, 10)]
-    assert [*scratch.of_every_seed("registers-a-reg2").values()] == ["registers-a-reg2", "registers-a-reg2-seed3"]
+    assert [*scratch.of_every_seed("registers-a-reg2").values()] == [
+        "registers-a-reg2",
+        "registers-a-reg2-seed3",
+    ]
 
 
 def test_what_is_no_model_of_seed_0_has_no_seeds(shelf):
-    for name in ("control-clean", "scratch-reg0-seed1", "scratch-reg", "mine-reg0", "scratch-reg0.json"):
-        with pytest.raises(ValueError, match=f"'{name}' names no trained model of seed 0; give one, such as 'scratch-reg0'"):
+    for name in (
+        "control-clean",
+        "scratch-reg0-seed1",
+        "scratch-reg",
+        "mine-reg0",
+        "scratch-reg0.json",
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"'{name}' names no trained model of seed 0; give one, such as 'scratch-reg0'",
+        ):
             scratch.of_every_seed(name)
-    with pytest.raises(ValueError, match="weights of 'scratch-t-reg4' are not there; train it with .*, or leave it out"):
+    with pytest.raises(
+        ValueError,
+        match="weights of 'scratch-t-reg4' are not there; train it with .*, or leave it out",
+    ):
         scratch.of_every_seed("scratch-t-reg4")
 
 
@@ -264,7 +407,11 @@ def test_records_of_a_preset_are_its_own(shelf):
     assert list(told) == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert all((r["recipe"]["registers"], r["recipe"]["seed"]) == key for key, r in told.items())
     assert list(scratch.records("t")) == [(0, 0), (4, 0)]  # whose weights are gone
-    with pytest.raises(ValueError, match="no training of the preset 'deep' is recorded; run `python -m helpers train deep`, or"):
+    with pytest.raises(
+        ValueError,
+        match="no training of the preset 'deep' is recorded; run `python -m helpers train deep`, "
+        "or",
+    ):
         scratch.records("deep")
 
 
@@ -278,23 +425,37 @@ def test_summary_leaves_the_untrained_start_out():
         (0, 1): record((0.0, [1.0, 1.0], 10.0), (0.0, [2.0, 1.75], 90.0)),
         (4, 0): record((0.0, [1.0, 1.0], 10.0), (0.0, [2.0, 3.0], 70.0)),
     }
-    names = ("registers", "trainings", "outlier_images", "norm_ratio", "norm_ratio_anywhere", "accuracy")
+    names = (
+        "registers",
+        "trainings",
+        "outlier_images",
+        "norm_ratio",
+        "norm_ratio_anywhere",
+        "accuracy",
+    )
     rows = [(0, 2, 0.2, 1.75, 5.0, 85.0), (4, 1, 0.0, 3.0, 3.0, 70.0)]
     assert scratch.summary(told) == [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def test_changes_of_a_recipe():
     assert scratch.changes(asdict(Recipe(registers=4, seed=2))) == ""
-    assert scratch.changes(asdict(Recipe(registers=1, depth=16, pool="avg"))) == "depth 16, pool avg"
+    assert (
+        scratch.changes(asdict(Recipe(registers=1, depth=16, pool="avg"))) == "depth 16, pool avg"
+    )
 
 
 def test_the_book_shows_the_card_without_its_heading(made):
-    assert card(made.parent).startswith("# ") and pages.model_card(card(made.parent)).startswith("Small Vision Transformers")
-    assert "\n# " not in pages.model_card(card(made.parent)) and "| `scratch-t-reg2` |" in pages.model_card(card(made.parent))
+    assert card(made.parent).startswith("# ") and pages.model_card(card(made.parent)).startswith(
+        "Small Vision Transformers"
+    )
+    assert "\n# " not in pages.model_card(
+        card(made.parent)
+    ) and "| `scratch-t-reg2` |" in pages.model_card(card(made.parent))
     assert pages.model_card("") == "No model has been trained here yet."
 
 
-# What is shipped ---------------------------------------------------------------------------------------------------------
+# What is shipped
+# --------------------------------------------------------------------------------------------------
 
 RECORDS = sorted(path.stem for path in scratch.WEIGHTS.glob(f"{scratch.SHIPPED}*.json"))
 
@@ -311,7 +472,9 @@ def test_a_family_without_seeds_has_those_that_are_here(tmp_path):
 
 
 def test_all_twins_of_the_first_preset_have_a_record_and_those_of_seed_0_are_shipped():
-    assert {scratch.name_of("cpu", count, seed) for count in (0, 1, 2, 4) for seed in (0, 1, 2)} <= set(RECORDS)
+    assert {
+        scratch.name_of("cpu", count, seed) for count in (0, 1, 2, 4) for seed in (0, 1, 2)
+    } <= set(RECORDS)
     assert {scratch.name_of("cpu", count) for count in (0, 1, 2, 4)} <= set(scratch.names())
     assert set(scratch.names()) <= set(RECORDS)
 
@@ -333,12 +496,26 @@ def test_recorded_recipes_are_the_presets(name):
     prefix = f"{name.partition('-')[0]}-"
     kind = next(kind for kind, task in KINDS.items() if task.prefix == prefix)
     recipe, last = kind(**told["recipe"]), told["history"][-1]
-    fits = [label for label in PRESETS if scratch.name_of(label, recipe.registers, recipe.seed, prefix) == name]
+    fits = [
+        label
+        for label in PRESETS
+        if scratch.name_of(label, recipe.registers, recipe.seed, prefix) == name
+    ]
     assert len(fits) == 1, f"no preset trains {name}"
     assert recipe == replace(PRESETS[fits[0]], registers=recipe.registers, seed=recipe.seed)
     assert last["step"] == recipe.steps and len(told["history"]) == recipe.checkpoints
-    assert len(last["register_norm"]) == recipe.registers and len(last["norm_ratio"]) == getattr(recipe, "depth", 12)
-    assert set(told["provenance"]) >= {"command", "git_revision", "packages", "device", "wall_s", "energy_wh", "weights"}
+    assert len(last["register_norm"]) == recipe.registers and len(last["norm_ratio"]) == getattr(
+        recipe, "depth", 12
+    )
+    assert set(told["provenance"]) >= {
+        "command",
+        "git_revision",
+        "packages",
+        "device",
+        "wall_s",
+        "energy_wh",
+        "weights",
+    }
 
 
 def test_the_shipped_card_is_that_of_the_records():
@@ -349,7 +526,17 @@ def test_the_repository_stays_small():
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("this is no git checkout")
-    sizes = {path: (ROOT / path).stat().st_size for path in listed.stdout.split("\0") if path and (ROOT / path).is_file()}
-    weights = {path for path in sizes if Path(path).parent == Path("helpers/weights") and path.endswith(".safetensors")}
-    assert {path for path, size in sizes.items() if size > (4 * MB if path in weights else MB)} == set()
+    sizes = {
+        path: (ROOT / path).stat().st_size
+        for path in listed.stdout.split("\0")
+        if path and (ROOT / path).is_file()
+    }
+    weights = {
+        path
+        for path in sizes
+        if Path(path).parent == Path("helpers/weights") and path.endswith(".safetensors")
+    }
+    assert {
+        path for path, size in sizes.items() if size > (4 * MB if path in weights else MB)
+    } == set()
     assert len(sizes) > 100 and sum(sizes.values()) < 40 * MB

@@ -1,4 +1,5 @@
-"""Models of tasks that ask for a sink: recipes, twins, files, sigmoid attention, and what is captured of them."""
+"""Models of tasks that ask for a sink: recipes, twins, files, sigmoid attention, and what is
+captured of them."""
 
 import json
 import math
@@ -40,7 +41,9 @@ def test_twins_start_equal_to_the_bit():
     twins = {count: sinks.build(replace(TINY, registers=count)).state_dict() for count in (0, 1, 4)}
     for count, weights in twins.items():
         assert weights.pop("reg_token", torch.empty(1, 0, 16)).shape == (1, count, 16)
-        assert weights.keys() == twins[0].keys() and all(torch.equal(weights[key], twins[0][key]) for key in weights)
+        assert weights.keys() == twins[0].keys() and all(
+            torch.equal(weights[key], twins[0][key]) for key in weights
+        )
 
 
 def test_it_answers_at_every_token_and_has_what_the_recipe_says():
@@ -48,7 +51,11 @@ def test_it_answers_at_every_token_and_has_what_the_recipe_says():
     assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 4 + 1 + 64, 3)
     assert model.blocks[0].ls1.gamma.unique().tolist() == [pytest.approx(1e-4)]
     plain = sinks.build(TINY)
-    assert plain.cls_token is None and not hasattr(plain.blocks[0].ls1, "gamma") and len(plain.blocks) == 2
+    assert (
+        plain.cls_token is None
+        and not hasattr(plain.blocks[0].ls1, "gamma")
+        and len(plain.blocks) == 2
+    )
 
 
 def test_sigmoid_attention_is_that_of_the_formula():
@@ -78,21 +85,32 @@ def test_a_saved_model_is_one_like_any_other(tmp_path):
     assert sinks.load(f"sinks:{path}")[1] == recipe
     assert sinks.task_of(f"sinks:{path}") == recipe.task and sinks.task_of("control-clean") is None
     backbone = load_backbone(f"sinks:{path}")
-    assert backbone.layout == TokenLayout((8, 8), cls=False, registers=1) and backbone.describe()["name"] == f"sinks:{path.name}"
+    assert (
+        backbone.layout == TokenLayout((8, 8), cls=False, registers=1)
+        and backbone.describe()["name"] == f"sinks:{path.name}"
+    )
     kept = capture(backbone, load_images("broadcast", 3, 1), [Sinks(), PatchNorms(), Output()])
-    assert kept["sink_patches"].shape == kept["sink_registers"].shape == (3, 2, 2) and kept["patch_norms"].shape == (3, 2, 64)
+    assert kept["sink_patches"].shape == kept["sink_registers"].shape == (3, 2, 2) and kept[
+        "patch_norms"
+    ].shape == (3, 2, 64)
     assert kept["output"].shape == (3, 65, 3) and not kept["sink_cls"].any()
     torch.testing.assert_close(kept["received"].sum(-1), torch.ones(3, 2))
 
 
 def test_bad_files_and_names_end_in_a_sentence(tmp_path):
     path = saved(tmp_path, TINY)
-    with pytest.raises(ValueError, match="sinks-t-reg0.safetensors is not a checkpoint of this project .*unexpected keyword"):
+    with pytest.raises(
+        ValueError,
+        match="sinks-t-reg0.safetensors is not a checkpoint of this project .*unexpected keyword",
+    ):
         trained.load(f"sinks:{path}")
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="is not a checkpoint of this project .*; train it again"):
         load_backbone(f"sinks:{path}")
-    with pytest.raises(ValueError, match="there is no file 'nowhere.safetensors'; `python -m helpers train` makes such models"):
+    with pytest.raises(
+        ValueError,
+        match="there is no file 'nowhere.safetensors'; `python -m helpers train` makes such models",
+    ):
         load_backbone("sinks:nowhere.safetensors")
     with pytest.raises(ValueError, match="unknown model 'sinks-nothing'"):
         load_backbone("sinks-nothing")
@@ -107,7 +125,8 @@ def test_the_rows_of_sigmoid_attention_are_no_sinks(tmp_path):
 
 
 def planted(registers=0, cls=0):
-    """A model in whose first head all queries attend to patch 9 alone; its values are zero, those of others are not."""
+    """A model in whose first head all queries attend to patch 9 alone; its values are zero, those
+    of others are not."""
     model = sinks.build(replace(TINY, registers=registers, cls=cls)).requires_grad_(False)
     for name, value in model.named_parameters():
         if "norm" not in name:
@@ -117,20 +136,27 @@ def planted(registers=0, cls=0):
     attn = model.blocks[0].attn
     attn.qkv.bias[0] = 30.0  # query
     attn.qkv.weight[16, 0] = -10.0  # key
-    attn.qkv.weight[32, 0], attn.qkv.bias[32] = 1.0, 16**0.5 / 2**0.5  # value: about 2 x 2.83 for others, 0 for patch 9
+    attn.qkv.weight[32, 0], attn.qkv.bias[32] = (
+        1.0,
+        16**0.5 / 2**0.5,
+    )  # value: about 2 x 2.83 for others, 0 for patch 9
     attn.proj.weight[0, 0] = 1.0
     return model
 
 
 @pytest.mark.parametrize("registers, cls", [(0, 0), (2, 0), (0, 1)])
 def test_a_planted_sink_is_captured_with_its_value(registers, cls):
-    kept = capture(load_backbone(planted(registers, cls)), load_images("quiet", 2, 1), [Sinks("patches")])
+    kept = capture(
+        load_backbone(planted(registers, cls)), load_images("quiet", 2, 1), [Sinks("patches")]
+    )
     assert (kept["sink_patches"][:, 0, 0] > 0.99).all() and (kept["sink_one"][:, 0, 0] > 0.99).all()
     assert (kept["sink_value"][:, 0, 0] < 0.01).all()
     assert kept["received"][:, 0].argmax(-1).tolist() == [9 + registers + cls] * 2
     uniform = 1 / (64 + registers + cls)
     torch.testing.assert_close(kept["sink_patches"][:, 0, 1], torch.full((2,), 4 * uniform))
-    torch.testing.assert_close(kept["sink_registers"][:, 0, 1], torch.full((2,), registers * uniform))
+    torch.testing.assert_close(
+        kept["sink_registers"][:, 0, 1], torch.full((2,), registers * uniform)
+    )
     torch.testing.assert_close(kept["sink_cls"][:, 0, 1], torch.full((2,), cls * uniform))
 
 
@@ -139,14 +165,19 @@ def test_queries_that_are_read_are_those_of_cls_where_there_is_one():
     control, found = load_backbone("control-content"), {}
     for queries in ("read", "patches"):
         found[queries] = capture(control, images, [Sinks(queries)])
-    assert (found["read"]["sink_cls"][:, 0] > 0.99).all()  # idle heads attend [CLS], whose values are zero
+    assert (
+        found["read"]["sink_cls"][:, 0] > 0.99
+    ).all()  # idle heads attend [CLS], whose values are zero
     assert (found["read"]["sink_value"][:, 0] < 0.02).all()
-    assert found["read"]["sink_patches"][:, -1].max() > found["patches"]["sink_patches"][:, -1].max()
+    assert (
+        found["read"]["sink_patches"][:, -1].max() > found["patches"]["sink_patches"][:, -1].max()
+    )
     with pytest.raises(ValueError, match="queries is 'all'; choose 'read' or 'patches'"):
         Sinks("all")
 
 
-# What is shipped ---------------------------------------------------------------------------------------------------------
+# What is shipped
+# --------------------------------------------------------------------------------------------------
 
 RECORDS = sorted(path.stem for path in trained.WEIGHTS.glob(f"{sinks.SHIPPED}*.json"))
 
@@ -154,17 +185,26 @@ RECORDS = sorted(path.stem for path in trained.WEIGHTS.glob(f"{sinks.SHIPPED}*.j
 def test_shipped_weights_are_few_and_small():
     shipped = [trained.path_of(name) for name in trained.names(sinks.SHIPPED)]
     assert {path.stem for path in shipped} <= {*RECORDS}
-    assert all(path.stat().st_size < 1_000_000 for path in shipped) and sum(path.stat().st_size for path in shipped) < 2_000_000
+    assert (
+        all(path.stat().st_size < 1_000_000 for path in shipped)
+        and sum(path.stat().st_size for path in shipped) < 2_000_000
+    )
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_records_tell_of_a_preset_and_what_was_changed_in_it(name):
     told = trained.record(name)
     recipe, last = SinkTask(**told["recipe"]), told["history"][-1]
-    changes = {"decay0": {"weight_decay": 0.0}, "sigmoid": {"attention": "sigmoid"}, "layerscale": {"layer_scale": 1e-4}}
+    changes = {
+        "decay0": {"weight_decay": 0.0},
+        "sigmoid": {"attention": "sigmoid"},
+        "layerscale": {"layer_scale": 1e-4},
+    }
     changes |= {"cls": {"cls": 1}, "sgd": {"optimizer": "sgd", "lr": 0.1}}
     task, _, variation = name.removeprefix(sinks.SHIPPED).rpartition("-reg")[0].partition("-")
-    assert name == trained.name_of(f"{task}-{variation}".strip("-"), recipe.registers, recipe.seed, sinks.SHIPPED)
+    assert name == trained.name_of(
+        f"{task}-{variation}".strip("-"), recipe.registers, recipe.seed, sinks.SHIPPED
+    )
     own = {"registers": recipe.registers, "seed": recipe.seed} | changes.get(variation, {})
     assert recipe == replace(PRESETS[task], **own) and (not variation or variation in changes)
     assert last["step"] == recipe.steps and len(told["history"]) == recipe.checkpoints

@@ -39,7 +39,12 @@ def test_any_dimension():
 
 def test_every_token_is_of_exactly_one_kind():
     x = sequence(FULL)
-    kinds = [FULL.cls_token(x).unsqueeze(-1), FULL.register_tokens(x), FULL.patch_tokens(x), FULL.appended_tokens(x)]
+    kinds = [
+        FULL.cls_token(x).unsqueeze(-1),
+        FULL.register_tokens(x),
+        FULL.patch_tokens(x),
+        FULL.appended_tokens(x),
+    ]
     rest = set(x.flatten().tolist()) - {float(v) for kind in kinds for v in kind.flatten()}
     assert rest == {1, 101}  # the distillation token, which no claim asks for
     assert sum(kind.shape[-2] if kind.dim() == 3 else 1 for kind in kinds) + 1 == FULL.tokens
@@ -69,7 +74,9 @@ def test_without_cls_is_refused_not_misread():
     assert layout.patch_tokens(sequence(layout))[0].flatten().tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["cls_token", "patch_tokens", "register_tokens", "appended_tokens"])
+@pytest.mark.parametrize(
+    "kind", ["cls_token", "patch_tokens", "register_tokens", "appended_tokens"]
+)
 def test_a_sequence_of_another_length_is_refused(kind):
     with pytest.raises(ValueError, match="12 tokens in dimension -2.*the layout has 11"):
         getattr(FULL, kind)(torch.zeros(2, 12, 1))
@@ -87,8 +94,12 @@ def test_removed_patches_leave_a_shorter_sequence_and_no_grid():
     x = sequence(layout)
     assert layout.patch_tokens(x)[0].flatten().tolist() == [4, 5, 6, 7]
     assert layout.appended_tokens(x)[0].flatten().tolist() == [8]
-    assert layout.cls_token(x)[0].tolist() == [0] and layout.register_tokens(x)[0].flatten().tolist() == [2, 3]
-    with pytest.raises(ValueError, match="4 of 2 x 3 patches are left, which is no grid; drop no patch here"):
+    assert layout.cls_token(x)[0].tolist() == [0] and layout.register_tokens(x)[
+        0
+    ].flatten().tolist() == [2, 3]
+    with pytest.raises(
+        ValueError, match="4 of 2 x 3 patches are left, which is no grid; drop no patch here"
+    ):
         layout.to_grid(layout.patch_tokens(x), dim=1)
     with pytest.raises(ValueError, match="11 tokens in dimension -2.*the layout has 9"):
         layout.patch_tokens(sequence(FULL))
@@ -103,7 +114,12 @@ def test_corners_and_centre_of_the_grid():
     assert FULL.corners == [0, 2, 3, 5] and FULL.centre == [1, 2, 4, 5]
     one, row, column = (TokenLayout(grid) for grid in ((1, 1), (1, 4), (3, 1)))
     assert one.corners == one.centre == [0]
-    assert (row.corners, row.centre, column.corners, column.centre) == ([0, 3], [1, 2], [0, 2], [1, 2])
+    assert (row.corners, row.centre, column.corners, column.centre) == (
+        [0, 3],
+        [1, 2],
+        [0, 2],
+        [1, 2],
+    )
     layout = TokenLayout((14, 14), registers=4)
     numbers = layout.to_grid(torch.arange(196))
     assert layout.corners == numbers[[0, 0, -1, -1], [0, -1, 0, -1]].tolist()
@@ -113,7 +129,9 @@ def test_corners_and_centre_of_the_grid():
 def test_rolled_patches_are_those_of_the_rolled_grid():
     layout = TokenLayout((4, 7))
     grid = torch.arange(28).view(4, 7)
-    expected = torch.tensor([[grid[(row - 2) % 4, (column - 3) % 7] for column in range(7)] for row in range(4)])
+    expected = torch.tensor(
+        [[grid[(row - 2) % 4, (column - 3) % 7] for column in range(7)] for row in range(4)]
+    )
     assert layout.rolled(torch.arange(28)).tolist() == expected.flatten().tolist()
     x = torch.randn(2, 28, 5)
     assert torch.equal(layout.rolled(x, dim=1), layout.rolled(x, dim=-2))

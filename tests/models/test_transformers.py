@@ -1,4 +1,5 @@
-"""Models in the format of transformers, against what that library computed: stored, and computed again where it is installed.
+"""Models in the format of transformers, against what that library computed: stored, and computed
+again where it is installed.
 
 `python tests/models/test_transformers.py` writes the stored numbers anew; it needs transformers.
 """
@@ -15,30 +16,42 @@ from helpers.capture import FinalTokens, Output, PatchNorms, capture
 from helpers.models import ModelUnavailable, TokenLayout, load_backbone, published_head
 
 STORED = Path(__file__).with_name("transformers.json")
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+}
 MLP, DINO = {"intermediate_size": 64}, {"mlp_ratio": 2}
-# name -> the class, its configuration beside SMALL, the layout, and whether its own last tokens are before the final LayerNorm.
+# name -> the class, its configuration beside SMALL, the layout, and whether its own last tokens are
+# before the final LayerNorm.
 KINDS = {
     "vit": ("ViTModel", "ViTConfig", MLP, TokenLayout((4, 4)), False),
-    "vit-classifier": ("ViTForImageClassification", "ViTConfig", {**MLP, "num_labels": 3}, TokenLayout((4, 4)), False),
+    "vit-classifier": ("ViTForImageClassification", "ViTConfig", {**MLP, "num_labels": 3},
+    TokenLayout((4, 4)), False),
     "deit": ("DeiTModel", "DeiTConfig", MLP, TokenLayout((4, 4), distillation=1), False),
     "deit-classifier": (
-        "DeiTForImageClassification", "DeiTConfig", {**MLP, "num_labels": 3}, TokenLayout((4, 4), distillation=1), False,
+        "DeiTForImageClassification", "DeiTConfig", {**MLP, "num_labels": 3}, TokenLayout((4, 4),
+        distillation=1), False,
     ),
     "deit-teacher": (
         "DeiTForImageClassificationWithTeacher", "DeiTConfig", {**MLP, "num_labels": 3},
         TokenLayout((4, 4), distillation=1), False,
     ),
     "dinov2": ("Dinov2Model", "Dinov2Config", DINO, TokenLayout((4, 4)), False),
-    "dinov2-gated": ("Dinov2Model", "Dinov2Config", {**DINO, "use_swiglu_ffn": True}, TokenLayout((4, 4)), False),
+    "dinov2-gated": ("Dinov2Model", "Dinov2Config", {**DINO, "use_swiglu_ffn": True},
+    TokenLayout((4, 4)), False),
     "dinov2-registers": (
-        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", DINO, TokenLayout((4, 4), registers=4), False,
+        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", DINO, TokenLayout((4, 4),
+        registers=4), False,
     ),
     "clip": ("CLIPVisionModel", "CLIPVisionConfig", MLP, TokenLayout((4, 4)), True),
     "clip-projection": (
-        "CLIPVisionModelWithProjection", "CLIPVisionConfig", {**MLP, "projection_dim": 16}, TokenLayout((4, 4)), True,
-    ),
-    "siglip": ("SiglipVisionModel", "SiglipVisionConfig", MLP, TokenLayout((4, 4), cls=False), False),
+        "CLIPVisionModelWithProjection", "CLIPVisionConfig", {**MLP, "projection_dim": 16},
+        TokenLayout((4, 4)), True,
+    ), "siglip": ("SiglipVisionModel", "SiglipVisionConfig", MLP, TokenLayout((4, 4), cls=False),
+    False),
 }  # fmt: skip
 
 
@@ -49,14 +62,19 @@ def pixels():
 def weight(name, shape):
     """Drawn from a seed that is the name of the weight in the files of transformers."""
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
-    return 1 + 0.1 * noise if len(shape) == 1 and name.endswith(("weight", "lambda1")) else 0.3 * noise
+    return (
+        1 + 0.1 * noise if len(shape) == 1 and name.endswith(("weight", "lambda1")) else 0.3 * noise
+    )
 
 
 def written(folder, config, shapes, prefix="", **processor):
     """A model as transformers saves it."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    save_file({f"{prefix}{name}": weight(name, shape) for name, shape in shapes.items()}, folder / "model.safetensors")
+    save_file(
+        {f"{prefix}{name}": weight(name, shape) for name, shape in shapes.items()},
+        folder / "model.safetensors",
+    )
     if processor:
         (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return f"transformers:{folder}"
@@ -81,13 +99,24 @@ def test_outputs_are_those_of_transformers(stored, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_are_those_of_the_library_where_it_is_installed(stored, tmp_path, kind):
-    pytest.importorskip("transformers", reason="transformers is not installed; its outputs are stored")
+    pytest.importorskip(
+        "transformers", reason="transformers is not installed; its outputs are stored"
+    )
     model, told = computed(kind, tmp_path)
-    assert told["shapes"] == stored[kind]["shapes"] and told["outputs"].keys() == stored[kind]["outputs"].keys()
+    assert (
+        told["shapes"] == stored[kind]["shapes"]
+        and told["outputs"].keys() == stored[kind]["outputs"].keys()
+    )
     for key, value in told["outputs"].items():
-        torch.testing.assert_close(torch.tensor(value), torch.tensor(stored[kind]["outputs"][key]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            torch.tensor(value), torch.tensor(stored[kind]["outputs"][key]), rtol=1e-4, atol=1e-4
+        )
     backbone = load_backbone(model.train())
-    assert model.training and backbone.layout == KINDS[kind][3] and backbone.name == f"module:{type(model).__name__}"
+    assert (
+        model.training
+        and backbone.layout == KINDS[kind][3]
+        and backbone.name == f"module:{type(model).__name__}"
+    )
     got = capture(backbone, pixels(), [FinalTokens(norm=not KINDS[kind][4]), Output()])
     for key, value in told["outputs"].items():
         torch.testing.assert_close(got[key], torch.tensor(value), rtol=1e-5, atol=1e-5)
@@ -96,8 +125,12 @@ def test_outputs_are_those_of_the_library_where_it_is_installed(stored, tmp_path
 def test_a_tower_among_others_and_weights_in_parts(stored, tmp_path):
     """CLIP with its text tower, in two files."""
     told = stored["clip-projection"]
-    name = written(tmp_path / "clip", {"model_type": "clip", "vision_config": told["config"]}, told["shapes"])
-    weights = {key: weight(key, shape) for key, shape in told["shapes"].items()} | {"text_model.x": torch.ones(1)}
+    name = written(
+        tmp_path / "clip", {"model_type": "clip", "vision_config": told["config"]}, told["shapes"]
+    )
+    weights = {key: weight(key, shape) for key, shape in told["shapes"].items()} | {
+        "text_model.x": torch.ones(1)
+    }
     parts = {f"model-{i}.safetensors": list(weights)[i::2] for i in range(2)}
     for part, keys in parts.items():
         save_file({key: weights[key] for key in keys}, tmp_path / "clip" / part)
@@ -112,8 +145,20 @@ def test_preprocessing_and_image_size(stored, tmp_path):
     told = stored["dinov2"]
     plain = load_backbone(written(tmp_path / "plain", told["config"], told["shapes"]))
     assert plain.transform.transforms[-1].mean.tolist() == pytest.approx([0.485, 0.456, 0.406])
-    processor = {"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 1, 1], "resample": 2, "size": {"shortest_edge": 40}}
-    name = written(tmp_path / "own", told["config"], told["shapes"], **processor, do_center_crop=True, crop_size={"height": 32})
+    processor = {
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [1, 1, 1],
+        "resample": 2,
+        "size": {"shortest_edge": 40},
+    }
+    name = written(
+        tmp_path / "own",
+        told["config"],
+        told["shapes"],
+        **processor,
+        do_center_crop=True,
+        crop_size={"height": 32},
+    )
     backbone = load_backbone(name)
     resize, *_, normalise = backbone.transform.transforms
     assert resize.size == 40 and resize.interpolation.value == "bilinear"
@@ -121,7 +166,8 @@ def test_preprocessing_and_image_size(stored, tmp_path):
     larger = load_backbone(name, image_size=48)
     assert (
         larger.layout.grid == (6, 6)
-        and capture(larger, torch.zeros(1, 3, 48, 48), [PatchNorms(-1)])["patch_norms"].shape[1] == 36
+        and capture(larger, torch.zeros(1, 3, 48, 48), [PatchNorms(-1)])["patch_norms"].shape[1]
+        == 36
     )
     assert load_backbone(name, pretrained=False).weights_hash != backbone.weights_hash
 
@@ -130,7 +176,11 @@ def test_what_is_refused(stored, tmp_path):
     told = stored["vit"]
     config, shapes = told["config"], told["shapes"]
     for changed, kept, reason in (
-        ({"model_type": "swin"}, shapes, "model type 'swin' of transformers is not read here; choose one of vit, deit, dinov2"),
+        (
+            {"model_type": "swin"},
+            shapes,
+            "model type 'swin' of transformers is not read here; choose one of vit, deit, dinov2",
+        ),
         ({"hidden_act": "mish"}, shapes, "'mish' is missing or unknown; choose another model"),
         ({"num_hidden_layers": 3}, shapes, "are not those of its configuration"),
         ({}, {"x": (1,)}, "holds the weights of 0 vision towers; give a model with one"),
@@ -138,7 +188,10 @@ def test_what_is_refused(stored, tmp_path):
         with pytest.raises(ValueError, match=reason) as error:
             load_backbone(written(tmp_path / "odd", config | changed, kept))
         assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="there is no config.json in .*; give the folder of a saved model, or OWNER/NAME"):
+    with pytest.raises(
+        ValueError,
+        match="there is no config.json in .*; give the folder of a saved model, or OWNER/NAME",
+    ):
         load_backbone(f"transformers:{tmp_path}")
 
 
@@ -152,18 +205,38 @@ def computed(kind, folder):
     model.save_pretrained(folder / "model")
     with safe_open(folder / "model" / "model.safetensors", "pt") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
-    save_file({name: weight(name, shape) for name, shape in shapes.items()}, folder / "model" / "model.safetensors")
+    save_file(
+        {name: weight(name, shape) for name, shape in shapes.items()},
+        folder / "model" / "model.safetensors",
+    )
     model = type(model).from_pretrained(folder / "model", attn_implementation="eager").eval()
     with torch.inference_mode():
         told = model(pixel_values=pixels())
     outputs = {"final_tokens": told["last_hidden_state"]} if "last_hidden_state" in told else {}
-    if (answer := told.get("logits", told.get("image_embeds", told.get("pooler_output")))) is not None:
-        # The pooler of ViT and DeiT is a layer more, which checkpoints seldom have; timm's feature is [CLS].
-        outputs["output"] = told["last_hidden_state"].select(1, 0) if kind in ("vit", "deit") else answer
+    if (
+        answer := told.get("logits", told.get("image_embeds", told.get("pooler_output")))
+    ) is not None:
+        # The pooler of ViT and DeiT is a layer more, which checkpoints seldom have; timm's feature
+        # is [CLS].
+        outputs["output"] = (
+            told["last_hidden_state"].select(1, 0) if kind in ("vit", "deit") else answer
+        )
     config = json.loads((folder / "model" / "config.json").read_text())
-    kept = {"model_type", "hidden_act", "layer_norm_eps", "use_swiglu_ffn", "num_register_tokens", "projection_dim", *SMALL}
+    kept = {
+        "model_type",
+        "hidden_act",
+        "layer_norm_eps",
+        "use_swiglu_ffn",
+        "num_register_tokens",
+        "projection_dim",
+        *SMALL,
+    }
     config = {key: value for key, value in config.items() if key in kept}
-    return model, {"config": config, "shapes": shapes, "outputs": {key: value.tolist() for key, value in outputs.items()}}
+    return model, {
+        "config": config,
+        "shapes": shapes,
+        "outputs": {key: value.tolist() for key, value in outputs.items()},
+    }
 
 
 if __name__ == "__main__":
@@ -180,12 +253,20 @@ if __name__ == "__main__":
 def test_the_head_that_was_published_with_a_dinov2(tmp_path):
     """Weight and bias as they are in the file, of the name and of its folder."""
     head = {"classifier.weight": (5, 16), "classifier.bias": (5,)}
-    name = written(tmp_path / "one", {"model_type": "dinov2"}, head | {"dinov2.layernorm.weight": (8,)})
+    name = written(
+        tmp_path / "one", {"model_type": "dinov2"}, head | {"dinov2.layernorm.weight": (8,)}
+    )
     for called in (name, str(tmp_path / "one")):
         found = published_head(called)
-        assert all(torch.equal(x, weight(key, shape)) for x, (key, shape) in zip(found, head.items(), strict=True))
+        assert all(
+            torch.equal(x, weight(key, shape))
+            for x, (key, shape) in zip(found, head.items(), strict=True)
+        )
     bare = written(tmp_path / "two", {"model_type": "dinov2"}, {"layernorm.weight": (8,)})
-    with pytest.raises(ValueError, match="has no linear classifier; give one that has, as transformers:facebook/dinov2-small"):
+    with pytest.raises(
+        ValueError,
+        match="has no linear classifier; give one that has, as transformers:facebook/dinov2-small",
+    ):
         published_head(bare)
     with pytest.raises(ModelUnavailable, match="nowhere"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

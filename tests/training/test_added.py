@@ -1,4 +1,5 @@
-"""Training a finished model on: its targets, its loss, and that it goes on to the bit. Tiny throughout."""
+"""Training a finished model on: its targets, its loss, and that it goes on to the bit. Tiny
+throughout."""
 
 from dataclasses import replace
 
@@ -10,14 +11,22 @@ from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
 from helpers.images import load_images
 from helpers.interventions import test_time_registers as moved_neurons
-from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, PostHoc, TokenLayout, load_backbone, posthoc, trained
+from helpers.models import (
+    PLANTED_BLOCK,
+    REGISTER_NEURON,
+    PostHoc,
+    TokenLayout,
+    load_backbone,
+    posthoc,
+    trained,
+)
 from helpers.training import Diverged, train
 from helpers.training.added import Likeness, Shown, images_of, unlike, writer
 from helpers.training.targets import Targets, _denoised, _shifted, shifts
 
 TINY = PostHoc(
-    base="scratch-reg0", train="scenes", test="scenes", n_train=8, n_test=6, neurons="3:5", free="low-rank:2@2-7", steps=6,
-    batch_size=4, warmup=1, checkpoints=4,
+    base="scratch-reg0", train="scenes", test="scenes", n_train=8, n_test=6, neurons="3:5",
+    free="low-rank:2@2-7", steps=6, batch_size=4, warmup=1, checkpoints=4,
 )  # fmt: skip
 
 
@@ -28,11 +37,14 @@ def whole(tmp_path_factory):
     return model, history, folder
 
 
-# Targets -----------------------------------------------------------------------------------------------------------------
+# Targets
+# --------------------------------------------------------------------------------------------------
 
 
 def tokens_of(backbone, images):
-    return backbone.model.forward_features(torch.stack([backbone.transform(picture) for picture in images]))
+    return backbone.model.forward_features(
+        torch.stack([backbone.transform(picture) for picture in images])
+    )
 
 
 def test_own_and_test_time_targets_are_the_frozen_models(tmp_path):
@@ -46,11 +58,15 @@ def test_own_and_test_time_targets_are_the_frozen_models(tmp_path):
     moved = Targets(backbone, images, normed, tmp_path)
     with moved_neurons(backbone, [(3, 5)]):
         expected = tokens_of(backbone, images)
-    assert torch.allclose(moved.patches.float(), expected[:, 1:], atol=2e-2) and torch.equal(moved.cls, own.cls)
+    assert torch.allclose(moved.patches.float(), expected[:, 1:], atol=2e-2) and torch.equal(
+        moved.cls, own.cls
+    )
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
     assert own.unit == 1
     backbone.model.forward_features = None  # what lies in the cache is not computed again
-    assert torch.equal(Targets(backbone, images, replace(normed, seed=5, steps=9), tmp_path).patches, moved.patches)
+    assert torch.equal(
+        Targets(backbone, images, replace(normed, seed=5, steps=9), tmp_path).patches, moved.patches
+    )
 
 
 def test_before_the_last_norm_tokens_are_compared_in_units_of_an_ordinary_patch(tmp_path):
@@ -62,9 +78,13 @@ def test_before_the_last_norm_tokens_are_compared_in_units_of_an_ordinary_patch(
     patches, cls = torch.ones(1, 64, 64), torch.ones(1, 1, 64)
     recipe, x = replace(TINY, patches=1.0, cls=0.0, registers=0), torch.zeros(1, 3, 64, 64)
     tokens = posthoc.features(backbone.model, x, "residual")[:, 1:]
-    loss = Likeness(recipe, backbone.layout, 5.0)(backbone.model, backbone.model, x, patches, cls, torch.tensor([-1]))
+    loss = Likeness(recipe, backbone.layout, 5.0)(
+        backbone.model, backbone.model, x, patches, cls, torch.tensor([-1])
+    )
     assert loss.item() == pytest.approx(unlike(tokens / 5, patches / 5).item(), rel=1e-5)
-    assert torch.allclose(backbone.final_norm(tokens), posthoc.features(backbone.model, x, "normed")[:, 1:], atol=1e-5)
+    assert torch.allclose(
+        backbone.final_norm(tokens), posthoc.features(backbone.model, x, "normed")[:, 1:], atol=1e-5
+    )
 
 
 def test_views_are_the_plain_one_and_others_far_apart():
@@ -76,11 +96,14 @@ def test_views_are_the_plain_one_and_others_far_apart():
 
 def test_what_is_shifted_comes_from_inside():
     x = torch.arange(12.0).reshape(1, 1, 3, 4)
-    assert _shifted(x, 1, -1, torch.tensor(-1.0)).tolist() == [[[[-1, -1, -1, -1], [1, 2, 3, -1], [5, 6, 7, -1]]]]
+    assert _shifted(x, 1, -1, torch.tensor(-1.0)).tolist() == [
+        [[[-1, -1, -1, -1], [1, 2, 3, -1], [5, 6, 7, -1]]]
+    ]
 
 
 class Colours(torch.nn.Module):
-    """A model whose patch tokens are the mean colours of the patches, but for a corner that does not see."""
+    """A model whose patch tokens are the mean colours of the patches, but for a corner that does
+    not see."""
 
     norm = torch.nn.Identity()
 
@@ -105,7 +128,8 @@ def test_denoising_puts_patches_back_and_takes_a_blind_corner_out(target):
         assert (kept - true).abs()[:, 0].max() < 25
 
 
-# Loss and items ----------------------------------------------------------------------------------------------------------
+# Loss and items
+# --------------------------------------------------------------------------------------------------
 
 
 def test_unlike_is_one_minus_cosine_plus_squared_error():
@@ -129,8 +153,12 @@ def test_the_loss_is_the_weighted_sum_of_what_is_asked():
     parts = {"patches": 1 + 1, "cls": 2 + 4, "labels": np.log(4)}
     for weights in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 2, 3)):
         recipe = replace(TINY, **dict(zip(parts, map(float, weights), strict=True)))
-        loss = Likeness(recipe, layout)(Model(), Model(), torch.zeros(1, 3, 1, 1), patches, cls, label)
-        assert loss.item() == pytest.approx(sum(w * part for w, part in zip(weights, parts.values(), strict=True)), rel=1e-5)
+        loss = Likeness(recipe, layout)(
+            Model(), Model(), torch.zeros(1, 3, 1, 1), patches, cls, label
+        )
+        assert loss.item() == pytest.approx(
+            sum(w * part for w, part in zip(weights, parts.values(), strict=True)), rel=1e-5
+        )
 
 
 def test_items_hang_on_recipe_and_position_alone():
@@ -140,7 +168,10 @@ def test_items_hang_on_recipe_and_position_alone():
     assert len(shown) == 24 and len(Shown(images, transform, None, TINY, 2)) == 16
     assert torch.equal(Shown(images, transform, None, TINY, 1)[0][0], shown[4][0])
     epochs = [[float(shown[i + 8 * epoch][0].sum()) for i in range(8)] for epoch in range(3)]
-    assert len({tuple(epoch) for epoch in epochs}) == 3 and len({tuple(sorted(epoch)) for epoch in epochs}) == 1
+    assert (
+        len({tuple(epoch) for epoch in epochs}) == 3
+        and len({tuple(sorted(epoch)) for epoch in epochs}) == 1
+    )
 
 
 def test_images_in_both_sets_and_missing_labels_are_refused(tmp_path):
@@ -152,17 +183,25 @@ def test_images_in_both_sets_and_missing_labels_are_refused(tmp_path):
     with pytest.raises(ValueError, match="has no labels"):
         images_of(replace(TINY, train=own, labels=1.0, n_train=0))
     with pytest.raises(ValueError, match="no images"):
-        images_of(replace(TINY, train=f"folder:{tmp_path / 'empty'}")) if (tmp_path / "empty").mkdir() is None else None
+        images_of(replace(TINY, train=f"folder:{tmp_path / 'empty'}")) if (
+            tmp_path / "empty"
+        ).mkdir() is None else None
 
 
-# The training ------------------------------------------------------------------------------------------------------------
+# The training
+# --------------------------------------------------------------------------------------------------
 
 
 def test_it_learns_to_be_what_it_was_and_says_what_became_of_it(whole):
     _, history, _ = whole
-    assert [entry["step"] for entry in history] == [0, 2, 4, 6] and history[-1]["loss"] < history[1]["loss"]
+    assert [entry["step"] for entry in history] == [0, 2, 4, 6] and history[-1]["loss"] < history[
+        1
+    ]["loss"]
     last = history[-1]
-    assert len(last["register_norm"]) == len(last["register_attention"]) == 4 and len(last["norm_ratio"]) == 8
+    assert (
+        len(last["register_norm"]) == len(last["register_attention"]) == 4
+        and len(last["norm_ratio"]) == 8
+    )
     assert 0 <= last["same_answer"] <= 100 and last["norm_largest"] >= last["norm_median"]
     assert (last["writer"] is None) == (last["outlier_images"] <= 0.05)
 
@@ -206,19 +245,28 @@ def test_the_writer_is_the_planted_unit():
     assert (block, unit) == (PLANTED_BLOCK["control-content"], REGISTER_NEURON) and written > 1
 
 
-# The command line --------------------------------------------------------------------------------------------------------
+# The command line
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_command_trains_into_a_base_that_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    typed = "train offered --base scratch-reg0 --registers 1 --seeds 3 --out made --set train=scenes --set test=scenes"
-    tiny = "n_train=8 n_test=6 neurons=3:5 free=low-rank:2@2-7 steps=2 batch_size=4 warmup=1 checkpoints=2"
+    typed = (
+        "train offered --base scratch-reg0 --registers 1 --seeds 3 --out made --set train=scenes "
+        "--set test=scenes"
+    )
+    tiny = (
+        "n_train=8 n_test=6 neurons=3:5 free=low-rank:2@2-7 steps=2 batch_size=4 warmup=1 "
+        "checkpoints=2"
+    )
     assert main([*typed.split(), *(word for one in tiny.split() for word in ("--set", one))]) == 0
     name = "registers-offered-reg1-seed3"
     model = load_backbone(f"registers:made/{name}.safetensors")
     assert model.layout.registers == 1
     told = trained.record(f"registers:made/{name}.safetensors")
-    assert PostHoc(**told["recipe"]) == replace(TINY, target="own", registers=1, seed=3, steps=2, checkpoints=2)
+    assert PostHoc(**told["recipe"]) == replace(
+        TINY, target="own", registers=1, seed=3, steps=2, checkpoints=2
+    )
     card = (tmp_path / "made" / "README.md").read_text()
     assert f"| `{name}` | 1 | 3 | " in card and "Differences to `scratch-reg0`" in card
     assert {path.name for path in tmp_path.iterdir()} == {"made", "_build"}
@@ -233,7 +281,9 @@ def test_the_command_trains_into_a_base_that_is_named(tmp_path, monkeypatch, cap
         ("train asked --set train=nowhere", "unknown data set 'nowhere'"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_runs(typed, message, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_trained_is_refused_before_anything_runs(
+    typed, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main(typed.split()) == 2 and message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -242,6 +292,11 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs(typed, message, 
 def test_a_base_that_is_not_here_is_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    typed = "train asked --base vit_tiny_patch16_224.augreg_in21k --registers 0 --seeds 0 --out made --set train=scenes"
+    typed = (
+        "train asked --base vit_tiny_patch16_224.augreg_in21k --registers 0 --seeds 0 --out made "
+        "--set train=scenes"
+    )
     assert main([*typed.split(), *"--set test=scenes --set n_train=8 --set n_test=6".split()]) == 1
-    assert "vit_tiny_patch16_224.augreg_in21k" in capsys.readouterr().out and not list((tmp_path / "made").glob("*.json"))
+    assert "vit_tiny_patch16_224.augreg_in21k" in capsys.readouterr().out and not list(
+        (tmp_path / "made").glob("*.json")
+    )

@@ -1,4 +1,5 @@
-"""Trainings on tasks that ask for a sink: what is shown, what is measured, going on to the bit, and the command line."""
+"""Trainings on tasks that ask for a sink: what is shown, what is measured, going on to the bit, and
+the command line."""
 
 import math
 from dataclasses import replace
@@ -11,6 +12,7 @@ from PIL import Image
 from stopping import goes_on
 from torch import nn
 
+from helpers import training
 from helpers.__main__ import main
 from helpers.images import answers, draw_pictures, load_images, read_pictures
 from helpers.models import SinkTask, load_backbone, sinks, trained
@@ -19,7 +21,9 @@ from helpers.training.recipes import DATA_SEED
 from helpers.training.sinks import TRAINING, Drawn, Error, unexplained
 
 ROOT = Path(__file__).parents[2]
-TINY = SinkTask(width=16, depth=2, registers=1, steps=4, batch_size=2, warmup=1, checkpoints=3, n_test=12)
+TINY = SinkTask(
+    width=16, depth=2, registers=1, steps=4, batch_size=2, warmup=1, checkpoints=3, n_test=12
+)
 
 
 def test_items_hang_on_recipe_and_position_alone():
@@ -34,7 +38,10 @@ def test_items_hang_on_recipe_and_position_alone():
 def test_what_is_learnt_from_is_what_the_model_sees_of_a_picture():
     pixels = draw_pictures("quiet", (TRAINING, 0), [3])
     x, y = Drawn(TINY, 0)[3]
-    torch.testing.assert_close(x, load_backbone(sinks.build(TINY), data=trained.DATA).preprocess(Image.fromarray(pixels[0])))
+    torch.testing.assert_close(
+        x,
+        load_backbone(sinks.build(TINY), data=trained.DATA).preprocess(Image.fromarray(pixels[0])),
+    )
     np.testing.assert_array_equal(y, answers("quiet", pixels)[0])
 
 
@@ -66,11 +73,15 @@ class Silent(nn.Module):
 @pytest.mark.parametrize("task", ["quiet", "broadcast"])
 def test_the_loss_of_one_that_solves_it_is_zero_and_that_of_silence_is_not(task):
     recipe = replace(TINY, task=task)
-    x, y = (torch.stack(part) for part in zip(*Drawn(recipe, 0).__getitems__(range(8)), strict=True))
+    x, y = (
+        torch.stack(part) for part in zip(*Drawn(recipe, 0).__getitems__(range(8)), strict=True)
+    )
     training = KINDS[SinkTask](recipe, "cpu", Path())
     solver, silent = Oracle(task), Silent()
     assert training.objective(solver, solver, x, y) < 1e-12
-    assert training.objective(silent, silent, x, y).item() == pytest.approx(y.square().mean().item())
+    assert training.objective(silent, silent, x, y).item() == pytest.approx(
+        y.square().mean().item()
+    )
     assert isinstance(training.objective, Error)
 
 
@@ -80,14 +91,19 @@ def test_what_is_unexplained_is_that_of_least_squares():
     y = x @ rng.normal(0, 1, (3, 2)) + 7 + noise
     design = np.c_[x, np.ones(500)]
     expected = np.mean((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2)
-    assert unexplained(torch.from_numpy(x), torch.from_numpy(y)) == pytest.approx(expected, rel=1e-6)
+    assert unexplained(torch.from_numpy(x), torch.from_numpy(y)) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 def test_what_can_be_had_without_attention_is_known():
-    """Colours have the variance 2 v, v of it the mean's; quiet adds t m: its variance, and covariance with them, are v / 2."""
+    """Colours have the variance 2 v, v of it the mean's; quiet adds t m: its variance, and
+    covariance with them, are v / 2."""
     colours, wanted = (torch.from_numpy(part) for part in pictures_and_answers("quiet", 3000))
     v = 0.35**2 / 3
-    assert unexplained(colours.flatten(0, 1), wanted.flatten(0, 1)) == pytest.approx(v / 2 - (v / 2) ** 2 / (2 * v), rel=0.1)
+    assert unexplained(colours.flatten(0, 1), wanted.flatten(0, 1)) == pytest.approx(
+        v / 2 - (v / 2) ** 2 / (2 * v), rel=0.1
+    )
 
 
 def pictures_and_answers(task, n):
@@ -100,9 +116,23 @@ def test_history_tells_of_sinks_and_outliers_apart(change, tmp_path):
     recipe = replace(TINY, **change)
     model, history, _ = train(recipe, tmp_path)
     assert [entry["step"] for entry in history] == [0, 2, 4] and not model.training
-    sink = {"sink_images", "register_sink_images", "cls_sink_images", "sink_one_images", "sink_blocks", "sink_value"}
+    sink = {
+        "sink_images",
+        "register_sink_images",
+        "cls_sink_images",
+        "sink_one_images",
+        "sink_blocks",
+        "sink_value",
+    }
     told = set(history[-1])
-    assert {"error", "error_alone", "error_constant", "outlier_images", "norm_ratio", "register_norm"} < told
+    assert {
+        "error",
+        "error_alone",
+        "error_constant",
+        "outlier_images",
+        "norm_ratio",
+        "register_norm",
+    } < told
     assert sink < told or (recipe.attention == "sigmoid" and not sink & told)
     assert 0 < history[-1]["error_alone"] < history[-1]["error_constant"]
     assert len(history[-1]["norm_ratio"]) == 2 and len(history[-1]["register_norm"]) == 1
@@ -111,7 +141,10 @@ def test_history_tells_of_sinks_and_outliers_apart(change, tmp_path):
 def test_it_learns_its_own_colour(tmp_path):
     recipe = replace(TINY, steps=150, batch_size=8, lr=1e-2, warmup=10, checkpoints=2)
     first, last = train(recipe, tmp_path)[1]
-    assert first["error"] > 0.8 * first["error_constant"] and last["error"] < 0.35 * last["error_constant"]
+    assert (
+        first["error"] > 0.8 * first["error_constant"]
+        and last["error"] < 0.35 * last["error_constant"]
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -120,14 +153,19 @@ def test_a_training_that_was_stopped_goes_on_to_the_bit(tmp_path, optimizer):
 
 
 def test_sgd_takes_the_steps_of_pytorch(tmp_path):
-    recipe = replace(TINY, optimizer="sgd", steps=2, warmup=0, clip=1e9, weight_decay=0.0, checkpoints=2)
+    recipe = replace(
+        TINY, optimizer="sgd", steps=2, warmup=0, clip=1e9, weight_decay=0.0, checkpoints=2
+    )
     got = train(recipe, tmp_path)[0]
     model, batches = sinks.build(recipe).train(), Drawn(recipe, 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=0.9, nesterov=True)
     for step in range(2):
         for group in optimizer.param_groups:
             group["lr"] = recipe.lr * (0.01 + 0.99 * (1 + math.cos(math.pi * step / 2)) / 2)
-        x, y = (torch.stack(part) for part in zip(*batches.__getitems__([2 * step, 2 * step + 1]), strict=True))
+        x, y = (
+            torch.stack(part)
+            for part in zip(*batches.__getitems__([2 * step, 2 * step + 1]), strict=True)
+        )
         optimizer.zero_grad()
         (model(x)[:, 1:] - y).square().mean().backward()
         optimizer.step()
@@ -136,15 +174,26 @@ def test_sgd_takes_the_steps_of_pytorch(tmp_path):
 
 
 def test_the_command_trains_a_preset(tmp_path, capsys):
-    typed = "train broadcast --seeds 0 --registers 0,1 --name t --jobs 1 --set steps=2 --set checkpoints=2 --set n_test=8"
-    assert main([*typed.split(), "--set", "width=16", "--set", "warmup=1", "--out", str(tmp_path)]) == 0
+    typed = (
+        "train broadcast --seeds 0 --registers 0,1 --name t --jobs 1 --set steps=2 --set "
+        "checkpoints=2 --set n_test=8"
+    )
+    assert (
+        main([*typed.split(), "--set", "width=16", "--set", "warmup=1", "--out", str(tmp_path)])
+        == 0
+    )
     assert "sinks-t-reg0  trained" in capsys.readouterr().out
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["README.md", *(f"sinks-t-reg{count}.{kind}" for count in (0, 1) for kind in ("json", "safetensors"))]
+    assert names == [
+        "README.md",
+        *(f"sinks-t-reg{count}.{kind}" for count in (0, 1) for kind in ("json", "safetensors")),
+    ]
     card = (tmp_path / "README.md").read_text()
-    assert card == trained.card(tmp_path) and "| `sinks-t-reg1` | 1 | 0 | " in card
+    assert card == training.card(tmp_path) and "| `sinks-t-reg1` | 1 | 0 | " in card
     told = trained.record(f"sinks:{tmp_path}/sinks-t-reg1.safetensors")
-    expected = replace(PRESETS["broadcast"], registers=1, steps=2, checkpoints=2, n_test=8, width=16, warmup=1)
+    expected = replace(
+        PRESETS["broadcast"], registers=1, steps=2, checkpoints=2, n_test=8, width=16, warmup=1
+    )
     assert SinkTask(**told["recipe"]) == expected
     assert main(["train", "quiet", "--base", "vit_tiny_patch16_224"]) == 2
     assert "--base: 'quiet' trains from scratch; leave it out" in capsys.readouterr().err
@@ -153,9 +202,23 @@ def test_the_command_trains_a_preset(tmp_path, capsys):
 @pytest.mark.parametrize("task", ["quiet", "broadcast"])
 def test_the_preset_for_a_gpu_is_that_of_the_claim_and_takes_a_step(task, tmp_path):
     recipe = PRESETS[f"{task}-gpu"]
-    assert (recipe.width, recipe.depth, recipe.heads, recipe.steps, recipe.batch_size) == (128, 4, 2, 20_000, 128)
-    assert (recipe.lr, recipe.weight_decay, recipe.warmup, recipe.layer_scale, recipe.cls) == (1e-3, 0.1, 500, 0.0, 0)
-    small = replace(recipe, task=task, registers=4, n_test=2, steps=1, batch_size=2, warmup=1, checkpoints=2)
+    assert (recipe.width, recipe.depth, recipe.heads, recipe.steps, recipe.batch_size) == (
+        128,
+        4,
+        2,
+        20_000,
+        128,
+    )
+    assert (recipe.lr, recipe.weight_decay, recipe.warmup, recipe.layer_scale, recipe.cls) == (
+        1e-3,
+        0.1,
+        500,
+        0.0,
+        0,
+    )
+    small = replace(
+        recipe, task=task, registers=4, n_test=2, steps=1, batch_size=2, warmup=1, checkpoints=2
+    )
     model, history, _ = train(small, tmp_path)
     assert math.isfinite(history[-1]["loss"])
     trained.save(tmp_path / "gpu.safetensors", model, small)

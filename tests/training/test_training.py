@@ -1,4 +1,5 @@
-"""Training: twins, resuming, divergence, what is measured on the way, and the command line for real. Tiny recipes throughout."""
+"""Training: twins, resuming, divergence, what is measured on the way, and the command line for
+real. Tiny recipes throughout."""
 
 import contextlib
 import errno
@@ -22,6 +23,7 @@ from stopping import Stop, goes_on, same
 from torch import nn
 from torch.nn import functional as F
 
+from helpers import training
 from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
 from helpers.files import digest_of, locked
@@ -38,7 +40,8 @@ ABOUT = {"command": "python -m helpers train t", "device": "cpu (x)", "energy_kw
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A recipe of a second on 24 pictures of two classes, red and blue, that uses every kind of chance there is."""
+    """A recipe of a second on 24 pictures of two classes, red and blue, that uses every kind of
+    chance there is."""
     folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for name, colour in (("blue", (40, 60, 200)), ("red", (200, 60, 40))):
         (folder / name).mkdir()
@@ -46,8 +49,9 @@ def tiny(tmp_path_factory):
             pixels = np.clip(rng.normal(colour, 30, (32, 32, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{i}.png")
     return Recipe(
-        train=f"folder:{folder}", test=f"folder:{folder}", n_train=16, n_test=8, image_size=32, depth=2, width=16, heads=2,
-        registers=1, steps=6, batch_size=4, warmup=1, drop_path=0.3, checkpoints=4,
+        train=f"folder:{folder}", test=f"folder:{folder}", n_train=16, n_test=8, image_size=32,
+        depth=2, width=16, heads=2, registers=1, steps=6, batch_size=4, warmup=1, drop_path=0.3,
+        checkpoints=4,
     )  # fmt: skip
 
 
@@ -63,14 +67,17 @@ def steps_of(history):
     return [entry["step"] for entry in history]
 
 
-# Twins and batches -------------------------------------------------------------------------------------------------------
+# Twins and batches
+# ----------------------------------------------------------------------------------------------
 
 
 def images_of(n):
     """Pictures that can be told apart, each a class of its own."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (n, 40, 40, 3), dtype=np.uint8)
-    return Images("numbered", [str(i) for i in range(n)], lambda i: Image.fromarray(pixels[i]), np.arange(n))
+    return Images(
+        "numbered", [str(i) for i in range(n)], lambda i: Image.fromarray(pixels[i]), np.arange(n)
+    )
 
 
 def items(batches, indices):
@@ -93,10 +100,14 @@ def test_items_hang_on_recipe_and_position_alone(tiny):
     images, places = images_of(6), [0, 7, 5, 23]
     first = items(Batches(images, tiny), places)
     assert equal(items(Batches(images, replace(tiny, registers=4)), places[::-1])[::-1], first)
-    assert equal(items(Batches(images, tiny, start=1), [place - 4 for place in places[1:]]), first[1:])
+    assert equal(
+        items(Batches(images, tiny, start=1), [place - 4 for place in places[1:]]), first[1:]
+    )
     assert not equal(items(Batches(images, replace(tiny, seed=1)), places), first)
     same_image = [i for i in range(24) if Batches(images, tiny)[i][1] == first[0][1]]
-    assert len(same_image) == 4 and not torch.equal(Batches(images, tiny)[same_image[1]][0], first[0][0])  # augmented anew
+    assert len(same_image) == 4 and not torch.equal(
+        Batches(images, tiny)[same_image[1]][0], first[0][0]
+    )  # augmented anew
 
 
 def test_twins_are_shown_the_same_to_the_bit(tiny, tmp_path, monkeypatch):
@@ -104,12 +115,19 @@ def test_twins_are_shown_the_same_to_the_bit(tiny, tmp_path, monkeypatch):
 
     def watched(recipe, classes):
         model = build(recipe, classes)
-        model.patch_embed.register_forward_hook(lambda _, inputs, __: shown[recipe].append(inputs[0].clone()))
+        model.patch_embed.register_forward_hook(
+            lambda _, inputs, __: shown[recipe].append(inputs[0].clone())
+        )
         return model
 
     monkeypatch.setattr(scratch, "build", watched)
     short = replace(tiny, steps=3, checkpoints=2)
-    for recipe in (short, replace(short, registers=0), replace(short, registers=4), replace(short, seed=1)):
+    for recipe in (
+        short,
+        replace(short, registers=0),
+        replace(short, registers=4),
+        replace(short, seed=1),
+    ):
         shown[recipe] = []
         train(recipe, tmp_path / f"{recipe.registers}-{recipe.seed}")
     one, without, four, other = shown.values()
@@ -123,33 +141,49 @@ def test_loading_in_another_process_changes_nothing(tiny, whole, tmp_path):
     assert same(train(tiny, tmp_path, workers=1)[0], whole[0])
 
 
-# The loop ----------------------------------------------------------------------------------------------------------------
+# The loop
+# ----------------------------------------------------------------------------------------------
 
 
 def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
-    recipe = replace(tiny, mixup=0.0, cutmix=0.0, drop_path=0.0, warmup=2, steps=4, checkpoints=2, clip=0.5)
+    recipe = replace(
+        tiny, mixup=0.0, cutmix=0.0, drop_path=0.0, warmup=2, steps=4, checkpoints=2, clip=0.5
+    )
     train(recipe, tmp_path)
     got = torch.load(tmp_path / "state.pt", weights_only=True)
 
     learnt, _ = load_train_test(recipe.train, recipe.test, 16, 8, DATA_SEED)
     model = scratch.build(recipe, 2).train()
     average = {key: value.clone() for key, value in model.state_dict().items()}
-    plain = {name: p for name, p in model.named_parameters() if p.dim() == 1 or name in ("pos_embed", "cls_token", "reg_token")}
+    plain = {
+        name: p
+        for name, p in model.named_parameters()
+        if p.dim() == 1 or name in ("pos_embed", "cls_token", "reg_token")
+    }
     others = [p for name, p in model.named_parameters() if name not in plain]
-    optimizer = torch.optim.AdamW([{"params": others}, {"params": plain.values(), "weight_decay": 0}], weight_decay=0.05)
+    optimizer = torch.optim.AdamW(
+        [{"params": others}, {"params": plain.values(), "weight_decay": 0}], weight_decay=0.05
+    )
     batches, losses = Batches(learnt, recipe), []
     for step in range(4):
-        lr = recipe.lr * (step / 2 if step < 2 else 0.01 + 0.99 * (1 + math.cos(math.pi * (step - 2) / 4)) / 2)
+        lr = recipe.lr * (
+            step / 2 if step < 2 else 0.01 + 0.99 * (1 + math.cos(math.pi * (step - 2) / 4)) / 2
+        )
         for group in optimizer.param_groups:
             group["lr"] = lr
         x, y = zip(*items(batches, range(4 * step, 4 * step + 4)), strict=True)
-        loss = F.cross_entropy(model(torch.stack(x)), torch.tensor(y), label_smoothing=recipe.smoothing)
+        loss = F.cross_entropy(
+            model(torch.stack(x)), torch.tensor(y), label_smoothing=recipe.smoothing
+        )
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         decay = 1 - max(step, 1) ** (-2 / 3)  # timm's warm-up of the average
-        average = {key: decay * average[key] + (1 - decay) * value for key, value in model.state_dict().items()}
+        average = {
+            key: decay * average[key] + (1 - decay) * value
+            for key, value in model.state_dict().items()
+        }
         losses.append(loss.item())
     for name, weights in (("model", model.state_dict()), ("average", average)):
         for key, value in weights.items():
@@ -178,11 +212,29 @@ def test_history_has_an_entry_for_each_checkpoint(whole):
     assert all(entry["loss"] > 0 for entry in history[1:])
     assert not model.training and not same(model, scratch.build(scratch.Recipe(), 2))
     tested = {key: value for key, value in history[-1].items() if key not in ("step", "loss")}
-    assert {"accuracy", "outlier_images", "outlier_tokens", "norm_median", "norm_ratio", "register_attention"} < set(tested)
+    assert {
+        "accuracy",
+        "outlier_images",
+        "outlier_tokens",
+        "norm_median",
+        "norm_ratio",
+        "register_attention",
+    } < set(tested)
 
 
 def test_it_learns(tiny, tmp_path):
-    recipe = replace(tiny, steps=60, warmup=5, lr=3e-3, batch_size=8, augment="", erase=0.0, mixup=0.0, cutmix=0.0, smoothing=0.0)
+    recipe = replace(
+        tiny,
+        steps=60,
+        warmup=5,
+        lr=3e-3,
+        batch_size=8,
+        augment="",
+        erase=0.0,
+        mixup=0.0,
+        cutmix=0.0,
+        smoothing=0.0,
+    )
     first, *_, last = train(replace(recipe, drop_path=0.0, ema=0.9), tmp_path)[1]
     assert first["accuracy"] <= 75 and last["accuracy"] == 100 and last["loss"] < 0.2
 
@@ -193,11 +245,14 @@ def test_self_distillation_needs_no_labels_and_keeps_no_head(tiny, tmp_path):
     assert not any(key.startswith("head.") for key in model.state_dict())
     assert 0 < history[-1]["loss"] < 2 * math.log(8) and 0 <= history[-1]["accuracy"] <= 100
     scratch.save(tmp_path / "m.safetensors", model, recipe)
-    assert scratch.load(f"scratch:{tmp_path}/m.safetensors")[0](torch.zeros(1, 3, 32, 32)).shape == (1, 16)
+    assert scratch.load(f"scratch:{tmp_path}/m.safetensors")[0](
+        torch.zeros(1, 3, 32, 32)
+    ).shape == (1, 16)
 
 
 class Net(nn.Sequential):
-    """Pictures of 12 numbers -> 4 features, with 5 prototypes: a model as far as the objective looks at it."""
+    """Pictures of 12 numbers -> 4 features, with 5 prototypes: a model as far as the objective
+    looks at it."""
 
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Linear(12, 4))
@@ -211,7 +266,8 @@ class Net(nn.Sequential):
 
 
 def test_each_view_is_taught_by_the_other(tiny):
-    """Two views, temperatures 0.1 and 0.01; the average's views are spread together, by SwAV's algorithm (its appendix A)."""
+    """Two views, temperatures 0.1 and 0.01; the average's views are spread together, by SwAV's
+    algorithm (its appendix A)."""
     torch.manual_seed(0)
     student, teacher, views = Net(), Net(), torch.randn(3, 2, 3, 2, 2)
 
@@ -225,8 +281,14 @@ def test_each_view_is_taught_by_the_other(tiny):
         share /= share.sum(1, keepdims=True) * 5
         share /= share.sum(0, keepdims=True) * 6
     share = torch.tensor(share.T * 6, dtype=torch.float32).reshape(2, 3, 5)
-    terms = [F.cross_entropy(cosines(student, i, view) / 0.1, share[1 - view, i]) for i in range(3) for view in (0, 1)]
-    loss = SelfDistillation(replace(tiny, prototypes=5), 2)(student, teacher, views, torch.zeros(3, dtype=torch.long))
+    terms = [
+        F.cross_entropy(cosines(student, i, view) / 0.1, share[1 - view, i])
+        for i in range(3)
+        for view in (0, 1)
+    ]
+    loss = SelfDistillation(replace(tiny, prototypes=5), 2)(
+        student, teacher, views, torch.zeros(3, dtype=torch.long)
+    )
     torch.testing.assert_close(loss, sum(terms) / 6)
 
 
@@ -238,13 +300,19 @@ def test_a_batch_is_spread_evenly_over_the_prototypes(images, prototypes):
     for iterations, within in ((3, 0.2), (100, 1e-3)):
         share = balanced(scores, iterations)
         torch.testing.assert_close(share.sum(1), torch.ones(images))
-        torch.testing.assert_close(share.sum(0), torch.full((prototypes,), images / prototypes), rtol=within, atol=0)
+        torch.testing.assert_close(
+            share.sum(0), torch.full((prototypes,), images / prototypes), rtol=within, atol=0
+        )
     assert scores.softmax(1)[:, 3].mean() > 0.9  # softmax alone gives it nearly everything
 
 
 def test_one_answer_for_all_images_costs_what_no_answer_costs(tiny):
-    """Where all features are one, targets are even, and no answer costs less than the logarithm of the number of prototypes."""
-    objective, views = SelfDistillation(replace(tiny, prototypes=5), 2), torch.randn(5, 1, 3, 2, 2).repeat(1, 2, 1, 1, 1)
+    """Where all features are one, targets are even, and no answer costs less than the logarithm of
+    the number of prototypes."""
+    objective, views = (
+        SelfDistillation(replace(tiny, prototypes=5), 2),
+        torch.randn(5, 1, 3, 2, 2).repeat(1, 2, 1, 1, 1),
+    )
     labels = torch.zeros(5, dtype=torch.long)
     collapsed, apart = Net(), Net()
     nn.init.zeros_(collapsed[1].weight)
@@ -252,7 +320,9 @@ def test_one_answer_for_all_images_costs_what_no_answer_costs(tiny):
         collapsed[1].bias.data = bias
         assert objective(collapsed, collapsed, views, labels) > math.log(5) - 1e-5
     prototypes = F.normalize(apart.head.weight.detach(), dim=-1)
-    apart[1].weight.data = (torch.linalg.pinv(views[:, 0].flatten(1)) @ prototypes).T  # each picture at one of its own
+    apart[1].weight.data = (
+        torch.linalg.pinv(views[:, 0].flatten(1)) @ prototypes
+    ).T  # each picture at one of its own
     nn.init.zeros_(apart[1].bias)
     assert objective(apart, apart, views, labels) < 0.5 * math.log(5)
 
@@ -262,20 +332,30 @@ def test_the_model_learns_from_its_average_and_prototypes_do_not_learn(tiny):
     views, labels = torch.randn(3, 2, 3, 2, 2), torch.zeros(3, dtype=torch.long)
     SelfDistillation(replace(tiny, prototypes=5), 2)(student, teacher, views, labels).backward()
     assert student[1].weight.grad.abs().max() > 0
-    assert student.head.weight.grad is None and all(value.grad is None for value in teacher.parameters())
+    assert student.head.weight.grad is None and all(
+        value.grad is None for value in teacher.parameters()
+    )
 
 
-# What stops a training ---------------------------------------------------------------------------------------------------
+# What stops a training
+# ----------------------------------------------------------------------------------------------
 
 
 def finite(weights):
     return all(value.isfinite().all() for value in weights.values())
 
 
-@pytest.mark.parametrize("change, what", [({}, "loss is nan"), ({"steps": 1, "checkpoints": 2}, "tokens are not finite")])
-def test_a_training_that_diverges_names_the_step_and_keeps_a_good_checkpoint(tiny, tmp_path, change, what):
+@pytest.mark.parametrize(
+    "change, what", [({}, "loss is nan"), ({"steps": 1, "checkpoints": 2}, "tokens are not finite")]
+)
+def test_a_training_that_diverges_names_the_step_and_keeps_a_good_checkpoint(
+    tiny, tmp_path, change, what
+):
     recipe = replace(tiny, lr=1e30, warmup=0, **change)
-    with pytest.raises(Diverged, match=f"the {what} at step 1; the last good checkpoint is that of step 0, in .*; train with a"):
+    with pytest.raises(
+        Diverged,
+        match=f"the {what} at step 1; the last good checkpoint is that of step 0, in .*; train",
+    ):
         train(recipe, tmp_path)
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert state["step"] == 0 and finite(state["model"]) and finite(state["average"])
@@ -293,27 +373,42 @@ def test_a_checkpoint_is_never_made_of_nan(tiny, tmp_path, monkeypatch):
     state = torch.load(folder / "state.pt", weights_only=True)
     state["model"]["norm.bias"][0] = math.nan
     torch.save(state, folder / "state.pt")
-    with pytest.raises(Diverged, match="the loss is nan at step 2; the last good checkpoint is that of step 2"):
+    with pytest.raises(
+        Diverged, match="the loss is nan at step 2; the last good checkpoint is that of step 2"
+    ):
         train(tiny, folder)
 
     build = scratch.build
-    monkeypatch.setattr(scratch, "build", lambda *a: nn.init.constant_((m := build(*a)).norm.bias, math.nan) is None or m)
-    with pytest.raises(Diverged, match="the weights are not finite at step 0; there is no checkpoint"):
+    monkeypatch.setattr(
+        scratch,
+        "build",
+        lambda *a: nn.init.constant_((m := build(*a)).norm.bias, math.nan) is None or m,
+    )
+    with pytest.raises(
+        Diverged, match="the weights are not finite at step 0; there is no checkpoint"
+    ):
         train(tiny, tmp_path / "first")
     assert not (tmp_path / "first").exists()
 
 
 def test_the_state_of_another_recipe_is_refused(tiny, whole):
-    with pytest.raises(ValueError, match=r"state.pt was made with another recipe \(differs in registers, lr\); choose another"):
+    with pytest.raises(
+        ValueError,
+        match=r"state.pt was made with another recipe \(differs in registers, lr\); choose another",
+    ):
         train(replace(tiny, lr=0.5, registers=2), whole[2])
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[:-500], lambda data: data[:100], lambda data: b"", lambda data: b"text"], ids=range(4)
+    "damage",
+    [lambda data: data[:-500], lambda data: data[:100], lambda data: b"", lambda data: b"text"],
+    ids=range(4),
 )
 def test_a_damaged_state_is_refused(tiny, whole, tmp_path, damage):
     (tmp_path / "state.pt").write_bytes(damage((whole[2] / "state.pt").read_bytes()))
-    with pytest.raises(ValueError, match="state.pt is not a whole state of a training; delete it to start anew"):
+    with pytest.raises(
+        ValueError, match="state.pt is not a whole state of a training; delete it to start anew"
+    ):
         train(tiny, tmp_path)
     torch.save({"weights": torch.zeros(1)}, tmp_path / "state.pt")
     with pytest.raises(ValueError, match="state.pt is not a whole state"):
@@ -324,11 +419,14 @@ def test_one_failure_does_not_stop_the_others_but_ctrl_c_does(tiny, whole, tmp_p
     for name, recipe in (("done", tiny), ("other", replace(tiny, steps=5))):
         scratch.save(tmp_path / f"{name}.safetensors", whole[0], recipe)
         provenance = {"weights": digest_of((tmp_path / f"{name}.safetensors").read_bytes())}
-        scratch.write_json(tmp_path / f"{name}.json", {"recipe": asdict(recipe), "history": whole[1], "provenance": provenance})
+        scratch.write_json(
+            tmp_path / f"{name}.json",
+            {"recipe": asdict(recipe), "history": whole[1], "provenance": provenance},
+        )
     recipes = {
-        "diverges": replace(tiny, lr=1e30, warmup=0), "no-data": replace(tiny, train="folder:nowhere"),
-        "unknown-policy": replace(tiny, augment="none"), "done": tiny, "other": tiny, "good": tiny,
-        "long": replace(tiny, steps=2000),
+        "diverges": replace(tiny, lr=1e30, warmup=0), "no-data": replace(tiny,
+        train="folder:nowhere"), "unknown-policy": replace(tiny, augment="none"), "done": tiny,
+        "other": tiny, "good": tiny, "long": replace(tiny, steps=2000),
     }  # fmt: skip
     outcomes = []
 
@@ -354,11 +452,19 @@ def test_one_failure_does_not_stop_the_others_but_ctrl_c_does(tiny, whole, tmp_p
     assert not (tmp_path / "diverges.json").exists()
 
     record = scratch.record(f"scratch:{tmp_path}/good.safetensors")
-    assert record["recipe"] == json.loads(json.dumps(asdict(tiny))) and steps_of(record["history"]) == [0, 2, 4, 6]
+    assert record["recipe"] == json.loads(json.dumps(asdict(tiny))) and steps_of(
+        record["history"]
+    ) == [0, 2, 4, 6]
     made = record["provenance"]
-    assert made["energy_wh"] == pytest.approx(made["wall_s"] / 3600 * 500, abs=0.02) and made["jobs"] == 1
+    assert (
+        made["energy_wh"] == pytest.approx(made["wall_s"] / 3600 * 500, abs=0.02)
+        and made["jobs"] == 1
+    )
     model, _ = scratch.load(f"scratch:{tmp_path}/good.safetensors")
-    assert all(torch.equal(value, whole[0].state_dict()[key].half().float()) for key, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, whole[0].state_dict()[key].half().float())
+        for key, value in model.state_dict().items()
+    )
 
 
 def die(*arguments):
@@ -367,9 +473,14 @@ def die(*arguments):
 
 def test_a_process_that_is_killed_is_a_failure_of_its_training(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "_produce", die)
-    monkeypatch.setattr(jobs, "get_context", lambda _: get_context("fork"))  # in which `die` is known
+    monkeypatch.setattr(
+        jobs, "get_context", lambda _: get_context("fork")
+    )  # in which `die` is known
     (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
-    assert one == Trained("a", "failed", reason=one.reason) and "was killed (out of memory?)" in one.reason
+    assert (
+        one == Trained("a", "failed", reason=one.reason)
+        and "was killed (out of memory?)" in one.reason
+    )
 
 
 def offspring(parent):
@@ -378,7 +489,11 @@ def offspring(parent):
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
-            if int(its_parent) == parent and b"spawn_main" in (stat.parent / "cmdline").read_bytes() and state != "Z":
+            if (
+                int(its_parent) == parent
+                and b"spawn_main" in (stat.parent / "cmdline").read_bytes()
+                and state != "Z"
+            ):
                 found.append(int(stat.parent.name))
     return found
 
@@ -399,9 +514,21 @@ def until(condition, seconds=240):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_trainings_end_with_the_process_that_began_them(tmp_path, how):
-    typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 --set batch_size=2 --set steps=100000 --jobs 2"
-    command = [sys.executable, "-m", "helpers", *shlex.split(typed), "--set", "checkpoints=100001", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 "
+    typed += "--set batch_size=2 --set steps=100000 --jobs 2"
+    command = [
+        sys.executable,
+        "-m",
+        "helpers",
+        *shlex.split(typed),
+        "--set",
+        "checkpoints=100001",
+        "--out",
+        str(tmp_path),
+    ]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
+    )
     states = [tmp_path / f".scratch-reg{registers}" / "state.pt" for registers in (0, 1)]
     try:
         until(lambda: all(state.is_file() for state in states))
@@ -427,7 +554,10 @@ def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="the disk is full: state.pt was not written; make room, and the same command goes on"):
+    with pytest.raises(
+        OSError,
+        match="the disk is full: state.pt was not written; make room, and the same command goes on",
+    ):
         train(tiny, tmp_path)
     model = scratch.build(tiny, 2)
     with pytest.raises(OSError, match="the disk is full: a.safetensors was not written; make room"):
@@ -435,7 +565,8 @@ def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-# What is measured --------------------------------------------------------------------------------------------------------
+# What is measured
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -451,7 +582,8 @@ def spots(tmp_path_factory):
 
 
 def planted(pool, registers):
-    """A model whose blocks add nothing: a black patch has norm 2, a white one 20, a register 6; its answer is always class 0."""
+    """A model whose blocks add nothing: a black patch has norm 2, a white one 20, a register 6; its
+    answer is always class 0."""
     recipe = Recipe(image_size=32, depth=3, width=16, heads=2, registers=registers, pool=pool)
     model = scratch.build(recipe, 2).requires_grad_(False)
     for name, value in model.named_parameters():
@@ -470,7 +602,11 @@ def planted(pool, registers):
 def test_what_is_planted_is_measured(spots, pool, registers):
     model = planted(pool, registers).train()
     found = evaluate(model, spots, scratch.DATA)
-    assert model.training and evaluate(model.eval(), spots, scratch.DATA) == found and not model.training
+    assert (
+        model.training
+        and evaluate(model.eval(), spots, scratch.DATA) == found
+        and not model.training
+    )
     norms = np.array([10.0] + [1.0] * 63)
     tokens = 16 + registers + 1
     expected = {
@@ -479,7 +615,9 @@ def test_what_is_planted_is_measured(spots, pool, registers):
         "norm_ratio": [np.percentile(norms, 99.9)] * 3, "register_norm": [3.0] * registers,
     }  # fmt: skip
     if pool == "token":
-        expected["register_attention"] = [1 / tokens] * registers  # queries are zero: equal attention to all tokens
+        expected["register_attention"] = [
+            1 / tokens
+        ] * registers  # queries are zero: equal attention to all tokens
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
@@ -493,21 +631,29 @@ def test_without_a_head_the_nearest_image_names_the_class():
     model.patch_embed.proj.bias[1] = 1  # else the LayerNorm would make all features one
     model.reset_classifier(0)
     for labels, accuracy in (([0, 1, 0, 1], 100), ([0, 0, 1, 1], 0), ([0, 0, 0, 1], 50)):
-        images = Images("pairs", list("abcd"), lambda i: Image.fromarray(pixels[i % 2]), np.array(labels))
+        images = Images(
+            "pairs", list("abcd"), lambda i: Image.fromarray(pixels[i % 2]), np.array(labels)
+        )
         assert evaluate(model, images, scratch.DATA, classifies=False)["accuracy"] == accuracy
 
 
-# For real ----------------------------------------------------------------------------------------------------------------
+# For real
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
     """What was typed, the folder, and what was printed."""
     out = tmp_path_factory.mktemp("out")
-    typed = f"train cpu --registers 1 --seeds 0 --set steps=20 --set n_train=16 --set n_test=10 --out {out} --jobs 1"
+    typed = "train cpu --registers 1 --seeds 0 --set steps=20 --set n_train=16 --set n_test=10 "
+    typed += f"--out {out} --jobs 1"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "helpers", *shlex.split(typed)], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "helpers", *shlex.split(typed)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return typed, out, done.stdout
@@ -516,21 +662,31 @@ def command(tmp_path_factory):
 def test_the_preset_trains_from_the_command_line(command):
     typed, out, printed = command
     assert printed.startswith("scratch-reg1  trained  (") and printed.count("\n") == 1
-    assert sorted(path.name for path in out.iterdir()) == ["README.md", "scratch-reg1.json", "scratch-reg1.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
+        "scratch-reg1.json",
+        "scratch-reg1.safetensors",
+    ]
     told = scratch.record(f"scratch:{out}/scratch-reg1.safetensors")
     assert set(told) == {"recipe", "history", "provenance"}
-    assert Recipe(**told["recipe"]) == replace(PRESETS["cpu"], registers=1, steps=20, n_train=16, n_test=10)
+    assert Recipe(**told["recipe"]) == replace(
+        PRESETS["cpu"], registers=1, steps=20, n_train=16, n_test=10
+    )
     assert steps_of(told["history"]) == list(range(0, 21, 2))
     assert all(math.isfinite(entry["loss"]) for entry in told["history"][1:])
     assert {len(entry["norm_ratio"]) for entry in told["history"]} == {8}
     assert told["provenance"]["command"] == f"python -m helpers {typed}"
-    assert (out / "README.md").read_text() == scratch.card(out)
-    assert f"- `python -m helpers {typed}`: n_train 16, n_test 10, steps 20\n" in scratch.card(out)
+    assert (out / "README.md").read_text() == training.card(out)
+    assert f"- `python -m helpers {typed}`: n_train 16, n_test 10, steps 20\n" in training.card(out)
 
 
 def test_what_it_trained_is_a_model_like_any_other(command):
     backbone = load_backbone(f"scratch:{command[1]}/scratch-reg1.safetensors")
-    assert backbone.layout == TokenLayout((8, 8), registers=1) and (backbone.width, backbone.heads, backbone.depth) == (64, 4, 8)
+    assert backbone.layout == TokenLayout((8, 8), registers=1) and (
+        backbone.width,
+        backbone.heads,
+        backbone.depth,
+    ) == (64, 4, 8)
     norms = capture(backbone, load_images("scenes", 2, 5), [TokenNorms()])["token_norms"]
     assert norms.shape == (2, 8, 66) and norms.gt(0).all() and norms.isfinite().all()
     assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
@@ -544,7 +700,16 @@ def test_the_same_command_keeps_what_is_finished(command, capsys):
 
 
 def test_the_preset_for_a_gpu_takes_a_step(tmp_path):
-    recipe = replace(PRESETS["gpu"], registers=4, n_train=4, n_test=2, steps=1, batch_size=2, warmup=1, checkpoints=2)
+    recipe = replace(
+        PRESETS["gpu"],
+        registers=4,
+        n_train=4,
+        n_test=2,
+        steps=1,
+        batch_size=2,
+        warmup=1,
+        checkpoints=2,
+    )
     model, history, _ = train(recipe, tmp_path)
     assert math.isfinite(history[-1]["loss"])
     scratch.save(tmp_path / "gpu.safetensors", model, recipe)

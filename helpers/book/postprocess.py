@@ -1,0 +1,149 @@
+"""A Sphinx extension that finishes the figures and tables of each page when it is written.
+
+Figures get a number to refer to, and a frame that scrolls on a phone rather than shrink text below
+9 pixels; SVG becomes a part of the page, whose colour and font its text then has. Tables get a
+number, a caption and the scope of their heads. The header's button downloads a notebook as it was
+run, and not the page's source.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bs4 import BeautifulSoup
+from bs4.element import Tag
+from markupsafe import escape
+from PIL import Image
+
+from helpers.book.downloads import notebook_of
+
+PHONE = 350  # pixels that a phone has for a figure
+LEAST = 9  # pixels of text on a phone
+STORED = 11.1  # pixels of the smallest text in a stored picture: 8 points at 100 dots an inch
+INKS = re.compile(r"#767676|#666666")  # of text and axes in our figures (helpers.figures.style)
+PAPER = "#fefefe"  # what a drawing fills with the colour of the page
+HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
+TITLE = 90  # characters up to which a line in bold above a table is its title
+
+Find = Callable[[str], Path | None]
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect with Sphinx."""
+    app.connect("html-page-context", _page, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _page(app: Any, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
+    """What Sphinx calls for each page before it is written."""
+    notebook = notebook_of(pagename)
+    for group in context.get("header_buttons", ()) if notebook else ():
+        for button in group.get("buttons", ()):
+            if button["label"] == "download-source-button":
+                button |= {"url": context["pathto"](notebook, 1), "text": Path(notebook).suffix}
+    if context.get("body") and doctree is not None:
+        files = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
+        context["body"] = finished(context["body"], files.get)
+
+
+def finished(body: str, find: Find) -> str:
+    """The body of a page with its figures and tables finished.
+
+    Args:
+        find: the file of a picture by the name of it in the page, None where it is unknown.
+    """
+    soup, drawings = BeautifulSoup(body, "html.parser"), {}
+    # Those that Sphinx made; a page's own drawings look after themselves.
+    captions = soup.select("figure:not([data-explore]) > figcaption .caption-text")
+    for number, caption in enumerate(captions, 1):
+        caption.insert_before(_element(soup, "span", "caption-number", f"Our figure {number}. "))
+        figure = caption.find_parent("figure")
+        if re.fullmatch(r"(id\d+)?", figure.get("id", "")):
+            figure["id"] = f"figure-{number}"
+            for link in figure.select("a.headerlink"):
+                link["href"] = f"#figure-{number}"
+        if (image := figure.find("img")) is not None:
+            path = find(image.get("src", "").rpartition("/")[2])
+            frame = image.wrap(_element(soup, "div", "figure-frame"))
+            frame["aria-label"] = f"Our figure {number}"
+            if path is not None and path.suffix == ".svg":
+                drawing = inline(path.read_text(encoding="utf-8"), number, image.get("alt", ""))
+                frame.string = f"[[drawing-{number}]]"
+                drawings[frame.string] = drawing
+            elif path is not None and path.suffix == ".png":
+                _size(image, path)
+    tables = [table for table in soup.select("table:not(figure table)") if not table.caption]
+    for number, table in enumerate(tables, 1):
+        _table(soup, table, number)
+    text = str(soup)
+    for place, drawing in drawings.items():  # now, since the parser writes SVG in lower case
+        text = text.replace(place, drawing)
+    return text
+
+
+def inline(svg: str, number: int, label: str) -> str:
+    """An SVG file as a part of a page: ids of its own, ink in the page's colour, legible text.
+
+    Args:
+        number: of the figure on its page.
+        label: what is said to who cannot see it.
+
+    Raises:
+        ValueError: the file is no SVG.
+    """
+    if (start := svg.find("<svg")) < 0:
+        raise ValueError("a figure is no SVG; draw it anew")
+    own = f"f{number}"
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[start:], flags=re.DOTALL)
+    svg = re.sub(r'( id="|href="#|url\(#|[>}]#(?=\w+ \.\w+\{))', rf"\g<1>{own}-", svg)
+    svg = re.sub(r"(?<=[>}])\*(?=\{)", f".{own} *", svg)
+    svg = INKS.sub("currentColor", svg).replace(PAPER, "var(--pst-color-background)")
+    svg = re.sub(r"font-family: [^;\"}]*;?\s*", "", svg)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"}]*", r"font-size: \1", svg)
+    width = float(re.search(r'viewBox="[\d.-]+ [\d.-]+ ([\d.]+)', svg)[1])
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)]
+    look = _look(width * 4 / 3, LEAST * width / min(sizes) if sizes else 0)
+    head = f'<svg class="drawn {own}" role="img" aria-label="{escape(label)}" style="{look}"'
+    return re.sub(r'^<svg(.*?) width="[^"]*" height="[^"]*"', rf"{head}\1", svg, flags=re.DOTALL)
+
+
+def _size(image: Tag, path: Path) -> None:
+    """Say how large a stored picture is, so that nothing moves when it arrives."""
+    with Image.open(path) as stored:
+        width, height = stored.size
+    image["width"], image["height"] = str(width), str(height)
+    image["style"] = _look(width, LEAST * width / STORED)
+
+
+def _look(width: float, least: float) -> str:
+    """The style of a picture `width` pixels wide, whose text is too small below `least`."""
+    return f"width:min(100%,{width:.0f}px);min-width:{f'{least:.0f}px' if least > PHONE else 0}"
+
+
+def _table(soup: BeautifulSoup, table: Tag, number: int) -> None:
+    """Number a table, name it by the bold line or the heading above it, and scope its heads."""
+    above = table.find_previous_sibling()
+    is_title = above is not None and above.name == "p" and above.find("strong") is not None
+    heading = above if is_title and len(above.get_text()) < TITLE else None
+    heading = heading or table.find_previous(HEADINGS)
+    name = " ".join(heading.get_text().split()).rstrip("# ") if heading else "Table"
+    table.insert(0, _element(soup, "caption", "table-caption", f"Our table {number}. {name}"))
+    table["id"] = table.get("id") or f"table-{number}"
+    heads = table.select("thead th")
+    if heads and not any(cell.get_text().strip() for cell in heads):
+        table.thead.decompose()  # a Markdown table cannot do without a head
+        heads = []
+        for cell in table.select("tr > :first-child"):
+            cell.name = "th"
+    for cell in heads:
+        cell["scope"] = cell.get("scope") or "col"
+    for cell in table.select("tbody th"):
+        cell["scope"] = cell.get("scope") or "row"
+    if table.find_parent(class_="scoreboard-frame") is None:
+        frame = table.wrap(_element(soup, "div", "table-frame"))
+        frame["aria-label"] = f"Our table {number}"
+
+
+def _element(soup: BeautifulSoup, name: str, class_: str, text: str = "") -> Tag:
+    return soup.new_tag(name, attrs={"class": class_}, string=text or None)

@@ -1,0 +1,10 @@
+"""Claims, what is measured of them, and the verdicts that follow.
+
+Nothing here measures.
+"""
+
+from helpers.claims.criteria import Value
+from helpers.claims.registry import load_registry
+from helpers.claims.result import Values
+
+__all__ = ["Value", "Values", "load_registry"]

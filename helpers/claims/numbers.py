@@ -1,0 +1,385 @@
+"""The numbers of an executed notebook, as a file to review.
+
+And how far those of another machine may lie from them.
+
+`<id>.numbers.json` beside a source notebook holds what its result and its figures say: verdicts,
+the outcome of every test, every value, and the data of every figure. It is compared as numbers,
+with a tolerance for each kind; text is compared by nbval.
+"""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from helpers.claims.criteria import Value
+from helpers.claims.result import Claim, Result
+from helpers.claims.results import bundle, displayed
+from helpers.condensed import FIGURE, rounded
+
+SUFFIX = ".numbers.json"
+RELATIVE = 1e-3  # what one number may differ by, of itself
+VALUE = 5e-4  # what a value may differ by, so that a helper changed by 0.1 % is noticed
+END = 0.04  # an end of an interval, of itself, however wide the interval
+FLOAT = 1e-7  # what float32 leaves of the difference of two numbers of order one
+LOG_P = 4e-3  # a p-value, in decades: 0.9 % of it
+SPREADS = 4  # measured standard deviations
+_MISSING = "missing"
+_P_VALUE = re.compile(r"(?:^|_)p(?:_|$)")
+
+
+class Deviation(NamedTuple):
+    """Two numbers (or verdicts, names, counts) that differ.
+
+    Attributes:
+        path: where they stand, such as `values/control-content/auc/low`.
+        tolerance: by how much they may differ (p-values: in decades); 0 where not at all.
+        ratio: their difference over the tolerance; more than 1, up to infinity, is too much.
+    """
+
+    path: str
+    stored: object
+    fresh: object
+    tolerance: float
+    ratio: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: stored {self.stored}, fresh {self.fresh}, tolerance {self.tolerance:.2g}"
+        )
+
+
+def beside(notebook: Path) -> Path:
+    """The file with the numbers of this notebook."""
+    return notebook.with_suffix(SUFFIX)
+
+
+def of_notebook(notebook: Mapping, claim: Claim) -> dict:
+    """The numbers that an executed notebook displays, in its own order.
+
+    They are JSON data with six significant digits.
+
+    Returns:
+        verdict; models: model -> its verdict (None where it was not judged) and the outcome of each
+        test that concerns it;
+        values: model -> name -> value and, where there are any, low, high, n, step and unit;
+            figures: one list of axes each,
+        as `figures.drawn` gives it.
+
+    Raises ValueError unless the notebook displays exactly one result, of this claim.
+    """
+    result = Result.from_json(claim, bundle(notebook))
+    verdicts = {v["model"]: v["verdict"] for v in result.verdicts}
+    models = {
+        model: {"verdict": verdicts.get(model), "tests": tests}
+        for model, tests in result.outcomes().items()
+    }
+    values: dict[str, dict] = {model: {} for model in models}
+    for value in result.values:
+        values[value.model][value.name] = _entry(value)
+    return {
+        "verdict": result.verdict,
+        "models": models,
+        "values": values,
+        "figures": list(map(json.loads, displayed(notebook, FIGURE))),
+    }
+
+
+def text(numbers: Mapping) -> str:
+    """The file's text: JSON with a line for each value and each array.
+
+    So a diff shows which one moved.
+    """
+    return _written(numbers, "\n") + "\n"
+
+
+def renewed(path: Path, numbers: Mapping) -> str:
+    """The text for `path`: these numbers where they moved, else those that are stored there.
+
+    So another processor, which rounds otherwise, leaves the file and all results as they are.
+    Measured spreads stay.
+    """
+    if not path.is_file():
+        return text(numbers)
+    stored = read(path)
+    wrong = {tuple(one.path.split("/")[:3]) for one in compare(stored, numbers) if one.ratio > 1}
+    if not wrong:
+        return text(stored)
+    values = {
+        model: {
+            name: entry
+            if ("values", model, name) in wrong
+            else stored["values"].get(model, {}).get(name, entry)
+            for name, entry in own.items()
+        }
+        for model, own in numbers["values"].items()
+    }
+    spread = {"spread": stored["spread"]} if "spread" in stored else {}
+    return text({**numbers, "values": values, **spread})
+
+
+def read(path: Path) -> dict:
+    """The numbers stored at `path`.
+
+    Raises ValueError, naming the file and the remedy, where there are none to read.
+    """
+    remedy = f"store them with `python -m helpers baselines {path.name.removesuffix(SUFFIX)}`"
+    if not path.is_file():
+        raise ValueError(f"{path.name} is missing beside the notebook; {remedy}")
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path.name} is not readable ({error}); delete it, and {remedy}"
+        ) from None
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path.name} holds no numbers; delete it, and {remedy}")
+    return stored
+
+
+def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
+    """Everything in which two notebooks' numbers differ, the worst first.
+
+    What has a ratio of at most 1 may differ so.
+
+    Verdicts, outcomes, names, units, n and the lengths of arrays must be equal. A number may differ
+    by 5e-4 of itself, or of 1e-6 of its interval's width where that is more; the end of an interval
+    by 1e-3 of the interval's width, but never by more than 4 % of itself; a p-value by 0.004
+    decades. A value that moves in steps, such as a share of images, may also differ by one whole
+    step if its interval moved too, and the ends then by two. Numbers of a figure may differ by 1e-3
+    of themselves, or of 1e-2 of the largest in their array; a bar of a histogram by one item, such
+    as a patch that changes its bin; and a number that shows a value as that value may. Nothing
+    below 1e-7 is a difference, except between p-values.
+
+    Args:
+        stored: may have `spread`: path -> standard deviation of that number between machines, as it
+            was measured (`spreads`). Such a number may differ by four of them, where that is more.
+    """
+    compared = _Comparison(stored.get("spread", {}))
+    for part, leaf in (
+        ("verdict", compared.same),
+        ("models", compared.same),
+        ("values", compared.value),
+        ("figures", compared.array),
+    ):
+        _walk(part, stored.get(part, _MISSING), fresh[part], leaf)
+    return sorted(compared.deviations, key=lambda deviation: -deviation.ratio)
+
+
+def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
+    """Path -> how far the stored numbers lie from others of the same images.
+
+    The others are under rounding noise or another machine's settings. Root mean square; p-values in
+    decades.
+
+    Only of those that ever differ by more than half of what they may differ by without a spread.
+    """
+    plain = {part: content for part, content in stored.items() if part != "spread"}
+    squares, far = defaultdict(float), set()
+    for fresh in others:
+        for deviation in compare(plain, fresh):
+            if deviation.tolerance:
+                squares[deviation.path] += (deviation.ratio * deviation.tolerance) ** 2
+                far |= {deviation.path} if deviation.ratio > 0.5 else set()
+    return {
+        path: float(f"{math.sqrt(squares[path] / len(others)):.2g}")
+        for path in squares
+        if path in far
+    }
+
+
+class _Comparison:
+    """Collects the `deviations`, and what `moved` for a reason of its own.
+
+    The latter as (stored, fresh).
+    """
+
+    def __init__(self, spread: Mapping[str, float]):
+        self.spread = spread
+        self.deviations: list[Deviation] = []
+        self.moved: list[tuple[float, float]] = []
+
+    def same(self, path: str, stored: object, fresh: object) -> None:
+        """What must be equal."""
+        if stored != fresh:
+            self.deviations.append(Deviation(path, stored, fresh, 0.0, math.inf))
+
+    def near(
+        self, path: str, stored: object, fresh: object, plain: float, wider: float = 0.0
+    ) -> None:
+        """Two numbers that may differ by `plain`, or by `wider` for a reason of their own.
+
+        Anything else must be equal.
+        """
+        if not (_is_number(stored) and _is_number(fresh)):
+            return self.same(path, stored, fresh)
+        tolerance = max(plain, wider, SPREADS * self.spread.get(path, 0.0))
+        if difference := abs(fresh - stored):
+            self.deviations.append(
+                Deviation(path, stored, fresh, tolerance, difference / tolerance)
+            )
+            if plain < difference <= tolerance:
+                self.moved.append((stored, fresh))
+
+    def value(self, path: str, stored: object, fresh: object) -> None:
+        """One value with its interval."""
+        if not (isinstance(stored, Mapping) and isinstance(fresh, Mapping)):
+            return self.same(path, stored, fresh)
+        for key in ("n", "unit"):
+            self.same(f"{path}/{key}", stored.get(key), fresh.get(key))
+        old, new = stored.get("value"), fresh.get("value")
+        # What moves a value by an image moves its interval too; without that, it is the value alone
+        # that is wrong.
+        followed = any(
+            stored.get(end) != fresh.get(end) or stored.get(end) is None for end in ("low", "high")
+        )
+        step = max(one.get("step") or 0.0 for one in (stored, fresh))
+        width = max(_width(one) for one in (stored, fresh))
+        least = max(RELATIVE**2 * width, FLOAT)
+        stepped = False
+        if not (_is_number(old) and _is_number(new)):
+            self.same(f"{path}/value", old, new)
+        elif _P_VALUE.search(path.rpartition("/")[2]):
+            tolerance = max(LOG_P, SPREADS * self.spread.get(f"{path}/value", 0.0))
+            if decades := abs(math.log10(max(new, 1e-12)) - math.log10(max(old, 1e-12))):
+                self.deviations.append(
+                    Deviation(f"{path}/value", old, new, tolerance, decades / tolerance)
+                )
+        else:
+            stepped = step > 0 and followed and abs(abs(new - old) - step) <= RELATIVE * step
+            plain = max(VALUE * max(abs(old), abs(new)), least)
+            self.near(f"{path}/value", old, new, plain, (1 + RELATIVE) * step * stepped)
+        for key in ("low", "high"):
+            old, new = stored.get(key), fresh.get(key)
+            size = max(abs(x) for x in (old, new, 0.0) if _is_number(x))
+            plain = max(min(RELATIVE * max(size, width), END * size), least)
+            self.near(f"{path}/{key}", old, new, plain, 2 * step * stepped)
+
+    def array(self, path: str, stored: object, fresh: object) -> None:
+        """The numbers of one array of a figure, in full or condensed.
+
+        Another part of a figure must be equal.
+        """
+        if (
+            isinstance(stored, Mapping)
+            and isinstance(fresh, Mapping)
+            and stored.keys() == fresh.keys()
+        ):
+            for name in ("shape", "finite"):
+                self.same(f"{path}/{name}", stored.get(name), fresh.get(name))
+            names = [name for name in stored if name not in ("shape", "finite")]
+        elif isinstance(stored, list) and isinstance(fresh, list) and len(stored) == len(fresh):
+            names = range(len(stored))
+        else:
+            return self.same(path, stored, fresh)
+        pairs = {name: (stored[name], fresh[name]) for name in names}
+        least = 1e-2 * max(
+            (abs(x) for pair in pairs.values() for x in pair if _is_number(x)), default=0.0
+        )
+        item = _item(stored) if path.endswith("/heights") and isinstance(stored, list) else math.nan
+        for name, (one, other) in pairs.items():
+            if not self._shows_a_moved_value(one, other):
+                size = max(abs(x) for x in (one, other, 0.0) if _is_number(x))
+                counted = (
+                    _is_number(one)
+                    and _is_number(other)
+                    and abs(abs(other - one) - item) <= 1e-2 * item
+                )
+                plain = max(RELATIVE * max(size, least), FLOAT)
+                self.near(f"{path}/{name}", one, other, plain, 1.01 * item if counted else 0.0)
+
+    def _shows_a_moved_value(self, stored: object, fresh: object) -> bool:
+        if not (_is_number(stored) and _is_number(fresh)):
+            return False
+        return any(
+            math.isclose(stored, a, rel_tol=1e-5) and math.isclose(fresh, b, rel_tol=1e-5)
+            for a, b in self.moved
+        )
+
+
+def _walk(
+    path: str, stored: object, fresh: object, leaf: Callable[[str, object, object], None]
+) -> None:
+    """Call `leaf` for what differs of each value, each array, and what has no parts.
+
+    On either side.
+    """
+    if stored == fresh:
+        return
+    if (
+        _has_parts(stored)
+        and _has_parts(fresh)
+        and isinstance(stored, list) == isinstance(fresh, list)
+    ):
+        old, new = (
+            dict(enumerate(one)) if isinstance(one, list) else one for one in (stored, fresh)
+        )
+        for key in dict.fromkeys([*old, *new]):
+            _walk(f"{path}/{key}", old.get(key, _MISSING), new.get(key, _MISSING), leaf)
+    else:
+        leaf(path, stored, fresh)
+
+
+def _has_parts(node: object) -> bool:
+    if isinstance(node, list):
+        return any(isinstance(part, Mapping | list) for part in node)
+    return isinstance(node, Mapping) and not {"value", "finite"} & node.keys()
+
+
+def _item(heights: list) -> float:
+    """What one item adds to a bin of a histogram.
+
+    It is the largest part, up to 20, of the lowest bar that all bars are multiples of.
+
+    nan where there is none.
+    """
+    bars = np.array([height for height in heights if height and _is_number(height)])
+    for items in range(1, 21) if bars.size else ():
+        counts = bars / bars.min() * items
+        if np.abs(counts - counts.round()).max() < 0.05:
+            return float(bars.min() / items)
+    return math.nan
+
+
+def _width(value: Mapping) -> float:
+    """Of the interval; 0 where it has not both ends."""
+    low, high = value.get("low"), value.get("high")
+    return high - low if _is_number(low) and _is_number(high) else 0.0
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, int | float)
+
+
+def _entry(value: Value) -> dict:
+    """A value as JSON data, without what it has not."""
+    numbers = {name: rounded(getattr(value, name)) for name in ("low", "high", "step")}
+    more = {name: x for name, x in (*numbers.items(), ("n", value.n)) if x is not None}
+    return {"value": rounded(value.value), **more, **({"unit": value.unit} if value.unit else {})}
+
+
+def _written(node: object, line: str) -> str:
+    """JSON on one line where nothing in it has parts, else with a line for each part.
+
+    `line` begins each of these lines.
+    """
+    parts = (
+        list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
+    )
+    if not any(isinstance(part, dict | list) for part in parts):
+        return json.dumps(node, ensure_ascii=False, allow_nan=False)
+    names = (
+        [f"{json.dumps(name, ensure_ascii=False)}: " for name in node]
+        if isinstance(node, dict)
+        else [""] * len(parts)
+    )
+    lines = ",".join(
+        f"{line} {name}{_written(part, line + ' ')}"
+        for name, part in zip(names, parts, strict=True)
+    )
+    return ("{%s%s}" if isinstance(node, dict) else "[%s%s]") % (lines, line)

@@ -1,0 +1,181 @@
+"""The registry of claims: read, checked by its schemas, and completed with what can be derived.
+
+A criterion stands in `notebooks/claims/PAPER.yml` before anything is run; `criteria.py` judges by
+it. Named runs stand in `notebooks/profiles.yml`; a notebook's path and its default parameters are
+derived.
+"""
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+import yaml
+from jsonschema.exceptions import best_match
+
+from helpers.claims import place
+from helpers.claims.criteria import Criterion, Test
+from helpers.claims.result import Claim, Paper
+
+REGISTRY = place.shipped()
+PROFILES = "profiles.yml"
+_PAPER = re.compile(r"claims/[a-z][a-z0-9-]*\.yml")
+_FILES = ((PROFILES, "profiles.schema.json"), ("claims/*.yml", "claims.schema.json"))
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Papers and claims by identifier."""
+
+    papers: dict[str, Paper]
+    claims: dict[str, Claim]
+
+    def __getitem__(self, id: str) -> Claim:
+        """The claim called `id`. Raises ValueError that names the nearest identifier."""
+        if id not in self.claims:
+            raise ValueError(f"unknown claim {id!r}; {_nearest(id, self.claims)}")
+        return self.claims[id]
+
+
+def load_registry(folder: Path | str | None = None) -> Registry:
+    """Read and check the registry in `folder`: `claims/PAPER.yml` for each paper, and profiles.
+
+    Unless given, that of the project in which this is called, from its root or any folder below, as
+    a notebook is; elsewhere the one that comes with the package.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: with a line for each file that is wrong, naming file, entry and field.
+    """
+    folder = place.registry() if folder is None else Path(folder)
+    files, errors = {}, []
+    for pattern, schema in _FILES:
+        paths = sorted(folder.glob(pattern))
+        if not paths:
+            raise FileNotFoundError(
+                f"no registry at {folder}; run from a checkout of the project or give its path"
+            )
+        for path in paths:
+            name = path.relative_to(folder).as_posix()
+            try:
+                files[name] = _read(path, schema)
+            except ValueError as error:
+                errors.append(f"{name}: {error}")
+    # What a schema cannot state is only asked of entries that have the right form.
+    errors = errors or [f"{file}: {_line(where, why)}" for file, where, why in _rules(files)]
+    if errors:
+        raise ValueError("\n".join(errors))
+    profiles = files.pop(PROFILES)["profiles"]
+    registry, root = Registry({}, {}), folder.resolve().parent
+    for name, data in sorted(files.items(), key=lambda item: item[1]["paper"]["order"]):
+        entry = {key: value for key, value in data["paper"].items() if key != "order"}
+        paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **entry)
+        for id, entry in data["claims"].items():
+            entry = entry | {
+                "criterion": _criterion(entry["criterion"]),
+                "profiles": profiles.get(id, {}),
+            }
+            registry.claims[id] = Claim(id, paper.id, **entry, source=paper, root=root)
+    return registry
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Refuses a key that is given twice, of which YAML itself would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"line {node.start_mark.line + 1}: {key!r} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def _is_finite(_: object, x: object) -> bool:
+    """Whether it is a number that a comparison can be trusted with."""
+    number = isinstance(x, int | float) and not isinstance(x, bool)
+    return number and -sys.float_info.max <= x <= sys.float_info.max
+
+
+_Validator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", _is_finite),
+)
+
+
+def _read(path: Path, schema: str) -> dict:
+    """The data of one file of the registry.
+
+    Raises:
+        ValueError: it is no YAML, or not of the form of its schema; says where.
+    """
+    validator = _Validator(json.loads((REGISTRY / schema).read_text(encoding="utf-8")))
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        error = best_match(validator.iter_errors(data))
+    except Exception as error:  # what a number, a date or a tag that is none raises has no end
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"not readable as YAML: {reason[:200]}") from None
+    if error:
+        message = error.schema.get("errorMessage", error.message)
+        raise ValueError(_line(error.absolute_path, message))
+    return data
+
+
+def _criterion(entry: Mapping) -> Criterion:
+    kinds = ("applies", "tests", "needs")
+    tests = {kind: tuple(Test(**test) for test in entry.get(kind, ())) for kind in kinds}
+    return Criterion(**{**entry, **tests})
+
+
+def _rules(files: Mapping[str, dict]) -> Iterator[tuple[str, tuple, str]]:
+    """(file, path in it, what is wrong) for the rules between fields and between files."""
+    orders, claims = {}, {}
+    for file, data in files.items():
+        if file == PROFILES:
+            continue
+        if not _PAPER.fullmatch(file):
+            yield file, (), "a paper's file is named by lower-case letters, digits and '-'"
+        if (other := orders.setdefault(data["paper"]["order"], file)) != file:
+            yield file, ("paper", "order"), f"{other} has the same; give each paper its own"
+        for id, entry in data["claims"].items():
+            if (other := claims.setdefault(id, file)) != file:
+                yield file, ("claims", id), f"{other} has a claim of this name too; rename one"
+            for path, message in _unknown_models(entry, data["paper"]["models"]):
+                yield file, ("claims", id, *path), message
+    for id in files[PROFILES]["profiles"].keys() - claims.keys():
+        yield PROFILES, ("profiles", id), f"unknown claim; {_nearest(id, claims)}"
+
+
+def _unknown_models(entry: Mapping, models: Mapping) -> Iterator[tuple[tuple, str]]:
+    """(path, what is wrong) for each model that a claim names and nothing knows."""
+    for model in entry.get("paper_says", {}).get("models", {}):
+        if model not in models:
+            message = f"unknown model {model!r} of the paper; {_nearest(model, models)}"
+            yield ("paper_says", "models"), message
+    controls = entry["expected"]
+    for kind in ("applies", "tests", "needs"):
+        for i, test in enumerate(entry["criterion"].get(kind, ())):
+            model = test.get("model", "")
+            if model.startswith("control-") and model not in controls:
+                message = f"unknown control {model!r}; {_nearest(model, controls)}"
+                yield ("criterion", kind, i, "model"), message
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0)
+    return f"did you mean {close[0]!r}?" if close else "there are none yet"
+
+
+def _line(path: Iterable, message: str) -> str:
+    """`nr1-artifacts: criterion.tests.0.op: '~' is not one of ...`, on one line.
+
+    The entry of a claim is called by its name.
+    """
+    entry, *fields = [" ".join(str(part).split()) for part in path] or [""]
+    if entry in ("claims", "profiles") and fields:
+        entry, *fields = fields
+    return ": ".join(filter(None, [entry, ".".join(fields), " ".join(message.split())[:200]]))

@@ -1,0 +1,365 @@
+"""How far verdicts can be trusted together.
+
+P-values from intervals, corrections for many tests, what a test could have decided, and which
+verdicts share a checkpoint or a set of images.
+
+A test compares a 95 % interval with a margin. Everything here follows from what is stored of it:
+the value, the ends, n. The p-value of a test is the level at which its interval would just touch
+the margin, so p < 0.05 says what the test says. An interval at another level follows from the
+stored one: Wilson's exactly, any other by Student's t, on the scale (plain, log or logit) on which
+its ends lie equally far from the value, each side by itself where there is none.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+from scipy.special import expit, logit
+from scipy.stats import binomtest, false_discovery_control, norm, t
+
+from helpers.claims.criteria import Test, Value
+from helpers.claims.registry import Registry
+from helpers.claims.result import Claim, Result, sources_of
+
+ALPHA = 0.05  # of the stored intervals
+DECIDED = ("supported", "refuted")
+# of an interval: how far from its middle a value may lie on a scale for it to be the estimator's
+ALIKE = 0.02
+
+
+class _Scale(NamedTuple):
+    """A map of values to a line without bounds, and its inverse.
+
+    Those outside `lowest` to `highest` are infinitely far.
+    """
+
+    forward: Callable[[float], float]
+    inverse: Callable[[float], float]
+    lowest: float
+    highest: float
+
+    def __call__(self, x: float) -> float:
+        return float(self.forward(x)) if self.lowest < x < self.highest else math.inf
+
+
+PLAIN = _Scale(float, float, -math.inf, math.inf)
+_SCALES = (PLAIN, _Scale(math.log, math.exp, 0.0, math.inf), _Scale(logit, expit, 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A test that was put to a model, with the value that it judged and the verdict.
+
+    The claim applies to the model.
+
+    `id` is the claim's.
+    """
+
+    id: str
+    run: str
+    model: str
+    test: Test
+    value: Value | None
+    verdict: str
+
+    @property
+    def p(self) -> float | None:
+        """`p_value` of the test; None where nothing was measured."""
+        return None if self.value is None else p_value(self.value, self.test.margin)
+
+    @property
+    def distance(self) -> float | None:
+        """From value to margin, in half-widths of the interval on the margin's side.
+
+        Above 1 where the test is decided.
+        """
+        if self.p is None:
+            return None
+        return abs(_statistic(self.value, self.test.margin)) / _quantile(self.value, ALPHA)
+
+    @property
+    def effect(self) -> float | None:
+        """From margin to value in standard deviations of one image.
+
+        As the interval's width and n tell it: Cohen's d of one sample against the margin.
+        """
+        if self.p is None or not self.value.n:
+            return None
+        return abs(_statistic(self.value, self.test.margin)) / math.sqrt(self.value.n)
+
+    @property
+    def thresholds(self) -> tuple[float, float] | None:
+        """The value from which the test would hold, and that from which it would fail.
+
+        Measured with as many images.
+        """
+        if self.p is None:
+            return None
+        above, below = (_beside(self.value, self.test.margin, side) for side in (1, -1))
+        return (above, below) if self.test.op[0] == ">" else (below, above)
+
+    @property
+    def images_needed(self) -> int | None:
+        """With how many images a value as measured would just be decided.
+
+        None where it lies on the margin, or n is unknown.
+        """
+        if not self.distance or not self.value.n:
+            return None
+        return max(1, math.ceil(self.value.n / self.distance**2))
+
+
+def p_value(value: Value, margin: float) -> float | None:
+    """The two-sided p-value of the hypothesis that the truth is the margin.
+
+    It is 1 minus the level of the interval that touches the margin.
+
+    None for a plain number, an undefined value, and a value without an interval or with one without
+    width, which takes what is the same on all images as exact.
+    """
+    if not _has_width(value):
+        return None
+    statistic = abs(_statistic(value, margin))
+    if _is_wilsons(value):
+        return float(2 * norm.sf(statistic))
+    return float(2 * t.sf(statistic, _freedom(value)))
+
+
+def at_level(value: Value, alpha: float) -> Value:
+    """The value with the interval that it would have at level 1 - `alpha` in place of 95 %."""
+    if not _has_width(value):
+        return value
+    if _is_wilsons(value):
+        ends = binomtest(round(value.value * value.n), value.n).proportion_ci(
+            1 - alpha, method="wilson"
+        )
+        return replace(value, low=float(ends.low), high=float(ends.high))
+    scale, wider = _scale(value), _quantile(value, alpha) / _quantile(value, ALPHA)
+    middle = scale(value.value)
+    low, high = (
+        None if end is None else float(scale.inverse(middle + (scale(end) - middle) * wider))
+        for end in _ends(value)
+    )
+    return replace(value, low=low, high=high)
+
+
+def corrected(p_values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The p-values as corrected for their number.
+
+    By Bonferroni, and by Benjamini and Hochberg (1995).
+    """
+    if not p_values:
+        return [], []
+    return [min(1.0, p * len(p_values)) for p in p_values], false_discovery_control(
+        p_values
+    ).tolist()
+
+
+def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
+    """To which alpha each correction lowers that of a single test.
+
+    For Benjamini and Hochberg, with k of m tests below their steps, it is k / m times alpha;
+    intervals at that level are those of Benjamini and Yekutieli (2005) for the tests that were
+    selected.
+    """
+    m = max(1, len(p_values))
+    steps = sum(p <= alpha for p in corrected(p_values)[1])
+    return {"Bonferroni": alpha / m, "Benjamini-Hochberg": alpha * max(1, steps) / m}
+
+
+def judgements(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> list[Judgement]:
+    """Every test of today's criteria that is put to a model to which its claim applies.
+
+    Over all published results (run -> claim -> result).
+    """
+    rows = []
+    for run, results in runs.items():
+        for id, data in results.items():
+            result = judged(registry[id], data)
+            values = {(value.model, value.name): value for value in result.values}
+            for one in result.verdicts:
+                if one["verdict"] != "not applicable":
+                    tests = [
+                        test for test in registry[id].criterion.tests if test.concerns(one["model"])
+                    ]
+                    rows += [
+                        Judgement(
+                            id,
+                            run,
+                            one["model"],
+                            test,
+                            values.get((one["model"], test.value)),
+                            one["verdict"],
+                        )
+                        for test in tests
+                    ]
+    return rows
+
+
+def judged(claim: Claim, data: Mapping, alpha: float = ALPHA) -> Result:
+    """The verdict of today's criterion on the values of a stored result.
+
+    With intervals at level 1 - `alpha`.
+    """
+    values = [Value(**value) for value in data["values"]]
+    values = values if alpha == ALPHA else [at_level(value, alpha) for value in values]
+    return claim.judge(values, sources=sources_of(data), not_run=data["not_run"])
+
+
+def deciders(result: Mapping) -> list[str]:
+    """The models on which a decided verdict rests: those with the same verdict as the whole.
+
+    None where it is not decided.
+    """
+    if result["verdict"] not in DECIDED:
+        return []
+    return [one["model"] for one in result["verdicts"] if one["verdict"] == result["verdict"]]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the verdicts of published results have in common.
+
+    Attributes:
+        decided: (run, claim) of each verdict that is supported or refuted.
+        checkpoints: name of a checkpoint -> the decided verdicts that rest on it alone, and those
+            that rest on it and others.
+        images: name of a set of images -> the claims with a model that was judged on images of it.
+        lists: digest of a list of images -> its name, how many images, and the claims judged on
+            exactly these.
+    """
+
+    decided: list[tuple[str, str]]
+    checkpoints: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]]
+    images: dict[str, list[str]]
+    lists: dict[str, tuple[str, int, list[str]]]
+
+
+def shared(runs: Mapping[str, Mapping[str, dict]]) -> Shared:
+    """What the verdicts of published results have in common, from their sources.
+
+    The results are run -> claim -> result.
+
+    A checkpoint is known by the digest of its weights, a list of images by its own. Results in
+    which no model was judged count for no images.
+    """
+    found = Shared([], {}, {}, {})
+    names: dict[str, str] = {}
+    for run, results in runs.items():
+        for id, data in results.items():
+            sources = sources_of(data)
+            weights = {
+                source["name"]: source["weights_hash"]
+                for source in sources
+                if "weights_hash" in source
+            }
+            if data["verdict"] in DECIDED:
+                found.decided.append((run, id))
+                rests_on = dict.fromkeys(
+                    names.setdefault(weights.get(model, model), model) for model in deciders(data)
+                )
+                for checkpoint in rests_on:
+                    found.checkpoints.setdefault(checkpoint, ([], []))[len(rests_on) > 1].append(
+                        (run, id)
+                    )
+            if data["verdict"] in ("not applicable", "not run"):
+                continue
+            for source in (
+                source for source in sources if "digest" in source and "weights_hash" not in source
+            ):
+                claims = found.images.setdefault(source["name"], [])
+                same = found.lists.setdefault(source["digest"], (source["name"], source["n"], []))[
+                    2
+                ]
+                for own in (claims, same):
+                    own += [id] if id not in own else []
+    return found
+
+
+def _has_width(value: Value) -> bool:
+    """Whether there is an interval, bounded on one side at least, that is more than a point."""
+    return None not in (value.value, value.n) and value.low != value.high
+
+
+def _ends(value: Value) -> tuple[float | None, float | None]:
+    return value.low, value.high
+
+
+@cache  # a page asks it of the same values again and again
+def _is_wilsons(value: Value) -> bool:
+    """Whether the interval is Wilson's of so many of n images: it is known by its ends."""
+    if None in _ends(value) or not 0 <= value.value <= 1:
+        return False
+    ends = binomtest(round(value.value * value.n), value.n).proportion_ci(
+        1 - ALPHA, method="wilson"
+    )
+    return bool(max(abs(value.low - ends.low), abs(value.high - ends.high)) < 1e-9)
+
+
+def _scale(value: Value) -> _Scale:
+    """The first scale on which both ends lie equally far from the value.
+
+    The plain one where there is none.
+    """
+    if None not in _ends(value):
+        for scale in _SCALES:
+            low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
+            if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
+                return scale
+    return PLAIN
+
+
+def _freedom(value: Value) -> int:
+    """Degrees of freedom of Student's t."""
+    return max(1, value.n - 1)
+
+
+def _quantile(value: Value, alpha: float) -> float:
+    """How many standard errors the interval reaches at level 1 - `alpha`."""
+    return float(norm.isf(alpha / 2) if _is_wilsons(value) else t.isf(alpha / 2, _freedom(value)))
+
+
+def _statistic(value: Value, margin: float) -> float:
+    """From value to margin in standard errors; those of the side on which the margin lies."""
+    if _is_wilsons(
+        value
+    ):  # under the hypothesis, which makes this test the inverse of the interval
+        error = math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
+        return _divided(margin - value.value, error)
+    scale = _scale(value)
+    away = scale(margin) - scale(value.value)
+    end = value.low if away < 0 else value.high
+    if end is None:  # nothing is excluded on this side
+        return 0.0
+    return _divided(away, abs(scale(end) - scale(value.value))) * _quantile(value, ALPHA)
+
+
+def _divided(distance: float, error: float) -> float:
+    """Distance in errors: none is none, also in errors of 0."""
+    return (
+        0.0 if distance == 0 else distance / error if error else math.copysign(math.inf, distance)
+    )
+
+
+def _beside(value: Value, margin: float, side: int) -> float:
+    """The value above (`side` 1) or below (-1) the margin whose interval would just touch it.
+
+    Were that interval as wide as this one.
+    """
+    if _is_wilsons(value):
+        return margin + side * _quantile(value, ALPHA) * math.sqrt(
+            max(0.0, margin * (1 - margin)) / value.n
+        )
+    scale = _scale(value)
+    scale = scale if math.isfinite(scale(margin)) else PLAIN
+    looks, other = (
+        (value.low, value.high) if side == 1 else (value.high, value.low)
+    )  # first the end towards the margin
+    end = other if looks == value.value else looks  # a value at its limit has one side only
+    return (
+        side * math.inf
+        if end is None
+        else float(scale.inverse(scale(margin) + side * abs(scale(end) - scale(value.value))))
+    )

@@ -1,0 +1,8 @@
+"""One model examined for outlier tokens: what it has, what writes them, and what moving them
+changes.
+"""
+
+from helpers.own.diagnose import Diagnosis, diagnose
+from helpers.own.report import advice, drawn, page, svg, to_json
+
+__all__ = ["Diagnosis", "advice", "diagnose", "drawn", "page", "svg", "to_json"]

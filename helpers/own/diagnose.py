@@ -1,0 +1,416 @@
+"""What outlier tokens one model has, what writes them, and what moving them to an appended token
+changes.
+
+The images are split: every other one is searched for register neurons, and what is said of these
+neurons was measured on the rest. Norms are L2 norms of the residual stream after a block, before
+the final LayerNorm.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from helpers.capture import (
+    ClsAttention,
+    Feature,
+    HighestToken,
+    NeuronActivation,
+    Output,
+    PatchNorms,
+    Reducer,
+    TokenNorms,
+    capture,
+    find_register_neurons,
+    matched_neurons,
+)
+from helpers.images import Images
+from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers
+from helpers.measures.attention import mass
+from helpers.measures.blocks import over_blocks
+from helpers.measures.norms import onset_block, outliers, threshold
+from helpers.measures.outliers import PRESENT, Firing, firing, leading_channels, outlier_images
+from helpers.measures.similarity import cosine
+from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
+from helpers.models import Backbone
+
+FEW = (
+    0.05  # of the images: outliers in no more of them make no model with outliers, as in the claims
+)
+RULES = (PRESENT, "mad:10", "percentile:98")
+CANDIDATES, SHOWN = 10, 3  # register neurons that are searched, and that are described
+COUNTS = (
+    1,
+    2,
+    3,
+    5,
+    10,
+)  # of neurons that may be moved: the smallest that leaves outliers in few images is taken
+LEAST = 4  # images: two to search in and two to test on
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where outliers stand.
+
+    Attributes:
+        corners: share of the outliers in the corner patches.
+        positions: the most frequent positions, row-major, as many as there are corners.
+        usual: share of the outliers at these positions; `rolled`, the same when the content of each
+            image is moved by half of both sides; `grey`, outliers an image on constant grey
+            pictures, where there is no content.
+    """
+
+    corners: Estimate
+    positions: list[int]
+    usual: Estimate
+    rolled: Estimate
+    grey: Estimate
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """A register neuron on images in which it was not searched, beside a random one of its block
+    that writes most nearly as much.
+    """
+
+    neuron: RegisterNeuron
+    firing: Firing
+    matched: tuple[int, int]
+    matched_firing: Firing
+
+
+@dataclass(frozen=True)
+class State:
+    """The model in one state, on the images that were not searched.
+
+    Attributes:
+        norms: largest patch norm after each block, over images.
+        largest: of the last block.
+        images_with_outliers: by the threshold of the unedited model.
+        outlier_attention: [CLS] attention in the last block on the patches that are outliers in the
+            unedited model; None without [CLS].
+        cosine: of the pooled feature with that of the unedited model.
+        agreement: share of images with the unedited model's answer; None where the model has no
+            classes.
+        accuracy: where the labels are the classes; else None.
+        register_norm: of the appended token after the last block; None where there is none.
+    """
+
+    norms: list[Estimate]
+    largest: Estimate
+    images_with_outliers: Estimate
+    outlier_attention: Estimate | None
+    cosine: Estimate
+    agreement: Estimate | None
+    accuracy: Estimate | None
+    register_norm: Estimate | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` finds.
+
+    Attributes:
+        model, images: `describe()` of both.
+        n, tested: images in all, and those that were not searched.
+        outliers: whether more than 5 % of the images have one, by 3 x the median norm.
+        rules: rule -> share of the patches, share of the images with one.
+        per_image: outliers an image.
+        ratio: largest norm of an image over the median of all.
+        share_map: (row, column) share of the images with an outlier there.
+        norms: largest patch norm after each block, all images.
+        onset: first block with an outlier, the median over images with one; None without outliers.
+        channels: (channel, share of the squared norm of the highest token), largest first.
+        place: None without outliers.
+        neurons, states: empty without outliers, or where `left_out` says why.
+        moved: the neurons that are moved: the fewest of those found that leave outliers in few of
+            the images searched.
+        pictures: title -> image or map (row, column), a mapping an image.
+        left_out: part -> why it could not be measured.
+    """
+
+    model: dict[str, Any]
+    images: dict[str, Any]
+    n: int
+    tested: int
+    outliers: bool
+    images_with_outliers: Estimate
+    rules: dict[str, tuple[float, Estimate]]
+    per_image: Estimate
+    ratio: Estimate
+    share_map: Float[Tensor, "row column"]
+    norms: list[Estimate]
+    onset: int | None
+    channels: list[tuple[int, float]]
+    place: Place | None = None
+    neurons: list[Neuron] = field(default_factory=list)
+    moved: list[RegisterNeuron] = field(default_factory=list)
+    states: dict[str, State] = field(default_factory=dict)
+    pictures: list[dict[str, Any]] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def diagnose(
+    backbone: Backbone, images: Images, *, labelled: bool = False, seed: int = 0, **options: Any
+) -> Diagnosis:
+    """Examine one model.
+
+    Args:
+        images: at least 4; photographs as the model's training saw them.
+        labelled: whether the images' labels are the classes of the model's head.
+        seed: of matched units and of bootstraps.
+        options: batch_size, device, dtype, progress, as in `capture`.
+
+    Raises ValueError for fewer images, labels that are not the head's, and what `capture` raises.
+    """
+    if len(images) < LEAST:
+        raise ValueError(
+            f"{len(images)} images; give at least {LEAST}, half of them to search in and half to "
+            "test on"
+        )
+    session = _Session(backbone, images, labelled, seed, options)
+    plain = session.pass_over(images)
+    last, layout = plain.norms[:, -1], backbone.layout
+    limit, present, onset = threshold(last, PRESENT), outlier_images(last), onset_block(plain.norms)
+    mask = last > limit
+    bears = bool(present.value > FEW)
+    states = (
+        session.removal(plain.of(~session.searched), limit)
+        if bears
+        else {"pictures": session.pictures({"": nullcontext})}
+    )
+    return Diagnosis(
+        model=backbone.describe() | {"depth": backbone.depth, "registers": layout.registers},
+        images=images.describe(),
+        n=len(images),
+        tested=len(session.test),
+        outliers=bears,
+        images_with_outliers=present,
+        rules={
+            rule: (float(outliers(last, rule).float().mean()), outlier_images(last, rule))
+            for rule in RULES
+        },
+        per_image=over_images(mask.sum(1)),
+        ratio=over_images(last.amax(1) / last.median()),
+        share_map=layout.to_grid(mask.float().mean(0)),
+        norms=over_blocks(plain.norms.amax(-1)),
+        onset=int(onset[onset >= 0].median()) if bears and (onset >= 0).any() else None,
+        channels=leading_channels(plain.channels[mask.any(1)], SHOWN)
+        if bears and plain.channels is not None
+        else [],
+        place=session.place(mask, limit) if bears else None,
+        left_out=session.left_out,
+        **states,
+    )
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one pass kept, by image, read with the layout that it had."""
+
+    norms: Float[Tensor, "image block patch"]
+    registers: Float[Tensor, "image register"]  # norms of appended tokens after the last block
+    feature: Float[Tensor, "image width"]
+    answers: Int[Tensor, " image"] | None  # None without classes
+    attention: Float[Tensor, "image patch"] | None
+    channels: Float[Tensor, "image width"] | None  # of the highest token after the last block
+
+    def of(self, chosen: Bool[Tensor, " image"]) -> "_Pass":
+        """Of some of the images."""
+        return _Pass(
+            *(None if (x := getattr(self, f.name)) is None else x[chosen] for f in fields(self))
+        )
+
+
+class _Session:
+    """One model and its images, and what could not be measured of it."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        images: Images,
+        labelled: bool,
+        seed: int,
+        options: Mapping[str, Any],
+    ):
+        self.backbone, self.images, self.seed, self.options = backbone, images, seed, options
+        self.left_out: dict[str, str] = {}
+        self.searched = torch.arange(len(images)) % 2 == 0
+        self.learn, self.test = images.select(self.searched), images.select(~self.searched)
+        self.labels = torch.from_numpy(self.test.require_labels()) if labelled else None
+        self.optional = [
+            reducer
+            for part, reducer in {
+                "[CLS] attention": ClsAttention(-1),
+                "channels": HighestToken(-1),
+            }.items()
+            if self._can(part, reducer)
+        ]
+
+    def _can(self, part: str, reducer: Reducer) -> bool:
+        try:
+            capture(self.backbone, self.images.select([0]), [reducer], **self.options)
+        except ValueError as error:
+            self.left_out[part] = str(error)
+        return part not in self.left_out
+
+    def pass_over(self, images: Images) -> _Pass:
+        """One pass in the state in which the model is."""
+        kept = capture(
+            self.backbone,
+            images,
+            [TokenNorms(), Feature(), Output(), *self.optional],
+            **self.options,
+        )
+        layout, norms, output = self.backbone.layout, kept["token_norms"], kept["output"]
+        classes = output.ndim == 2 and output.shape != kept["feature"].shape
+        if not classes:
+            self.left_out["answers"] = "the model has no classes; its features are compared alone"
+        return _Pass(
+            layout.patch_tokens(norms, dim=-1),
+            layout.appended_tokens(norms, dim=-1)[:, -1],
+            kept["feature"],
+            output.argmax(1) if classes else None,
+            layout.patch_tokens(kept["cls_attention"], dim=-1) if "cls_attention" in kept else None,
+            kept.get("highest_token"),
+        )
+
+    def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place:
+        """Where the outliers stand, and whether they stay there without the content."""
+        corners = self.backbone.layout.corners
+        positions = usual_positions(mask, len(corners))
+        rolled, grey = (
+            self._mask(self.images.changed(kind), limit) for kind in ("rolled", "constant")
+        )
+        shares = (
+            share_at(mask, corners),
+            positions,
+            share_at(mask, positions),
+            share_at(rolled, positions),
+        )
+        return Place(*shares, over_images(grey.sum(1)))
+
+    def removal(self, before: _Pass, limit: float) -> dict[str, Any]:
+        """The neurons, those that are moved, and the states of the model, with its pictures in the
+        first two.
+        """
+        mask, states, changes = before.norms[:, -1] > limit, {}, {"before": nullcontext}
+        removal: dict[str, Any] = {"neurons": [], "moved": []}
+        try:
+            found = find_register_neurons(
+                self.backbone, self.learn, rule=f"fixed:{limit}", top_k=CANDIDATES, **self.options
+            )
+        except (
+            ValueError
+        ) as error:  # no MLP neurons, or no outlier among the images that are searched
+            self.left_out["register neurons"] = str(error)
+        else:
+            moved = found[: self._count(found, limit)]
+            search = {"rule": f"fixed:{limit}", **self.options}
+            pairs = matched_neurons(
+                self.backbone, found[: max(SHOWN, len(moved))], self.learn, seed=self.seed, **search
+            )
+            pairs = [x[:2] for x in pairs]
+            removal = {"neurons": self._neurons(found[:SHOWN], pairs[:SHOWN], mask), "moved": moved}
+            changes |= {
+                "moved": lambda b: test_time_registers(b, moved),
+                "set to zero": lambda b: ablated_neurons(b, moved),
+                "matched units moved": lambda b: test_time_registers(b, pairs[: len(moved)]),
+                "empty token": lambda b: test_time_registers(b, []),
+            }
+        for name, change in changes.items():
+            with change(self.backbone):
+                states[name] = self._state(
+                    before if name == "before" else self.pass_over(self.test), before, mask
+                )
+        pictures = self.pictures(
+            {name: changes[name] for name in ("before", "moved") if name in changes}
+        )
+        return {**removal, "states": states, "pictures": pictures}
+
+    def pictures(
+        self, changes: Mapping[str, Callable[[Backbone], AbstractContextManager]]
+    ) -> list[dict[str, Any]]:
+        """Image, patch norms and [CLS] attention of the last block of a few images that were not
+        searched, in each state.
+        """
+        chosen, passes = self.test.select(range(min(SHOWN, len(self.test)))), {}
+        for state, change in changes.items():
+            with change(self.backbone):
+                passes[state] = self.pass_over(chosen)
+        rows = [{"image": _as_seen(self.backbone.preprocess(image))} for image in chosen]
+        for name, maps in (
+            ("norm", lambda x: x.norms[:, -1]),
+            ("attention", lambda x: x.attention),
+        ):
+            for state, kept in passes.items():
+                for row, values in zip(
+                    rows, maps(kept) if maps(kept) is not None else (), strict=False
+                ):
+                    row[f"{name}\n{state}"] = self.backbone.layout.to_grid(values)
+        return rows
+
+    def _mask(self, images: Images, limit: float) -> Bool[Tensor, "image patch"]:
+        return (
+            capture(self.backbone, images, [PatchNorms(-1)], **self.options)["patch_norms"] > limit
+        )
+
+    def _count(self, neurons: list[RegisterNeuron], limit: float) -> int:
+        """How many neurons are moved: the fewest that leave outliers in few of the images searched;
+        else those that leave them in the fewest, of equal ones the smaller number.
+        """
+        left = {}
+        for count in COUNTS:
+            with test_time_registers(self.backbone, neurons[:count]):
+                left[count] = int(self._mask(self.learn, limit).any(1).sum())
+            if left[count] <= FEW * len(self.learn):
+                return count
+        return min(left, key=lambda count: (left[count], count))
+
+    def _neurons(
+        self,
+        found: list[RegisterNeuron],
+        pairs: list[tuple[int, int]],
+        mask: Bool[Tensor, "image patch"],
+    ) -> list[Neuron]:
+        units = [*(x[:2] for x in found), *pairs]
+        kept = [NeuronActivation(str(i), block, unit) for i, (block, unit) in enumerate(units)]
+        fired = capture(self.backbone, self.test, kept, **self.options)
+        firings = [firing(fired[str(i)].abs(), mask, self.seed) for i in range(len(units))]
+        return [
+            Neuron(*row) for row in zip(found, firings, pairs, firings[len(found) :], strict=False)
+        ]
+
+    def _state(self, now: _Pass, before: _Pass, mask: Bool[Tensor, "image patch"]) -> State:
+        answers, attention = now.answers, now.attention
+        limit = float(before.norms[:, -1][mask].min()) if mask.any() else float("inf")
+        largest = now.norms[:, -1].amax(1)
+        part = {"limits": (0, 1), "continuous": True}
+        on_outliers = (
+            None
+            if attention is None
+            else mass(attention, mask).masked_fill(~mask.any(1), torch.nan)
+        )
+        return State(
+            norms=over_blocks(now.norms.amax(-1)),
+            largest=over_images(largest),
+            images_with_outliers=share(largest >= limit),
+            outlier_attention=None if on_outliers is None else over_images(on_outliers, **part),
+            cosine=over_images(cosine(now.feature, before.feature)),
+            agreement=None if answers is None else share(answers == before.answers),
+            accuracy=None
+            if answers is None or self.labels is None
+            else share(answers == self.labels),
+            register_norm=over_images(now.registers.amax(1)) if now.registers.shape[1] else None,
+        )
+
+
+def _as_seen(pixels: Float[Tensor, "3 height width"]) -> Float[Tensor, "height width 3"]:
+    """A picture as the model gets it, from 0 to 1."""
+    low, high = pixels.aminmax()
+    return ((pixels - low) / (high - low).clamp(min=1e-6)).movedim(0, -1)

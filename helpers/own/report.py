@@ -1,0 +1,189 @@
+"""A diagnosis in words, as JSON, as figures and as one page that needs no network."""
+
+import io
+from collections.abc import Mapping
+from functools import cache
+from math import isfinite, isnan
+from typing import Any
+
+import matplotlib.pyplot as plt
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from matplotlib.figure import Figure
+
+from helpers import figures
+from helpers.measures.stats import Estimate
+from helpers.own.diagnose import FEW, Diagnosis
+
+ONLY = 1e5  # times as active at outliers: elsewhere is rounding
+MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much
+COLUMNS = {
+    "largest norm": "largest",
+    "images with outliers": "images_with_outliers",
+    "[CLS] attention on former outliers": "outlier_attention",
+    "norm of the appended token": "register_norm",
+    "same answer": "agreement",
+    "right answer": "accuracy",
+    "cosine of the feature": "cosine",
+}
+
+
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The numbers of a diagnosis; estimates as value, low, high and n.
+
+    What is not defined is null.
+    """
+    d, states = diagnosis, diagnosis.states
+    return {
+        "model": d.model["name"],
+        "outliers": d.outliers,
+        "outliers_per_image": d.per_image.value,
+        "images_with_outliers": d.images_with_outliers.value,
+        "corner_share": d.place.corners.value if d.place else None,
+        "onset_block": d.onset,
+        "neurons": [[x.neuron.block, x.neuron.unit, x.firing.ratio.value] for x in d.neurons],
+        "max_norm_before": d.norms[-1].value if not states else states["before"].largest.value,
+        "max_norm_after": states["moved"].largest.value if "moved" in states else None,
+        "n": d.n,
+        "moved": [list(x[:2]) for x in d.moved],
+        "details": _plain(
+            {
+                "source": d.model,
+                "images": d.images,
+                "tested": d.tested,
+                "images_with_outliers": d.images_with_outliers,
+                "rules": d.rules,
+                "outliers_per_image": d.per_image,
+                "largest_over_median": d.ratio,
+                "channels": d.channels,
+                "place": vars(d.place) if d.place else None,
+                "neurons": [vars(x) for x in d.neurons],
+                "states": {name: vars(state) for name, state in states.items()},
+                "left_out": d.left_out,
+            }
+        ),
+        "advice": advice(d),
+    }
+
+
+def advice(diagnosis: Diagnosis) -> list[str]:
+    """What was seen and what follows, in sentences; the first says whether there are outliers."""
+    template = _environment().get_template("advice.txt.j2")
+    return template.render(d=diagnosis, few=FEW, most_lost=MOST_LOST).splitlines()
+
+
+def page(diagnosis: Diagnosis, pictures: Mapping[str, tuple[str, str]]) -> str:
+    """The page, which opens from disk.
+
+    Args:
+        diagnosis: what is shown.
+        pictures: name -> SVG and what it shows.
+    """
+    states = diagnosis.states.values()
+    columns = {
+        name: field
+        for name, field in COLUMNS.items()
+        if any(getattr(state, field) is not None for state in states)
+    }
+    template = _environment().get_template("page.html.j2")
+    words = advice(diagnosis)
+    return template.render(d=diagnosis, advice=words, pictures=pictures, columns=columns)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("helpers.own"),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {
+        "short": lambda estimate: f"{estimate.value:,.3g}",
+        "percent": "{:.0%}".format,
+        "times": _times,
+        "interval": _interval,
+        "units": lambda units, between="": between.join(f"{x.block}:{x.unit}" for x in units),
+        "cells": lambda state, columns: [_interval(getattr(state, c)) for c in columns.values()],
+        "undefined": isnan,
+    }
+    return environment
+
+
+def _times(ratio: Estimate) -> str:
+    """The activation of a neuron at outliers against that elsewhere."""
+    if ratio.n == 0 or isnan(ratio.value):
+        return "silent at both"
+    if ratio.value >= ONLY:
+        return "active at outliers alone"
+    return f"{ratio.value:,.3g} times as active at outliers as elsewhere"
+
+
+def _interval(x: Estimate | None, factor: float = 1, unit: str = "") -> str:
+    if x is None or x.n == 0:
+        return "-"
+    value, low, high = (f"{factor * y:,.3g}" for y in x[:3])
+    return f"{value}{unit}" if isnan(x.low) else f"{value}{unit} [{low}, {high}]"
+
+
+def _plain(value: Any) -> Any:
+    """As JSON: estimates by name, tuples as lists, NaN and infinity as null."""
+    if isinstance(value, Estimate):
+        return {name: _plain(x) for name, x in value._asdict().items() if name != "step"}
+    if isinstance(value, dict):
+        return {key: _plain(x) for key, x in value.items()}
+    if hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value
+
+
+_MAPS = (
+    ("norm", "patch L2 norm", "Patch norms after the last block, before the final LayerNorm"),
+    (
+        "attention",
+        "[CLS] attention",
+        "Attention of [CLS] on the patches in the last block, mean over heads",
+    ),
+)
+
+
+def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
+    """Name -> figure and what it shows, in the order of the page. Close them after use."""
+    with plt.rc_context(figures.STYLE):
+        made = {}
+        for kind, label, what in _MAPS:
+            maps = [
+                {k.partition("\n")[2]: v for k, v in row.items() if k.startswith(kind)}
+                for row in d.pictures
+            ]
+            if maps and maps[0]:
+                axes = figures.rows(len(maps), 1 + len(maps[0]), 2.1, 0.4)
+                figures.twin_maps([row["image"] for row in d.pictures], maps, axes, label)
+                states = " and ".join(state or "as it is" for state in maps[0])
+                made[f"{kind}-maps"] = plt.gcf(), f"{what}, {states}; one colour scale a row."
+        axis = figures.rows(1, each=3.3)[0, 0]
+        curves = {name: state.norms for name, state in d.states.items()} or {"as it is": d.norms}
+        figures.block_curves(curves, axis, "largest patch L2 norm\nafter the block")
+        made["norms-by-block"] = (
+            plt.gcf(),
+            "The largest patch norm after each block, with its interval. Curves may coincide.",
+        )
+        if d.outliers:
+            figures.share_maps({d.model["name"]: d.share_map}, figures.rows(1, each=3.6))
+            made["where"] = (
+                plt.gcf(),
+                "Where outliers stand: the share of the images with one at each patch.",
+            )
+    return made
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as SVG whose identifiers are its own, so that several fit on one page."""
+    file = io.StringIO()
+    with plt.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    text = file.getvalue()
+    return text[text.index("<svg") :]

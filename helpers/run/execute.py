@@ -1,0 +1,376 @@
+"""The one way in which notebooks are executed: which are kept, how many run at a time, and what is
+written when they end.
+
+A notebook computes in a kernel, which is a process of its own; a thread per notebook is therefore
+enough to run several at once. No result is written before a notebook has finished. Then the
+executed notebook and its result are renamed into `_build/runs/<run>/` (those on the controls into
+`book/runs/controls/`), so an interrupted run leaves the finished ones, and of the others the shards
+of long captures (`_build/shards`) and the notebook as far as it came (`_build/failed`).
+"""
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nbformat
+
+from helpers.claims import digests, numbers
+from helpers.claims.freshness import inputs
+from helpers.claims.notebook import read_notebook
+from helpers.claims.project import CONTROLS, Project
+from helpers.claims.result import Result
+from helpers.claims.results import bundle, check_run, publish, read_result
+from helpers.files import digest_of, locked, write_together
+from helpers.run.fingerprint import fingerprint
+from helpers.run.kernel import OwnKernel, execute
+from helpers.run.parameters import require, resolve_all
+from helpers.run.progress import Outcome, Progress, expected
+from helpers.run.provenance import hardware, provenance
+from helpers.run.publish import other_parameters
+from helpers.workspace import Workspace
+
+
+def run_claims(
+    project: Project,
+    ids: Sequence[str],
+    run: str = CONTROLS,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    again: bool = False,
+    force: bool = False,
+    jobs: int | None = None,
+    report: Callable[[Outcome], None] = print,
+    watch: Callable[[Sequence[str]], None] = lambda lines: None,
+    note: Callable[[str], object] = lambda line: None,
+    engine: str = "local",
+    address: str | None = None,
+) -> list[Outcome]:
+    """Execute the notebooks of `ids` into `_build/runs/<run>/`, each with its share of the cores.
+
+    A notebook whose result is there or published, intact and made from the same inputs is kept. A
+    failed notebook, or one whose parameters fit nothing here, does not stop the others.
+
+    Args:
+        overrides: parameter -> value as text, for the claims that have the parameter.
+        again: take parameters as in `resolve`, and replace results of other code.
+        force: execute what would be kept, and replace results of any other inputs.
+        jobs: notebooks at a time; one per core unless given.
+        report: called as each notebook ends.
+        watch: called each second with a line for each notebook that runs here.
+        note: called with each line of `applied` before the first notebook begins.
+        engine: "local", or "ray": the machines of a cluster execute the notebooks, each with a GPU
+            where its parameter `device` is one, and this process writes the results.
+        address: of the cluster, see `helpers.capture.cluster.connect`.
+
+    Returns:
+        The outcomes, in the order in which the notebooks ended.
+
+    Raises:
+        ValueError: before anything runs, where an identifier, the run's name, a parameter or the
+            engine is wrong, no machine is there for it, or, unless `force`, where a result of other
+            inputs would be replaced.
+    """
+    check_run(run)
+    if engine not in ("local", "ray") or (engine == "local" and address is not None):
+        raise ValueError(
+            f"engine {engine!r} with address {address!r}: choose 'local' without an address, "
+            "or 'ray'"
+        )
+    parameters, notes = resolve_all(project, ids, run, overrides, again=again)
+    made = {id: inputs(project, id, own) for id, own in parameters.items()}
+    gpu = {id: own.get("device", "cpu") != "cpu" for id, own in parameters.items()}
+    folder = project.place(run)
+    if not force and run != CONTROLS:
+        for id, own in parameters.items():
+            _refuse_to_replace(folder / f"{id}.json", own, made[id], again)
+    calls = None
+    if engine == "ray":
+        from helpers.capture.cluster import Calls  # here, since only this engine needs Ray
+
+        calls = Calls(address)
+        for one in {*gpu.values()}:
+            calls.require(one)
+    settled = {} if force else _kept(project, run, made)
+    if calls is None:  # else the machine that executes a notebook looks for what it needs
+        settled |= _refused(project, parameters, settled)
+    for line in notes:
+        note(line)
+    running: dict[str, Progress] = {}
+
+    def run_one(id: str, threads: int) -> Outcome:
+        if id in settled:
+            return settled[id]
+        threads = 1 if run == CONTROLS else threads  # so that sums have one order
+        job = project.root, id, run, parameters[id], threads, made[id]
+        if calls is not None:
+            text, result = calls(computed, *job, threads=threads, gpu=gpu[id])
+        else:
+            running[id] = _progress(project, id, parameters[id])
+            try:
+                text, result = computed(*job, running[id])
+            finally:
+                del running[id]
+        publish(folder, id, text, result)
+        return Outcome(id, result["verdict"], result["provenance"]["wall_s"])
+
+    return parallel(
+        run_one,
+        list(parameters),
+        jobs,
+        report,
+        machines=calls.cores if calls else None,
+        stop=calls.stop if calls else OwnKernel.kill_all,
+        tick=lambda: watch([str(progress) for progress in [*running.values()]]),
+    )
+
+
+def computed(
+    root: Path,
+    id: str,
+    run: str,
+    parameters: Mapping,
+    threads: int,
+    made: Mapping[str, str],
+    progress: Progress | None = None,
+) -> tuple[str, dict]:
+    """Execute the notebook of a claim on this machine.
+
+    Args:
+        root: of the project.
+        made: its inputs on the machine of the command.
+        progress: what to tell how far it is, None on another machine.
+
+    Returns:
+        The executed notebook as text, and its result with the provenance of this machine.
+
+    Raises ValueError where the inputs are others on this machine, and what `require` and
+    `execute` raise.
+    """
+    project = Project(root)
+    claim = project.registry[id]
+    if inputs(project, id, parameters) != made:
+        raise ValueError(
+            f"{platform.node()} has other helpers, another notebook or another criterion below "
+            f"{root} than the machine that calls it; bring both to the same state"
+        )
+    if progress is None:  # then nobody has asked before
+        require(claim, parameters, root)
+    machine = hardware(parameters.get("device", "cpu"))
+    started, clock = datetime.now(UTC), time.perf_counter()
+    with _workspace(project, id, run, made) as workspace:
+        resumed = workspace is not None and workspace.begin()
+        if progress is not None:
+            progress.workspace = workspace
+        notebook = execute(
+            project.source(id),
+            _changed(project, id, parameters),
+            root,
+            threads,
+            failed=root / "_build" / "failed" / run / f"{id}.ipynb",
+            workspace=workspace and workspace.folder,
+            at_cell=progress and progress.at_cell,
+        )
+        result = Result.from_json(claim, bundle(notebook)).to_json()
+    wall, text = time.perf_counter() - clock, nbformat.writes(notebook) + "\n"
+    details = {
+        **provenance(root),
+        **machine,
+        "threads": threads,
+        "sources": result.pop("sources"),
+        "seed": parameters.get("seed"),
+        "started": started.isoformat(timespec="seconds"),
+        "wall_s": round(wall, 1),
+        "energy_wh": round(wall / 3600 * machine["energy_kw"] * 1000, 3),
+        "inputs": made,
+        "code": fingerprint(project, id),
+        "notebook": digest_of(text),
+    }
+    if resumed:  # then the wall time is that of the rest alone
+        details["resumed"] = True
+    head = {"id": result.pop("id"), "run": run}
+    return text, {**head, **result, "parameters": parameters, "provenance": details}
+
+
+def store_outputs(
+    project: Project,
+    ids: Sequence[str],
+    jobs: int | None = None,
+    report: Callable[[Outcome], None] = print,
+) -> list[Outcome]:
+    """Execute source notebooks in place with their defaults, so that their outputs, and their
+    numbers beside them, are what the code gives today.
+
+    Measured spreads among the stored numbers stay. Each computes with one thread, whatever `jobs`
+    is, as `make test` does: sums in another order train another probe.
+    """
+
+    def store_one(id: str, _: int) -> Outcome:
+        path, clock = project.source(id), time.perf_counter()
+        notebook, beside = execute(path, {}, project.root), numbers.beside(path)
+        stored = numbers.renewed(beside, numbers.of_notebook(notebook, project.registry[id]))
+        write_together({path: nbformat.writes(notebook) + "\n", beside: stored})
+        return Outcome(id, "stored", time.perf_counter() - clock)
+
+    for id in ids:  # an unknown one is refused before the first runs
+        project.source(id)
+    return parallel(store_one, ids, jobs, report)
+
+
+def parallel(
+    one: Callable[[str, int], Outcome],
+    ids: Sequence[str],
+    jobs: int | None,
+    report: Callable[[Outcome], None],
+    *,
+    machines: Sequence[int] | None = None,
+    stop: Callable[[], None] = OwnKernel.kill_all,
+    tick: Callable[[], None] = lambda: None,
+) -> list[Outcome]:
+    """`one(id, threads)` for each identifier, in threads, with a share of the cores.
+
+    After Ctrl-C `stop` ends the notebooks that run, and none is left running.
+
+    Args:
+        jobs: at a time; one per core unless given.
+        machines: the cores of each machine; those of this one unless given.
+        tick: called each second.
+    """
+    machines = machines or [os.cpu_count() or 1]
+    jobs = min(jobs or sum(machines), max(1, len(ids)))
+    threads = max(1, min(sum(machines) // jobs, max(machines)))
+
+    def guarded(id: str) -> Outcome:
+        try:
+            return one(id, threads)
+        except Exception as error:  # whatever it is, the other notebooks go on
+            return Outcome(id, "failed", reason=_sentence(error))
+
+    outcomes = []
+    with ThreadPoolExecutor(jobs) as pool:
+        pending = set()
+        try:
+            pending |= {pool.submit(guarded, id) for id in ids}
+            while pending:
+                done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
+                tick()
+                for future in done:
+                    outcomes.append(future.result())
+                    report(outcomes[-1])
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            # A kernel may have been starting just now: ask again until every thread has ended.
+            while pending:
+                stop()
+                pending = wait(pending, timeout=0.2).not_done
+            raise
+    return outcomes
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(f"{error}".split()) or type(error).__name__
+
+
+def _changed(project: Project, id: str, parameters: Mapping) -> dict:
+    """The parameters that differ from the notebook's own, which papermill injects."""
+    defaults = project.registry[id].parameters
+    return {name: value for name, value in parameters.items() if value != defaults[name]}
+
+
+def _progress(project: Project, id: str, parameters: Mapping) -> Progress:
+    """Where the notebook is that begins now."""
+    cells = [cell for cell in read_notebook(project.source(id)).cells if cell.cell_type == "code"]
+    injected = bool(_changed(project, id, parameters))  # then there is a cell more
+    known = expected(project, id, parameters)
+    return Progress(id, len(cells) + injected, known.seconds if known else None)
+
+
+@contextmanager
+def _workspace(
+    project: Project, id: str, run: str, made: Mapping[str, str]
+) -> Iterator[Workspace | None]:
+    """Where the kernel keeps long captures of this run until it has finished; None on controls.
+
+    Those of the same claim with other inputs, or by other code, are removed. Raises ValueError where another process
+    executes the same claim in the same run.
+    """  # noqa: E501
+    if run == CONTROLS:
+        yield None
+        return
+    own = project.root / "_build" / "shards" / run / id
+    name = digests.of_json([*made.values(), fingerprint(project, id)])[:16]
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(own, wait=False))
+        except BlockingIOError:
+            raise ValueError(
+                f"another process executes {id} in run {run!r} just now; wait for it, or choose "
+                "another --run"
+            ) from None
+        for other in own.iterdir():
+            if other.name != name:
+                shutil.rmtree(other, ignore_errors=True)
+        yield Workspace(own / name)
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _refuse_to_replace(
+    path: Path, parameters: Mapping, made: Mapping[str, str], again: bool
+) -> None:
+    """Raise ValueError where the result at `path` has other inputs.
+
+    `again` is for those whose code alone is another.
+    """
+    try:
+        result = read_result(path)
+        there, differs = result["parameters"], result["provenance"]["inputs"] != made
+    except (OSError, ValueError, KeyError):
+        return  # none, or none that can be read
+    others = other_parameters(there, parameters)
+    if others or (differs and not again):
+        what = f"parameters ({others})" if others else "inputs (the code, or the criterion)"
+        raise ValueError(
+            f"_build/runs/{path.parent.name}/{path.name} is a result of other {what}; "
+            "give --force to replace it, or another --run"
+        )
+
+
+def _kept(project: Project, run: str, made: Mapping[str, Mapping[str, str]]) -> dict[str, Outcome]:
+    """The claims that need not run again, since their result is there or published.
+
+    A result that is not published must have been made by the same code, to the letter.
+    """
+    kept = {}
+    places = {project.runs / run: "published as it is"} | {project.place(run): ""}
+    for id in made:
+        for folder, reason in places.items():
+            try:
+                there = read_result(folder / f"{id}.json")["provenance"]
+            except (OSError, ValueError):
+                continue
+            same = reason or there.get("code") == fingerprint(project, id)
+            if there["inputs"] == made[id] and same:
+                kept[id] = Outcome(id, "kept", reason=reason)
+    return kept
+
+
+def _refused(
+    project: Project, parameters: Mapping[str, Mapping], settled: Mapping[str, Outcome]
+) -> dict[str, Outcome]:
+    """The claims that are not settled and whose parameters fit nothing here.
+
+    All are looked at before the first kernel starts: who runs thirty does not wait for the last to
+    hear of a slip.
+    """
+    refused = {}
+    for id in parameters.keys() - settled.keys():
+        try:
+            require(project.registry[id], parameters[id], project.root)
+        except (ValueError, OSError) as error:
+            refused[id] = Outcome(id, "failed", reason=_sentence(error))
+    return refused

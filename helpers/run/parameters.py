@@ -1,0 +1,495 @@
+"""What a notebook takes: its parameters, a run's profile, the texts of the command line, and what
+of them fits nothing here.
+
+papermill itself only warns about an unknown parameter and takes any type, so both are refused here
+before anything runs.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import yaml
+
+from helpers.claims.project import CONTROLS, Project
+from helpers.claims.result import Claim
+from helpers.claims.results import read_result
+from helpers.names import LOCAL
+from helpers.run.provenance import hardware
+from helpers.settings import parsed, settings_of
+
+# Parameter -> the parameter that names the data set of which it asks for so many images.
+COUNTS = {
+    "n": "dataset",
+    "n_large": "dataset",
+    "n_train": "train_dataset",
+    "n_boxes": "boxes_dataset",
+    "n_examples": "examples",
+    "n_treated": "treated",
+}
+# The least whole number that makes sense; for other parameters their own code says so.
+LEAST = {"image_size": 0, "seed": 0} | dict.fromkeys(
+    ("n", "n_train", "n_boxes", "n_large", "n_changed", "n_examples", "batch_size", "large_size"), 1
+)
+# Parameters that name data sets, and those that name models; '' is none.
+SETS = ("dataset", "train_dataset", "boxes_dataset", "examples", "treated", "more", "datasets")
+MODELS = ("models", "twins", "with_registers", "before", "ends", "beside")
+# Parameters that are a rule for outliers, or a list of them.
+RULES = ("rule", "fixed_rule", "guard", "rules")
+# Parameters that `by_model` may give by model, where the notebook has them.
+BY_MODEL = ("rule", "layer", "top_layer", "top_k")
+BLOCKS = ("layer", "blocks")  # parameters that name blocks
+# Blocks from either end that every model has: who asks for one of these needs no model looked at.
+SURE = 2
+DTYPES = ("float32", "bfloat16", "float16")
+MINE = "mine"  # the run of who names none and gives parameters of his own
+
+
+# ---- Values
+
+
+def parse(name: str, text: str, default: object) -> object:
+    """The command line's `name=text` in the type of the parameter's default.
+
+    A list is given as `a,b` or `[a, b]`, and an empty text in it as ''; lists in a list as `[[a,
+    b], [c, d]]`.
+
+    >>> parse("models", "a, b", ["x"]), parse("n", "20", 5), parse("fine", "true", False)
+    (['a', 'b'], 20, True)
+    """
+    if isinstance(default, list) and not text.startswith("[["):
+        items = [item.strip() for item in text.strip("[] ").split(",")]
+        kind = default[0] if default else ""
+        return [parse(name, item.strip(" '\""), kind) for item in items if item]
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(default, int | float | str):
+            return type(default)(text)
+        return yaml.safe_load(text)
+    except Exception:  # what YAML raises has no end of kinds
+        raise _wrong_type(name, text, default) from None
+
+
+def checked(defaults: Mapping, given: Mapping) -> dict:
+    """`defaults` with `given` in their place.
+
+    Raises ValueError for an unknown name or a value of another type.
+    """
+    for name, value in given.items():
+        if name not in defaults:
+            close = difflib.get_close_matches(name, defaults, n=1, cutoff=0)
+            hint = f"did you mean {close[0]!r}?" if close else "there are none"
+            raise ValueError(f"unknown parameter {name!r}; {hint}")
+        _check_type(name, value, defaults[name])
+    return {**defaults, **given}
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    whole = isinstance(default, float) and type(value) is int
+    if not (type(value) is type(default) or default is None or whole):
+        raise _wrong_type(name, repr(value), default)
+    if isinstance(default, list) and default:
+        for item in value:
+            _check_type(name, item, default[0])
+
+
+def _wrong_type(name: str, shown: str, default: object) -> ValueError:
+    kind = type(default).__name__
+    return ValueError(f"parameter {name}={shown}: expected {kind}, as in its default {default!r}")
+
+
+def check_values(parameters: Mapping, defaults: Mapping) -> None:
+    """Raise ValueError for a value of the right type that no notebook can work with."""
+    for name, value in parameters.items():
+        if name in LEAST and value < LEAST[name]:
+            raise ValueError(f"parameter {name}={value}: give at least {LEAST[name]}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"parameter {name}={value}: give a finite number")
+        if isinstance(value, list) and defaults[name] and not value:
+            raise ValueError(f"parameter {name} is empty; give at least one")
+    if defaults.get("dtype") in DTYPES and parameters["dtype"] not in DTYPES:
+        raise ValueError(
+            f"parameter dtype={parameters['dtype']!r} is none of {', '.join(DTYPES)}; "
+            "choose one of these"
+        )
+    for name, check in (("by_model", _check_by_model), ("by_dataset", _check_by_dataset)):
+        try:
+            check(parameters, defaults)
+        except ValueError as error:
+            raise ValueError(f"parameter {name}: {error}") from None
+    for name in RULES:
+        try:
+            _check_rules(as_list(parameters.get(name, [])))
+        except ValueError as error:
+            raise ValueError(f"parameter {name}: {error}") from None
+
+
+def _check_rules(rules: Iterable[str]) -> None:
+    """Raise ValueError for a rule for outliers that there is not."""
+    for rule in rules:
+        import numpy as np  # here, since `list` and `check` need neither
+
+        from helpers.measures.norms import threshold
+
+        threshold(np.ones(1), rule)
+
+
+def _check_by_model(parameters: Mapping, defaults: Mapping) -> None:
+    """Raise ValueError where `by_model` names another parameter than there are, or a value of
+    another type. It may name models that this run does not have.
+    """
+    texts = parameters.get("by_model", [])
+    own = {name: defaults[name] for name in BY_MODEL if name in defaults}
+    for name in (name for text in texts for name in parsed(text)[1]):
+        if name not in own:
+            raise ValueError(
+                f"{name!r} does not differ by model here; choose from {', '.join(own)}"
+            )
+    settings = settings_of([parsed(text)[0] for text in texts], texts, **own)
+    if "rule" in own:
+        _check_rules(model.rule for model in settings.values())
+
+
+def _check_by_dataset(parameters: Mapping, _: Mapping) -> None:
+    """Raise ValueError where `by_dataset` gives something else than a number of images, or names no
+    data set that this run tests on.
+    """
+    texts = parameters.get("by_dataset", ())
+    named = [text for _, text in data_sets({"datasets": parameters.get("datasets", [])})][1::2]
+    for text in texts:
+        name, own = parsed(text)
+        count = own.get("n", "")
+        if name not in named or len(own) > 1 or not count.isdecimal() or int(count) < 1:
+            choices = ", ".join(dict.fromkeys(named))
+            raise ValueError(f"{text!r}: give 'NAME n=600' with NAME one of {choices}")
+
+
+def data_sets(parameters: Mapping) -> list[tuple[str, str]]:
+    """(parameter, data set) for those that parameters name and do not switch off ('').
+
+    Several are a list of [train, test, by], where `by` is a column or ''. Raises ValueError where
+    they are given otherwise.
+    """
+    sets = []
+    for name in SETS:
+        value = parameters.get(name, "")
+        if isinstance(value, str):
+            sets.append((name, value))
+            continue
+        for item in as_list(value):
+            texts = isinstance(item, list) and all(isinstance(part, str) for part in item)
+            if not texts or len(item) != 3 or not all(item[:2]):
+                raise ValueError(
+                    f"parameter {name}: {item!r} is no data set; give each as [train, test, by], "
+                    "where by may be ''"
+                )
+            sets += [(name, part) for part in item[:2]]
+    return [(name, text) for name, text in sets if text]
+
+
+def names_in(parameters: Mapping) -> Iterator[tuple[str, str]]:
+    """(parameter, text) for each text in the parameters, those in lists too."""
+    for name, value in parameters.items():
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, list):
+            for item in value:
+                yield from names_in({name: item})
+
+
+def as_list(value: object) -> list:
+    """The value, as the only one of a list where it is none."""
+    return value if isinstance(value, list) else [value]
+
+
+# ---- Which claims a run has, and with which parameters
+
+
+def resolve(
+    project: Project,
+    id: str,
+    run: str = CONTROLS,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    again: bool = False,
+) -> dict:
+    """All parameters of one run: the notebook's defaults, the profile called `run` where there is
+    one, the command line.
+
+    Where there is no such profile, `again` takes the parameters of the claim's result in `run`, if
+    it has one there.
+
+    Raises ValueError for anything unknown (claim, parameter, model, data set) or of the wrong type,
+    before anything runs.
+    """
+    project.source(id)
+    claim = project.registry[id]
+    try:
+        return _resolved(project, claim, run, overrides or {}, again)
+    except ValueError as error:
+        raise ValueError(f"claim {id!r}: {error}") from None
+
+
+def _resolved(
+    project: Project, claim: Claim, run: str, overrides: Mapping[str, str], again: bool
+) -> dict:
+    defaults, profile = claim.parameters, claim.profiles.get(run, {})
+    if again and run not in claim.profiles:
+        profile = _earlier(project, claim, run)
+    texts = {name: parse(name, text, defaults.get(name, "")) for name, text in overrides.items()}
+    parameters = checked(checked(defaults, profile), texts)
+    check_values(parameters, defaults)
+    if unknown := set(claim.labels) - defaults.keys():
+        raise ValueError(
+            f"its labels name the unknown parameter {min(unknown)!r}; correct them in the registry"
+        )
+    sets = data_sets(parameters)
+    # Here, since both take seconds to import and `list` and `check` need neither.
+    from helpers import images, models
+
+    # Models of this machine by the last part of their path; kernels find them by REGISTERS_MODELS.
+    local = [text for _, text in names_in(parameters) if text.startswith(LOCAL)]
+    short = dict(zip(local, models.portable(local), strict=True))
+    parameters = {name: _replaced(value, short) for name, value in parameters.items()}
+    named = [(name, text) for name, text in names_in(parameters) if name in MODELS and text]
+    named += [("by_model", parsed(text)[0]) for text in parameters.get("by_model", ())]
+    for check, pairs in ((models.check_name, named), (images.check_name, sets)):
+        for name, text in pairs:
+            try:
+                check(text)
+            except ValueError as error:
+                raise ValueError(f"parameter {name}: {error}") from None
+    return parameters
+
+
+def _replaced(value: object, others: Mapping[str, str]) -> object:
+    if isinstance(value, list):
+        return [_replaced(item, others) for item in value]
+    return others.get(value, value) if isinstance(value, str) else value
+
+
+def _earlier(project: Project, claim: Claim, run: str) -> dict:
+    """The parameters of the claim's result in `run`: one's own, or else the published one."""
+    for folder in (project.own, project.runs):
+        path = folder / run / f"{claim.id}.json"
+        if path.is_file():
+            try:
+                return checked(claim.parameters, read_result(path)["parameters"])
+            except ValueError as error:
+                raise ValueError(
+                    f"its result in run {run!r} gives no parameters ({error}); run it by its ID"
+                ) from None
+    return {}
+
+
+def resolve_all(
+    project: Project,
+    ids: Sequence[str],
+    run: str = CONTROLS,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    again: bool = False,
+) -> tuple[dict[str, dict], list[str]]:
+    """`resolve` for each claim with those of the overrides whose parameter it has.
+
+    Returns:
+        Id -> parameters, and a line for each override that some claims have not.
+
+    Raises ValueError also where none of the claims has it.
+    """
+    ids = list(dict.fromkeys(ids))
+    for id in ids:
+        project.source(id)
+    has = {id: project.registry[id].parameters for id in ids}
+    lines, overrides = [], overrides or {}
+    for name in overrides:
+        without = [id for id, defaults in has.items() if name not in defaults]
+        if without and len(without) == len(has):  # a slip, then: said with the nearest name
+            whose = f"none of {len(has)} claims" if len(has) > 1 else f"claim {ids[0]!r}"
+            try:
+                checked(dict.fromkeys(name for own in has.values() for name in own), {name: None})
+            except ValueError as error:
+                raise ValueError(f"{whose}: {error}") from None
+        if without:
+            lines.append(f"-p {name} is no parameter of {', '.join(without)}, which run without it")
+    return {
+        id: resolve(
+            project,
+            id,
+            run,
+            {name: text for name, text in overrides.items() if name in own},
+            again=again,
+        )
+        for id, own in has.items()
+    }, lines
+
+
+def whole(project: Project, run: str, given: Mapping[str, str] | None = None) -> list[str]:
+    """The claims of a run: those with a profile of its name or a result in it.
+
+    On the controls, and in a run of one's own with parameters `given`, all that have a notebook.
+
+    Raises ValueError where there are none.
+    """
+    claims = [project.registry[id] for id in project.with_notebook()]
+    paths = (*project.results(), *project.own_results())
+    there = {path.stem for path in paths if path.parent.name == run}
+    named = any(run in claim.profiles for claim in claims) or (project.runs / run).is_dir()
+    every = run == CONTROLS or (given and not named)
+    ids = [claim.id for claim in claims if every or run in claim.profiles or claim.id in there]
+    if not ids:
+        profiles = sorted({name for claim in claims for name in claim.profiles})
+        raise ValueError(
+            f"no claim has a profile {run!r} or a result in that run; "
+            f"choose one of {', '.join([CONTROLS, *profiles])}"
+        )
+    return ids
+
+
+# ---- What fits nothing here
+
+
+def require(claim: Claim, parameters: Mapping, root: Path) -> None:
+    """Raise ValueError or FileNotFoundError, whose message begins with the parameter, where a data
+    set, a label, a number of images, a block, a choice or the device is not there.
+
+    Relative paths are the notebook's, which runs in `root`. Nothing is downloaded, no weights are
+    read, and no image but one of a set whose labels are asked for.
+    """
+    for name, check in _checks(claim, parameters, root):
+        try:
+            check()
+        except (ValueError, OSError) as error:
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(f"parameter {name}={shortened(parameters[name])}: {error}") from None
+
+
+def shortened(value: object) -> str:
+    """A value as a message shows it."""
+    return text if len(text := repr(value)) < 100 else f"{text[:96]} ..."
+
+
+def _checks(
+    claim: Claim, parameters: Mapping, root: Path
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The parameter that a check is of, and the check; the quick ones first."""
+    if "device" in parameters:
+        yield "device", partial(hardware, parameters["device"])
+    from helpers import images  # here, since it takes seconds to import
+
+    for name, known in _choices(claim.parameters).items():
+        yield name, partial(_choose, parameters[name], known)
+    places = {text: _located(text, root) for _, text in data_sets(parameters)}
+    for name, text in data_sets(parameters):
+        yield name, partial(images.require, places[text])
+    for name in COUNTS:
+        if name in parameters:
+            yield name, partial(_require_images, name, parameters, places)
+    if parameters.get("classifier") != "none":  # then nothing is classified
+        for name in claim.labels:
+            if text := parameters[name]:
+                place = _located(text, root)
+                yield name, partial(_require_labels, place, parameters.get("seed", 0))
+    for name in BLOCKS:
+        if name in parameters:
+            yield name, partial(_require_blocks, parameters[name], parameters.get("models", ()))
+
+
+def _located(name: str, root: Path) -> str:
+    """The set called `name` as it is found from anywhere."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}{colon}{root / path}" if kind in ("folder", "parquet") else name
+
+
+def _choices(defaults: Mapping) -> dict[str, Sequence[str]]:
+    """Parameter -> what it may be, for those whose default is one of these: in another notebook a
+    name may mean another thing.
+    """
+    from helpers import images, interventions
+    from helpers.measures.probes import SCHEDULES
+
+    known = {
+        "corruptions": list(images.sets.SEVERITIES),
+        "init": interventions.tokens.INITS,
+        "inits": interventions.tokens.INITS,
+        "modes": interventions.tokens.DROP_MODES,
+        "schedule": list(SCHEDULES),
+    }
+    return {
+        name: choices
+        for name, choices in known.items()
+        if name in defaults and {*as_list(defaults[name])} <= {*choices}
+    }
+
+
+def _choose(value: object, known: Sequence[str]) -> None:
+    for item in as_list(value):
+        if item not in known:
+            choices = ", ".join(map(repr, known))
+            raise ValueError(f"{item!r} is none of {choices}; choose one of these")
+
+
+def _require_images(name: str, parameters: Mapping, places: Mapping[str, str]) -> None:
+    """Raise ValueError where the set has fewer images than the parameters ask of it.
+
+    Sets without end and those of the hub are not counted.
+    """
+    from helpers import images
+
+    of = COUNTS[name] if COUNTS[name] in parameters else "dataset"
+    place = places.get(parameters.get(of, ""), "")
+    if place in ("", *images.sources.DRAWN) or place.startswith("hf:"):
+        return
+    names = [name]
+    if name == "n" and "n_train" in parameters and _divided(parameters):
+        names.append("n_train")
+    elif name == "n" and "n_others" in parameters:
+        names.append("n_others")
+    asked = sum(parameters[name] for name in names)
+    if asked > (there := _images_in(place)):
+        raise ValueError(
+            f"{' + '.join(names)} = {asked} images of {of} {parameters[of]!r}, which has {there}; "
+            "ask for at most that many"
+        )
+
+
+def _divided(parameters: Mapping) -> bool:
+    """Whether one choice of images is divided into those to learn on and those to test on, as
+    `images.load_train_test` does.
+    """
+    if "train_dataset" not in parameters:
+        return True
+    same = parameters["train_dataset"] == parameters["dataset"]
+    return "by" in parameters and same and parameters.get("classifier") != "published"
+
+
+@cache
+def _images_in(place: str) -> int:
+    from helpers import images
+
+    return len(images.sources.opened(place)[0])
+
+
+def _require_labels(place: str, seed: int) -> None:
+    from helpers import images
+
+    images.load_images(place, 1, seed).require_labels()
+
+
+def _require_blocks(value: object, names: Sequence[str]) -> None:
+    """Raise ValueError where a model has not each of the blocks, counted from 0, or from -1 for the
+    last.
+    """
+    from helpers import models
+
+    beyond = [block for block in as_list(value) if not -SURE <= block < SURE]
+    for model in names if beyond else ():
+        depth = models.depth_of(model)
+        for block in beyond:
+            if depth is not None and not -depth <= block < depth:
+                raise ValueError(
+                    f"{model!r} has {depth} blocks; choose from -{depth} to {depth - 1}"
+                )

@@ -1,0 +1,258 @@
+"""What a run would do and take: by its parameters and earlier results, or by a dry run.
+
+A dry run tells whether each notebook of a run works with its parameters, and what that run would
+take on one GPU. The notebooks are executed with stubs (see helpers/models/sketch.py): real
+architectures with random weights and a few blocks, a few scenes in place of each data set, no hub
+and no GPU. What they give is thrown away; nothing here writes a result.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from helpers.claims.project import Project
+from helpers.run.parameters import MODELS, SETS, as_list
+from helpers.run.progress import Outcome, duration, expected
+from helpers.workspace import Workspace
+
+# In place of the numbers of images of a notebook, the smaller for the smaller: no two of them, and
+# no two sums of two, are equal, so that a capture of so many images tells which of the numbers it
+# has, or which two.
+SIZES = (8, 9, 11, 15, 25, 37, 55, 60)
+# What is assumed of one GPU, not measured: so many floating-point operations a second, by the
+# parameter `dtype`, and so many images that are decoded and sent to it.
+OPERATIONS = {"float32": 20e12, "bfloat16": 100e12, "float16": 100e12}
+DECODED = 500
+FLOAT = 4  # bytes of a number
+UNITS = "removed"  # the parameter that names units by block
+HEADS = "published"  # the parameter that names linear heads of the hub, which no capture needs
+GIB = 2**30
+TITLES = ("claim", "models", "images", "passes", "hours", "GPU GiB", "host GiB")
+RATES = ", ".join(f"{rate / 1e12:.0f} TFLOP/s in {dtype}" for dtype, rate in OPERATIONS.items())
+HOW = (
+    "operations of one image in each architecture, at its own depth and image size, x images x "
+    f"passes. Assumed of the GPU, not measured: {RATES}; {DECODED} images a second decoded. GPU "
+    "GiB: weights in float32 and the activations of one batch. Host GiB: the most that captures "
+    "hold at one time. Not counted: downloads, pictures, fits of probes and what they copy, heads "
+    "from the hub, drawing."
+)
+
+
+def lines(
+    project: Project, parameters: Mapping[str, Mapping], run: str, jobs: int
+) -> Iterator[str]:
+    """What `run --plan` prints: for each claim the parameters that are not the notebook's own, n
+    and the time; then the sum.
+    """
+    known, unknown = 0.0, 0
+    for id, own in parameters.items():
+        defaults = project.registry[id].parameters
+        time = expected(project, id, own)
+        known, unknown = known + (time.seconds if time else 0), unknown + (time is None)
+        yield f"{id}: n = {own.get('n', 'none')}, time {time or 'unknown'}"
+        for name, value in own.items():
+            if value != defaults.get(name) and name != "n":
+                yield f"  {name} = {value!r}"
+    more = f", and {unknown} whose time is unknown" if unknown else ""
+    share = f"; {jobs} at a time" if jobs > 1 else ""
+    place = project.place(run).relative_to(project.root).as_posix()
+    yield f"{len(parameters)} claims into {place}: {duration(known)} of notebooks{more}{share}"
+
+
+class Cost(NamedTuple):
+    """What a notebook would take.
+
+    Attributes:
+        models: that it loads.
+        images: in its largest capture; `passes`: captures, of one model each.
+        hours: of all captures on one GPU.
+        gpu: GiB there, of the largest model; `host`: GiB, the most that captures hold at one time.
+    """
+
+    models: int
+    images: int
+    passes: int
+    hours: float
+    gpu: float
+    host: float
+
+
+class Dry(NamedTuple):
+    """The outcome of a notebook's dry run, 'works' or 'failed', and what the run would take where
+    it works.
+    """
+
+    outcome: Outcome
+    cost: Cost | None
+
+
+def dry_run(
+    project: Project,
+    parameters: Mapping[str, Mapping],
+    name: str,
+    jobs: int | None = None,
+    report: Callable[[Outcome], object] = str,
+) -> list[Dry]:
+    """Execute the notebook of each claim with its `parameters` in a dry run, `jobs` at a time.
+
+    A notebook that fails does not stop the others, and is kept in `_build/failed/dry/NAME`.
+
+    Returns:
+        The outcomes in the order of the claims.
+    """
+    from helpers.run.execute import parallel  # here, since `--plan` need not wait for papermill
+    from helpers.run.kernel import execute
+
+    costs: dict[str, Cost] = {}
+    kept = project.root / "_build" / "failed" / "dry" / name
+
+    def run_one(id: str, threads: int) -> Outcome:
+        clock, own, path = time.perf_counter(), small(parameters[id]), kept / f"{id}.ipynb"
+        with tempfile.TemporaryDirectory() as folder:
+            workspace = Workspace(Path(folder))
+            workspace.begin()
+            execute(
+                project.source(id), own, project.root, threads, failed=path, workspace=Path(folder)
+            )
+            costs[id] = cost(workspace.listed(), parameters[id])
+        return Outcome(id, "works", time.perf_counter() - clock)
+
+    outcomes = {one.id: one for one in parallel(run_one, list(parameters), jobs, report)}
+    return [Dry(outcomes[id], costs.get(id)) for id in parameters]
+
+
+def small(parameters: Mapping) -> dict:
+    """The parameters of a dry run: stubs of the models and data sets, few images, the CPU, and no
+    heads from the hub.
+    """
+    from helpers import images, models  # here, since `--plan` need not wait for them
+
+    sizes = _sizes(parameters)
+
+    def first_word(text: str, change: Callable[[str], str]) -> str:
+        word, space, rest = text.partition(" ")
+        return change(word) + space + rest
+
+    def smaller(name: str, value: Any) -> Any:
+        if name == HEADS:
+            return []
+        if name == UNITS:  # a stub has fewer blocks
+            return [[min(block, models.sketch.BLOCKS - 1), unit] for block, unit in value]
+        if name in SETS and isinstance(value, list):
+            return [[*map(images.stub_name, item[:2]), *item[2:]] for item in value]
+        if isinstance(value, list):
+            return [smaller(name, item) for item in value]
+        if name == "device":
+            return "cpu"
+        if name in SETS:
+            return images.stub_name(value)
+        if name in MODELS:
+            return models.stub_name(value)
+        if name == "by_model":
+            return first_word(value, models.stub_name)
+        if name == "by_dataset":
+            return first_word(value, images.stub_name)
+        return sizes.get(value, value) if _counts(name) else value
+
+    return {name: smaller(name, value) for name, value in parameters.items()}
+
+
+def cost(entries: Sequence[Mapping], parameters: Mapping) -> Cost:
+    """What a notebook would take with these parameters.
+
+    Args:
+        entries: what its captures left in the workspace of a dry run, with the parameters of
+            `small`.
+    """
+    meant = _meant(_sizes(parameters))
+
+    def number_of(images: int) -> int:
+        return next(meant[size] for size in sorted(meant) if size >= images)
+
+    held: dict[tuple[int, str], int] = {}
+    most, captures = 0, []
+    for entry in entries:
+        if "released" in entry:
+            held.pop(tuple(entry["released"]), None)
+            continue
+        images = number_of(entry["images"])
+        for key, numbers in entry["kept"].items():
+            held[len(captures), key] = images * numbers
+        most = max(most, sum(held.values()))
+        captures.append(dict(entry) | {"images": images})
+    rate, batch = OPERATIONS[parameters.get("dtype", "float32")], parameters.get("batch_size", 32)
+    seconds = [max(x["images"] * x.get("flops", 0) / rate, x["images"] / DECODED) for x in captures]
+    weights = [
+        FLOAT * (x["parameters"] + batch * x["tokens"] * (4 * x["width"] + 2 * x["widest"]))
+        for x in captures
+        if "flops" in x
+    ]
+    return Cost(
+        len({capture["model"] for capture in captures}),
+        max((capture["images"] for capture in captures), default=0),
+        len(captures),
+        sum(seconds) / 3600,
+        max(weights, default=0) / GIB,
+        FLOAT * most / GIB,
+    )
+
+
+def dry_lines(dry: Sequence[Dry]) -> Iterator[str]:
+    """A table of what each claim would take, the sum, how that was reckoned, and what failed."""
+    found = survey(dry)
+    rows = [TITLES, *found["rows"]]
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        right = [text.rjust(width) for text, width in zip(cells, others, strict=True)]
+        yield "  ".join([name.ljust(first), *right])
+    yield f"How: {HOW}"
+    for id, reason in found["failed"].items():
+        yield f"failed: {id}: {reason}"
+
+
+def survey(dry: Sequence[Dry]) -> dict:
+    """The same as JSON data: `rows` with a text for each of `titles`, that of all claims last.
+
+    How, and id -> why it failed.
+    """
+    costs = [one.cost for one in dry if one.cost]
+    rows = [[one.outcome.id, *map(_shown, one.cost or "------")] for one in dry]
+    passes, hours = sum(x.passes for x in costs), sum(x.hours for x in costs)
+    largest = [max((getattr(x, name) for x in costs), default=0) for name in ("gpu", "host")]
+    rows.append([f"all {len(dry)} claims", "", "", *map(_shown, (passes, hours, *largest))])
+    failed = {one.outcome.id: one.outcome.reason for one in dry if one.cost is None}
+    return {"titles": list(TITLES), "rows": rows, "how": HOW, "failed": failed}
+
+
+def _shown(value: float | str) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.1f}" if value >= 0.05 or not value else "< 0.1"
+
+
+def _counts(name: str) -> bool:
+    """Whether a parameter is a number of images, or a list of them."""
+    return name == "n" or name.startswith("n_")
+
+
+def _sizes(parameters: Mapping) -> dict[int, int]:
+    """Number of images -> that of a dry run, for each number that is not small as it is."""
+    counts = [as_list(value) for name, value in parameters.items() if _counts(name)]
+    large = {count for own in counts for count in own if count > SIZES[0]}
+    return dict(zip(sorted(large), SIZES, strict=False))
+
+
+def _meant(sizes: Mapping[int, int]) -> dict[int, int]:
+    """Images of a capture in a dry run -> images that are meant.
+
+    What lies between belongs to the next.
+    """
+    meant = {small: small for small in range(SIZES[0] + 1)}
+    meant |= {size: number for number, size in sizes.items()}
+    for (one, first), (other, second) in combinations_with_replacement(sizes.items(), 2):
+        meant[first + second] = one + other
+    most = max(meant)
+    return meant | {2 * most: 2 * meant[most]}

@@ -1,0 +1,236 @@
+"""The page of a claim: golden pages of three results, and what holds of every published result."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from helpers.book import claim_page
+from helpers.book.decisions import decisions
+from helpers.claims.criteria import Criterion, Test, Value
+from helpers.claims.project import Project
+from helpers.claims.registry import load_registry
+from helpers.run.parameters import checked, parse
+
+REGISTRY = load_registry()
+PATHS = list(Project().results())
+NORM, ATTENTION = Test("norm_reduction", ">", 50), Test("attention_reduction", ">", 50)
+OUTLIERS = Test("outlier_images", ">", 0.05)
+BOTH = Criterion("all", (NORM, ATTENTION), (OUTLIERS,))
+
+
+def of(name, model, value, half=1.0, n=100):
+    return Value(name, model, "scenes", value, value - half, value + half, n)
+
+
+def values(model, outliers, norm=None, attention=None):
+    """The three values of a model."""
+    measured = [of("outlier_images", model, outliers, 0.01)]
+    measured += [of("norm_reduction", model, norm)] if norm is not None else []
+    measured += [of("attention_reduction", model, attention)] if attention is not None else []
+    return measured
+
+
+@pytest.fixture(scope="module")
+def claim():
+    return replace(REGISTRY["tt3-attention-patterns"], criterion=BOTH)
+
+
+def read(claim, measured, **more):
+    data = claim.judge(measured, **more).to_json() | {"run": "mine"}
+    return decisions(claim, data)
+
+
+@pytest.fixture
+def notebook(claim):
+    picture = new_output("display_data", {"image/svg+xml": "<svg/>", "image/png": "AAAA"})
+    look = {"image": {"alt": "Norms <b>"}, "figure": {"caption": "The norms."}}
+    card = new_output("execute_result", {"text/markdown": "card"})
+    return new_notebook(
+        cells=[
+            new_markdown_cell("# Title"),
+            new_code_cell("n = 1", metadata={"tags": ["parameters"]}),
+            new_code_cell(f'load_registry()["{claim.id}"]', outputs=[card]),
+            new_markdown_cell("## Capture\n\nSo."),
+            new_code_cell("first()", outputs=[picture], metadata={"mystnb": look}),
+            new_code_cell(
+                "second()",
+                outputs=[picture],
+                metadata={"mystnb": look, "tags": ["key", "hide-input"]},
+            ),
+            new_code_cell("print(1)", outputs=[new_output("stream", text="one\n")]),
+            new_markdown_cell("## How to read this\n\nSlowly."),
+        ]
+    )
+
+
+def shown(page):
+    """A page as text: its Markdown, and what is seen of its code."""
+    nbformat.validate(page.notebook)
+    parts = [f"=== pictures: {', '.join(page.pictures)}"]
+    for cell in page.notebook.cells:
+        tags = cell.metadata.get("tags", "")
+        parts.append(cell.source if cell.cell_type == "markdown" else f"=== {cell.source} {tags}")
+    return "\n".join(parts)
+
+
+SIZES = [{"name": "scenes <b>", "n": 1000, "hub": "nearest/one"}]
+DINOV2 = REGISTRY["tt3-attention-patterns"].source.models["DINOv2"]
+CASES = {
+    # On one of the paper's own models; what is nearest to failing comes first.
+    "supported": (BOTH, values(DINOV2, 0.9, 90, 52), {}),
+    # On two models of four: the clearest failure first; on one the claim is not tested.
+    "refuted": (
+        BOTH,
+        [
+            *values("vit_small_patch16_224.a", 0.01),
+            *values("vit_tiny_patch16_224.a", 0.9, 45, 10),
+            *values("vit_base_patch16_224.a", 0.9, 90, 30),
+            *values("vit_large_patch16_224.a", 0.9, 90),
+        ],
+        {"not_run": {"vit_giant": "no <b>network</b>"}, "sources": SIZES},
+    ),
+    # Today's criterion does not apply to it, where an earlier one supported it.
+    "not-applicable": (Criterion("all", (NORM,)), values("m", 0.01, 90, 90), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_pages(claim, notebook, file_regression, case):
+    """As stored in tests/book/test_claim_page; `--force-regen` stores them anew."""
+    criterion, measured, more = CASES[case]
+    data = replace(claim, criterion=criterion).judge(measured, **more).to_json()
+    calibration = replace(claim, expected={"control-clean": "refuted"}).judge(
+        values("control-clean", 0.9, 90, 90)
+    )
+    claim = replace(claim, expected={"control-clean": "refuted"})
+    page = claim_page.page(
+        claim,
+        "mine",
+        data | {"parameters": {"seed": 9, "gone": "a`b|c"}},
+        notebook,
+        "## What was found\n\nThis.",
+        calibration.to_json(),
+    )
+    assert list(page.pictures.values()) == [b"<svg/>"]
+    file_regression.check(shown(page), extension=".md")
+
+
+def test_a_page_without_figures_values_or_a_run(claim):
+    text = shown(
+        claim_page.page(
+            claim, "mine", claim.judge([], not_run={"a": "no"}).to_json(), new_notebook()
+        )
+    )
+    assert "Not run: None of the models could be run" in text and "{figure}" not in text
+    assert "{dropdown} Code" not in text and "Figures and tables" not in text
+
+
+@pytest.mark.parametrize(
+    ("measured", "rows", "answer", "by"),
+    [
+        (
+            [*values("b", 0.01), *values("a", 0.9, 45, 10)],
+            [("a", ATTENTION, True), ("a", NORM, True), ("b", OUTLIERS, False)],
+            "Refuted: fall of the largest [CLS] attention on a patch when outliers are moved: "
+            "10 % [9, 11], where above 50 % was asked for.",
+            "decided by a, n = 100 images",
+        ),
+        (  # a refuted claim does not rest on a test that held
+            values("a", 0.9, 90, 10),
+            [("a", ATTENTION, True), ("a", NORM, False)],
+            "Refuted: fall of the largest [CLS]",
+            "decided by a",
+        ),
+        (
+            values("a", 0.9, 90, 52),
+            [("a", ATTENTION, True), ("a", NORM, True)],
+            "Supported: fall of the largest [CLS]",
+            "decided by a",
+        ),
+        (
+            values("a", 0.9, 90),
+            [("a", ATTENTION, True), ("a", NORM, False)],
+            "Inconclusive: fall of the largest [CLS] attention on a patch when outliers are moved: "
+            "not measured.",
+            "left open by a",
+        ),
+        (
+            values("b", 0.01),
+            [("b", OUTLIERS, True)],
+            "Not applicable: images with at least one outlier: 1 of 100 images (0 to 2 %), and the "
+            "claim is about models where it is above 5 %.",
+            "decided by b",
+        ),
+    ],
+)
+def test_what_decided_comes_first(claim, measured, rows, answer, by):
+    found = read(claim, measured)
+    assert [(row.model, row.test, row.decides) for row in found.rows] == rows
+    assert found.answer.startswith(answer) and found.by.startswith(by)
+
+
+def test_what_the_whole_needs_and_no_model_has(claim):
+    needs = replace(BOTH, tests=(NORM,), needs=(Test("attention_reduction", ">", 99),))
+    found = read(replace(claim, criterion=needs), values("a", 0.9, 90, 52))
+    assert [(row.role, row.decides) for row in found.rows] == [("needs", True), ("tests", False)]
+    assert "none of them has" in found.answer and "above 99 %" in found.answer and found.by == ""
+
+
+def test_figures_of_the_same_model_stand_alone_and_others_where_there_are_none(claim):
+    def reported(model):
+        rows = read(claim, values(model, 0.9, 90, 90)).rows
+        (norm,) = (row for row in rows if row.test == NORM)
+        return {one.model for one in norm.reported}, norm.numbers
+
+    assert reported(DINOV2) == ({"DINOv2"}, [83.0])
+    assert reported("a") == ({"DINOv2", "all"}, [83.0, 83.0, 96.0])
+
+
+def test_reported_millions_are_in_our_unit():
+    claim = REGISTRY["nr2-model-size"]
+    rows = read(
+        claim, [Value("parameters", "a", value=5.7e6), of("outlier_images", "a", 0.0, 0.01)]
+    ).rows
+    sizes = [row.numbers for row in rows if row.test.value == "parameters"]
+    assert sizes and all(numbers == [300e6] for numbers in sizes)
+
+
+def test_a_share_has_the_axis_from_none_to_all_and_others_hold_what_they_show(claim):
+    spans = claim_page.spans(read(claim, [*values("b", 0.01), *values("a", 0.9, 45, 10)]).rows)
+    assert spans["norm_reduction"][0] < 44 and spans["norm_reduction"][1] > 83
+    assert spans["outlier_images"][0] == 0 and spans["outlier_images"][1] == 1
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_published_result_says_what_decided_it_and_how_to_run_it_again(path):
+    claim, data = REGISTRY[path.stem], json.loads(path.read_text(encoding="utf-8"))
+    found = decisions(claim, data)
+    whole = found.result.verdict
+    models = {one["model"]: one["verdict"] for one in found.result.verdicts}
+    assert {row.model for row in found.rows} | {*found.untested} == models.keys()
+    assert found.answer.startswith(whole.capitalize())
+    assert "_" not in found.answer.split(" on ")[0]
+    for row in found.rows:
+        assert row.verdict == models[row.model] or row.role == "needs"
+        if row.decides and row.role == "tests":
+            assert row.outcome is {"supported": True, "refuted": False, "inconclusive": None}[whole]
+    if whole in ("supported", "refuted"):
+        assert {*found.deciders} == {model for model, own in models.items() if own == whole}
+
+    words = shlex.split(claim_page.rerun(claim, path.parent.name, data["parameters"]))
+    assert words[:7] == ["python", "-m", "helpers", "run", claim.id, "--run", path.parent.name]
+    assert {*words[7::2]} <= {"-p"}
+    defaults = claim.parameters
+    given = dict(word.split("=", 1) for word in words[8::2])
+    again = checked(defaults, claim.profiles.get(path.parent.name, {}))
+    again |= {name: parse(name, text, defaults[name]) for name, text in given.items()}
+    same_kind = {
+        name: value
+        for name, value in data["parameters"].items()
+        if name in again and type(value) is type(defaults[name])
+    }
+    assert {name: again[name] for name in same_kind} == same_kind

@@ -1,0 +1,150 @@
+"""Figures and tables of a page when it is finished: numbers, captions, scope, drawings."""
+
+import re
+from io import StringIO
+
+import matplotlib.pyplot as plt
+import pytest
+from bs4 import BeautifulSoup
+from PIL import Image
+from sphinx.application import Sphinx
+
+from helpers import figures
+from helpers.book.postprocess import finished, inline
+from helpers.figures.svg import small
+
+FIGURE = (
+    '<figure class="align-default" id="{id}"><img alt="Norms &lt; 5" src="../_images/{name}"/>'
+    '<figcaption><p><span class="caption-text">A caption.</span>'
+    '<a class="headerlink" href="#{id}">#</a></p></figcaption></figure>'
+)
+
+
+def drawing(**look):
+    """The file of a figure with two axes' labels and a curve."""
+    with plt.rc_context(figures.STYLE | look):
+        curves = {"a": ([0, 1, 2], [1, 2, 4], None, None)}
+        ax = figures.response(curves, plt.subplots()[1], "block", "norm")
+        text = StringIO()
+        ax.figure.savefig(text, format="svg", metadata={"Date": None})
+        plt.close("all")
+    return text.getvalue()
+
+
+def figure(name, id="id2"):
+    return FIGURE.format(name=name, id=id)
+
+
+@pytest.fixture
+def finish(tmp_path):
+    """A page finished, with the pictures x.svg and x.png at hand."""
+    (tmp_path / "x.svg").write_text(drawing())
+    Image.new("RGB", (700, 300)).save(tmp_path / "x.png")
+
+    def find(name):
+        return tmp_path / name if (tmp_path / name).is_file() else None
+
+    return lambda body: BeautifulSoup(finished(body, find), "html.parser")
+
+
+def test_a_drawing_is_a_part_of_the_page(finish):
+    soup = finish(figure("x.svg") * 2)
+    text = str(soup)
+    assert "currentColor" in text and "#767676" not in text
+    assert "<metadata" not in text and "<?xml" not in text
+    ids = [node["id"] for node in soup.find_all(id=True)]
+    assert len(ids) == len(set(ids))
+    for drawn in soup.find_all("svg"):  # what a drawing refers to is in itself
+        assert drawn["aria-label"] == "Norms < 5" and "norm" in drawn.get_text()
+        inside = {node["id"] for node in drawn.find_all(id=True)}
+        referred = {node["xlink:href"][1:] for node in drawn.find_all("use")}
+        assert referred and referred <= inside
+
+
+def test_figures_of_sphinx_have_numbers_and_addresses(finish):
+    own = "<figure data-explore='x'><img src='data:,'/><figcaption><span class='caption-text'>It."
+    own += "</span></figcaption></figure>"
+    soup = finish(own + figure("x.svg") + figure("elsewhere.png", "fig-norms"))
+    captions = [caption.get_text() for caption in soup.select("figcaption")]
+    assert captions == ["It.", "Our figure 1. A caption.#", "Our figure 2. A caption.#"]
+    assert [one.get("id") for one in soup.find_all("figure")] == [None, "figure-1", "fig-norms"]
+    links = [link["href"] for link in soup.select("a.headerlink")]
+    assert links == ["#figure-1", "#fig-norms"]
+    assert soup.find("img").parent.name == "figure"
+    assert soup.select_one("img[src$='elsewhere.png']").get("style") is None
+
+
+def test_a_stored_picture_scrolls_on_a_phone(finish):
+    (image,) = finish(figure("x.png")).select(".figure-frame > img")
+    assert image["src"] == "../_images/x.png" and image["alt"] == "Norms < 5"
+    assert (image["width"], image["height"]) == ("700", "300")
+    assert "min-width:568px" in image["style"]
+
+
+def test_the_rules_of_a_small_drawing_reach_itself_alone():
+    text = small(drawing())
+    for number in (1, 2):
+        part = inline(text, number, "")
+        style = part[part.index("<style") : part.index("</style>")]
+        selectors = re.findall(r"([^{}<>]+)\{[^{}]*\}", style)
+        (own,) = re.findall(r'<svg[^>]* id="([^"]*)"', part)
+        assert len(selectors) > 5 and own.startswith(f"f{number}-")
+        assert all(one.startswith((f".f{number} ", f"#{own} ")) for one in selectors)
+        named = {one.split(".")[-1] for one in selectors if one.startswith("#")}
+        assert set(re.findall(r'class="(c\d+)"', part)) == named
+        assert "sans-serif" not in part and re.search(r"font-size: [\d.]+px", part)
+
+
+def test_what_a_drawing_says_is_no_markup_and_its_text_stays():
+    plain = '<svg width="9pt" height="9pt" viewBox="0 0 9 9"><text>#one .two</text></svg>'
+    part = inline(plain, 1, 'a "b" <c>')
+    assert 'aria-label="a &#34;b&#34; &lt;c&gt;"' in part and "<text>#one .two</text>" in part
+    with pytest.raises(ValueError, match="no SVG"):
+        inline("<html>", 1, "")
+
+
+def test_text_and_paper_of_a_drawing_suit_the_page():
+    """One column needs no scrolling at 350 pixels; small text needs a wider figure."""
+    assert "min-width:0" in inline(drawing(), 1, "")
+    wide = inline(drawing(**{"font.size": 7, "axes.labelsize": 6}), 1, "")
+    assert 400 < float(wide.split("min-width:")[1].split("px")[0]) < 700
+    paper = inline(drawing(**{"axes.facecolor": "#fefefe"}), 1, "")
+    assert "fill: var(--pst-color-background)" in paper
+
+
+def test_tables_have_captions_and_scope(finish):
+    head = "<thead><tr><th><p>model</p></th><th><p>n</p></th></tr></thead>"
+    rows = "<tbody><tr><td>a</td><td>1</td></tr></tbody>"
+    empty = "<thead><tr><th><p></p></th><th></th></tr></thead>"
+    rest = r"<p>a b \(x &lt; 1\)</p><pre>  a\n  b</pre>"
+    soup = finish(
+        f"<h2>Verdict<a class='headerlink'>#</a></h2><table>{head}{rows}</table>"
+        f"<p><strong>The paper</strong></p><table>{empty}{rows}</table>"
+        f"<table><caption>own</caption>{head}{rows}</table>{rest}"
+    )
+    one, two, own = soup.find_all("table")
+    captions = [table.caption.get_text() for table in (one, two, own)]
+    assert captions == ["Our table 1. Verdict", "Our table 2. The paper", "own"]
+    assert [cell["scope"] for cell in one.find_all("th")] == ["col", "col"]
+    assert two.thead is None
+    assert [(cell.get_text(), cell["scope"]) for cell in two.find_all("th")] == [("a", "row")]
+    assert str(soup).endswith(rest)  # the rest is as it was
+
+
+def test_sphinx_finds_names_and_copies_the_pictures(tmp_path):
+    (source := tmp_path / "source").mkdir()
+    Image.new("RGB", (700, 300), "white").save(source / "x.png")
+    (source / "y.svg").write_text(drawing())
+    settings = "extensions = ['helpers.book.postprocess']\nhtml_theme = 'basic'\n"
+    (source / "conf.py").write_text(settings)
+    shown = "".join(
+        f".. figure:: {name}\n   :alt: what is seen\n\n   A caption.\n\n"
+        for name in ("x.png", "y.svg")
+    )
+    (source / "index.rst").write_text(f"Title\n=====\n\n{shown}")
+    site = tmp_path / "site"
+    Sphinx(source, source, site, tmp_path / "doctrees", "html", status=None, warning=None).build()
+    soup = BeautifulSoup((site / "index.html").read_text(), "html.parser")
+    assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png"]
+    assert (site / "_images" / "x.png").is_file()
+    assert soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"

@@ -1,0 +1,126 @@
+"""An edition: what lies in it, that it is the same each time, and what it refuses."""
+
+import subprocess
+from zipfile import ZipFile
+
+import pytest
+
+from helpers.__main__ import main
+from helpers.book import build as book
+from helpers.book import release
+from helpers.files import digest_of
+from helpers.run import check
+
+PAGES = {"index.html": "<p>first</p>", "data/values.csv": "run\n", "book/a.html": "a"}
+
+
+@pytest.fixture
+def ready(project, monkeypatch):
+    """The small project, committed with what an edition needs, and a book that takes no time."""
+    (project.root / "pyproject.toml").write_text('[project]\nname = "small"\nversion = "1.2.0"\n')
+    (project.root / ".gitignore").write_text("_build/\n")
+    for name in release.FILES:
+        (project.root / name).write_text(name)
+    for command in (
+        ("init", "-q"),
+        ("add", "."),
+        ("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "All"),
+    ):
+        subprocess.run(["git", "-C", project.root, *command], check=True)
+
+    def build(root, place, stored):
+        assert stored
+        for name, text in {**PAGES, **{f"data/{table}": table for table in release.TABLES}}.items():
+            (place / "html" / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / "html" / name).write_text(text)
+        return place / "html"
+
+    monkeypatch.setattr(book, "build", build)
+    monkeypatch.setattr(check, "problems", lambda project: iter(()))
+    return project
+
+
+def test_an_edition_holds_the_book_all_values_and_checksums(ready, capsys):
+    assert main(["release"], ready.root) == 0
+    folder = ready.root / "_build" / "release" / "small-1.2.0"
+    assert {path.name for path in folder.iterdir()} == {
+        "small-1.2.0-html.zip",
+        *release.FILES,
+        *release.TABLES,
+        release.SUMS,
+    }
+    assert (folder / "LICENSE").read_text() == "LICENSE" and (
+        folder / "values.csv"
+    ).read_text() == "values.csv"
+    with ZipFile(folder / "small-1.2.0-html.zip") as archive:
+        assert archive.read("small-1.2.0/index.html").decode() == PAGES["index.html"]
+    sums = dict(
+        reversed(line.split("  ")) for line in (folder / release.SUMS).read_text().splitlines()
+    )
+    assert sums == {
+        path.name: digest_of(path.read_bytes())
+        for path in folder.iterdir()
+        if path.name != release.SUMS
+    }
+    assert "small-1.2.0-html.zip" in capsys.readouterr().out
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "left").touch()
+    assert release.release(ready) == folder
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+
+
+def test_local_changes_are_refused_but_for_a_draft(ready, capsys):
+    (ready.root / "LICENSE").write_text("other")
+    (ready.root / "new.md").touch()
+    assert main(["release"], ready.root) == 1
+    out, error = capsys.readouterr()
+    assert out.splitlines() == ["LICENSE: not committed", "new.md: not committed"]
+    assert (
+        error == "error: 2 things stand against an edition, see above; mend them, or give --draft\n"
+    )
+    assert not (ready.root / "_build" / "release").exists()
+    assert main(["release", "--draft"], ready.root) == 0
+    assert (
+        ready.root / "_build" / "release" / "small-1.2.0-draft" / "LICENSE"
+    ).read_text() == "other"
+
+
+def test_what_check_finds_is_refused(ready, monkeypatch, capsys):
+    monkeypatch.setattr(check, "problems", lambda project: iter(["a.ipynb: is alone"]))
+    monkeypatch.setattr(
+        check,
+        "outdated",
+        lambda project, revisions: iter(["book/runs/a/b.json: stale"]) if revisions else (),
+    )
+    monkeypatch.setattr(check, "survey", lambda project: iter(["book/portability.json: old"]))
+    assert main(["release"], ready.root) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "a.ipynb: is alone",
+        "book/runs/a/b.json: stale",
+        "book/portability.json: old",
+    ]
+
+
+def test_without_a_history_nobody_knows_what_it_is(ready, monkeypatch):
+    monkeypatch.setattr(release, "git", lambda *_: None)
+    monkeypatch.setattr(check, "git", lambda *_: None)
+    (line,) = release.obstacles(ready)
+    assert line.startswith("the git history is not here")
+
+
+def test_an_edition_that_is_too_heavy_is_refused(ready, monkeypatch, capsys):
+    monkeypatch.setattr(release, "MOST", 10)
+    assert main(["release"], ready.root) == 1
+    assert "small-1.2.0 weighs 0 MB, more than 0" in capsys.readouterr().err
+    assert not (ready.root / "_build" / "release" / "small-1.2.0").exists()
+
+
+def test_a_file_that_an_edition_needs_is_named(ready, capsys):
+    (ready.root / "CHANGELOG.md").unlink()
+    assert main(["release"], ready.root) == 2
+    out, error = capsys.readouterr()
+    assert (
+        out == ""
+        and error.startswith("error: there is no CHANGELOG.md in ")
+        and error.count("\n") == 1
+    )

@@ -1,0 +1,85 @@
+"""Values in words and on bars, and templates that let nothing in data become markup."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from helpers.book.amounts import WIDTH, amount, asked, behind
+from helpers.book.render import macro, raw
+from helpers.claims.criteria import Test, Value
+from helpers.claims.terms import Term
+
+SHARE, PLAIN = Term("share", "share of images"), Term("x")
+TRAININGS = Term("x", "share of images", of="trainings")
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "n", "term", "text"),
+    [
+        (0.5, 0.3, 0.7, 6, SHARE, "3 of 6 images (30 to 70 %)"),
+        (1.0, 1.0, 1.0, 6, SHARE, "6 of 6 images"),
+        (0.55, 0.3, 0.7, 6, SHARE, "55 % [30, 70]"),
+        (1.0, 0.3, 1.0, 3, TRAININGS, "100 % [30, 100]"),
+        (1 / 3, None, None, None, Term("x", "share of 6 claims"), "2 of 6 claims"),
+        (0.25, None, None, None, Term("x", "share of 6 claims"), "25 %"),
+        (1.0, 1.0, 1.0, 6, PLAIN, "1"),
+        (0.5, None, 0.7, 1, PLAIN, "0.5 [?, 0.7]"),
+        (1.25, -1.0, 3.5, 6, Term("x", "points"), "+1.25 points [-1, +3.5]"),
+        (5717416.0, None, None, None, Term("x", "count"), "5,717,416"),
+        (1e-7, None, None, None, Term("x", "p-value"), "p < 0.001"),
+        (0.0314, None, None, None, Term("x", "p-value"), "p = 0.031"),
+        (-1e-12, None, None, None, PLAIN, "0"),
+        (2.0, 1.5, 2.5, 6, Term("x", "nats"), "2 nats [1.5, 2.5]"),
+        (None, None, None, None, PLAIN, "not defined"),
+    ],
+)
+def test_values_in_words(value, low, high, n, term, text):
+    assert amount(Value("x", "m", None, value, low, high, n), term) == text
+
+
+def test_margins_and_numbers_in_words():
+    assert amount(None, PLAIN) == "not measured"
+    assert asked(Test("x", ">=", 0.05), SHARE.unit) == "at least 5 %"
+    assert asked(Test("x", "<", -0.5), "points") == "below -0.5 points"
+    assert behind(Value("x", "m", value=1.0, n=100), SHARE) == "n = 100 images"
+    assert behind(Value("x", "m", value=1.0), SHARE) == ""
+
+
+def drawn(*args, **more):
+    """class -> attributes of what an interval bar draws of that class."""
+    parts = {}
+    for element in ET.fromstring(macro("interval_bar", *args, **more)).iter():
+        parts.setdefault(element.get("class"), []).append(element.attrib)
+    return parts
+
+
+def test_places_on_a_bar_follow_the_numbers():
+    value = Value("auc", "m", value=0.5, low=0.25, high=0.75, n=9)
+    parts = drawn(value, Test("auc", ">", 0.75), [1.0], (0, 1))
+    (middle,), (interval,) = parts["measured"], parts["interval"]
+    start, end = float(interval["x1"]), float(interval["x2"])
+    assert float(middle["cx"]) == pytest.approx(WIDTH / 2) and start + end == pytest.approx(WIDTH)
+    assert float(parts["margin"][0]["x1"]) == pytest.approx(end)
+    (passes,) = parts["passes"]
+    assert float(passes["x"]) == pytest.approx(end)
+    assert float(passes["x"]) + float(passes["width"]) == pytest.approx(WIDTH)
+    assert float(re.match(r"M([\d.]+) ", parts["reported"][0]["d"])[1]) > end
+
+
+def test_smaller_values_pass_on_the_left_and_no_interval_ends_with_the_axis():
+    (passes,) = drawn(Value("drop", "m", value=2.0), Test("drop", "<", 1.0))["passes"]
+    assert float(passes["x"]) == 0 and 0 < float(passes["width"]) < WIDTH / 2
+    (interval,) = drawn(Value("auc", "m", value=0.5, n=1), None, (), (0, 1))["interval"]
+    assert (float(interval["x1"]), float(interval["x2"])) == (6, WIDTH - 6)
+    missing = macro("interval_bar", None, Test("auc", ">", 0.5), label="AUC")
+    assert "measured'" not in missing and "AUC: not measured; &gt; 0.5 undecided" in missing
+
+
+def test_what_comes_from_data_is_no_markup():
+    hostile = "'<b>\n```\n{include}`x`"
+    bar = macro("interval_bar", Value("a", "m", value=1.0), label=hostile)
+    badge = macro("badge", hostile, hostile)
+    for text in (bar, badge):
+        assert "<b>" not in text and "\n```" not in raw(text).removesuffix("\n```")
+    assert raw(badge).count("\n") == 2

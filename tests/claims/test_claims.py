@@ -1,0 +1,447 @@
+"""A criterion judges as written, and a result says what it rests on."""
+
+import json
+import math
+from collections import namedtuple
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from helpers.claims import Value, load_registry
+from helpers.claims.criteria import Criterion, Test
+from helpers.claims.result import MIME, Claim, Paper, Result
+from helpers.claims.results import rejudge
+from helpers.measures.stats import over_images
+
+Estimate = namedtuple("Estimate", "value low high n")
+PAPER = Paper("beyond", "Beyond the papers", "us", None, None, None, {}, [])
+CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return load_registry()
+
+
+def claim_with(**criterion) -> Claim:
+    """A claim with the given criterion and nothing else of interest."""
+    tests = {
+        key: tuple(Test(*test) for test in criterion.pop(key, ()))
+        for key in ("tests", "applies", "needs")
+    }
+    judged_by = Criterion(criterion.pop("quantifier", "all"), **tests)
+    return Claim(
+        "xx9-test", "beyond", "t", "s", "w", "m", "h", [], judged_by, {}, {}, PAPER, "a test"
+    )
+
+
+def value(name, model="a", at=None, low=None, high=None):
+    return Value(name, model, "scenes", at, low, high, None if low is None is high else 10)
+
+
+# --- one test on one value
+# -------------------------------------------------------------------------------------------
+
+
+def test_the_ends_of_a_value():
+    """A plain number has no count; what has one, and no interval, may be anything."""
+    assert Value("x", "m", value=2.0).ends == (2, 2) and Value("x", "m").ends is None
+    assert Value("x", "m", value=2.0, n=3).ends == (-math.inf, math.inf)
+    assert Value("x", "m", value=2.0, low=1.0, n=9).ends == (1, math.inf)
+    for n in (9, None):
+        assert Value("x", "m", value=2.0, low=1.0, high=4.0, n=n).ends == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "low", "high", "outcome"),
+    [
+        (">", 0.61, 0.7, True),
+        (">", 0.6, 0.7, None),
+        (">", 0.5, 0.7, None),
+        (">", 0.5, 0.6, False),
+        (">", 0.4, 0.5, False),
+        (">=", 0.6, 0.7, True),
+        (">=", 0.5, 0.6, None),
+        (">=", 0.4, 0.59, False),
+        ("<", 0.4, 0.59, True),
+        ("<", 0.5, 0.6, None),
+        ("<", 0.6, 0.7, False),
+        ("<=", 0.5, 0.6, True),
+        ("<=", 0.6, 0.7, None),
+        ("<=", 0.61, 0.7, False),
+    ],
+)
+def test_interval_against_margin(op, low, high, outcome):
+    assert (
+        Test("auc", op, 0.6).outcome(value("auc", at=(low + high) / 2, low=low, high=high))
+        is outcome
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "outcome"), [(">", False), (">=", True), ("<", False), ("<=", True)]
+)
+def test_value_without_interval_decides_itself(op, outcome):
+    assert Test("auc", op, 0.6).outcome(value("auc", at=0.6)) is outcome
+
+
+def test_undefined_or_absent_value_is_undecided():
+    assert Test("auc", ">", 0.6).outcome(value("auc", at=None, low=0.7, high=0.8)) is None
+    assert Test("auc", ">", 0.6).outcome(None) is None
+
+
+@pytest.mark.parametrize("margin", [float("nan"), float("inf")])
+def test_a_margin_is_a_finite_number(margin):
+    """A comparison with nan never holds, so that such a test could refute and nothing else."""
+    with pytest.raises(ValueError, match=f"auc > {margin}: a margin is a finite number"):
+        Test("auc", ">", margin)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "outcome"),
+    [(0.7, None, True), (0.5, None, None), (None, 0.5, False), (None, 0.7, None)],
+)
+def test_one_missing_bound_is_unbounded(low, high, outcome):
+    assert Test("auc", ">", 0.6).outcome(value("auc", at=0.65, low=low, high=high)) is outcome
+
+
+# --- one model
+# --------------------------------------------------------------------------------------------------
+
+YES, NO, OPEN = dict(at=1.0), dict(at=0.0), dict(at=0.5, low=0.0, high=1.0)
+
+
+@pytest.mark.parametrize(
+    ("applies", "first", "second", "verdict"),
+    [
+        (YES, YES, YES, "supported"),
+        (YES, YES, OPEN, "inconclusive"),
+        (YES, YES, NO, "refuted"),
+        (YES, OPEN, NO, "refuted"),
+        (YES, OPEN, OPEN, "inconclusive"),
+        (NO, YES, YES, "not applicable"),
+        (NO, NO, NO, "not applicable"),
+        (OPEN, YES, YES, "inconclusive"),
+        (OPEN, NO, NO, "inconclusive"),
+    ],
+)
+def test_truth_table_of_one_model(applies, first, second, verdict):
+    claim = claim_with(
+        applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5), ("y", ">=", 0.5)]
+    )
+    result = claim.judge([value("outliers", **applies), value("x", **first), value("y", **second)])
+    assert result.verdict == result.verdicts[0]["verdict"] == verdict
+
+
+# --- several models
+# --------------------------------------------------------------------------------------------------
+
+S, R, U, N = "supported", "refuted", "inconclusive", "not applicable"
+KINDS = {S: (YES, YES), R: (YES, NO), U: (YES, OPEN), N: (NO, YES)}
+
+
+@pytest.mark.parametrize(
+    ("models", "for_all", "for_any"),
+    [
+        ([S, S], S, S),
+        ([R, R], R, R),
+        ([S, R], R, S),
+        ([S, U], U, S),
+        ([R, U], R, U),
+        ([U, U], U, U),
+        ([S, N], S, S),
+        ([R, N], R, R),
+        ([U, N], U, U),
+        ([N, N], N, N),
+        ([S, R, U, N], R, S),
+    ],
+)
+@pytest.mark.parametrize("quantifier", ["all", "any"])
+def test_quantifiers(quantifier, models, for_all, for_any):
+    claim = claim_with(
+        quantifier=quantifier, applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5)]
+    )
+    values = []
+    for i, kind in enumerate(models):
+        applies, x = KINDS[kind]
+        values += [value("outliers", f"m{i}", **applies), value("x", f"m{i}", **x)]
+    result = claim.judge(values)
+    assert [v["verdict"] for v in result.verdicts] == models
+    assert result.verdict == (for_all if quantifier == "all" else for_any)
+
+
+def test_needs_only_hold_back_support():
+    claim = claim_with(
+        applies=[("size", "<=", 300)], tests=[("x", ">=", 0.5)], needs=[("size", ">", 300)]
+    )
+    small, large = value("size", "small", at=5), value("size", "large", at=1000)
+    held_back = claim.judge([small, value("x", "small", **YES)])
+    assert held_back.verdict == "inconclusive" and "size > 300" in held_back.reason
+    # The large model is not itself judged (the claim does not apply to it), yet it meets the need.
+    assert (
+        claim.judge([small, value("x", "small", **YES), large, value("x", "large", **NO)]).verdict
+        == "supported"
+    )
+    assert claim.judge([small, value("x", "small", **NO)]).verdict == "refuted"
+
+
+def test_a_test_restricted_to_one_model_is_put_to_no_other():
+    claim = claim_with(tests=[("x", ">=", 0.5, "a"), ("x", "<", 0.5, "b")])
+    result = claim.judge([value("x", "a", **YES), value("x", "b", **NO), value("x", "c", **NO)])
+    assert [v["verdict"] for v in result.verdicts] == ["supported", "supported", "not applicable"]
+    assert result.verdict == "supported"
+    assert claim.judge([value("x", "a", **YES), value("x", "b", **YES)]).verdict == "refuted"
+
+
+def test_values_that_the_criterion_does_not_name_are_kept_but_not_judged():
+    result = claim_with(tests=[("x", ">=", 0.5)]).judge(
+        [value("x", "a", **YES), value("trend", "all models", at=0.3)]
+    )
+    assert (
+        result.verdict == "supported"
+        and [v["model"] for v in result.verdicts] == ["a"]
+        and len(result.values) == 2
+    )
+    assert (
+        claim_with(tests=[("x", ">=", 0.5)]).judge([value("trend", at=0.3)]).verdict
+        == "inconclusive"
+    )
+
+
+def test_the_verdict_on_one_model_takes_what_is_measured_for_this_claim_alone():
+    claim = claim_with(tests=[("x", ">", 0.5), ("y", ">", 0.5, "b")], applies=[("there", ">", 0)])
+    measured = {"there": 1, "x": 0.2, "x_8": 0.9, "y_8": 0.1, "other": 3}
+    assert (
+        claim.verdict_on("a", measured) == "refuted"
+        and claim.verdict_on("a", measured, "_8") == "supported"
+    )
+    assert claim.verdict_on("b", measured, "_8") == "refuted"
+    assert claim.verdict_on("a", measured | {"there": 0}) == "not applicable"
+    with pytest.raises(KeyError, match="y"):
+        claim.verdict_on("b", measured)
+
+
+def test_not_run_and_nothing_to_judge():
+    claim = claim_with(tests=[("x", ">=", 0.5)])
+    result = claim.judge([], not_run={"giant": "no network"})
+    assert result.verdict == "not run" and "giant: no network" in result.reason
+    assert claim.judge([value("x", **YES)], not_run={"giant": "no network"}).verdict == "supported"
+    with pytest.raises(ValueError, match="nothing to judge"):
+        claim.judge([])
+    with pytest.raises(ValueError, match="two values named 'x' for a"):
+        claim.judge([value("x", **YES), value("x", **NO)])
+
+
+# --- values, reasons, and the way to a file and back
+# -----------------------------------------------------------------
+
+
+def test_value_from_estimate_and_number():
+    made = Value.of("auc", Estimate(0.7, 0.6, 0.8, 64), model="a", dataset="scenes")
+    assert (made.value, made.low, made.high, made.n) == (0.7, 0.6, 0.8, 64)
+    assert Value.of("parameters", 5_717_416, model="a") == Value("parameters", "a", value=5717416.0)
+    nan = float("nan")
+    assert Value.of("iou", Estimate(nan, nan, float("inf"), 0), model="a") == Value("iou", "a", n=0)
+
+
+def test_reason_quotes_value_interval_and_margin_rounded():
+    claim = claim_with(tests=[("auc", ">", 0.6)])
+    result = claim.judge([value("auc", "vit_tiny", at=0.7123456, low=0.69041, high=0.731)])
+    assert "auc = 0.712 [0.69, 0.731] > 0.6 holds on vit_tiny" in result.reason
+    nearly = claim.judge([value("auc", "vit_tiny", at=0.7123461, low=0.69039, high=0.731)])
+    assert nearly._repr_markdown_() == result._repr_markdown_()
+    size = claim_with(tests=[("parameters", ">", 3)]).judge([value("parameters", at=5717416)])
+    assert "parameters = 5,720,000 > 3 holds" in size.reason
+    # Only what forced the verdict is quoted.
+    two = claim_with(tests=[("x", ">=", 0.5), ("y", ">=", 0.5)]).judge(
+        [value("x", **YES), value("y", **NO)]
+    )
+    assert "y = 0 >= 0.5 fails" in two.reason and "x = " not in two.reason
+
+
+def test_reason_quotes_three_models_and_counts_the_rest():
+    claim = claim_with(tests=[("x", ">=", 0.5)])
+    for models, more in (("abc", "on c."), ("abcde", "on c; and 2 more.")):
+        reason = claim.judge([value("x", model, **NO) for model in models]).reason
+        assert reason.startswith(f"{len(models)} refuted: x = 0") and reason.endswith(more)
+
+
+def test_a_criterion_in_words():
+    def words(**criterion):
+        return str(claim_with(tests=[("x", ">=", 0.5), ("y", "<", 2, "b")], **criterion).criterion)
+
+    plain = "x >= 0.5 and y < 2 on b, on all of the models to which it applies"
+    assert words() == plain
+    assert words(applies=[("size", "<=", 300)]) == f"{plain}; applies to a model when size <= 300"
+    assert (
+        words(needs=[("size", ">", 300)])
+        == f"{plain}; cannot be supported without a model that has size > 300"
+    )
+
+
+def test_a_missing_bound_is_printed_as_such():
+    assert [str(value("x", at=0.5, low=low)) for low in (0.25, None)] == ["0.5 [0.25, ?]", "0.5"]
+
+
+def test_what_is_nearly_zero_is_printed_as_zero():
+    assert [str(value("x", at=at)) for at in (0.9e-9, -0.9e-9, 0.0)] == ["0"] * 3
+    assert "0" not in [str(value("x", at=at)) for at in (1e-9, -1e-9, 1.2e-9)]
+
+
+def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
+    claim = claim_with(
+        applies=[("outliers", ">=", 0.5)],
+        tests=[("x", ">=", 0.5), ("y", "<", 2, "b")],
+        needs=[("z", ">", 1)],
+    )
+
+    def text(at):
+        values = [value("outliers", "a", **YES), value("x", "a", at=at), value("extra", "a", at=at)]
+        return str(
+            claim.judge(
+                [*values, value("outliers", "b", **NO), value("x", "b", **OPEN)],
+                not_run={"g": "gated"},
+            )
+        )
+
+    assert text(0.7) == text(0.8) != text(0.3)
+    assert text(0.7).splitlines() == [
+        "xx9-test: inconclusive",
+        "  a: supported (outliers >= 0.5 holds, x >= 0.5 holds, z > 1 undecided)",
+        "  b: not applicable (outliers >= 0.5 fails, x >= 0.5 undecided, y < 2 on b undecided, z > "
+        "1 undecided)",
+        "  a: outliers, x, extra",
+        "  b: outliers, x",
+        "  g: not run (gated)",
+    ]
+
+
+def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
+    made = Value.of("top1", over_images(np.array([0.0, 100.0]), (0, 100)), model="a")
+    assert made.step == 50 and Value(**asdict(made)) == made
+    old = {key: x for key, x in asdict(made).items() if key != "step"}
+    assert Value(**old).step is None
+
+
+def test_result_survives_json_and_is_judged_again(registry):
+    claim = registry["nr3-redundancy"]
+    claim = replace(
+        claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2])
+    )  # auc and auc_matched
+    values = [
+        Value.of(name, estimate, model="control-content", dataset="scenes")
+        for name, estimate in {
+            "outlier_images": Estimate(1.0, 1.0, 1.0, 64), "auc": Estimate(0.9, 0.8, 0.95, 64),
+            "auc_matched": Estimate(0.8, 0.7, 0.9, 64),
+            "enrichment": Estimate(float("nan"), 2, 4, 64),
+        }.items()
+    ]  # fmt: skip
+    result = claim.judge(
+        values, sources=[{"name": "scenes", "digest": "0"}], not_run={"giant": "no network"}
+    )
+    stored = json.loads(json.dumps(result._repr_mimebundle_()[MIME], allow_nan=False))
+    assert rejudge(claim, stored) == Result.from_json(claim, stored) == result
+    assert Result.from_json(claim, stored | {"verdict": "refuted"}).verdict == "refuted"
+    stored["values"][1] |= {"value": 0.4, "low": 0.3, "high": 0.5}
+    assert (
+        rejudge(claim, stored).verdict == "refuted"
+        and Result.from_json(claim, stored).verdict == "supported"
+    )
+    in_a_run = stored | {"run": "paper", "provenance": {"sources": stored["sources"]}}
+    del in_a_run["sources"]
+    assert Result.from_json(claim, in_a_run).sources == [{"name": "scenes", "digest": "0"}]
+    with pytest.raises(ValueError, match="belongs to 'nr3-redundancy'"):
+        Result.from_json(registry["nr1-artifacts"], stored)
+
+
+def test_calibration_judges_each_control_alone(registry):
+    claim = registry["nr2-model-size"]
+    values = [Value.of("parameters", 3e5, model=model) for model in CONTROLS]
+    values += [
+        Value.of("outlier_images", share, model=model)
+        for model, share in zip(CONTROLS, (1, 1, 0, 0), strict=True)
+    ]
+    result = claim.judge(values)
+    assert result.verdict == "refuted"
+    assert [got for got, _ in result.calibration().values()] == [
+        "refuted",
+        "refuted",
+        "inconclusive",
+        "inconclusive",
+    ]
+    assert "as expected on 4 of 4" in result._repr_markdown_()
+    wrong = claim.judge(
+        [*values[:4], *(Value.of("outlier_images", 0, model=model) for model in CONTROLS)]
+    )
+    assert "control-content: inconclusive where refuted was expected" in wrong._repr_markdown_()
+
+
+def test_margin(registry):
+    assert registry["nr3-redundancy"].margin("auc") == 0.6
+    with pytest.raises(ValueError, match="no test names 'aux'"):
+        registry["nr3-redundancy"].margin("aux")
+
+
+# --- Markdown
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_local_data_set_comes_with_the_hubs(registry):
+    value = Value.of("growth", 2.0, model="control-content", dataset="data:here/test")
+    claim = registry["so2-layer-norms"]
+    local = claim.judge([value], sources=[{"name": "data:here/test", "hub": "hf:there/test"}])
+    assert (
+        "`data:here/test` is a local data set; the same or the nearest on the Hub: `-p "
+        "dataset=hf:there/test`" in local._repr_markdown_()
+    )
+    assert (
+        "local data set"
+        not in claim.judge([value], sources=[{"name": "scenes", "hub": None}])._repr_markdown_()
+    )
+
+
+def tables(markdown: str) -> list[list[int]]:
+    """Number of cells of each line, for each table."""
+    found, inside = [], False
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            found += [] if inside else [[]]
+            found[-1].append(line.replace("\\|", "").count("|") - 1)
+        inside = line.startswith("|")
+    return found
+
+
+@pytest.mark.parametrize("id", load_registry().claims)
+def test_cards_and_results_are_whole_markdown_tables(registry, id):
+    claim = registry[id]
+    card = claim._repr_markdown_()
+    assert claim.statement in card and claim.headline in card and str(claim.criterion) in card
+    named = {test.value for test in claim.criterion.tests}
+    values = [
+        Value.of(name, Estimate(1, 0.9, 1.1, 8), model="a|b", dataset="scenes") for name in named
+    ]
+    result = claim.judge(values, not_run={"g": "gated"})
+    shown = result._repr_markdown_()
+    assert f"**Verdict: {result.verdict}.**" in shown and "a\\|b" in shown and "gated" in shown
+    for table in tables(card) + tables(shown):
+        assert len(table) > 2 and len(set(table)) == 1
+
+
+def test_paper_stands_above_ours_for_the_same_model(registry):
+    claim = registry["nr4-global"]
+    ours = Value.of(
+        "accuracy_cls",
+        Estimate(80.0, 79.0, 81.0, 500),
+        model=claim.source.models["DINOv2-G"],
+        dataset="x",
+    )
+    lines = claim.judge([ours]).beside().splitlines()
+    first = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith("| ours, x | vit_giant_patch14_dinov2.lvd142m | 500 |")
+    )
+    assert "80 [79, 81]" in lines[first]
+    assert any("paper, Table 3 | DINOv2-G" in line and "81.56 %" in line for line in lines[2:first])
+    assert not any("DeiT3-M" in line for line in lines[:first])

@@ -1,0 +1,138 @@
+"""What makes a result stale: its notebook's own code, parameters, criterion and numbers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from helpers.claims import numbers
+from helpers.claims.freshness import PARTS, inputs, of_code, of_numbers
+from helpers.claims.project import CONTROLS, Project
+from helpers.run import check
+
+SOURCE = """from helpers import figures
+from helpers.measures.norms import outliers as found
+import torch
+mask = found(norms, rule="median:3")
+figures.norm_maps(mask)
+print(torch.sum(mask))"""
+
+
+@pytest.fixture
+def digest(tmp_path):
+    """The digest of the code of a notebook with one cell."""
+
+    def digest(source, name="some.ipynb"):
+        defaults = new_code_cell("n = 1", metadata={"tags": ["parameters"]})
+        nbformat.write(new_notebook(cells=[defaults, new_code_cell(source)]), tmp_path / name)
+        return of_code(tmp_path / name)
+
+    return digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("outliers as found", "high_norm as found", True),
+        ("outliers as found\n", "high_norm\n", None),
+        ("helpers.measures.norms", "helpers.measures.thresholds", True),
+        ("figures.norm_maps", "figures.maps_of_norms", True),
+        ("import torch\n", "import torch  # for the sum\n\n", True),
+        ("median:3", "median:4", False),
+        ("rule=", "by=", False),
+        ("torch.sum", "torch.amax", False),
+        ("print", "repr", False),
+        ("mask = ", "mask = 1 - ", False),
+    ],
+)
+def test_names_of_ours_do_not_count_and_all_else_does(digest, old, new, same):
+    changed = SOURCE.replace(old, new)
+    if same is None:  # renamed where it is used as well
+        changed, same = changed.replace("found(", "high_norm("), True
+    assert changed != SOURCE and (digest(SOURCE) == digest(changed)) is same
+
+
+def test_which_of_two_functions_is_meant_counts(digest):
+    imports = "from helpers.measures.norms import a, b\n"
+    assert digest(f"{imports}a(b(x))") == digest(f"{imports}b(a(x))")  # renamed: numbers tell
+    assert digest(f"{imports}a(a(x))") != digest(f"{imports}a(b(x))")
+
+
+def test_no_python_is_one_sentence(project):
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[2].source = "%matplotlib inline"
+    nbformat.write(notebook, path)
+    with pytest.raises(ValueError, match="aa1-first.ipynb: no Python .*'%matplotlib inline'"):
+        inputs(project, "aa1-first", {})
+
+
+def copy(tmp_path, *ids):
+    """This checkout without results, but for those of some claims."""
+    root = Project().root
+    for folder in ("helpers", "notebooks"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(root / folder, tmp_path / folder, ignore=ignore)
+    for path in (*root.glob("*.toml"), root / "_toc.yml", root / "requirements.lock"):
+        shutil.copy(path, tmp_path)
+    for path in root.glob("book/runs/*/*"):
+        if path.parent.name != CONTROLS and path.name.split(".")[0] in ids:
+            (tmp_path / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, tmp_path / path.relative_to(root))
+    return Project(tmp_path)
+
+
+def stale(project):
+    return {id for ids in check.changed(project).values() for id in ids}
+
+
+def test_a_value_that_moves_by_a_thousandth_makes_its_results_stale_alone(tmp_path):
+    project = copy(tmp_path, "so2-layer-norms", "de3-cka")
+    assert not stale(project)
+    beside = numbers.beside(project.source("so2-layer-norms"))
+    before, stored = of_numbers(project.source("so2-layer-norms")), numbers.read(beside)
+    fresh = json.loads(json.dumps(stored))
+    fresh["values"]["control-content"]["growth"]["value"] *= 1.0001
+    beside.write_text(numbers.renewed(beside, fresh))
+    assert numbers.read(beside) == stored and not stale(project)  # rounding moves nothing
+    fresh["values"]["control-content"]["growth"]["value"] *= 1.001
+    beside.write_text(numbers.renewed(beside, fresh))
+    assert of_numbers(project.source("so2-layer-norms")) != before
+    assert stale(project) == {"so2-layer-norms"}
+    (line,) = {line.partition(": ")[2] for line in check.outdated(project, None)}
+    assert line.startswith("stale, made with other numbers")
+
+
+@pytest.mark.slow
+def test_a_helper_changed_by_a_thousandth_makes_the_results_stale_that_use_it(tmp_path):
+    project = copy(tmp_path, "so2-layer-norms", "de3-cka")
+    measure = tmp_path / "helpers" / "measures" / "similarity.py"
+    text = measure.read_text()
+
+    def baselines():
+        command = [sys.executable, "-m", "helpers", "baselines", "so2-layer-norms", "de3-cka"]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+
+    renamed = text.replace("def linear_cka(", "def cka_of(").replace("linear_cka(", "cka_of(")
+    measure.write_text(f"{renamed}\n\nlinear_cka = cka_of\n")
+    baselines()
+    assert not stale(project)
+    assert text.count("return ") and "def linear_cka" in text
+    measure.write_text(
+        f"{text}\n\n_exact = linear_cka\n\n\ndef linear_cka(*a, **k):\n"
+        "    return 1.001 * _exact(*a, **k)\n"
+    )
+    baselines()
+    assert stale(project) == {"de3-cka"}
+
+
+def test_the_parts_are_those_that_results_carry(runs):
+    for results in runs.values():
+        for result in results.values():
+            assert tuple(result["provenance"]["inputs"]) == PARTS

@@ -1,0 +1,325 @@
+"""From intervals to p-values, without the small project: `make mutants` runs these tests alone."""
+
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from scipy.special import logit
+from scipy.stats import chisquare, t, ttest_1samp
+
+from helpers.claims.criteria import Criterion, Test, Value
+from helpers.claims.registry import Registry
+from helpers.claims.result import Claim, Paper
+from helpers.claims.statistics import (
+    ALPHA,
+    Judgement,
+    at_level,
+    corrected,
+    deciders,
+    judged,
+    judgements,
+    levels,
+    p_value,
+    shared,
+)
+from helpers.measures import stats
+
+
+def value(estimate, name="score", model="vit-a"):
+    return Value.of(name, estimate, model=model)
+
+
+def row(value, op=">", margin=0.0):
+    return Judgement("aa1-first", "mine", "vit-a", Test("score", op, margin), value, "supported")
+
+
+SYMMETRIC = (
+    np.concatenate([x := np.linspace(0.1, 3, 20) ** 2, -x]) + 0.7
+)  # no skewness, so that its interval is plain Student's
+
+
+def test_the_p_value_of_a_mean_is_that_of_students_test():
+    estimate = stats.over_images(SYMMETRIC)
+    for margin in (-1.0, 0.0, 0.7, 2.5):
+        assert p_value(value(estimate), margin) == pytest.approx(
+            ttest_1samp(SYMMETRIC, margin).pvalue, rel=1e-6
+        )
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 80), (3, 80), (40, 80), (80, 80), (721, 1000)])
+def test_the_p_value_of_a_share_is_that_of_the_score_test(k, n):
+    estimate = stats.share(np.arange(n) < k)
+    for margin in (0.05, 0.5, 0.9):
+        reference = chisquare([k, n - k], [n * margin, n * (1 - margin)]).pvalue
+        assert p_value(value(estimate), margin) == pytest.approx(reference, rel=1e-6, abs=1e-300)
+    assert p_value(value(estimate), 0.0) == (1.0 if k == 0 else 0.0)
+
+
+def test_the_p_value_of_a_bounded_statistic_is_taken_on_its_own_scale():
+    """An AUC of 0.98: on the plain scale a margin of 0.9 would lie as far as one of 1.06."""
+    without = 0.98 + np.linspace(-1, 1, 100) * 2e-4
+    estimate = stats.jackknife(0.98, without, (0, 1))
+    error = math.sqrt(99 / 100 * ((without - without.mean()) ** 2).sum()) / (0.98 * 0.02)
+    distance = math.log(0.98 / 0.02) - math.log(0.9 / 0.1)
+    two_sided = 2 * t.sf(distance / error, 99)
+    assert p_value(value(estimate), 0.9) == pytest.approx(two_sided, rel=1e-6)
+    assert p_value(value(estimate), 1.2) == 0.0
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.01, 0.001])
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        lambda level: stats.over_images(SYMMETRIC, level=level),
+        lambda level: stats.share(np.arange(60) < 7, level),
+        lambda level: stats.share(np.arange(60) < 0, level),
+        lambda level: stats.jackknife(0.9, 0.9 + np.linspace(-1, 1, 50) * 1e-3, (0, 1), level),
+        lambda level: stats.jackknife(
+            0.4, 0.4 + np.linspace(-1, 1, 50) * 1e-2, (0, math.inf), level
+        ),
+        lambda level: stats.jackknife(
+            7.0, 7.0 + np.linspace(-1, 1, 50) * 1e-1, (0, math.inf), level
+        ),
+    ],
+)
+def test_an_interval_at_another_level_is_what_the_estimator_gives_there(estimate, alpha):
+    other = at_level(value(estimate(0.95)), alpha)
+    assert (other.low, other.high) == pytest.approx(estimate(1 - alpha)[1:3], rel=1e-6)
+    assert at_level(value(estimate(0.95)), ALPHA).low == pytest.approx(estimate(0.95).low)
+
+
+def test_what_has_no_interval_has_no_p_value_and_stays_as_it_is():
+    plain, undefined = Value("count", "vit-a", value=3.0), Value("score", "vit-a", n=9)
+    exact, unbounded = (
+        Value("score", "vit-a", None, 1.0, 1.0, 1.0, 9),
+        Value("score", "vit-a", None, 1.0, None, None, 3),
+    )
+    uncounted, odd = (
+        Value("score", "vit-a", None, 1.0, 0.0, 2.0),
+        Value("score", "vit-a", None, None, 0.0, 2.0, 9),
+    )
+    for one in (plain, undefined, exact, unbounded, uncounted, odd):
+        assert (
+            p_value(one, 0.5) is None and at_level(one, 1e-6) == one and row(one).distance is None
+        )
+        assert (
+            row(one).thresholds is None
+            and row(one).images_needed is None
+            and row(one).effect is None
+        )
+    assert row(None).p is None
+
+
+def test_without_a_bound_towards_the_margin_nothing_is_excluded():
+    half = Value("ratio", "vit-a", None, 0.0, 0.0, None, 20)
+    assert p_value(half, 5.0) == 1.0 and at_level(half, 0.001).high is None
+    assert row(half, "<", 5.0).thresholds[0] == -math.inf
+
+
+# So6, tt2 and tt4 as they were published first, whose readings an audit took by hand: 0.9 and -0.6
+# and 4 points.
+@pytest.mark.parametrize(
+    ("numbers", "margin", "holds", "fails", "needed"),
+    [
+        ((-0.06, -0.5, 0.38, 1000), 0.5, 0.94, 0.06, 618),
+        ((-2.7, -4.1, -1.3, 1000), -2, -0.6, -3.4, 4000),
+        ((1.9, -0.2, 4.0, 900), 2, 4.1, -0.1, 396_900),
+    ],
+)
+def test_what_a_test_could_have_decided(numbers, margin, holds, fails, needed):
+    measured = Value("score", "vit-a", None, *numbers)
+    one = row(measured, ">", margin)
+    assert one.thresholds == pytest.approx(
+        (holds, fails), abs=1e-9
+    ) and one.images_needed == pytest.approx(needed, rel=1e-3)
+    assert replace(one, test=Test("score", "<", margin)).thresholds == pytest.approx(
+        (fails, holds), abs=1e-9
+    )
+    # As many images as that, and the interval just reaches the margin.
+    shrunk = (abs(margin - numbers[0]) / one.distance) / math.sqrt(one.images_needed / numbers[3])
+    assert shrunk == pytest.approx(abs(margin - numbers[0]), rel=1e-3)
+
+
+def test_thresholds_of_a_share_are_those_of_wilson():
+    """Of 1,000 images, from which count on is a share of more than 5 % certain? Tried one by
+    one."""
+    estimates = [stats.share(np.arange(1000) < k) for k in range(200)]
+    least = next(k for k, one in enumerate(estimates) if one.low > 0.05)
+    most = max(k for k, one in enumerate(estimates) if one.high < 0.05)
+    holds, fails = row(value(estimates[0]), ">", 0.05).thresholds
+    assert least - 1 < holds * 1000 <= least and most <= fails * 1000 < most + 1
+
+
+def test_a_value_at_its_limit_is_as_wide_on_either_side_of_the_margin():
+    none = Value("outliers", "vit-a", None, 0.0, 0.0, 0.0076, 3)
+    assert row(none, ">", 0.05).thresholds == pytest.approx((0.0576, 0.0424))
+
+
+def test_each_side_of_an_uneven_interval_counts_by_itself():
+    uneven = Value("score", "vit-a", None, 1.0, 0.0, 4.0, 30)
+    error, freedom = t.ppf(0.975, 29), 29
+    assert p_value(uneven, 1.5) == pytest.approx(2 * t.sf(0.5 / 3 * error, freedom))
+    assert p_value(uneven, 0.5) == pytest.approx(2 * t.sf(0.5 / 1 * error, freedom))
+    assert row(uneven, ">", 3.0).thresholds == pytest.approx((4.0, 0.0))
+
+
+def test_an_interval_that_ends_at_a_limit_is_no_one_on_the_logit_scale():
+    at_limit = Value("share", "vit-a", None, 0.95, 0.8, 1.0, 50)
+    assert p_value(at_limit, 0.7) == pytest.approx(2 * t.sf(0.25 / 0.15 * t.ppf(0.975, 49), 49))
+
+
+def test_thresholds_keep_to_the_scale_of_the_interval():
+    auc = value(stats.jackknife(0.9, 0.9 + np.linspace(-1, 1, 50) * 1e-3, (0, 1)))
+    holds, fails = row(auc, ">", 0.6).thresholds
+    assert logit(holds) - logit(0.6) == pytest.approx(logit(0.9) - logit(auc.low))
+    assert logit(0.6) - logit(fails) == pytest.approx(logit(auc.high) - logit(0.9))
+    assert row(auc, ">", 1.0).thresholds[0] == pytest.approx(
+        1.0 + 0.9 - auc.low
+    )  # a margin that no AUC exceeds
+
+
+def test_with_one_item_there_is_one_degree_of_freedom():
+    assert p_value(Value("score", "vit-a", None, 0.0, -1.0, 1.0, 1), 1.0) == pytest.approx(0.05)
+
+
+def test_what_lies_infinitely_far_takes_one_image():
+    half = value(stats.share(np.arange(80) < 40))
+    assert row(half, ">", 0.0).images_needed == 1
+
+
+def test_effect_is_cohens_d_of_one_sample():
+    measured = value(stats.over_images(SYMMETRIC))
+    assert row(measured, ">", 0.2).effect == pytest.approx(
+        abs(SYMMETRIC.mean() - 0.2) / SYMMETRIC.std(ddof=1), rel=1e-6
+    )
+
+
+def test_a_value_on_the_margin_is_never_decided():
+    on = Value("score", "vit-a", None, 1.0, 0.9, 1.1, 50)
+    assert (
+        row(on, ">", 1.0).p == 1.0
+        and row(on, ">", 1.0).images_needed is None
+        and row(on, ">", 1.0).distance == 0
+    )
+
+
+def test_corrections_by_hand():
+    bonferroni, hochberg = corrected([0.01, 0.02, 0.03, 0.04, 0.9])
+    assert bonferroni == pytest.approx([0.05, 0.1, 0.15, 0.2, 1.0])
+    assert hochberg == pytest.approx([0.05, 0.05, 0.05, 0.05, 0.9])
+    assert levels([0.01, 0.02, 0.03, 0.04, 0.9]) == pytest.approx(
+        {"Bonferroni": 0.01, "Benjamini-Hochberg": 0.04}
+    )
+    assert corrected([]) == ([], []) and levels([]) == {
+        "Bonferroni": 0.05,
+        "Benjamini-Hochberg": 0.05,
+    }
+    assert (
+        levels([0.5, 0.6])["Benjamini-Hochberg"] == 0.025
+    )  # no test below its step: that of the first
+
+
+def stored(verdict, verdicts, images=("photographs", "d1", 50), weights=None):
+    """A stored result: the whole verdict, model -> verdict, its images (name, digest, n), and
+    digests of the models' weights."""
+    sources = [
+        {"name": model, "weights_hash": (weights or {}).get(model, f"weights of {model}")}
+        for model in verdicts
+    ]
+    name, digest, n = images
+    models = [
+        {"model": model, "verdict": verdict, "reason": ""} for model, verdict in verdicts.items()
+    ]
+    return {
+        "verdict": verdict,
+        "verdicts": models,
+        "sources": [*sources, {"name": name, "digest": digest, "n": n}],
+    }
+
+
+def test_a_verdict_rests_on_the_models_with_the_same_one():
+    assert deciders(stored("supported", {"vit-a": "supported", "vit-b": "supported"})) == [
+        "vit-a",
+        "vit-b",
+    ]
+    assert deciders(
+        stored("refuted", {"vit-a": "supported", "vit-b": "refuted", "vit-c": "inconclusive"})
+    ) == ["vit-b"]
+    assert (
+        deciders(stored("inconclusive", {"vit-a": "inconclusive"}))
+        == deciders(stored("not run", {}))
+        == []
+    )
+
+
+def test_shared_checkpoints_and_images_are_counted():
+    longer = ("photographs", "d2", 80)
+    runs = {
+        "mine": {
+            "aa3": stored("not applicable", {"vit-b": "not applicable"}),
+            "aa1": stored("refuted", {"vit-a": "supported", "vit-b": "refuted"}),
+            "aa2": stored("refuted", {"vit-b": "refuted"}),
+        },
+        "other": {
+            # The same weights under another name are the same checkpoint.
+            "aa1": stored(
+                "supported",
+                {"vit-a": "supported", "copy": "supported"},
+                weights={"copy": "weights of vit-a"},
+            ),
+            "aa2": stored("inconclusive", {"vit-a": "inconclusive"}, longer),
+            "aa4": stored("supported", {"vit-a": "supported", "vit-b": "supported"}, longer),
+        },
+    }
+    found = shared(runs)
+    assert found.decided == [("mine", "aa1"), ("mine", "aa2"), ("other", "aa1"), ("other", "aa4")]
+    assert found.checkpoints == {
+        "vit-b": ([("mine", "aa1"), ("mine", "aa2")], [("other", "aa4")]),
+        "vit-a": ([("other", "aa1")], [("other", "aa4")]),
+    }
+    assert found.images == {"photographs": ["aa1", "aa2", "aa4"]}
+    assert found.lists == {
+        "d1": ("photographs", 50, ["aa1", "aa2"]),
+        "d2": ("photographs", 80, ["aa2", "aa4"]),
+    }
+
+
+def test_the_tests_of_models_to_which_the_claim_applies_are_put():
+    tests = (Test("score", ">", 1), Test("other", ">", 0, "vit-b"))
+    criterion = Criterion("all", tests, applies=(Test("score", ">", -5),))
+    claim = Claim(
+        "aa1",
+        "p",
+        "t",
+        "s",
+        "w",
+        "m",
+        "h",
+        [],
+        criterion,
+        {},
+        {},
+        Paper("p", "t", "a", None, None, None, {}, []),
+    )
+    values = {"vit-a": (2.0, 1.4, 2.6), "vit-b": (3.0, 2.5, 3.5), "vit-c": (-9.0, -9.5, -8.5)}
+    data = {
+        "values": [
+            asdict(Value("score", model, None, *numbers, 20)) for model, numbers in values.items()
+        ],
+        "not_run": {},
+    }
+    rows = judgements(Registry({}, {"aa1": claim}), {"mine": {"aa1": data}})
+    assert [(one.id, one.run, one.model, one.test, one.verdict) for one in rows] == [
+        ("aa1", "mine", "vit-a", tests[0], "supported"),
+        ("aa1", "mine", "vit-b", tests[0], "inconclusive"),
+        ("aa1", "mine", "vit-b", tests[1], "inconclusive"),
+    ]
+    assert [one.value and one.value.value for one in rows] == [2.0, 3.0, None] and rows[2].p is None
+    # Judged again at another level: a test of 1.67 half-widths is undecided where intervals are
+    # twice as wide.
+    verdicts = {
+        alpha: judged(claim, data, alpha).verdicts[0]["verdict"] for alpha in (ALPHA, 0.04, 1e-4)
+    }
+    assert verdicts == {ALPHA: "supported", 0.04: "supported", 1e-4: "inconclusive"}
+    assert judged(claim, data).values == [Value(**value) for value in data["values"]]

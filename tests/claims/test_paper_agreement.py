@@ -1,0 +1,358 @@
+"""A verdict agrees with a paper that found the same, as a whole or on the models that it tells
+apart."""
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from helpers.claims import Value, load_registry
+from helpers.claims.agreement import ANSWERS, agreement, in_words
+from helpers.claims.criteria import VERDICTS, Criterion, Test
+from helpers.claims.result import MIME, Claim, Paper, Result
+
+CHECKPOINTS = {"ViT-S": "vit_small", "ViT-L": "vit_large", "ViT-G": "vit_giant"}
+CRITERION = Criterion("all", (Test("x", ">", 0.5),), applies=(Test("size", ">", 0),))
+WHY = "Section 3."
+
+
+def says(verdict, why=WHY, **models):
+    return {"verdict": verdict, "why": why} | (
+        {"models": {f"ViT-{name}": said for name, said in models.items()}} if models else {}
+    )
+
+
+def compared(paper, verdict, **verdicts):
+    """The agreement of a whole verdict and of verdicts on models, by the last part of their
+    names."""
+    dicts = [
+        {"model": f"vit_{name}", "verdict": own, "reason": ""} for name, own in verdicts.items()
+    ]
+    return agreement(paper, CHECKPOINTS, CRITERION, verdict, dicts, {}, {}, CRITERION.tests)
+
+
+@pytest.mark.parametrize(
+    ("paper", "verdict", "verdicts", "answer"),
+    [
+        (says("supported"), "supported", {"tiny": "supported"}, "agrees"),
+        (says("refuted"), "refuted", {"tiny": "refuted"}, "agrees"),
+        (says("refuted"), "supported", {"tiny": "supported"}, "disagrees"),
+        (says("supported"), "refuted", {"tiny": "refuted"}, "disagrees"),
+        # A paper that found it on one model only: the whole and each model are compared.
+        (
+            says("refuted", G="supported", L="refuted"),
+            "refuted",
+            {"giant": "supported", "large": "refuted"},
+            "agrees",
+        ),
+        (says("refuted", G="supported", L="refuted"), "supported", {"giant": "supported"}, "mixed"),
+        (
+            says("refuted", G="supported", L="refuted"),
+            "refuted",
+            {"giant": "refuted", "large": "refuted"},
+            "mixed",
+        ),
+        (
+            says("refuted", G="supported", L="refuted"),
+            "supported",
+            {"large": "supported"},
+            "disagrees",
+        ),
+        (says("refuted", G="supported"), "supported", {"tiny": "supported"}, "disagrees"),
+        (
+            says("mixed", G="supported", L="refuted"),
+            "refuted",
+            {"giant": "supported", "large": "refuted"},
+            "agrees",
+        ),
+        (says("not stated", G="supported"), "supported", {"giant": "supported"}, "agrees"),
+        (
+            says("mixed", G="supported", L="mixed"),
+            "refuted",
+            {"giant": "refuted", "large": "refuted"},
+            "disagrees",
+        ),
+        # What is undecided on either side is not compared.
+        (
+            says("supported", G="refuted"),
+            "inconclusive",
+            {"giant": "refuted", "tiny": "inconclusive"},
+            "agrees",
+        ),
+        (
+            says("supported", G="refuted"),
+            "supported",
+            {"giant": "not applicable", "tiny": "supported"},
+            "agrees",
+        ),
+        (says("supported"), "inconclusive", {"tiny": "inconclusive"}, "not stated"),
+        (says("supported"), "not applicable", {"tiny": "not applicable"}, "not stated"),
+        (says("mixed"), "supported", {"tiny": "supported"}, "not stated"),
+        (says("not stated", G="refuted"), "supported", {"tiny": "supported"}, "not stated"),
+    ],
+)
+def test_a_verdict_beside_the_papers(paper, verdict, verdicts, answer):
+    assert compared(paper, verdict, **verdicts).answer == answer
+
+
+@pytest.mark.parametrize("said", ["supported", "refuted", "mixed", "not stated"])
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_pair_of_whole_verdicts_has_an_answer_and_a_sentence(said, verdict):
+    answer, reason = compared(says(said), verdict, tiny=verdict)
+    decided = {said, verdict} <= {"supported", "refuted"}
+    assert answer in ANSWERS and answer == (
+        "not stated" if not decided else "agrees" if said == verdict else "disagrees"
+    )
+    assert (
+        reason[0].isupper() and reason.endswith(".") and ".." not in reason and "\n" not in reason
+    )
+
+
+def test_turning_every_verdict_of_the_paper_round_turns_the_answer_round():
+    turned = {"supported": "refuted", "refuted": "supported"}
+    opposite = {
+        "agrees": "disagrees",
+        "disagrees": "agrees",
+        "mixed": "mixed",
+        "not stated": "not stated",
+    }
+    kinds = ("supported", "refuted", "mixed")
+    for whole, g, said, said_g in product(
+        ("supported", "refuted", "inconclusive"), VERDICTS, kinds, kinds
+    ):
+        answer = compared(says(said, G=said_g), whole, giant=g).answer
+        other = compared(
+            says(turned.get(said, said), G=turned.get(said_g, said_g)), whole, giant=g
+        ).answer
+        assert other == opposite[answer]
+
+
+@pytest.mark.parametrize(
+    ("paper", "verdict", "verdicts", "reason"),
+    [
+        (
+            says("refuted", G="supported", L="refuted", S="supported"),
+            "refuted",
+            {"giant": "supported", "large": "supported"},
+            "As a whole refuted in the paper and here; on ViT-G supported in the paper and here; "
+            "on ViT-L refuted in the paper, supported here.",
+        ),
+        (
+            says("supported", G="refuted"),
+            "inconclusive",
+            {"giant": "not applicable", "tiny": "inconclusive"},
+            "Nothing that the paper decides was decided here: as a whole supported in the paper, "
+            "inconclusive here, "
+            "on ViT-G refuted in the paper, not applicable here.",
+        ),
+        (
+            says("not stated"),
+            "supported",
+            {"tiny": "supported"},
+            "There is no answer of a paper to compare with. Section 3.",
+        ),
+        (
+            says("not stated", ""),
+            "supported",
+            {"tiny": "supported"},
+            "There is no answer of a paper to compare with.",
+        ),
+        (
+            says("mixed"),
+            "supported",
+            {"tiny": "supported"},
+            "The paper's own answer is mixed. Section 3.",
+        ),
+        (
+            says("mixed", G="supported"),
+            "supported",
+            {"tiny": "supported"},
+            "The paper's own answer is mixed, and none of the models that it tells apart was "
+            "measured. Section 3.",
+        ),
+        (says("supported"), "not run", {}, "No model was judged."),
+    ],
+)
+def test_the_reason_names_each_comparison_or_why_there_is_none(paper, verdict, verdicts, reason):
+    assert compared(paper, verdict, **verdicts).reason == reason
+
+
+def test_the_papers_own_answer_in_words():
+    assert in_words(says("not stated", "")) == "Not stated."
+    assert in_words(says("refuted")) == "Refuted. Section 3."
+    assert (
+        in_words(says("mixed", G="supported", L="mixed"))
+        == "Mixed; on ViT-G supported, on ViT-L mixed. Section 3."
+    )
+
+
+# --- on results
+# --------------------------------------------------------------------------------------------------
+
+
+def claim_with(paper=None, criterion=CRITERION) -> Claim:
+    source = Paper("one", "One", "they", 2025, None, "one2025", CHECKPOINTS, [])
+    told = {} if paper is None else {"paper_says": paper}
+    return Claim("xx9-test", "one", "t", "s", "w", "m", "h", [], criterion, {}, {}, source, **told)
+
+
+def measured(**models):
+    """A score of each model, and that it has a size; control-clean is written control_clean."""
+    names = {name: name.replace("control_", "control-") for name in models}
+    return [
+        Value(key, names[name], value=x)
+        for name, score in models.items()
+        for key, x in (("x", score), ("size", 1.0))
+    ]
+
+
+def test_controls_are_constructed_here():
+    result = claim_with(says("supported")).judge(measured(control_content=1.0, control_clean=0.0))
+    assert result.verdict == "refuted" and result.agreement.answer == "not stated"
+    assert result.agreement.reason.startswith("Only controls were measured")
+
+
+@pytest.mark.parametrize(
+    ("quantifier", "control", "model", "verdict", "answer"),
+    [
+        ("all", 0.0, 1.0, "refuted", "agrees"),  # a control alone refutes
+        ("all", 1.0, 0.0, "refuted", "disagrees"),
+        ("any", 1.0, 0.0, "supported", "disagrees"),  # a control alone supports
+        ("any", 0.0, 1.0, "supported", "agrees"),
+    ],
+)
+def test_beside_controls_a_verdict_is_compared_on_the_models_alone(
+    quantifier, control, model, verdict, answer
+):
+    claim = claim_with(says("supported"), replace(CRITERION, quantifier=quantifier))
+    result = claim.judge(measured(control_clean=control, vit_tiny=model))
+    assert (result.verdict, result.agreement.answer) == (verdict, answer)
+
+
+def test_a_control_meets_no_need_of_a_model():
+    claim = claim_with(says("supported"), replace(CRITERION, needs=(Test("size", ">", 5),)))
+    values = [
+        Value("x", "control-clean", value=1.0),
+        Value("size", "control-clean", value=9.0),
+        *measured(vit_tiny=1.0),
+    ]
+    assert claim.judge(values).verdict == "supported"
+    assert claim.judge(values).agreement.answer == "not stated"
+    giant = [Value("x", "vit_giant", value=1.0), Value("size", "vit_giant", value=9.0)]
+    assert claim.judge([*values, *giant]).agreement.answer == "agrees"
+
+
+def test_papers_names_are_those_of_its_checkpoints():
+    claim = claim_with(says("not stated", G="refuted", L="supported"))
+    values = [*measured(vit_giant=1.0), Value("size", "vit_large", value=-1.0)]
+    assert claim.judge(values).agreement.reason == "On ViT-G refuted in the paper, supported here."
+    assert claim.judge(measured(**{"ViT-G": 1.0})).agreement.answer == "not stated"
+
+
+def test_an_extension_is_marked():
+    beyond = "the paper has models with registers only."
+    tests = (
+        Test("x", ">", 0.5),
+        Test("y", ">", 0, "vit_tiny", beyond),
+        Test("z", ">", 0, "vit_tiny", beyond),
+    )
+    tests += (Test("z", "<", 9, "vit_giant", "another size"),)
+    claim = claim_with(says("supported"), replace(CRITERION, tests=tests))
+    tiny = [
+        *measured(vit_tiny=1.0),
+        Value("y", "vit_tiny", value=1.0),
+        Value("z", "vit_tiny", value=1.0),
+    ]
+    marked = (
+        "our extension (y > 0 on vit_tiny, z > 0 on vit_tiny): the paper has models with "
+        "registers only"
+    )
+    result = claim.judge(tiny)
+    assert result.agreement.reason == f"As a whole supported in the paper and here; {marked}."
+    assert marked in result._repr_markdown_() and "another size" not in result.agreement.reason
+    other = claim.judge(
+        [
+            *measured(vit_large=1.0),
+            Value("size", "vit_tiny", value=0.0),
+            Value("x", "vit_tiny", value=0.0),
+        ]
+    )
+    assert "our extension" not in other.agreement.reason, (
+        "on what is not applicable the test was not put"
+    )
+    card = claim._repr_markdown_()
+    assert f"{marked}; our extension (z < 9 on vit_giant): another size" in card
+    assert "Beyond the paper" not in claim_with(says("supported"))._repr_markdown_()
+
+
+def test_the_card_says_what_the_paper_says():
+    row = "| **The paper says** | Refuted; on ViT-G supported. Section 3. |"
+    assert row in claim_with(says("refuted", G="supported"))._repr_markdown_()
+    without = claim_with()
+    assert (
+        "The paper says"
+        not in replace(without, source=replace(without.source, bib=None))._repr_markdown_()
+    )
+
+
+def test_a_result_carries_it_and_an_old_one_gets_it():
+    claim = claim_with(says("refuted"))
+    result = claim.judge(measured(vit_tiny=0.0))
+    bundle = result._repr_mimebundle_()
+    stored = json.loads(json.dumps(bundle[MIME], allow_nan=False))
+    assert (stored["agreement"], stored["agreement_reason"]) == result.agreement
+    assert list(stored).index("agreement") == list(stored).index("verdict") + 2
+    assert (
+        "**Agreement with the paper: agrees.** As a whole refuted in the paper and here."
+        in bundle["text/markdown"]
+    )
+    assert "agree" not in bundle["text/plain"], "what is compared to the letter is as it was"
+    new = ("agreement", "agreement_reason", "criterion")
+    old = Result.from_json(claim, {key: x for key, x in stored.items() if key not in new})
+    assert old.agreement == result.agreement and old.criterion is None and old.today is None
+    # What is stored is what was said then; what the registry says of the paper now is what counts.
+    assert (
+        Result.from_json(replace(claim, paper_says=says("supported")), stored).agreement.answer
+        == "disagrees"
+    )
+
+
+def test_an_earlier_criterion_is_told_from_todays():
+    claim = claim_with(says("supported"))
+    stored = json.loads(json.dumps(claim.judge(measured(vit_tiny=0.4)).to_json()))
+    moved = replace(claim, criterion=replace(CRITERION, tests=(Test("x", ">", 0.3),)))
+    result = Result.from_json(moved, stored)
+    assert (result.verdict, result.agreement.answer) == ("refuted", "disagrees")
+    assert (result.today.verdict, result.today.agreement.answer) == ("supported", "agrees")
+    assert result.today.differs(result) == ["", "vit_tiny"] and result.differs(result) == []
+    marked = replace(
+        moved.criterion, tests=(replace(moved.criterion.tests[0], extension="a mark"),)
+    )
+    result = Result.from_json(replace(moved, criterion=marked), stored)
+    assert "a mark" in result.today.agreement.reason and "a mark" not in result.agreement.reason
+    # An edited verdict is no earlier criterion; nor are a reason and a mark.
+    assert Result.from_json(claim, stored | {"verdict": "supported"}).today is None
+    words = replace(
+        CRITERION, why="other words", tests=(replace(CRITERION.tests[0], extension="a mark"),)
+    )
+    assert Result.from_json(replace(claim, criterion=words), stored).today is None
+    # Another criterion by which the verdict is the same is another criterion.
+    assert (
+        Result.from_json(
+            replace(claim, criterion=replace(CRITERION, quantifier="any")), stored
+        ).today.verdict
+        == "refuted"
+    )
+    # Where none was kept, other verdicts tell.
+    old = {key: x for key, x in stored.items() if key != "criterion"}
+    assert (
+        Result.from_json(moved, old).today.verdict == "supported"
+        and Result.from_json(claim, old).today is None
+    )
+
+
+def test_every_claim_of_a_paper_has_answers_in_words():
+    for claim in load_registry().claims.values():
+        assert in_words(claim.paper_says).endswith(".")
+        assert {said for said in claim.paper_says.get("models", {})} <= claim.source.models.keys()

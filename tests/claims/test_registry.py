@@ -1,0 +1,420 @@
+"""The registry says what the papers say, derives the rest, and refuses what is broken."""
+
+import copy
+import json
+
+import pytest
+import yaml
+from conftest import write_yaml
+
+from helpers.claims import load_registry, numbers
+from helpers.claims.project import Project
+from helpers.claims.registry import REGISTRY
+from helpers.images import check_name as check_data_name
+from helpers.models import trained as scratch
+
+CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+IDS = """
+nr1-artifacts nr2-model-size nr3-redundancy nr4-local nr4-global nr5-registers nr6-qkv-maps
+nr7-block-maps so1-norm-distribution so2-layer-norms so3-neighbour-similarity so4-linear-probes
+so5-register-ablation so6-multi-register so7-patch-drop so8-attention-entropy tt1-register-neurons
+tt2-removal-accuracy tt3-attention-patterns tt4-domains de1-attention-mass de2-image-dependence
+de3-cka de4-one-shot de5-attribution de6-skip de7-cls-convergence xx1-controls xx2-corner-outliers
+xx3-from-scratch xx4-threshold-sensitivity
+""".split()
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return load_registry()
+
+
+def test_every_claim_is_there(registry):
+    """Those that this project began with, in their order; new ones need no line here."""
+    assert [id for id in registry.claims if id in IDS] == IDS
+    assert list(registry.papers)[:6] == [
+        "need-registers",
+        "sorts",
+        "test-time-registers",
+        "decoupling",
+        "later",
+        "beyond",
+    ]
+    for claim in registry.claims.values():
+        assert claim.reported or claim.source.bib is None, claim.id
+        assert set(claim.expected) == set(CONTROLS)
+    with pytest.raises(
+        ValueError, match="unknown claim 'nr3-redundency'; did you mean 'nr3-redundancy'?"
+    ):
+        registry["nr3-redundency"]
+
+
+def test_what_the_papers_say_is_there(registry):
+    """But for the questions that none of them asks."""
+    missing = [
+        claim.id
+        for claim in registry.claims.values()
+        if claim.source.bib and not claim.paper_says["why"]
+    ]
+    assert not missing, f"give these claims their paper_says: {', '.join(missing)}"
+
+
+# Typed by hand from the papers.
+PRINTED = [
+    ("nr4-local", "Table 1", "OpenCLIP-B", "top1_outlier", 8.19),
+    ("nr4-local", "Table 1", "DINOv2-G", "distance_normal", 0.67),
+    ("nr4-local", "Table 2", "DeiT3-M", "error_outlier", 1505.68),
+    ("nr4-global", "Table 3", "OpenCLIP-B", "accuracy_outlier", 69.48),
+    ("nr5-registers", "Table 4", "DINOv2-G", "top1", 86.90),
+    ("nr5-registers", "Table 5", "DINOv2-B reg", "top1_mean_registers", 83.44),
+    (
+        "so1-norm-distribution",
+        "Table 2",
+        "OpenCLIP",
+        "feature_norm_low_corrupted",
+        11.3,
+    ),  # of a range, whose ends are two values
+    ("so1-norm-distribution", "Table 2", "OpenCLIP", "feature_norm_high_corrupted", 12.8),
+    ("so1-norm-distribution", "Table 2", "DeiT-III", "high_peak", [20, 25]),
+    ("so2-layer-norms", "Table 3", "DeiT-III", "late", [72, 90]),
+    ("so2-layer-norms", "Section 7.2.3", "DeiT-III", "late", 92),
+    ("so3-neighbour-similarity", "Table 4", "OpenCLIP", "similarity_middle", [0.49, 0.53]),
+    ("so4-linear-probes", "Table 5", "DeiT-III", "rgb_outlier", 0.0122),
+    ("so5-register-ablation", "Section 7.5", "DINOv2", "highest", [60, 70]),
+    ("so7-patch-drop", "Figure 23, drop 0.10", "DeiT-III", "entropy_change_register", 20.0575),
+    ("so7-patch-drop", "Figure 26, drop 0.30", "DINOv2", "norm_change", -1.893),
+    ("so7-patch-drop", "Figure 29, drop 0.10", "OpenCLIP", "accuracy", 0.0547),
+    ("tt2-removal-accuracy", "Table 1, Pacemaker", "DINOv2", "accuracy_change", -1.33),
+    ("tt2-removal-accuracy", "Section 4.2.1, Pacemaker", "DINOv2", "accuracy_change", -0.5),
+    ("tt2-removal-accuracy", "Table 2, APTOS", "CLIP", "accuracy_moved", 0.8197),
+    ("tt3-attention-patterns", "Figure 5", "DINOv2", "register_norm", 712.13),
+    ("de2-image-dependence", "Section 3.2", "DINOv2-G reg", "cosine_before", 0.9989),
+    ("de5-attribution", "Section 3.4, Figure 4", "DINOv2-G reg", "patch_cosine", -0.0092),
+]
+
+
+@pytest.mark.parametrize(("id", "where", "model", "name", "printed"), PRINTED)
+def test_reported_as_printed(registry, id, where, model, name, printed):
+    rows = [
+        r
+        for r in registry[id].reported
+        if (r["where"], r["model"], r["name"]) == (where, model, name)
+    ]
+    assert [r.get("value", r.get("range")) for r in rows] == [printed]
+
+
+@pytest.mark.parametrize(
+    ("id", "where", "numbers"),
+    [
+        ("nr4-local", "Table 1", 16),
+        ("nr4-local", "Table 2", 8),
+        ("nr4-global", "Table 3", 12),
+        ("nr5-registers", "Table 4", 8),
+        ("nr5-registers", "Table 5", 12),
+        ("so1-norm-distribution", "Table 2", 12),
+        ("so4-linear-probes", "Table 5", 10),
+        ("so7-patch-drop", "Figure 23", 18),
+        ("so7-patch-drop", "Figure 26", 6),
+        ("so7-patch-drop", "Figure 29", 6),
+        ("tt2-removal-accuracy", "Table 1", 9),
+        ("tt2-removal-accuracy", "Table 2", 9),
+    ],
+)
+def test_tables_are_complete(registry, id, where, numbers):
+    assert (
+        sum(r["where"].startswith(where) and "text" not in r for r in registry[id].reported)
+        == numbers
+    )
+
+
+def test_model_names_exist(registry):
+    import open_clip
+    import timm
+
+    known = {
+        *CONTROLS,
+        *scratch.names(),
+        *(
+            name
+            for prefixes in (scratch.ADDED, scratch.SINKS)
+            for name in scratch.names(prefixes[0])
+        ),
+        *timm.list_pretrained(),
+    }
+    known |= {f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()}
+    names = {model for paper in registry.papers.values() for model in paper.models.values()}
+    for claim in registry.claims.values():
+        names |= {
+            model
+            for parameters in (claim.parameters, *claim.profiles.values())
+            for model in parameters.get("models", ())
+        }
+        criterion = claim.criterion
+        names |= {
+            test.model
+            for test in (*criterion.applies, *criterion.tests, *criterion.needs)
+            if test.model
+        }
+    assert not names - known
+
+
+def test_profiles_of_notebooks(registry):
+    for claim in registry.claims.values():
+        if claim.notebook and claim.source.bib and claim.paper != "later":
+            assert {"vit-tiny", "paper"} <= set(claim.profiles) and claim.profiles["paper"][
+                "seed"
+            ] == 42, claim.id
+        for changed in ({}, *claim.profiles.values()) if claim.notebook else ():
+            check_data_name((claim.parameters | changed)["dataset"])
+
+
+def test_papers_stand_in_the_bibliography(registry):
+    bibliography = (REGISTRY.parent / "book" / "references.bib").read_text(encoding="utf-8")
+    for paper in registry.papers.values():
+        assert paper.bib is None or f"{{{paper.bib}," in bibliography, paper.id
+
+
+def test_what_is_derived(registry, project):
+    claim = registry["so2-layer-norms"]
+    assert (
+        claim.notebook == "notebooks/sorts/so2-layer-norms.ipynb"
+        and claim.source.folder == claim.paper == "sorts"
+    )
+    assert registry["tt4-domains"].source.folder == "test_time_registers"
+    assert claim.parameters["models"] == list(CONTROLS) and claim.parameters["seed"] == 4
+    waiting = project.registry["aa3-later"]
+    assert (waiting.notebook, waiting.parameters, waiting.waiting) == (None, {}, "needs probes")
+
+
+def test_papers_stand_in_their_order_and_claims_as_written(tmp_path, source):
+    paper, (entry,) = source[CLAIMS]["paper"], source[CLAIMS]["claims"].values()
+    last = {"paper": paper | {"order": 2}, "claims": {"aa1-z": entry}}
+    first = {"paper": paper | {"order": 1}, "claims": {"bb2-x": entry, "bb1-y": entry}}
+    write_registry(
+        tmp_path, {"claims/a.yml": last, "claims/b.yml": first, "profiles.yml": {"profiles": {}}}
+    )
+    read = load_registry(tmp_path)
+    assert list(read.papers) == ["b", "a"] and list(read.claims) == ["bb2-x", "bb1-y", "aa1-z"]
+
+
+def test_lines_are_short_and_no_anchor_crosses_a_file():
+    for path in (*REGISTRY.glob("claims/*.yml"), REGISTRY / "profiles.yml"):
+        assert max(map(len, path.read_text(encoding="utf-8").splitlines())) < 130, path.name
+        assert yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+# --- broken registries
+# -----------------------------------------------------------------------------------------------
+
+
+CLAIMS = "claims/need-registers.yml"
+
+
+@pytest.fixture(scope="module")
+def source():
+    """The registry as data, by file, with one paper and one claim in it."""
+    paper, profiles = (
+        yaml.safe_load((REGISTRY / name).read_text(encoding="utf-8"))
+        for name in (CLAIMS, "profiles.yml")
+    )
+    one = "nr3-redundancy"
+    return {
+        CLAIMS: paper | {"claims": {one: paper["claims"][one]}},
+        "profiles.yml": profiles | {"profiles": {one: profiles["profiles"][one]}},
+    }
+
+
+def write_registry(folder, files):
+    """The registry in `folder`, from data or text by file."""
+    for name, content in files.items():
+        if isinstance(content, dict):
+            write_yaml(folder / name, content)
+        else:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+def refused(folder, source, **changes):
+    """The lines with which a registry is refused, after changes of a copy of its data."""
+    files = copy.deepcopy(source)
+    for file, change in changes.items():
+        change(files[{"claims": CLAIMS, "profiles": "profiles.yml"}[file]])
+    write_registry(folder, files)
+    with pytest.raises(ValueError) as error:
+        load_registry(folder)
+    return str(error.value).splitlines()
+
+
+def put(*path_and_value):
+    """A change of one place in the entry; None removes it."""
+    *path, last, new = path_and_value
+
+    def change(claim):
+        for key in path:
+            claim = claim[key]
+        if new is None:
+            del claim[last]
+        else:
+            claim[last] = new
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "wrong"),
+    [
+        (put("titel", "x"), "", "'titel' was unexpected"),
+        (put("statement", None), "", "'statement' is a required property"),
+        (put("measure", ""), "measure", "non-empty"),
+        (put("criterion", "tests", 0, "op", "~"), "criterion.tests.0.op", "'~' is not one of"),
+        (
+            put("criterion", "tests", 0, "margin", "3e8"),
+            "criterion.tests.0.margin",
+            "not of type 'number'",
+        ),
+        (
+            put("criterion", "tests", 0, "margin", float("inf")),
+            "criterion.tests.0.margin",
+            "inf is not of type 'number'",
+        ),
+        (put("criterion", "tests", []), "criterion.tests", "non-empty"),
+        (
+            put("expected", "control-claen", "supported"),
+            "expected",
+            "'control-claen' was unexpected",
+        ),
+        (put("expected", "control-clean", "yes"), "expected.control-clean", "'yes' is not one of"),
+        (put("reported", 0, "value", None), "reported.0", "exactly one of value, range and text"),
+        (put("reported", 0, "text", "both"), "reported.0", "exactly one of value, range and text"),
+        (
+            put("criterion", "tests", 0, "model", "control-claen"),
+            "criterion.tests.0.model",
+            "did you mean 'control-clean'?",
+        ),
+        (
+            put("paper_says", {"verdict": "inconclusive", "why": "x"}),
+            "paper_says.verdict",
+            "is not one of",
+        ),
+        (
+            put("paper_says", {"verdict": "mixed", "why": "x", "models": {"DINOv2-GG": "refuted"}}),
+            "paper_says.models",
+            "unknown model 'DINOv2-GG' of the paper; did you mean 'DINOv2-G'?",
+        ),
+    ],
+)
+def test_errors_name_file_claim_and_field(tmp_path, source, change, field, wrong):
+    (line,) = refused(
+        tmp_path, source, claims=lambda data: change(data["claims"]["nr3-redundancy"])
+    )
+    assert line.startswith(f"{CLAIMS}: nr3-redundancy: {field}") and wrong in line
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "line"),
+    [
+        ("claims", put("paper", "order", "1"), "paper: order: '1' is not of type 'integer'"),
+        (
+            "claims",
+            put("paper", "errors", 0, "but", None),
+            "paper: errors.0: 'but' is a required property",
+        ),
+        ("claims", put("claims", {}), "claims: {} should be non-empty"),
+        ("claims", put("claims", "nr3\n", {}), "claims: 'nr3\\n' does not match"),
+        (
+            "profiles",
+            put("profiles", "nr3-redundancy", "vit-tiny", 1),
+            "nr3-redundancy: vit-tiny: 1 is not of type",
+        ),
+        (
+            "profiles",
+            put("profiles", "nr3-redundancy", "paper", "n", float("nan")),
+            "nr3-redundancy: paper.n: nan is not",
+        ),
+        (
+            "profiles",
+            put("profiles", "nr3-redundency", {}),
+            "nr3-redundency: unknown claim; did you mean 'nr3-redundancy'?",
+        ),
+    ],
+)
+def test_errors_of_papers_and_profiles(tmp_path, source, file, change, line):
+    (error,) = refused(tmp_path, source, **{file: change})
+    assert error.startswith(f"{CLAIMS if file == 'claims' else 'profiles.yml'}: {line}")
+
+
+def test_two_papers_cannot_share_a_claim_or_a_place(tmp_path, source):
+    other = "claims/Other paper.yml"
+    assert refused(tmp_path, source | {other: source[CLAIMS]}) == [
+        f"{other}: a paper's file is named by lower-case letters, digits and '-'",
+        f"{CLAIMS}: paper: order: {other} has the same; give each paper its own",
+        f"{CLAIMS}: nr3-redundancy: {other} has a claim of this name too; rename one",
+    ]
+
+
+def test_each_file_that_is_wrong_gets_a_line(tmp_path, source):
+    lines = refused(tmp_path, source, claims=put("claims", {}), profiles=put("profiles", None))
+    assert [line.partition(": ")[0] for line in lines] == ["profiles.yml", CLAIMS]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (b"claims:\n  nr1-a: {title: x}\n  nr1-a: {title: y}\n", "line 2: 'nr1-a' is given twice"),
+        (b"claims: [", "not readable as YAML"),
+        (b"", "None is not of type 'object'"),
+        (b"claims: &a [*a]", ""),
+        (b"claims: " + b"[" * 3000 + b"]" * 3000, ""),
+        (b"claims:\n  ? [a, b]\n  : 1\n", "not readable as YAML: while constructing a mapping"),
+        (b"claims: !!float\n", "not readable as YAML: string index out of range"),
+        (b"claims: 2026-99-99\n", "not readable as YAML: month must be in 1..12"),
+        (b"claims: {2026-01-01: {}}\n", ""),
+        (b"claims: {a: 0x" + b"f" * 5000 + b"}\n", ""),
+        (b"claims: \xff\xfe", "not readable as YAML: 'utf-8' codec can't decode"),
+    ],
+)
+@pytest.mark.parametrize("file", [CLAIMS, "profiles.yml"])
+def test_repeated_keys_and_unreadable_files(tmp_path, source, file, text, wrong):
+    (line,) = refused(tmp_path, source | {file: text})
+    assert line.startswith(f"{file}: ") and wrong in line
+
+
+@pytest.mark.parametrize("missing", [CLAIMS, "profiles.yml"])
+def test_no_registry(tmp_path, source, missing):
+    write_registry(tmp_path, source)
+    (tmp_path / missing).unlink()
+    with pytest.raises(FileNotFoundError, match="no registry at"):
+        load_registry(tmp_path)
+
+
+FROM_THE_HUB = {
+    "nr5-registers": {"top1"}
+}  # of heads that were published for DINOv2: on no control and in no run so far
+
+
+def test_every_number_of_a_paper_has_ours_beside_it_or_says_why_not(registry):
+    """By name: among the values on the controls, in a published run, or of what only a hub has."""
+    project, with_ours, without = Project(), 0, 0
+    for id, claim in registry.claims.items():
+        if claim.notebook is None:
+            continue
+        rows = [row for row in claim.reported if "text" not in row]
+        stored = json.loads(numbers.beside(project.source(id)).read_text(encoding="utf-8"))
+        names = {name for own in stored["values"].values() for name in own}
+        results = [path for path in project.results() if path.stem == id]
+        names |= {
+            value["name"]
+            for path in results
+            for value in json.loads(path.read_text(encoding="utf-8"))["values"]
+        }
+        names |= FROM_THE_HUB.get(id, set())
+        for row in rows:
+            assert (row.get("ours", row["name"]) in names) != ("without" in row), (
+                id,
+                row["where"],
+                row["model"],
+                row["name"],
+            )
+        without += sum("without" in row for row in rows)
+        with_ours += sum("without" not in row for row in rows)
+    assert (with_ours, without) == (190, 19)

@@ -1,0 +1,116 @@
+"""The words for measured values."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from helpers.claims.project import Project
+from helpers.claims.registry import load_registry
+from helpers.claims.terms import Term, Terms, load_terms, term
+
+TERMS = Terms(
+    claims={
+        "a": {
+            "auc": Term("AUC"),
+            "top_{}": Term("top {}", "points"),
+            "top_{}_of_{}": Term("top {} of {}"),
+            "_own": Term("of its own"),
+            "share_own_plain": Term("a third"),
+        }
+    },
+    common={"auc": Term("another"), "share": Term("a share")},
+    endings={"_plain": "as it is", "_very_plain": "as it was"},
+)
+
+
+def measured_names() -> dict[str, list[str]]:
+    """claim -> the names of all values that are stored (runs, controls), tested by its criterion or
+    reported by its paper."""
+    project, names = Project(), {id: [] for id in load_registry().claims}
+    for path in project.results():
+        names[path.stem] += [
+            value["name"] for value in json.loads(path.read_text(encoding="utf-8"))["values"]
+        ]
+    for path in (project.root / "notebooks").glob("*/*.numbers.json"):
+        for values in json.loads(path.read_text(encoding="utf-8"))["values"].values():
+            names[path.name.removesuffix(".numbers.json")] += values
+    for id, claim in load_registry().claims.items():
+        criterion = claim.criterion
+        names[id] += [
+            test.value for test in (*criterion.tests, *criterion.applies, *criterion.needs)
+        ]
+        names[id] += [row["name"] for row in claim.reported]
+    return {id: list(dict.fromkeys(own)) for id, own in names.items()}
+
+
+NAMES = measured_names()
+
+
+def test_a_claims_own_term_comes_first():
+    assert (
+        TERMS.of("a", "auc").label == "AUC"
+        and TERMS.of("b", "auc").label == "another"
+        and TERMS.of("a", "x") is None
+    )
+
+
+def test_place_holders_are_repeated_in_the_label():
+    assert TERMS.of("a", "top_5") == Term("top 5", "points")
+    assert TERMS.of("a", "top_5_of_10_things") == Term("top 5 of 10 things")
+    assert TERMS.of("a", "top_") is None
+
+
+def test_the_longest_ending_is_read_first():
+    assert TERMS.of("a", "share_plain").label == "a share, as it is"
+    assert TERMS.of("a", "auc_very_plain").label == "AUC, as it was"
+
+
+def test_endings_of_a_claim_are_its_own_and_go_before_place_holders():
+    assert TERMS.of("a", "top_5_own") == Term("top 5, of its own", "points")
+    assert TERMS.of("a", "share_own_plain").label == "a third"
+    assert TERMS.of("b", "share_own") is None
+
+
+def test_a_name_without_a_term_is_put_in_words():
+    assert term("nobody", "norm_ratio_of_it") == Term("norm ratio of it")
+
+
+@pytest.mark.parametrize("claim", NAMES)
+def test_every_measured_value_has_a_term_of_its_own(claim):
+    found = {name: load_terms().of(claim, name) for name in NAMES[claim]}
+    assert not [name for name, own in found.items() if own is None]
+    assert not [own.label for own in found.values() if "_" in own.label or not own.label.strip()]
+    assert not {
+        label: times
+        for label, times in Counter(own.label for own in found.values()).items()
+        if times > 1
+    }
+
+
+def test_units_are_ones_that_pages_know():
+    terms = load_terms()
+    units = {own.unit for each in (*terms.claims.values(), terms.common) for own in each.values()}
+    known = {
+        "",
+        "%",
+        "points",
+        "count",
+        "p-value",
+        "nats",
+        "grid units",
+        "squared grid units",
+        "squared normalised pixels",
+    }
+    assert not {unit for unit in units - known if not unit.startswith("share of ")}
+
+
+def test_a_claim_without_an_entry_in_the_registry_has_no_terms():
+    assert not load_terms().claims.keys() - load_registry().claims.keys()
+
+
+def test_a_file_of_another_form_is_named(tmp_path):
+    path = tmp_path / "terms.yml"
+    path.write_text("common: [1]")
+    with pytest.raises(ValueError, match="terms.yml"):
+        load_terms(path)

@@ -1,0 +1,148 @@
+"""What a notebook measures is collected in its order, drawn as it is, and judged with all of its
+sources."""
+
+from collections import namedtuple
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from helpers.book.sources import unlisted
+from helpers.claims import Value, Values, load_registry
+
+Estimate = namedtuple("Estimate", "value low high n")
+
+
+@pytest.fixture(scope="module")
+def claim():
+    """auc > 0.6 and auc_matched > 0.55, where outlier_images > 0.05"""
+    claim = load_registry()["nr3-redundancy"]
+    return replace(claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2]))
+
+
+@pytest.fixture
+def values(claim):
+    """Two models, one with a curve of three points."""
+    values = claim.values("scenes")
+    values.add("a", {"auc": Estimate(0.8, 0.7, 0.9, 64), "registers": 4})
+    values.add(
+        "b", {f"auc_{x}": Estimate(x / 10, x / 10 - 0.05, x / 10 + 0.05, 64) for x in (1, 2, 3)}
+    )
+    return values
+
+
+class Images(SimpleNamespace):
+    def describe(self):
+        return {"name": self.name, "digest": self.digest}
+
+
+def captured(**sources):
+    return {
+        model: SimpleNamespace(source={"name": model, "weights_hash": digest})
+        for model, digest in sources.items()
+    }
+
+
+def test_values_are_added_in_order(claim, values):
+    assert isinstance(values, Values) and (values.claim, values.dataset) == (claim, "scenes")
+    values.add("b", {"auc": Estimate(0.5, 0.4, 0.6, 8)}, dataset="photographs", end="_large")
+    assert values == [
+        Value("auc", "a", "scenes", 0.8, 0.7, 0.9, 64),
+        Value("registers", "a", "scenes", 4.0),
+        *(
+            Value(f"auc_{x}", "b", "scenes", x / 10, x / 10 - 0.05, x / 10 + 0.05, 64)
+            for x in (1, 2, 3)
+        ),
+        Value("auc_large", "b", "photographs", 0.5, 0.4, 0.6, 8),
+    ]
+
+
+def test_values_of_a_name(values):
+    values.add("c", {"auc": 0.3})
+    assert [value.value for value in values.of("auc")] == [0.8, 0.3]
+    assert [value and value.value for value in values.of("auc", ["c", "b", "a"])] == [
+        0.3,
+        None,
+        0.8,
+    ]
+    assert values.of("nothing") == [] and values.of("nothing", ["a"]) == [None]
+
+
+def test_a_curve_has_its_values_and_both_ends(values):
+    middle, low, high = values.curve("b", ["auc_3", "auc_1"])
+    assert (
+        middle == [0.3, 0.1]
+        and low == pytest.approx([0.25, 0.05])
+        and high == pytest.approx([0.35, 0.15])
+    )
+    with pytest.raises(KeyError, match="auc_9"):
+        values.curve("b", ["auc_9"])
+
+
+def test_the_verdict_has_every_source_once(claim):
+    values = claim.values("scenes")
+    for model, auc in (("a", 0.9), ("b", 0.2)):
+        values.add(
+            model,
+            {
+                "outlier_images": Estimate(0.5, 0.4, 0.6, 64),
+                "auc": Estimate(auc, auc - 0.05, auc + 0.05, 64),
+            },
+        )
+        values.add(model, {"auc_matched": Estimate(auc, auc - 0.05, auc + 0.05, 64)})
+    measured, learnt = Images(name="scenes", digest="1"), Images(name="scenes", digest="2")
+    passes = captured(a="f0", b="f1")
+    result = values.judge(passes, [measured, learnt, measured], {"giant": "no network"})
+    assert [verdict["verdict"] for verdict in result.verdicts] == [
+        "supported",
+        "refuted",
+    ] and result.verdict == "refuted"
+    assert result.sources == [
+        *(one.source for one in passes.values()),
+        measured.describe(),
+        learnt.describe(),
+    ]
+    assert result.not_run == {"giant": "no network"} and result.values == list(values)
+
+
+def test_sources_cannot_be_forgotten(claim, values):
+    with pytest.raises(TypeError, match="images"):
+        values.judge(captured(a="f0"))
+    with pytest.raises(TypeError, match="captured"):
+        values.judge(images=[])
+    with pytest.raises(AttributeError, match="describe"):
+        values.judge(captured(a="f0"), ["scenes"])
+
+
+def test_two_values_of_one_name_are_refused(values):
+    values.add("a", {"auc": 0.5})
+    with pytest.raises(
+        ValueError,
+        match="nr3-redundancy: two values named 'auc' for a; give each a name of its own",
+    ):
+        values.judge(captured(a="f0"), [])
+
+
+@pytest.mark.parametrize(
+    ("judge", "missing"),
+    [
+        ("values.judge(passes, [images, learn])", []),
+        ("values.judge(passes, images=[images, learn], not_run=not_run)", []),
+        ("values.judge(passes['intact'], [images])", ["load_images(train, n)"]),
+        ("values.judge(passes, [learn.select(range(5))])", ["load_images(dataset, n, seed)"]),
+        ("every = [images, learn]\nvalues.judge(passes, every)", []),
+        (
+            "claim.judge(values, sources=[passes['a'].source])",
+            ["load_images(dataset, n, seed)", "load_images(train, n)"],
+        ),
+        (
+            "values.judge([images, learn], [])",
+            ["load_images(dataset, n, seed)", "load_images(train, n)"],
+        ),
+    ],
+)
+def test_images_of_a_verdict_are_among_the_sources(judge, missing):
+    assert (
+        unlisted(f"images = load_images(dataset, n, seed)\nlearn = load_images(train, n)\n{judge}")
+        == missing
+    )

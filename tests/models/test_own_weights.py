@@ -1,0 +1,468 @@
+"""Models of one's own: modules in wrappers, files, folders, and what a result says of where they
+lie."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from timm.models._hub import save_for_hf
+from torch import nn
+from zoo import build, pixels, randomise
+
+from helpers.capture import ClsParts, NeuronActivation, Output, PatchNorms, capture
+from helpers.models import (
+    CONTROL_DATA,
+    ModelUnavailable,
+    OpenClipBackbone,
+    check_name,
+    known,
+    load_backbone,
+    portable,
+    wrap_timm,
+)
+
+ARCH = "vit_tiny_patch16_224"
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Of seven classes and 64 x 64 pixels, as someone trained it: in training mode, with drop
+    path."""
+    made = timm.create_model(
+        ARCH, img_size=64, depth=2, num_classes=7, drop_path_rate=0.3, drop_rate=0.3
+    )
+    randomise(made).train().requires_grad_(True)
+    made.pretrained_cfg = dict(made.pretrained_cfg, num_classes=7)
+    return made
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def answer(model, x):
+    model.eval()
+    with torch.inference_mode():
+        made = model(x).clone()
+    model.train()
+    return made
+
+
+def output(backbone, x):
+    return capture(backbone, x, [Output()])["output"]
+
+
+# Modules
+# --------------------------------------------------------------------------------------------------
+
+
+class Within(nn.Module):
+    """A model around the backbone, as for a downstream task."""
+
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone, self.head = backbone, nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda m: m,
+        torch.compile,
+        nn.DataParallel,
+        Within,
+        lambda m: torch.compile(nn.DataParallel(m)),
+    ],
+)
+def test_a_module_is_seen_through_its_wrapper_and_stays_as_it_is(model, x, answer, wrap):
+    backbone = load_backbone(wrap(model))
+    kept = [
+        capture(backbone, x, [PatchNorms(), Output(), NeuronActivation("neuron", 0, 1)])
+        for _ in range(2)
+    ]
+    assert torch.equal(kept[0]["patch_norms"], kept[1]["patch_norms"]), "no drop path"
+    torch.testing.assert_close(kept[0]["output"], answer)
+    assert not backbone.model.training and not any(
+        p.requires_grad for p in backbone.model.parameters()
+    )
+    assert model.training and all(p.requires_grad for p in model.parameters())
+    assert backbone.name == f"module:{ARCH}" and backbone.image_size == (64, 64)
+    assert (
+        backbone.model.blocks[0].mlp.fc2.weight.data_ptr()
+        == model.blocks[0].mlp.fc2.weight.data_ptr()
+    ), "shared"
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_module_takes_a_name_a_recipe_a_size_and_half_precision(model, x, answer):
+    backbone = load_backbone(
+        model, name="mine", data={"mean": (0.1, 0.2, 0.3), "std": (1, 1, 1)}, image_size=96
+    )
+    assert (
+        backbone.name == "mine"
+        and backbone.layout.grid == (6, 6)
+        and model.patch_embed.img_size == (64, 64)
+    )
+    assert backbone.transform.transforms[-1].mean.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    half = load_backbone(timm.create_model(ARCH, img_size=64, depth=1).bfloat16())
+    assert output(half, x).dtype == torch.float32
+    with pytest.raises(
+        ValueError,
+        match="'control-clean' has a name and a recipe of its own; give name and data for a module "
+        "only",
+    ):
+        load_backbone("control-clean", name="mine")
+
+
+def test_modules_that_hold_none_or_several(model):
+    with pytest.raises(
+        ValueError,
+        match="ResNet holds no Vision Transformer of timm, open_clip, torchvision or transformers",
+    ):
+        load_backbone(torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1]))
+    with pytest.raises(
+        ValueError, match="ModuleList holds 2 Vision Transformers; give the one that is meant"
+    ):
+        load_backbone(nn.ModuleList([model, timm.create_model(ARCH, img_size=32, depth=1)]))
+
+
+def test_an_open_clip_tower_as_a_module():
+    own = build("open_clip")
+    with pytest.raises(ValueError, match="stays at its image size"):
+        load_backbone(own.model, image_size=64)
+    backbone = load_backbone(Within(own.model))
+    assert isinstance(backbone, OpenClipBackbone) and backbone.layout == own.layout
+    torch.testing.assert_close(output(backbone, pixels(own)), output(own, pixels(own)))
+
+
+def test_torchvision_gives_the_same(x):
+    theirs = torchvision.models.VisionTransformer(64, 16, 2, 2, 32, 64, num_classes=5)
+    theirs = randomise(theirs)
+    torch.testing.assert_close(output(load_backbone(theirs), x), theirs(x), rtol=1e-5, atol=1e-5)
+    backbone = load_backbone("torchvision:vit_b_32", pretrained=False, image_size=64)
+    assert (
+        backbone.layout.grid == (2, 2)
+        and backbone.heads == 12
+        and output(backbone, x).shape == (2, 1000)
+    )
+    theirs.heads = nn.Sequential()
+    assert output(load_backbone(theirs), x).shape == (2, 32)
+    for name, reason in (
+        ("torchvision:vit_b_17", "did you mean 'torchvision:vit_b_1"),
+        ("torchvision:resnet18", "unknown"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            check_name(name)
+
+
+def test_torchvision_weights_that_are_not_here(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(
+        ModelUnavailable, match="'torchvision:vit_b_16' is not in torch's cache of downloads"
+    ):
+        load_backbone("torchvision:vit_b_16")
+
+
+# Adapters
+# --------------------------------------------------------------------------------------------------
+
+
+class Adapter(nn.Module):
+    """A low-rank addition to a layer, with the few names by which PEFT's are known."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.base_layer, self.merged, self.disable_adapters = layer, False, False
+        self.down = nn.Parameter(torch.randn(2, layer.in_features) / 8)
+        self.up = nn.Parameter(torch.randn(layer.out_features, 2))
+
+    def forward(self, x):
+        return self.base_layer(x) + x @ self.down.T @ self.up.T
+
+    def merge(self):
+        self.base_layer.weight.data += self.up @ self.down
+
+
+def test_adapters_are_merged_in_a_copy(x):
+    torch.manual_seed(0)
+    model = randomise(timm.create_model(ARCH, img_size=64, depth=2, num_classes=3))
+    for block in model.blocks:
+        block.mlp.fc2, block.attn.qkv, block.attn.proj = map(
+            Adapter, (block.mlp.fc2, block.attn.qkv, block.attn.proj)
+        )
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    backbone, plain = load_backbone(model), model(x).detach()
+    got = capture(backbone, x, [Output(), NeuronActivation("neuron", 0, 1), ClsParts()])
+    torch.testing.assert_close(got["output"], plain, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got["cls_parts"].sum(1), got["cls_total"], rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    torch.testing.assert_close(model(x).detach(), plain, rtol=0, atol=0)
+
+
+def test_peft(x):
+    peft = pytest.importorskip(
+        "peft", reason="peft is not installed; test_adapters_are_merged_in_a_copy has its names"
+    )
+    model = randomise(timm.create_model(ARCH, img_size=64, depth=2, num_classes=3))
+    how = {
+        "target_modules": ["fc2", "qkv"],
+        "modules_to_save": ["head"],
+        "init_lora_weights": False,
+    }
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(**how)).eval()
+    torch.testing.assert_close(
+        output(load_backbone(wrapped), x), wrapped(x).detach(), rtol=1e-4, atol=1e-4
+    )
+
+
+# Files
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """timm's ViT-Ti with two blocks, so that a test writes little."""
+    plain = timm.create_model
+
+    def small(name, *args, **options):
+        return (
+            plain(name, *args, **options | {"depth": 2})
+            if ARCH in name
+            else plain(name, *args, **options)
+        )
+
+    monkeypatch.setattr(timm, "create_model", small)
+
+
+PLACES = {
+    "plain": lambda w: w,
+    "prefixed": lambda w: {
+        "epoch": 3,
+        "state_dict": {f"module.backbone.{key}": value for key, value in w.items()},
+    },
+    "compiled": lambda w: {"model": {f"_orig_mod.{key}": value for key, value in w.items()}},
+    "teacher": lambda w: {
+        "student": {key: torch.zeros_like(value) for key, value in w.items()},
+        "teacher": {f"backbone.{key}": value for key, value in w.items()},
+    },
+    "both in one": lambda w: {
+        **{f"student.{key}": torch.zeros_like(value) for key, value in w.items()},
+        **{f"teacher.{key}": value for key, value in w.items()},
+    },
+    "averaged": lambda w: {
+        "model": {key: torch.zeros_like(value) for key, value in w.items()},
+        "state_dict_ema": w,
+    },
+    "a head around it": lambda w: {
+        key if key.startswith("head.") else f"encoder.{key}": value for key, value in w.items()
+    },
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_of_weights(whole, model, x, answer, tmp_path, place):
+    """Prefixes, number of classes and image size are found out."""
+    path = tmp_path / "mine.pth"
+    torch.save(PLACES[place](model.state_dict()), path)
+    backbone = load_backbone(f"file:{path}@{ARCH}")
+    assert backbone.image_size == (64, 64) and not backbone.model.training
+    torch.testing.assert_close(output(backbone, x), answer)
+
+
+def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
+    weights = {
+        key: value for key, value in model.state_dict().items() if not key.startswith("head.")
+    }
+    save_file(weights, tmp_path / "mine.safetensors")
+    backbone = load_backbone(
+        f"file:{tmp_path}/mine.safetensors@{ARCH}.augreg_in21k_ft_in1k", image_size=64
+    )
+    torch.testing.assert_close(model.eval().head(output(backbone, x)), answer)
+    assert backbone.transform.transforms[-1].mean.tolist() == [0.5, 0.5, 0.5], "of the tag"
+    assert load_backbone(
+        f"file:{tmp_path}/mine.safetensors@{ARCH}", pretrained=False
+    ).image_size == (224, 224)
+
+
+def test_files_that_are_refused(whole, model, tmp_path):
+    torch.save(model, tmp_path / "pickled.pth")
+    torch.save({"layer.weight": torch.ones(2)}, tmp_path / "other.pth")
+    torch.save(
+        {**model.state_dict(), "blocks.0.mlp.fc2.shift.units": torch.tensor([3])},
+        tmp_path / "edited.pth",
+    )
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    (tmp_path / "broken.safetensors").write_bytes(b"nothing")
+    for name, reason in (
+        (
+            f"pickled.pth@{ARCH}",
+            "holds more than tensors, and is not run; save its state_dict alone",
+        ),
+        (
+            f"other.pth@{ARCH}",
+            r"has no 'patch_embed.proj.weight' among its weights \(layer.weight, ...\)",
+        ),
+        (
+            f"edited.pth@{ARCH}",
+            "do not load: .*blocks.0.mlp.fc2.shift.units.*; name the architecture",
+        ),
+        (f"broken.safetensors@{ARCH}", "does not load"),
+        (
+            "mine.pth@vit_small_patch16_224",
+            "do not load: .*; name the architecture that they are for, or save all of them",
+        ),
+        ("mine.pth@resnet18", "'resnet18' in .* is not a plain Vision Transformer; choose"),
+        (
+            "mine.pth@vit_tiny_patch16_225",
+            "timm has no architecture 'vit_tiny_patch16_225'; did you mean '@vit_tiny_",
+        ),
+        ("mine.pth", "names no architecture; give 'file:PATH@ARCH'"),
+        (
+            f"gone.pth@{ARCH}",
+            "there is no file '.*gone.pth'; give the path of a .pth or .safetensors",
+        ),
+    ):
+        with pytest.raises(ValueError, match=reason) as error:
+            load_backbone(f"file:{tmp_path}/{name}")
+        assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
+    save_for_hf(model, tmp_path / "saved", model_args={"img_size": 64})
+    name = f"local-dir:{tmp_path}/saved"
+    assert known(name)
+    torch.testing.assert_close(output(load_backbone(name), x), answer)
+    (tmp_path / "saved" / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    with pytest.raises(
+        ValueError,
+        match="names no architecture of timm; for a folder of transformers give "
+        "'transformers:PATH'",
+    ):
+        load_backbone(name)
+    (tmp_path / "saved" / "config.json").write_text(json.dumps({"architecture": "resnet18"}))
+    with pytest.raises(ValueError, match="is a 'resnet18', not a plain Vision Transformer"):
+        load_backbone(name)
+    with pytest.raises(
+        ValueError,
+        match="there is no config.json in .*; give the folder of a model that timm saved",
+    ):
+        load_backbone(f"local-dir:{tmp_path}")
+
+
+def test_repositories(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name in ("hf-hub:someone/model", "hf-hub:someone/model@v1", "transformers:someone/model"):
+        assert known(name)
+        with pytest.raises(ModelUnavailable, match=f"^'{name}' is not in the Hugging Face cache"):
+            load_backbone(name)
+    with pytest.raises(
+        ValueError, match="'hf-hub:model' names no repository; give 'hf-hub:OWNER/NAME'"
+    ):
+        check_name("hf-hub:model")
+
+
+@pytest.mark.parametrize("path", ["", ".", "~nobody/x", "\0", "x" * 5000, "a\nb", "@", "//"])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "file:",
+        "local-dir:",
+        "transformers:",
+        "hf-hub:",
+        "torchvision:",
+        "scratch:",
+        "registers:",
+    ],
+)
+def test_names_that_no_file_can_have(prefix, path):
+    assert not known(f"{prefix}{path}") and portable([f"{prefix}{path}"]) == [f"{prefix}{path}"]
+    with pytest.raises(ValueError):
+        check_name(f"{prefix}{path}")
+
+
+def test_bare_names_get_their_form(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.pth").touch()
+    Path("saved").mkdir()
+    Path("saved", "config.json").touch()
+    for name, form in (
+        ("mine.pth", "'file:mine.pth@ARCH', with the timm architecture"),
+        ("saved", "'local-dir:saved' where timm saved it, or 'transformers:saved'"),
+        (
+            "facebook/dinov2-small",
+            "'hf-hub:facebook/dinov2-small' where timm saved it, or "
+            "'transformers:facebook/dinov2-small'",
+        ),
+    ):
+        with pytest.raises(ValueError, match=f"unknown model '{name}'; give {form}"):
+            check_name(name)
+
+
+# Where they lie
+# --------------------------------------------------------------------------------------------------
+
+
+def test_provenance_has_the_digest_and_not_the_path(whole, model, tmp_path):
+    folder = tmp_path / "secret"
+    folder.mkdir()
+    torch.save(model.state_dict(), folder / "mine.pth")
+    backbone = load_backbone(f"file:{folder}/mine.pth@{ARCH}")
+    told = backbone.describe()
+    assert told["name"] == f"file:mine.pth@{ARCH}" and len(told["weights_hash"]) == 16
+    assert "secret" not in json.dumps(told) and backbone.name.startswith("file:/")
+    torch.save(
+        {f"module.{key}": value for key, value in model.state_dict().items()}, folder / "other.pth"
+    )
+    assert load_backbone(f"file:{folder}/other.pth@{ARCH}").weights_hash == told["weights_hash"]
+
+
+def test_names_without_folders_are_found_by_the_variable(whole, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        os, "environ", {**os.environ, "REGISTERS_MODELS": str(tmp_path / "elsewhere")}
+    )
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        torch.save(model.state_dict(), tmp_path / folder / f"{folder}.pth")
+    torch.save(model.state_dict(), tmp_path / "two" / "one.pth")
+    names = [
+        f"file:{tmp_path}/one/one.pth@{ARCH}",
+        "control-clean",
+        f"file:{tmp_path}/two/two.pth@{ARCH}",
+        "hf-hub:a/b",
+    ]
+    assert portable(names) == [
+        f"file:one.pth@{ARCH}",
+        "control-clean",
+        f"file:two.pth@{ARCH}",
+        "hf-hub:a/b",
+    ]
+    assert (
+        known(f"file:two.pth@{ARCH}")
+        and str(tmp_path / "elsewhere") in os.environ["REGISTERS_MODELS"]
+    )
+    assert portable(portable(names)) == portable(names)
+    for clash in ([names[0], f"file:{tmp_path}/two/one.pth@{ARCH}"],):
+        with pytest.raises(
+            ValueError, match="two models would be called 'file:one.pth@.*' in the result; rename"
+        ):
+            portable(clash)
+
+
+def test_wrapping_by_hand_ends_training_mode():
+    model = timm.create_model(ARCH, img_size=32, depth=1, drop_rate=0.5).train()
+    backbone = wrap_timm("mine", model, CONTROL_DATA, pretrained=False)
+    assert not model.training
+    backbone.model.train()
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(output(backbone, x), output(backbone, x)), "capture ends it too"
+    with pytest.raises(ValueError, match="'mine' is Linear, no Vision Transformer of timm"):
+        wrap_timm("mine", nn.Linear(2, 2), CONTROL_DATA, pretrained=False)

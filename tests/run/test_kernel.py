@@ -1,0 +1,42 @@
+"""Kernels: forked with one thread, started anew with more, dead ones reported."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from helpers.run.kernel import execute
+
+
+@pytest.fixture
+def ran(tmp_path):
+    """What a cell prints that is executed as the only one of a notebook."""
+
+    def run(source, threads=1):
+        nbformat.write(new_notebook(cells=[new_code_cell(source)]), tmp_path / "some.ipynb")
+        notebook = execute(tmp_path / "some.ipynb", {}, tmp_path, threads)
+        return "".join(output.text for output in notebook.cells[0].outputs)
+
+    return run
+
+
+def test_a_kernel_of_one_thread_is_forked_with_what_notebooks_import(ran):
+    source = """import os, sys, warnings
+print("timm" in sys.modules, "helpers.measures" in sys.modules, os.environ["OMP_NUM_THREADS"])
+print(os.getcwd() == os.path.realpath("."), open(f"/proc/{os.getppid()}/cmdline").read())
+warnings.warn("IProgress not found")"""
+    first, second = ran(source).splitlines()
+    assert first == "True False 1" and "forkserver" in second
+    assert ran("import sys\nprint('timm' in sys.modules)", threads=2) == "False\n"
+
+
+def test_forked_kernels_share_nothing(ran):
+    ran("import timm, os\ntimm.mine = 1\nos.environ['MINE'] = '1'")
+    assert ran("import timm, os\nprint(hasattr(timm, 'mine'), 'MINE' in os.environ)") == (
+        "False False\n"
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_dead_kernel_is_one_sentence(ran, threads):
+    with pytest.raises(RuntimeError, match="the kernel died while it ran some.ipynb"):
+        ran("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", threads)

@@ -1,0 +1,726 @@
+import errno
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import nbformat
+import pytest
+from conftest import PARAMETERS, edit_profiles, edit_registry
+from PIL import Image
+
+from helpers.claims import digests, numbers, results
+from helpers.claims.notebook import notebook_parameters
+from helpers.claims.project import Project
+from helpers.claims.results import bundle, read_result
+from helpers.run import execute, fingerprint, parameters, provenance
+from helpers.run.provenance import ARITHMETIC, processor
+
+
+def silent(outcome):
+    """A report that says nothing."""
+
+
+def run(project, ids=("aa1-first",), name="controls", **options):
+    return execute.run_claims(project, list(ids), name, report=silent, **options)
+
+
+def written(project):
+    """Every file below `book`, as paths from the project's root."""
+    return sorted(
+        path.relative_to(project.root).as_posix()
+        for path in project.root.glob("book/**/*")
+        if path.is_file()
+    )
+
+
+def edit_source(project, id, old, new):
+    path = project.source(id)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
+    # A kernel of the same name that does not work, found before the environment's own.
+    other = tmp_path / "jupyter" / "kernels" / "python3"
+    other.mkdir(parents=True)
+    (other / "kernel.json").write_text(
+        json.dumps({"argv": ["/bin/false"], "display_name": "other", "language": "python"})
+    )
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+
+    reported = []
+    outcomes = execute.run_claims(
+        project, ["aa1-first", "aa2-second", "aa1-first"], jobs=2, report=reported.append
+    )
+
+    assert reported == outcomes
+    assert {(outcome.id, outcome.status) for outcome in outcomes} == {
+        ("aa1-first", "supported"),
+        ("aa2-second", "supported"),
+    }
+    assert written(project) == [
+        f"book/runs/controls/{id}{end}"
+        for id in ("aa1-first", "aa2-second")
+        for end in (".ipynb", ".json")
+    ]
+    result = read_result(project.runs / "controls" / "aa1-first.json")
+    judged = {"verdict", "reason", "agreement", "agreement_reason", "criterion", "verdicts"}
+    assert set(result) == {"id", "run", *judged, "values", "not_run", "parameters", "provenance"}
+    assert (result["id"], result["run"], result["verdict"]) == (
+        "aa1-first",
+        "controls",
+        "supported",
+    )
+    assert result["agreement"] == "not stated" and result["agreement_reason"].startswith(
+        "Only controls were measured"
+    )
+    assert result["criterion"] == digests.of_criterion(project.registry["aa1-first"].criterion)
+    assert result["parameters"] == PARAMETERS
+    assert result["values"] == [
+        {
+            "name": "score",
+            "model": "control-clean",
+            "dataset": "scenes",
+            "value": 2,
+            "low": None,
+            "high": None,
+            "n": None,
+            "unit": "",
+            "step": None,
+        }
+    ]
+    origin = result["provenance"]
+    assert origin["sources"] == [{"name": "scenes"}] and origin["seed"] == 0
+    assert origin["energy_wh"] == pytest.approx(
+        origin["wall_s"] / 3.6 * origin["energy_kw"], abs=0.002
+    )
+    assert {
+        "git_revision",
+        "git_dirty",
+        "packages",
+        "python",
+        "device",
+        "threads",
+        "started",
+        "inputs",
+    } <= origin.keys()
+    assert origin["processor"] == processor()
+
+    text = (project.runs / "controls" / "aa1-first.ipynb").read_text()
+    notebook = nbformat.reads(text, 4)
+    nbformat.validate(notebook)
+    assert str(project.root) not in text and "papermill" not in text and "injected" not in text
+    assert notebook.metadata.kernelspec == {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    }
+    threads, here = notebook.cells[2].outputs[0].text.split()
+    assert here == "here" and (project.root / "python").read_text() == sys.executable
+    assert int(threads) == origin["threads"] == max(1, os.cpu_count() // 2)
+
+
+def test_profile_and_command_line(project):
+    run(project, name="large", overrides={"rate": "2", "mode": "measure"})
+    result = read_result(project.own / "large" / "aa1-first.json")
+    assert result["parameters"] == {**PARAMETERS, "n": 5, "rate": 2.0}
+    assert result["values"][0]["value"] == 5
+    notebook = nbformat.read(project.own / "large" / "aa1-first.ipynb", 4)
+    injected = [
+        cell for cell in notebook.cells if "injected-parameters" in cell.metadata.get("tags", ())
+    ]
+    # Only what differs from the defaults is shown on the page.
+    assert [cell.source.split("\n")[1:3] for cell in injected] == [["n = 5", "rate = 2.0"]]
+    assert injected[0].id == "injected-parameters"
+
+
+def test_finished_is_kept_until_an_input_changes(project, monkeypatch):
+    monkeypatch.setattr(execute, "execute", executed := Counted(execute.execute))
+    path = project.runs / "controls" / "aa1-first.json"
+
+    def status():
+        before = executed.calls
+        (outcome,) = run(project)
+        return outcome.status, executed.calls - before
+
+    assert status() == ("supported", 1)
+    edit_profiles(project.root, lambda profiles: profiles["aa1-first"].update(small={"n": 1}))
+    project = Project(project.root)
+    assert status() == ("kept", 0)
+    edit_source(project, "aa1-first", "# A claim", "# The same claim in other words")
+    assert status() == ("supported", 1)  # its page shows them
+    monkeypatch.setattr(fingerprint, "_package", lambda: "another")
+    assert status() == ("supported", 1)
+    edit_registry(
+        project.root,
+        lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=3),
+    )
+    project = Project(project.root)
+    assert status() == ("refuted", 1)
+    path.write_text(path.read_text().replace('"refuted"', '"supported"'))
+    assert status() == ("refuted", 1)
+    path.with_suffix(".ipynb").unlink()
+    assert status() == ("refuted", 1)
+    assert [outcome.status for outcome in run(project, force=True)] == ["refuted"]
+    assert status() == ("kept", 0)
+
+
+def test_whole_run(project):
+    """A profile's claims, with its parameters, and those that have a result in the run, with the
+    parameters of that."""
+    edit_profiles(project.root, lambda profiles: profiles.pop("aa2-second"))
+    project = Project(project.root)
+    assert parameters.whole(project, "large") == ["aa1-first"] and parameters.whole(
+        project, "controls"
+    ) == [
+        "aa1-first",
+        "aa2-second",
+    ]
+    run(project, ["aa2-second"], "large", overrides={"n": "3"})
+    ids = parameters.whole(project, "large")
+    assert ids == ["aa1-first", "aa2-second"]
+
+    def again(**options):
+        return {
+            outcome.id: outcome.status
+            for outcome in run(project, ids, "large", again=True, **options)
+        }
+
+    assert again() == {"aa1-first": "supported", "aa2-second": "kept"}
+    edit_source(project, "aa2-second", "time.sleep(600)", "time.sleep(601)")
+    assert again() == {"aa1-first": "kept", "aa2-second": "supported"}
+    results = {id: read_result(project.own / "large" / f"{id}.json") for id in ids}
+    assert {id: result["parameters"]["n"] for id, result in results.items()} == {
+        "aa1-first": 5,
+        "aa2-second": 3,
+    }
+    assert (
+        parameters.resolve(project, "aa2-second", "large") == PARAMETERS
+    )  # a claim by its name begins with the defaults
+    edit_source(project, "aa2-second", "rate", "rates")
+    with pytest.raises(
+        ValueError,
+        match=r"its result in run 'large' gives no parameters \(unknown parameter 'rate'; .* by "
+        r"its "
+        r"ID",
+    ):
+        run(Project(project.root), ids, "large", again=True)
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments, **options):
+        self.calls += 1
+        return self.function(*arguments, **options)
+
+
+def test_failure_is_one_sentence_and_leaves_nothing(project):
+    edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
+    outcomes = {outcome.id: outcome for outcome in run(project, ("aa1-first", "aa2-second"))}
+    assert str(outcomes["aa1-first"]) == (
+        "aa1-first  failed: ValueError: the score of nothing is not defined (cell 2 of "
+        "aa1-first.ipynb); "
+        "see _build/failed/controls/aa1-first.ipynb"
+    )
+    assert outcomes["aa2-second"].status == "supported"
+    assert written(project) == [
+        "book/runs/controls/aa2-second.ipynb",
+        "book/runs/controls/aa2-second.json",
+    ]
+
+
+def test_failed_rerun_leaves_the_finished_one(project):
+    run(project)
+    before = {path: path.read_bytes() for path in project.runs.glob("*/*")}
+    edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
+    assert run(project)[0].status == "failed"
+    assert {path: path.read_bytes() for path in project.runs.glob("*/*")} == before
+
+
+def test_dead_kernel(project):
+    edit_source(project, "aa1-first", "time.sleep(600)", "pass")
+    edit_source(project, "aa1-first", 'mode == \\"sleep\\"', "os.kill(os.getpid(), 9)")
+    (outcome,) = run(project)
+    assert outcome.reason == (
+        "the kernel died while it ran aa1-first.ipynb; it may have run out of memory; see "
+        "_build/failed/controls/aa1-first.ipynb"
+    )
+    assert (
+        "os.kill"
+        in (project.root / "_build" / "failed" / "controls" / "aa1-first.ipynb").read_text()
+    )
+    assert written(project) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('load_registry(\\"', 'result = load_registry(\\"', "displays 0 results"),
+        ('[\\"aa1-first\\"]', '[\\"aa2-second\\"]', "belongs to 'aa2-second'"),
+    ],
+)
+def test_notebook_without_its_result(project, old, new, reason):
+    edit_source(project, "aa1-first", old, new)
+    (outcome,) = run(project)
+    assert outcome.status == "failed" and reason in outcome.reason
+    assert written(project) == []
+
+
+def test_interrupted_run_leaves_nothing_and_resumes(project):
+    edit_source(project, "aa2-second", 'mode == \\"sleep\\"', "True")
+    program = f"""
+        import signal, sys
+        from pathlib import Path
+        from helpers.__main__ import main
+        # A process started in the background, as by nohup or a CI runner, hands down that it
+        # ignores Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if __name__ == "__main__":
+            sys.exit(main(["run", "aa1-first", "aa2-second", "--jobs", "1"], Path({str(project.root)!r})))
+        """  # noqa: E501
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = (
+        process.stdout.readline()
+    )  # printed when the first has finished; the second sleeps from then on
+    pid_file = project.root / "measure.pid"
+    first_pid = pid_file.read_text()
+    deadline = time.monotonic() + 120
+    while pid_file.read_text() in ("", first_pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+
+    assert first.startswith("aa1-first  supported")
+    assert process.returncode == 130
+    # Before it, on a slow machine, what runs.
+    assert errors.splitlines()[-1] == (
+        "stopped; what had finished is kept, and the same command goes on from there"
+    )
+    assert written(project) == [
+        "book/runs/controls/aa1-first.ipynb",
+        "book/runs/controls/aa1-first.json",
+    ]
+    assert (kernel := int(pid_file.read_text())) != int(first_pid)
+    with pytest.raises(ProcessLookupError):
+        os.kill(kernel, 0)
+    edit_source(project, "aa2-second", "time.sleep(600)", "time.sleep(0)")
+    statuses = {outcome.id: outcome.status for outcome in run(project, ("aa1-first", "aa2-second"))}
+    assert statuses == {"aa1-first": "kept", "aa2-second": "supported"}
+
+
+def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
+    """Two publish the same claim over and over, each time with another notebook, while it is
+    read."""
+    folder, times = tmp_path / "mine", 100
+
+    def publish(name):
+        for i in range(times):
+            notebook = f"{name} {i}" + " " * 100_000
+            digest = hashlib.sha256(notebook.encode()).hexdigest()
+            provenance = {"notebook": digest, "sources": []}
+            results.publish(
+                folder,
+                "aa1-first",
+                notebook,
+                {"id": "aa1-first", "run": "mine", "provenance": provenance},
+            )
+
+    publish("first")
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(publish, name) for name in ("one", "other")]
+        read = 0
+        while not all(writer.done() for writer in writers):
+            read_result(folder / "aa1-first.json")
+            read += 1
+    assert [writer.result() for writer in writers] == [None, None] and read > 10
+    assert sorted(path.name for path in folder.iterdir()) == ["aa1-first.ipynb", "aa1-first.json"]
+
+
+def test_a_full_disk_fails_one_notebook_with_one_sentence(project, monkeypatch):
+    run(project)
+    before = {path: path.read_bytes() for path in project.runs.glob("*/*")}
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(
+        execute,
+        "execute",
+        lambda *_, **__: nbformat.read(project.runs / "controls" / "aa1-first.ipynb", 4),
+    )
+    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    (outcome,) = run(project, force=True)
+    assert (
+        outcome.status == "failed"
+        and "the disk is full: aa1-first.json was not written; make room, and" in outcome.reason
+    )
+    assert {path: path.read_bytes() for path in project.runs.glob("*/*")} == before
+
+
+@pytest.mark.parametrize(
+    ("ids", "name", "overrides", "message"),
+    [
+        (["aa1-frist"], "controls", {}, "unknown claim 'aa1-frist'; did you mean 'aa1-first'?"),
+        (["aa3-later"], "controls", {}, "claim 'aa3-later' has no notebook yet: needs probes"),
+        (["aa1-first"], "a/b", {}, "run name 'a/b' is not a plain folder name"),
+        (["aa1-first"], "..", {}, "run name '..' is not a plain folder name"),
+        (
+            ["aa1-first"],
+            "x",
+            {"rates": "1"},
+            "claim 'aa1-first': unknown parameter 'rates'; did you mean 'rate'?",
+        ),
+        (
+            ["aa1-first"],
+            "x",
+            {"n": "many"},
+            "claim 'aa1-first': parameter n=many: expected int, as in its default 2",
+        ),
+        (["aa1-first"], "x", {"n": "2.5"}, "parameter n=2.5: expected int"),
+        (["aa1-first"], "x", {"strict": "yes"}, "parameter strict=yes: expected bool"),
+        (["aa1-first"], "x", {"models": "control-claen"}, "did you mean 'control-clean'?"),
+        (
+            ["aa1-first"],
+            "x",
+            {"dataset": "scene"},
+            "unknown data set 'scene'; did you mean 'scenes'?",
+        ),
+        (["aa2-second", "aa1-frist"], "x", {}, "unknown claim 'aa1-frist'"),
+        (["aa1-first"], "x", {"n": "-5"}, "claim 'aa1-first': parameter n=-5: give at least 1"),
+        (
+            ["aa1-first"],
+            "x",
+            {"seed": "-1"},
+            "claim 'aa1-first': parameter seed=-1: give at least 0",
+        ),
+        (
+            ["aa1-first"],
+            "x",
+            {"models": ""},
+            "claim 'aa1-first': parameter models is empty; give at least one",
+        ),
+        (
+            ["aa1-first"],
+            "x",
+            {"rate": "nan"},
+            "claim 'aa1-first': parameter rate=nan: give a finite number",
+        ),
+        (
+            ["aa1-first"],
+            "x" * 300,
+            {},
+            "is not a plain folder name; use letters, digits, '.', '-' and '_', at most 100",
+        ),
+    ],
+)
+def test_refused_before_anything_runs(project, ids, name, overrides, message):
+    with pytest.raises(ValueError) as caught:
+        run(project, ids, name, overrides=overrides)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert written(project) == [] and not (project.root / "measure.pid").exists()
+
+
+@pytest.mark.parametrize("rule", ["median", "median:-1", "percentile:101", "mean:3", "fixed:nan"])
+@pytest.mark.parametrize(
+    ("name", "many"), [("rule", False), ("fixed_rule", False), ("guard", False), ("rules", True)]
+)
+def test_a_bad_rule_is_refused(name, many, rule):
+    parameters.check_values(
+        {name: ["median:3"] if many else "median:3"}, {name: ["fixed:1"] if many else "fixed:1"}
+    )
+    with pytest.raises(
+        ValueError, match=f"parameter {name}: unknown outlier rule '{rule}'; use 'percentile:98'"
+    ):
+        parameters.check_values(
+            {name: [rule] if many else rule}, {name: ["median:3"] if many else "median:3"}
+        )
+
+
+def test_the_parameters_of_this_project_are_not_refused():
+    for claim in Project().registry.claims.values():
+        for profile in ({}, *claim.profiles.values()):
+            parameters.check_values(claim.parameters | profile, claim.parameters)
+
+
+def test_a_model_of_this_machine_is_published_by_the_last_part_of_its_path(
+    project, monkeypatch, tmp_path
+):
+    """Kernels find it by the variable, which they inherit."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "REGISTERS_MODELS": ""})
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    (folder / "mine.pth").touch()
+    (outcome,) = run(
+        project,
+        name="own",
+        overrides={"models": f"control-clean,file:{folder}/mine.pth@vit_tiny_patch16_224"},
+    )
+    assert outcome.status == "supported", outcome.reason
+    result = read_result(project.own / "own" / "aa1-first.json")
+    assert result["parameters"]["models"] == ["control-clean", "file:mine.pth@vit_tiny_patch16_224"]
+    for path in (project.own / "own").iterdir():
+        assert "my models" not in path.read_text(), path
+    assert os.environ["REGISTERS_MODELS"] == str(folder)
+    (outcome,) = run(
+        project,
+        name="own",
+        overrides={"models": "control-clean,file:mine.pth@vit_tiny_patch16_224"},
+    )
+    assert outcome.status == "kept"
+    with pytest.raises(ValueError, match="there is no file 'gone.pth'"):
+        run(project, name="own", overrides={"models": "file:gone.pth@vit_tiny_patch16_224"})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        ("folder:nowhere", "there is no folder '"),
+        ("parquet:nowhere.parquet", "there is no parquet file '"),
+        (
+            "data:nothing/test",
+            "'data:nothing/test' is a local data set: set the environment variable REGISTERS_DATA",
+        ),
+        (
+            "photographs",
+            "data set 'photographs' has no labels; choose one that has them, such as 'scenes'",
+        ),
+    ],
+)
+def test_data_that_are_not_there_are_told_before_a_kernel_starts(
+    project, monkeypatch, dataset, reason
+):
+    monkeypatch.delenv("REGISTERS_DATA", raising=False)
+    monkeypatch.setattr(execute, "execute", lambda *_, **__: pytest.fail("a kernel was started"))
+    edit_registry(project.root, lambda data: data["claims"]["aa1-first"].update(labels=["dataset"]))
+    (outcome,) = run(project, name="x", overrides={"dataset": dataset})
+    assert outcome.status == "failed" and reason in outcome.reason
+    assert written(project) == []
+
+
+def add_parameters(project, **parameters):
+    """Give aa1-first these parameters more, and return the project with them."""
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].source += "".join(
+        f"\n{name} = {value!r}" for name, value in parameters.items()
+    )
+    nbformat.write(notebook, path)
+    return Project(project.root)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        (
+            "datasets",
+            "[[scenes, scenes, ''], [scenes, 'folder:nowhere', '']]",
+            "there is no folder '",
+        ),
+        ("datasets", "[['parquet:nowhere', scenes, '']]", "there is no parquet file '"),
+        (
+            "more",
+            "[[data:nothing/train, scenes, patient]]",
+            "'data:nothing/train' is a local data set: set the environment",
+        ),
+        ("other", "folder:nowhere", "there is no folder '"),
+    ],
+)
+def test_data_in_lists_are_looked_for_too(project, monkeypatch, name, text, reason):
+    monkeypatch.delenv("REGISTERS_DATA", raising=False)
+    monkeypatch.setattr(execute, "execute", lambda *_, **__: pytest.fail("a kernel was started"))
+    name, default = (
+        ("more", "")
+        if name == "other"
+        else (name, [] if name == "more" else [["scenes", "scenes", ""]])
+    )
+    (outcome,) = run(add_parameters(project, **{name: default}), name="x", overrides={name: text})
+    assert outcome.status == "failed" and reason in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[scenes, scene, '']]", "unknown data set 'scene'; did you mean 'scenes'?"),
+        (
+            "[[scenes, scenes]]",
+            "parameter more: ['scenes', 'scenes'] is no data set; give each as [train, test, by], "
+            "where by",
+        ),
+        ("[[scenes, scenes, 3]]", "parameter more: ['scenes', 'scenes', 3] is no data set"),
+        ("scenes", "parameter more: 'scenes' is no data set"),
+        ("[[!!float ]]", "parameter more=[[!!float ]]: expected list"),
+        ("[[scenes", "parameter more=[[scenes: expected list, as in its default []"),
+    ],
+)
+def test_data_in_lists_are_refused_before_anything_runs(project, text, message):
+    with pytest.raises(ValueError) as caught:
+        run(add_parameters(project, more=[]), name="x", overrides={"more": text})
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_is_looked_for_where_the_notebook_looks(project):
+    (project.root / "pictures").mkdir()
+    for i in range(2):
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(project.root / "pictures" / f"{i}.png")
+    (outcome,) = run(project, name="x", overrides={"dataset": "folder:pictures"})
+    assert outcome.status == "supported"
+
+
+def test_labels_of_no_parameter_are_refused(project):
+    edit_registry(
+        project.root, lambda data: data["claims"]["aa1-first"].update(labels=["datasets"])
+    )
+    with pytest.raises(
+        ValueError,
+        match="claim 'aa1-first': its labels name the unknown parameter 'datasets'; correct them",
+    ):
+        run(project)
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "value"),
+    [
+        ("3", 2, 3),
+        ("3", 2.0, 3.0),
+        ("1e-3", 2.0, 0.001),
+        ("7", "text", "7"),
+        ("True", False, True),
+        ("a,b", ["x"], ["a", "b"]),
+        ("[a, 'b']", ["x"], ["a", "b"]),
+        ("open_clip:ViT-B-32/laion2b_s34b_b79k", ["x"], ["open_clip:ViT-B-32/laion2b_s34b_b79k"]),
+        ("1, 2", [0], [1, 2]),
+        ("", ["x"], []),
+        ("['']", ["x"], [""]),
+        ("a,'',b", ["x"], ["a", "", "b"]),
+        ("[[a, b, ''], [hf:c/d, e, f]]", [["x", "y", ""]], [["a", "b", ""], ["hf:c/d", "e", "f"]]),
+        ("[[a, b, '']]", [], [["a", "b", ""]]),
+        ("3", None, 3),
+    ],
+)
+def test_parse(text, default, value):
+    parsed = parameters.parse("name", text, default)
+    assert parsed == value and type(parsed) is type(value)
+
+
+def test_checked_types():
+    defaults = {"n": 2, "rate": 0.5, "models": ["a"], "limit": None}
+    assert parameters.checked(defaults, {"rate": 1, "limit": 3}) == {
+        **defaults,
+        "rate": 1,
+        "limit": 3,
+    }
+    for wrong in ({"n": True}, {"n": 2.0}, {"models": "a"}, {"models": ["a", 1]}, {"rate": "high"}):
+        with pytest.raises(ValueError, match="expected"):
+            parameters.checked(defaults, wrong)
+
+
+@pytest.mark.parametrize("source", ["n = len('ab')", "n, m = 1, 2", "n: int = 2", "n ="])
+def test_parameters_cell_holds_only_literals(project, source):
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].source = source
+    nbformat.write(notebook, path)
+    with pytest.raises(ValueError, match="only lines of the form"):
+        notebook_parameters(path)
+    notebook.cells[1].metadata.tags = []
+    nbformat.write(notebook, path)
+    with pytest.raises(ValueError, match="0 cells are tagged 'parameters'"):
+        notebook_parameters(path)
+
+
+def test_store_outputs_in_place(project):
+    path = project.source("aa1-first")
+    (outcome,) = execute.store_outputs(project, ["aa1-first"], report=silent)
+    assert outcome.status == "stored"
+    stored = nbformat.read(path, 4)
+    assert [cell.execution_count for cell in stored.cells[1:]] == [1, 2, 3]
+    assert bundle(stored)["verdict"] == "supported"
+    beside = path.with_name("aa1-first.numbers.json")
+    found = json.loads(beside.read_text())
+    assert (
+        found["values"] == {"control-clean": {"score": {"value": 2}}}
+        and found["verdict"] == "supported"
+    )
+    beside.write_text(
+        numbers.text(
+            {**found, "verdict": "other", "spread": {"values/control-clean/score/value": 0.1}}
+        )
+    )
+    execute.store_outputs(project, ["aa1-first"], report=silent)
+    assert json.loads(beside.read_text()) == {
+        **found,
+        "spread": {"values/control-clean/score/value": 0.1},
+    }
+    before = path.read_bytes(), beside.read_bytes()
+    edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
+    broken = path.read_bytes()
+    (outcome,) = execute.store_outputs(project, ["aa1-first"], report=silent)
+    assert (
+        outcome.status == "failed"
+        and path.read_bytes() == broken != before[0]
+        and beside.read_bytes() == before[1]
+    )
+    assert [other.name for other in path.parent.iterdir() if other.name.startswith(".")] == []
+    with pytest.raises(ValueError, match="unknown claim"):
+        execute.store_outputs(project, ["aa9-none"], report=silent)
+
+
+def test_a_machine_with_another_state_does_not_compute(project):
+    with pytest.raises(
+        ValueError,
+        match="has other helpers, another notebook or another criterion below .* than the machine",
+    ):
+        execute.computed(
+            project.root, "aa1-first", "controls", PARAMETERS, 1, made={"notebook": "another"}
+        )
+    with pytest.raises(ValueError, match="engine 'local' with address 'auto': choose"):
+        run(project, address="auto")
+    assert written(project) == [] and not (project.root / "measure.pid").exists()
+
+
+def test_hardware_is_that_of_the_device():
+    assert (
+        provenance.hardware("cpu")["device"].startswith("cpu (")
+        and provenance.hardware("cpu")["energy_kw"] == 0.105
+    )
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(
+            ValueError, match=f"there is no device '{device}' here; use -p device=cpu"
+        ):
+            provenance.hardware(device)
+
+
+def test_processor_tells_what_was_chosen():
+    """In a process of its own, since the libraries choose once."""
+    code = (
+        "from helpers.run.provenance import *; import json; print(json.dumps([processor(), "
+        "hardware('cpu')['processor']]))"
+    )
+    variables = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
+    others = {name: value for name, value in os.environ.items() if name not in ARITHMETIC}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=others | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    chosen, again = json.loads(done.stdout)
+    assert chosen == again and chosen["environment"] == variables and chosen["torch"] == "DEFAULT"
+    assert chosen["blas"]
+    if platform.machine() == "x86_64":
+        assert all(one.endswith("Nehalem") for one in chosen["blas"] if one.startswith("openblas"))
