@@ -9,7 +9,14 @@ from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
 from helpers.capture.object_tokens import ObjectTokens, object_tokens
 from helpers.capture.outlier_units import OutlierUnit, outlier_units
 from helpers.capture.paired_tokens import PairedTokens, paired_tokens, tokens_at
-from helpers.capture.passes import Captured, capture_conditions, capture_each, peak_maps
+from helpers.capture.passes import (
+    Captured,
+    by_model,
+    capture_conditions,
+    capture_each,
+    last_maps,
+    peak_maps,
+)
 from helpers.capture.probe_study import ProbeStudy, probe_study
 from helpers.capture.reducers import (
     PARTS,
@@ -43,7 +50,12 @@ from helpers.capture.register_neurons import (
     register_neurons_of,
 )
 from helpers.capture.shards import Shards, capture_shards
-from helpers.capture.test_time import TestTimeStudy, test_time_study
+from helpers.capture.test_time import (
+    SearchedNeurons,
+    TestTimeStudy,
+    searched_neurons,
+    test_time_study,
+)
 
 __all__ = [
     "AttentionEntropy",
@@ -74,12 +86,14 @@ __all__ = [
     "RandomTokens",
     "Reducer",
     "SEARCH_MODES",
+    "SearchedNeurons",
     "SelectedPixels",
     "SelectedTokens",
     "Shards",
     "Sinks",
     "TestTimeStudy",
     "TokenNorms",
+    "by_model",
     "capture",
     "capture_conditions",
     "capture_each",
@@ -87,6 +101,7 @@ __all__ = [
     "classifiers_of",
     "find_register_neurons",
     "object_tokens",
+    "last_maps",
     "matched_neurons",
     "matched_neurons_of",
     "outlier_units",
@@ -94,6 +109,7 @@ __all__ = [
     "peak_maps",
     "probe_study",
     "register_neurons_of",
+    "searched_neurons",
     "test_time_study",
     "tokens_at",
 ]

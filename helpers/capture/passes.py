@@ -84,6 +84,37 @@ def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]
     }
 
 
+def by_model(passes: Mapping[Hashable, Mapping[str, Kept]]) -> dict[str, dict[Hashable, Kept]]:
+    """Model -> condition -> what was kept, of passes by condition."""
+    models = dict.fromkeys(model for own in passes.values() for model in own)
+    return {
+        model: {name: own[model] for name, own in passes.items() if model in own}
+        for model in models
+    }
+
+
+def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, dict[str, Tensor]]:
+    """Norms and [CLS] attention after the last block as maps, for `helpers.figures.map_rows`.
+
+    Args:
+        passes: as from `capture_conditions`, with `TokenNorms()` and `ClsAttention("all", "all")`.
+
+    Returns:
+        model -> title, "norm" or "attention" and the condition -> (image, patch row, patch column);
+        attention is the mean over heads, without rounding of the forward pass.
+    """
+    maps = {}
+    for model, own in by_model(passes).items():
+        maps[model] = {
+            f"norm\n{name}": c.layout.to_grid(c.patches("token_norms")[:, -1])
+            for name, c in own.items()
+        }
+        for name, c in own.items():
+            attention = c.patches("cls_attention")[:, -1].mean(1).round(decimals=6)
+            maps[model][f"attention\n{name}"] = c.layout.to_grid(attention)
+    return maps
+
+
 def backbones(
     names: Sequence[str], not_run: dict[str, str], image_size: int | None = None, **options: Any
 ) -> Iterator[Backbone]:

@@ -5,13 +5,15 @@ controls.
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from helpers.capture.matched_neurons import matched_neurons_of
+from helpers.capture.matched_neurons import MatchedNeuron, matched_neurons_of
 from helpers.capture.passes import Captured, Condition, Reducers, capture_conditions, capture_each
 from helpers.capture.register_neurons import register_neurons_of
-from helpers.interventions import neuron_conditions
+from helpers.interventions import RegisterNeuron, neuron_conditions
 from helpers.measures.outliers import outlier_images
+from helpers.settings import settings_of
 
 FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
 
@@ -97,6 +99,69 @@ def test_time_study(
         name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
     }
     return TestTimeStudy(plain, passes, changes, not_run)
+
+
+@dataclass(frozen=True)
+class SearchedNeurons:
+    """Register neurons of several models, and what their effect is compared with.
+
+    Attributes:
+        at: model -> its rule, layer and top_k.
+        neurons: model -> its neurons, the most active first; only models with an outlier.
+        moved: model -> the first `top_k` of them.
+        matched: model -> others that write most nearly as much as those of `moved`.
+        not_run: model -> why it cannot be had here.
+    """
+
+    at: Mapping[str, SimpleNamespace]
+    neurons: Mapping[str, list[RegisterNeuron]]
+    moved: Mapping[str, list[RegisterNeuron]]
+    matched: Mapping[str, list[MatchedNeuron]]
+    not_run: Mapping[str, str]
+
+    def first(self, count: int) -> dict[str, list[RegisterNeuron]]:
+        """The first `count` neurons of each model that has as many."""
+        return {model: own[:count] for model, own in self.neurons.items() if len(own) >= count}
+
+    def matched_writes(self, model: str) -> float:
+        """What the matched neurons write over what the moved ones write; 1: as much."""
+        own = self.matched[model]
+        return sum(neuron.written for neuron in own) / sum(neuron.wanted for neuron in own)
+
+
+def searched_neurons(
+    models: Sequence[str],
+    images: Any,
+    by_model: Sequence[str] = (),
+    *,
+    rule: str,
+    layer: int,
+    top_layer: int,
+    top_k: int,
+    most: int = 0,
+    sparsity: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> SearchedNeurons:
+    """The register neurons of each model, and as many others of its blocks that write as much.
+
+    Args:
+        models, images, by_model, rule, layer, top_layer: as in `register_neurons_of`.
+        top_k: neurons that are moved.
+        most: neurons to find where these are more.
+        sparsity: as in `find_register_neurons`.
+        seed: of the matched neurons.
+        options: as in `capture`, and `image_size`.
+
+    Raises what `register_neurons_of` and `matched_neurons_of` raise.
+    """
+    at = settings_of(models, by_model, rule=rule, layer=layer, top_k=top_k)
+    search = {"rule": rule, "layer": layer, "by_model": by_model} | options
+    find = {"top_layer": top_layer, "top_k": max(top_k, most), "sparsity": sparsity}
+    neurons, not_run = register_neurons_of(models, images, **find, **search)
+    moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
+    matched = matched_neurons_of(moved, images, among="later", seed=seed, **search)
+    return SearchedNeurons(at, neurons, moved, matched, not_run)
 
 
 def _has_outliers(captured: Captured) -> bool:

@@ -22,6 +22,7 @@ from helpers.figures.style import (
     bare,
     colour_scale,
     cycled,
+    rows,
     wrapped,
     write,
 )
@@ -256,6 +257,26 @@ def panels(
     return axes
 
 
+def map_rows(
+    images: Sequence, maps: Mapping[str, Mapping[str, ArrayLike]], each: float, more: float
+) -> np.ndarray:
+    """`panels` with a row for each model and image: the image, then its maps.
+
+    Args:
+        images: PIL.
+        maps: model -> title -> (image, patch row, patch column), each with a colour bar.
+        each, more: height of a row, and of all beyond rows, in inches, as in `rows`.
+    """
+    pictures = [
+        {"image": image.resize((224, 224))} | {title: own[title][i] for title in own}
+        for own in maps.values()
+        for i, image in enumerate(images)
+    ]
+    labels = [model for model in maps for _ in images]
+    axes = rows(len(pictures), len(pictures[0]), each, more)
+    return panels(pictures, axes, norms=pictures[0], labels=labels)
+
+
 def _name(axes: np.ndarray, titles: Iterable[str], labels: Iterable[str], **look) -> None:
     """Titles above the first row of pictures, and a label beside each row."""
     for ax, title in zip(axes[0], titles, strict=True):
@@ -292,11 +313,11 @@ def block_strips(
     Returns:
         The axes (row, column) of each strip.
     """
-    rows = [math.ceil(len(maps) / columns) for maps in strips.values()]
-    figure.set_figheight(1.6 * sum(rows))
-    parts = figure.subfigures(len(strips), height_ratios=rows, squeeze=False).flat
+    counts = [math.ceil(len(maps) / columns) for maps in strips.values()]
+    figure.set_figheight(1.6 * sum(counts))
+    parts = figure.subfigures(len(strips), height_ratios=counts, squeeze=False).flat
     drawn = []
-    for part, count, (title, maps) in zip(parts, rows, strips.items(), strict=True):
+    for part, count, (title, maps) in zip(parts, counts, strips.items(), strict=True):
         part.suptitle(*shortened([title]), fontsize="medium")
         drawn.append(block_maps(maps, part.subplots(count, columns, squeeze=False)))
     return drawn
@@ -314,10 +335,10 @@ def model_maps(
         axes: (row, 3).
     """
     images = list(images)
-    rows = [
+    pictures = [
         (label, image, *pair)
         for label, both in maps.items()
         for image, pair in zip(images, zip(*both, strict=True), strict=True)
     ]
-    labels, *columns = zip(*rows, strict=True)
+    labels, *columns = zip(*pictures, strict=True)
     return token_maps(*columns, axes, labels=labels)

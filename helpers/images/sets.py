@@ -281,22 +281,27 @@ class Images(Sequence[Image.Image]):
         return self.labels
 
     @cached_property
-    def relative_boxes(self) -> list[np.ndarray]:
+    def relative_boxes(self) -> list[np.ndarray] | None:
         """Per image (objects, 4) float32 xmin, ymin, xmax, ymax in [0, 1] of width and height.
 
         What lies outside the picture is cut off. The first use decodes every image for its size.
-
-        Raises:
-            ValueError: no boxes.
+        None where no boxes are known.
         """
         if self.boxes is None:
-            raise ValueError(
-                f"data set {self.name!r} has no boxes; choose one that has them, such as 'scenes'"
-            )
+            return None
         pairs = zip(self, self.boxes, strict=True)
         return [
             (boxes / np.float32([*image.size, *image.size])).clip(0, 1) for image, boxes in pairs
         ]
+
+    def with_objects(self) -> "Images":
+        """The images with a true box, or all where no boxes are known.
+
+        Without an object, a method that finds objects cannot be right.
+        """
+        if self.boxes is None:
+            return self
+        return self.select([len(boxes) > 0 for boxes in self.boxes])
 
 
 def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:

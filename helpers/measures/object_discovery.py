@@ -5,7 +5,7 @@ to resemble many. Features are those of the patches alone: [CLS] and registers h
 picture. Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from torchvision import ops
 
 from helpers.measures._arrays import Array, like, to_numpy
+from helpers.measures.answers import points
+from helpers.measures.stats import Estimate, mcnemar, over_images
 
 
 class LostMaps(NamedTuple):
@@ -190,6 +192,37 @@ def box_hits(
     sets = found.reshape(len(found), -1, 4).unbind(1)
     hits = torch.stack([100 * corloc(boxes, truth).float() for boxes in sets], dim=1)
     return hits.reshape(found.shape[:-1])
+
+
+def corloc_under(
+    found: Mapping[str, Mapping[str, Float[Tensor, "image 4"]]],
+    truth: Sequence[Float[Array, "_ 4"]],
+    names: Mapping[str, str],
+) -> dict[str, Estimate | float]:
+    """CorLoc of several kinds of boxes under several conditions, in per cent.
+
+    Args:
+        found: kind -> condition -> one box an image.
+        truth: as in `corloc`.
+        names: condition -> end of the name of its CorLoc.
+
+    Returns:
+        corloc_whole, of a box around the whole picture; of each kind KIND and the end of a name;
+        where there is a condition "moved", also KIND_change, its paired difference from "before"
+        in points, and KIND_p, McNemar's p-value.
+
+    Raises:
+        ValueError: as `corloc`.
+    """
+    estimates = {"corloc_whole": over_images(whole_box_hits(truth, len(truth)), (0, 100))}
+    for kind, boxes in found.items():
+        right = {condition: corloc(own, truth) for condition, own in boxes.items()}
+        for condition, own in right.items():
+            estimates[f"{kind}{names[condition]}"] = over_images(100.0 * own, (0, 100))
+        if "moved" in right:
+            pair = right["moved"], right["before"]
+            estimates |= {f"{kind}_change": points(*pair), f"{kind}_p": mcnemar(*pair)}
+    return estimates
 
 
 def whole_box_hits(

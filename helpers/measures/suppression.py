@@ -1,5 +1,6 @@
 """What becomes of high norms and of attention when outliers are suppressed, image by image."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +79,33 @@ def peaks(now: Largest, before: Largest) -> dict[str, Estimate]:
     }
 
 
+def under_conditions(
+    tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
+) -> dict[str, Estimate]:
+    """What is largest before and after outliers are suppressed, and how much is gone.
+
+    Args:
+        tops: condition -> what is largest under it; "before" is the model as it is.
+        names: condition -> end of the names of its `reductions`; others are left out.
+        decimals, seed: as in `reduction`.
+
+    Returns:
+        `peaks` of "before" (_before) and of "moved" (_after), and `reductions` of each condition.
+    """
+    before = tops["before"]
+    estimates = {
+        f"{name}{end}": estimate
+        for condition, end in (("before", "_before"), ("moved", "_after"))
+        if condition in tops
+        for name, estimate in peaks(tops[condition], before).items()
+    }
+    for condition, end in names.items():
+        if condition in tops:
+            gone = reductions(tops[condition], before, decimals, seed)
+            estimates |= {f"{name}{end}": estimate for name, estimate in gone.items()}
+    return estimates
+
+
 def attention_on(
     attention: Float[Tensor, "image head patch"], outlier: Bool[Tensor, "image patch"]
 ) -> Float[Tensor, " image"]:
@@ -86,6 +114,14 @@ def attention_on(
     Nan for an image without an outlier.
     """
     return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
+
+
+def outlier_attention(
+    attention: Float[Tensor, "image head patch"], outlier: Bool[Tensor, "image patch"]
+) -> dict[str, Estimate]:
+    """outlier_attention: the mean of `attention_on` over images with an outlier."""
+    on = attention_on(attention, outlier)
+    return {"outlier_attention": over_images(on, (0, 1), continuous=True)}
 
 
 def medians(

@@ -338,8 +338,9 @@ def test_relative_boxes(tmp_path):
         and found[0].dtype == np.float32
     )
     assert found[1].shape == (0, 4)
-    with pytest.raises(ValueError, match="data set 'photographs' has no boxes"):
-        load_images("photographs", 1).relative_boxes  # noqa: B018
+    assert len(images.with_objects()) == 1
+    unknown = load_images("photographs", 1)
+    assert unknown.relative_boxes is None and unknown.with_objects() is unknown
 
 
 def test_relative_boxes_follow_a_picture_that_is_turned_upright(tmp_path):
