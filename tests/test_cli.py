@@ -268,7 +268,7 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsy
         assert main(arguments, project.root) == status
         assert capsys.readouterr().out.splitlines() == [
             agree,
-            "note: book/runs/large/aa1-first.json: stale, made with other notebook criterion",
+            "note: book/runs/large/aa1-first.json: stale, made with other notebook",
             "note: 1 of 2 published results are not of today's code; `run --changed` makes them "
             "anew",
             unchecked,

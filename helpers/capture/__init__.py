@@ -15,6 +15,7 @@ from helpers.capture.passes import (
     capture_conditions,
     capture_each,
     last_maps,
+    maps_of,
     peak_maps,
 )
 from helpers.capture.probe_study import ProbeStudy, probe_study
@@ -102,6 +103,7 @@ __all__ = [
     "find_register_neurons",
     "object_tokens",
     "last_maps",
+    "maps_of",
     "matched_neurons",
     "matched_neurons_of",
     "outlier_units",

@@ -59,6 +59,10 @@ class Captured:
         tokens = self[key][:, block]
         return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
 
+    def appended(self, key: str, block: int = -1) -> Tensor:
+        """The appended tokens of what was kept of all tokens in each block, in one of these."""
+        return self.layout.appended_tokens(self[key][:, block], dim=-1)
+
     @property
     def resolution(self) -> str:
         """For figures, such as '224 x 224 px'."""
@@ -90,6 +94,16 @@ def by_model(passes: Mapping[Hashable, Mapping[str, Kept]]) -> dict[str, dict[Ha
     return {
         model: {name: own[model] for name, own in passes.items() if model in own}
         for model in models
+    }
+
+
+def maps_of(
+    passes: Mapping[Hashable, Mapping[str, Captured]], key: str
+) -> dict[str, dict[Hashable, Tensor]]:
+    """Model -> condition -> (image, patch row, patch column) of what was kept of the patches."""
+    return {
+        model: {name: c.layout.to_grid(c[key]) for name, c in own.items()}
+        for model, own in by_model(passes).items()
     }
 
 

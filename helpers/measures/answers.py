@@ -123,6 +123,35 @@ def condition_changes(
     return found
 
 
+def moved_changes(
+    kept: Mapping[str, Bool[Array, " _"]],
+    after: Bool[Array, " image"],
+    names: Mapping[str, str],
+) -> dict[str, Estimate | int | float]:
+    """What moving neurons does to the answers, by a classifier of its own and by the first one.
+
+    Args:
+        kept: condition -> answers of the classifier of the unchanged model ("baseline"); among the
+            conditions "moved" and "empty token", which may have seen the first images only.
+        after: answers under "moved" of the classifier that was fitted there.
+        names: as in `condition_changes`.
+
+    Returns:
+        `paired_accuracy` of `after`; over_token_change, its change from the empty token;
+        carried_change, that of the kept classifier under "moved"; and `condition_changes`.
+
+    Raises:
+        ValueError: as `condition_changes`.
+    """
+    before, token = kept["baseline"], kept["empty token"]
+    return {
+        **paired_accuracy(after, before),
+        "over_token_change": points(after[: len(token)], token),
+        "carried_change": points(kept["moved"], before),
+        **condition_changes(kept, before, names),
+    }
+
+
 def class_scores(
     scores: Float[Array, "image class"], labels: Int[Array, " image"]
 ) -> dict[str, Estimate | float]:
