@@ -233,6 +233,7 @@ def engines():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow  # a busy machine measures itself
 def test_capture_is_nearly_as_fast_as_the_plain_forward_pass(engines):
     """At least 0.90 on whatever machine, in one of five attempts; not decided where all of them
     were disturbed."""
