@@ -41,7 +41,7 @@ from helpers.models import (
     timm_family,
     wrap_timm,
 )
-from helpers.models import hub as weights_hub
+from helpers.models import family as weights_hub
 from helpers.models import load as registry
 from helpers.models import trained as scratch
 from helpers.models.controls import build_control
@@ -376,18 +376,16 @@ def test_a_family_is_one_entry(monkeypatch):
     """What has its prefix is read by it, and its names are suggested."""
     wrapped = []
 
-    def load(name, size, pretrained, whole, fit):
-        wrapped.append((name, size, pretrained, whole, fit))
-        return timm_family.wrap_own(
-            name, build_control("control-clean"), CONTROL_DATA, size, whole, fit
-        )
+    def load(name, pretrained, framing):
+        wrapped.append((name, pretrained, framing))
+        return timm_family.wrap_at(name, build_control("control-clean"), CONTROL_DATA, framing)
 
     names = ["mine:one", "mine:two"]
-    family = Family(("mine:",), ("'mine:...'",), lambda name, _: name in names, lambda: names, load)
+    family = Family(("mine:",), ("'mine:...'",), lambda name, _: name in names, load, lambda: names)
     monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, family))
     assert known("mine:two") and not known("mine:three")
     assert load_backbone("mine:two", image_size=64).layout.grid == (4, 4)
-    assert wrapped == [("mine:two", (64, 64), True, False, False)]
+    assert wrapped == [("mine:two", True, ((64, 64), False, False))]
     with pytest.raises(ValueError, match="unknown model 'mine:tw'; did you mean 'mine:two'?"):
         load_backbone("mine:tw")
     with pytest.raises(ValueError, match="'sinks:PATH' or 'mine:...'$"):

@@ -174,10 +174,10 @@ def test_damaged_files_are_one_sentence(tmp_path):
         with pytest.raises(ValueError, match=message):
             load_backbone(f"registers:{path}")
     save_file(kept, path)
-    with pytest.raises(ValueError, match="is no difference to a checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint of this project"):
         load_backbone(f"registers:{path}")
     path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="is no difference to a checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint of this project"):
         load_backbone(f"registers:{path}")
     with pytest.raises(
         ValueError, match=r"there is no file .*; `python -m helpers train` makes such models"
@@ -230,7 +230,7 @@ def test_numbers_too_large_for_float16_are_refused(tmp_path):
     recipe, model = started()
     with torch.no_grad():
         model.reg_token += 1e6
-    with pytest.raises(ValueError, match="a number of a is too large for float16"):
+    with pytest.raises(ValueError, match="a weight of a is too large for float16"):
         posthoc.save(tmp_path / "a.safetensors", model, recipe)
     assert not list(tmp_path.iterdir())
 

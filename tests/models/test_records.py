@@ -104,7 +104,7 @@ def test_the_seeds_of_controls_and_of_trainings():
         and len(found["scratch-reg4"]) == 3
     )
     with pytest.raises(
-        ValueError, match="2 models cannot have 1 ends; give one for each, '' for a trained model"
+        ValueError, match="2 models cannot have 1 ends; give one for each, '' for a model"
     ):
         trained_seeds(["a", "b"], [""])
 

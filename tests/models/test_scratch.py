@@ -175,7 +175,7 @@ def test_weights_that_half_precision_does_not_hold_are_not_written(tmp_path):
 def test_nothing_is_left_where_writing_fails(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "new" / "a.json", {"loss": float("nan")})
-    assert list((tmp_path / "new").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def rewrite(path, recipe=None, **tensors):
@@ -413,28 +413,6 @@ def test_records_of_a_preset_are_its_own(shelf):
         "or",
     ):
         scratch.records("deep")
-
-
-def test_summary_leaves_the_untrained_start_out():
-    def record(*entries):
-        keys = ("outlier_images", "norm_ratio", "accuracy")
-        return {"history": [dict(zip(keys, entry, strict=True)) for entry in entries]}
-
-    told = {
-        (0, 0): record((0.9, [9.0, 9.0], 10.0), (0.2, [4.0, 1.5], 50.0), (0.1, [5.0, 1.25], 80.0)),
-        (0, 1): record((0.0, [1.0, 1.0], 10.0), (0.0, [2.0, 1.75], 90.0)),
-        (4, 0): record((0.0, [1.0, 1.0], 10.0), (0.0, [2.0, 3.0], 70.0)),
-    }
-    names = (
-        "registers",
-        "trainings",
-        "outlier_images",
-        "norm_ratio",
-        "norm_ratio_anywhere",
-        "accuracy",
-    )
-    rows = [(0, 2, 0.2, 1.75, 5.0, 85.0), (4, 1, 0.0, 3.0, 3.0, 70.0)]
-    assert scratch.summary(told) == [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def test_changes_of_a_recipe():
