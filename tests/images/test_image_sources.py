@@ -9,7 +9,7 @@ import pytest
 from pictures import picture, png, real_data, table, values, write
 
 from helpers.images import check_name, load_images, rows
-from helpers.images.sources import DRAWN
+from helpers.images.load import DRAWN
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -83,7 +83,7 @@ def test_a_column_of_numbers_is_no_class(tmp_path):
             [0.5, 1.0],
             "holds numbers with a fraction, such as .*; give whole numbers from 0, or text",
         ),
-        ([[0, 1], [1]], "holds lists, such as .*; give whole numbers from 0, or text"),
+        ([[0, 1], [1]], "holds no labels, such as .*; give whole numbers from 0, or text"),
     ],
 )
 def test_labels_that_are_none_are_named(tmp_path, label, message):

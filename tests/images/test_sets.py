@@ -11,7 +11,7 @@ import torch
 from pictures import numbered, picture, png, table, values, write
 from PIL import Image
 
-from helpers.images import load_images, scenes, sets
+from helpers.images import load, load_images, scenes
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -175,7 +175,7 @@ def test_select_reads_no_image_before_it_is_asked_for(monkeypatch):
         drawn.append(index)
         return scenes.draw_scene(seed, index, name)
 
-    monkeypatch.setattr(sets, "draw_scene", draw_scene)
+    monkeypatch.setattr(load, "draw_scene", draw_scene)
     part = load_images("scenes", 200, seed=3).select([*range(3, 200), 2])
     assert len(drawn) < 20  # the test's own check of types looks at one now and then
     drawn.clear()
