@@ -160,30 +160,16 @@ def test_open_clip(tiny_clip):
     assert backbone.preprocess(image).shape == (3, 48, 48)
 
 
-@pytest.mark.parametrize(
-    "name, registers",
-    [("scratch-reg0", 0), ("scratch-reg1", 1), ("scratch-reg2", 2), ("scratch-reg4", 4)],
-)
-def test_trained_models(name, registers):
+@pytest.mark.parametrize("registers", [0, 4])
+def test_trained_models(registers):
+    name = f"scratch-reg{registers}"
     backbone = load_backbone(name, pretrained=False)  # their weights are part of them
-    assert (
-        backbone.pretrained
-        and backbone.family == "timm"
-        and backbone.layout == TokenLayout((8, 8), registers=registers)
-    )
-    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (
-        64,
-        4,
-        8,
-        (64, 64),
-    )
+    assert backbone.pretrained and backbone.layout == TokenLayout((8, 8), registers=registers)
     trained = scratch.load(name)[0].state_dict()
-    assert all(
-        torch.equal(value, trained[key]) for key, value in backbone.model.state_dict().items()
-    )
-    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean(
-        (1, 2)
-    ).tolist() == pytest.approx([1, -1, -0.6])
+    for key, value in backbone.model.state_dict().items():
+        assert torch.equal(value, trained[key])
+    pixels = backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51)))
+    assert pixels.mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
     assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
 
     large = load_backbone(name, image_size=(96, 128))
@@ -192,8 +178,6 @@ def test_trained_models(name, registers):
         trained["pos_embed"], [12, 16], [8, 8], num_prefix_tokens=0
     )
     torch.testing.assert_close(large.model.pos_embed.data, expected)
-    tokens = capture(large, torch.zeros(1, 3, 96, 128), [FinalTokens()])["final_tokens"]
-    assert tokens.shape == (1, 1 + registers + 12 * 16, 64)
 
 
 @pytest.fixture

@@ -137,16 +137,6 @@ def test_build_has_what_the_recipe_says_and_leaves_the_generator():
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
-def test_names():
-    assert (
-        scratch.name_of("cpu", 4) == "scratch-reg4"
-        and scratch.name_of("cpu", 0, 2) == "scratch-reg0-seed2"
-    )
-    assert scratch.name_of("gap", 1, 1) == "scratch-gap-reg1-seed1"
-    assert scratch.path_of("scratch:a/b.safetensors") == Path("a/b.safetensors")
-    assert scratch.path_of("scratch-reg4") == scratch.WEIGHTS / "scratch-reg4.safetensors"
-
-
 # Files
 # --------------------------------------------------------------------------------------------------
 
