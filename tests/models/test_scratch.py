@@ -338,15 +338,34 @@ def test_a_family_is_called_by_its_member_without_registers(shelf):
         assert (load(name)[1].registers, load(name)[1].seed) == member
 
 
-def test_a_family_that_is_not_whole_is_refused(shelf):
-    with pytest.raises(
-        ValueError,
-        match=r"weights of 'scratch-reg4' are not there \(2 of 6 in its family\); train it with",
-    ):
-        scratch.family("scratch-reg0", [0, 2, 4], [0, 1])
-    for name in ("scratch-reg2", "control-clean", "scratch-reg0-seed1"):
-        with pytest.raises(ValueError, match=f"{name}' names no family .* such as 'scratch-reg0'"):
-            scratch.family(name, [0], [0])
+@pytest.mark.parametrize(
+    "call, reason",
+    [
+        (
+            lambda: scratch.family("scratch-reg0", [0, 2, 4], [0, 1]),
+            r"weights of 'scratch-reg4' are not there \(2 of 6 in its family\); train it with",
+        ),
+        (
+            lambda: scratch.family("scratch-reg2", [0], [0]),
+            "'scratch-reg2' names no family .* such",
+        ),
+        (lambda: scratch.family("control-clean", [0], [0]), "'control-clean' names no family"),
+        (lambda: scratch.family("scratch-reg0-seed1", [0], [0]), "seed1' names no family"),
+        (lambda: scratch.of_every_seed("control-clean"), "names no trained model of seed 0; give"),
+        (lambda: scratch.of_every_seed("scratch-reg0-seed1"), "names no trained model of seed 0"),
+        (lambda: scratch.of_every_seed("scratch-reg"), "names no trained model of seed 0"),
+        (lambda: scratch.of_every_seed("mine-reg0"), "names no trained model of seed 0"),
+        (lambda: scratch.of_every_seed("scratch-reg0.json"), "names no trained model of seed 0"),
+        (
+            lambda: scratch.of_every_seed("scratch-t-reg4"),
+            "weights of 'scratch-t-reg4' are not there; train it with .*, or leave it out",
+        ),
+        (lambda: scratch.records("deep"), "preset 'deep' is recorded; run .* train deep`, or"),
+    ],
+)
+def test_what_is_not_there_is_refused(shelf, call, reason):
+    with pytest.raises(ValueError, match=reason):
+        call()
 
 
 def test_the_seeds_of_one_model_are_those_that_lie_beside_it(shelf):
@@ -372,37 +391,11 @@ def test_the_seeds_of_one_model_are_those_that_lie_beside_it(shelf):
     ]
 
 
-def test_what_is_no_model_of_seed_0_has_no_seeds(shelf):
-    for name in (
-        "control-clean",
-        "scratch-reg0-seed1",
-        "scratch-reg",
-        "mine-reg0",
-        "scratch-reg0.json",
-    ):
-        with pytest.raises(
-            ValueError,
-            match=f"'{name}' names no trained model of seed 0; give one, such as 'scratch-reg0'",
-        ):
-            scratch.of_every_seed(name)
-    with pytest.raises(
-        ValueError,
-        match="weights of 'scratch-t-reg4' are not there; train it with .*, or leave it out",
-    ):
-        scratch.of_every_seed("scratch-t-reg4")
-
-
 def test_records_of_a_preset_are_its_own(shelf):
     told = scratch.records("cpu")
     assert list(told) == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert all((r["recipe"]["registers"], r["recipe"]["seed"]) == key for key, r in told.items())
     assert list(scratch.records("t")) == [(0, 0), (4, 0)]  # whose weights are gone
-    with pytest.raises(
-        ValueError,
-        match="no training of the preset 'deep' is recorded; run `python -m helpers train deep`, "
-        "or",
-    ):
-        scratch.records("deep")
 
 
 def test_changes_of_a_recipe():
