@@ -17,10 +17,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from helpers.models.attention import Attention, Sublayer, Update
+from helpers.models.attention import Sublayer, Update
 from helpers.models.family import nameless
 from helpers.models.tokens import TokenLayout
 
+See = Callable[[Any], object]  # called with what goes through a point of a model
+Change = Callable[[Tensor], Tensor]  # returns what takes the place of a tensor
 POINTS = (
     "pixels",
     "embedding",
@@ -156,19 +158,19 @@ class Backbone(ABC):
         """Raise ValueError where `block` does not begin with a LayerNorm of the residual stream."""
 
     @abstractmethod
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
         """The 'attention' of `watch`."""
 
     @abstractmethod
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+    def watch_feature(self, see: See) -> RemovableHandle:
         """The 'feature' of `watch`."""
 
     @abstractmethod
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_embedding(self, change: Change) -> RemovableHandle:
         """Replace the patches (image, row, column, width) before position embeddings are added."""
 
     @abstractmethod
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_output(self, change: Change) -> RemovableHandle:
         """Replace the tokens (image, token, width) that leave the last block.
 
         That is before the final norm and pooling.
@@ -181,7 +183,7 @@ class Backbone(ABC):
         """
         return
 
-    def change_rotation(self, change: Callable[[Tensor], Tensor]) -> "RemovableHandle | Handles":
+    def change_rotation(self, change: Change) -> "RemovableHandle | Handles":
         """Replace sine and cosine ([image, head,] patch, dim) of the patches' rotation.
 
         Queries and keys are rotated by them. A model without rotary position is left as it is.
@@ -239,9 +241,7 @@ class Backbone(ABC):
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
         return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
 
-    def watch(
-        self, point: str, block: int, see: Callable[[Any], object]
-    ) -> "RemovableHandle | Handles":
+    def watch(self, point: str, block: int, see: See) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`.
 
         Nothing is changed.
@@ -304,7 +304,7 @@ class Backbone(ABC):
         layers = self.blocks[block]
         return layers.norm1 if hasattr(layers, "norm1") else layers.ln_1
 
-    def watch_update(self, block: int, see: Callable[[Update], object]) -> "Handles":
+    def watch_update(self, block: int, see: See) -> "Handles":
         """The 'update' of `watch`."""
         layers, seen = self.sublayer(block), {}
 
@@ -317,7 +317,7 @@ class Backbone(ABC):
             on_input(layers.norm2, after),
         ])  # fmt: skip
 
-    def change_input(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_input(self, change: Change) -> RemovableHandle:
         """Replace the tokens (image, token, width) that enter the first block.
 
         After position embedding and CLIP's ln_pre.
@@ -340,7 +340,7 @@ class Backbone(ABC):
             raise ValueError(f"'{self.name}' adds no position embedding; choose a model that does")
         return embedding.narrow(0, len(embedding) - rows * columns, rows * columns)
 
-    def change_neurons(self, block: int, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_neurons(self, block: int, change: Change) -> RemovableHandle:
         """Replace the neurons (image, token, hidden) of `block`: the input of its second MLP layer.
 
         Raises ValueError where the block has no such layer.
@@ -386,7 +386,7 @@ class Handles(tuple):
         self.remove()
 
 
-def on_output(layer: nn.Module, see: Callable[[Any], object]) -> RemovableHandle:
+def on_output(layer: nn.Module, see: See) -> RemovableHandle:
     """Call `see` with what `layer` returns, and change nothing."""
 
     def hook(_: nn.Module, __: tuple, output: Any) -> None:
@@ -395,7 +395,7 @@ def on_output(layer: nn.Module, see: Callable[[Any], object]) -> RemovableHandle
     return layer.register_forward_hook(hook)
 
 
-def on_input(layer: nn.Module, see: Callable[[Any], object]) -> RemovableHandle:
+def on_input(layer: nn.Module, see: See) -> RemovableHandle:
     """Call `see` with the first input of `layer`, and change nothing."""
 
     def hook(_: nn.Module, inputs: tuple) -> None:
@@ -404,6 +404,6 @@ def on_input(layer: nn.Module, see: Callable[[Any], object]) -> RemovableHandle:
     return layer.register_forward_pre_hook(hook)
 
 
-def replace_input(layer: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+def replace_input(layer: nn.Module, change: Change) -> RemovableHandle:
     """Replace the first input of `layer` by what `change` makes of it."""
     return layer.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]), *inputs[1:]))

@@ -3,7 +3,6 @@
 The library is imported when one of them is asked for: a machine without it can run the rest.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from helpers.extras import extra
-from helpers.models.attention import Attention, Sublayer, TorchAttention
-from helpers.models.backbone import Backbone, on_input, on_output
+from helpers.models.attention import Sublayer, TorchAttention
+from helpers.models.backbone import Backbone, Change, See, on_input, on_output
 from helpers.models.family import Family, Framing, loading
 from helpers.models.tokens import TokenLayout
 
@@ -34,7 +33,7 @@ class OpenClipBackbone(Backbone):
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
         return output.permute(0, 2, 3, 1)
 
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_embedding(self, change: Change) -> RemovableHandle:
         return self.embed.register_forward_hook(
             lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2)
         )
@@ -61,14 +60,14 @@ class OpenClipBackbone(Backbone):
     def require_order(self, block: int) -> None:
         pass  # all its blocks begin with ln_1
 
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn
         return on_input(attn, lambda x: see(TorchAttention(attn, x)))
 
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+    def watch_feature(self, see: See) -> RemovableHandle:
         return on_output(self.model, see)
 
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_output(self, change: Change) -> RemovableHandle:
         return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Records = Mapping[tuple[int, int], Mapping[str, Any]]
 FEW = 0.05  # of the images; outliers in no more of them are none
+History = Sequence[Mapping[str, Any]]  # one entry a checkpoint
 Curves = list[tuple[list[int], list[float]]]  # steps and values, one pair a training
 
 # Of a name: the seed at its end, before what a file adds.
@@ -37,7 +38,7 @@ _COLUMNS = {  # of `training_table`, and how the trainings of one number of regi
 
 def trained_families(
     models: Sequence[str], twins: Sequence[str], counts: Sequence[int], seeds: Sequence[int]
-) -> dict[str, dict[tuple[int, int], str]]:
+) -> dict[str, trained.Members]:
     """Model without registers -> (registers, seed) -> the members of its family.
 
     See `helpers.models.trained.family`.
@@ -61,7 +62,7 @@ def trained_families(
 
 def trained_seeds(
     models: Sequence[str], ends: Sequence[str], registers: int = 0
-) -> dict[str, dict[tuple[int, int], str]]:
+) -> dict[str, trained.Members]:
     """Model -> (registers, seed) -> what was trained like it with so many registers.
 
     One a seed, whose weights are here.
@@ -152,7 +153,7 @@ def attention_curves(records: Records) -> dict[str, dict[str, Curves]]:
 def _table(
     records: Mapping[str, Records],
     plain: Callable[[Mapping[str, Any]], Any],
-    numbers: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]],
+    numbers: Callable[[History], dict[str, Any]],
 ) -> "pd.DataFrame":
     """One row for each training: what its recipe changes, and numbers of its history.
 
@@ -183,7 +184,7 @@ def sink_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     return _table(records, lambda recipe: SinkTask(task=recipe["task"]), _of_sinks).round(1)
 
 
-def _of_sinks(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_sinks(history: History) -> dict[str, Any]:
     end = history[-1]
     ratios = [max(entry["norm_ratio"]) for entry in history[1:]]
     return {
@@ -198,7 +199,7 @@ def _of_sinks(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _appears(history: Sequence[Mapping[str, Any]], name: str, margin: float) -> str:
+def _appears(history: History, name: str, margin: float) -> str:
     """The first step at which a share is above the margin; '' where nothing tells."""
     if name not in history[-1]:
         return ""
@@ -219,7 +220,7 @@ def training_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     return table.groupby(level=[0, 1, 2], sort=False).agg(_COLUMNS).round(1)
 
 
-def _of_training(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_training(history: History) -> dict[str, Any]:
     after = history[1:]
     numbers = (
         1,
@@ -245,7 +246,7 @@ def end_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     return _table(records, lambda recipe: PostHoc(), _of_end)
 
 
-def _of_end(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_end(history: History) -> dict[str, Any]:
     last, since = history[-1], None
     for entry in history:
         if entry["outlier_images"] <= FEW:

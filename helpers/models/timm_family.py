@@ -4,7 +4,6 @@ ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Percep
 whatever else is one of its classes.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,8 +16,16 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from helpers.models.attention import Attention, RotaryAttention, Sublayer, TimmAttention
-from helpers.models.backbone import Backbone, Handles, on_input, on_output, replace_input
+from helpers.models.attention import RotaryAttention, Sublayer, TimmAttention
+from helpers.models.backbone import (
+    Backbone,
+    Change,
+    Handles,
+    See,
+    on_input,
+    on_output,
+    replace_input,
+)
 from helpers.models.family import Family, Framing, loading
 from helpers.models.tokens import TokenLayout
 
@@ -44,7 +51,7 @@ class TimmBackbone(Backbone):
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
         return output.reshape(len(output), *self.layout.grid, -1)
 
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_embedding(self, change: Change) -> RemovableHandle:
         return self.embed.register_forward_hook(
             lambda _, __, x: change(self.patch_grid(x)).reshape(x.shape)
         )
@@ -100,14 +107,14 @@ class TimmBackbone(Backbone):
                 "choose another model"
             )
 
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn
         return on_output(attn.qkv, lambda output: see(TimmAttention(attn, output)))
 
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+    def watch_feature(self, see: See) -> RemovableHandle:
         return on_input(self.model.head, see)
 
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_output(self, change: Change) -> RemovableHandle:
         return replace_input(self.model.norm, change)
 
 
@@ -130,7 +137,7 @@ class RotaryBackbone(TimmBackbone):
                 "first, as load_backbone does"
             )
 
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
         def look(attn: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
             see(RotaryAttention(attn, inputs[0], options.get("rope")))
 
@@ -140,7 +147,7 @@ class RotaryBackbone(TimmBackbone):
         for block in self.blocks:
             block.attn.num_prefix_tokens += count
 
-    def change_rotation(self, change: Callable[[Tensor], Tensor]) -> Handles:
+    def change_rotation(self, change: Change) -> Handles:
         def changed(
             _: nn.Module, inputs: tuple, options: dict[str, Any]
         ) -> tuple[tuple, dict[str, Any]] | None:

@@ -32,6 +32,7 @@ SHIPPED, FILE = PREFIXES = "scratch-", "scratch:"
 # for a sink (`helpers.models.sinks`).
 ADDED = ("registers-", "registers:")
 SINKS = ("sinks-", "sinks:")
+Members = dict[tuple[int, int], str]  # (registers, seed) -> name
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 # What the models expect; 1.0 shows them the whole image.
 DATA = {
@@ -227,7 +228,7 @@ def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) ->
     return f"{prefix}{middle}reg{registers}" + (f"-seed{seed}" if seed else "")
 
 
-def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tuple[int, int], str]:
+def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members:
     """(registers, seed) -> models trained like `name`, which itself has no registers.
 
     'scratch-reg0', 'scratch-reg4-seed1', ...
@@ -262,7 +263,7 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tu
     return members
 
 
-def of_every_seed(name: str) -> dict[tuple[int, int], str]:
+def of_every_seed(name: str) -> Members:
     """(registers, seed) -> `name`, of seed 0, and the models trained alike with other seeds.
 
     Raises ValueError where `name` is not called like a model trained here with seed 0, or is not
