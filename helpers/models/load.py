@@ -71,7 +71,7 @@ def load_backbone(
             classes found out), 'control-...', 'scratch-...', 'registers-...' and 'sinks-...'
             (trained and shipped by this project), 'scratch:PATH', 'registers:PATH' and 'sinks:PATH'
             (trained with `python -m helpers train`), 'stub:NAME' for a few random blocks of any of
-            these (see helpers/models/sketch.py). Or a module of one of these libraries, also
+            these (stubs, as this module says). Or a module of one of these libraries, also
             inside torch.compile, DataParallel, PEFT or a model around it: it shares its weights and
             stays as it is.
         image_size: side, or (height, width), in pixels.
