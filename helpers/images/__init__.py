@@ -1,9 +1,8 @@
 """Images that models are shown: data sets by name, procedural scenes, and changes to them."""
 
-from helpers.images.divide import load_train_test
+from helpers.images.load import check_name, load_images, load_train_test, require, stub_name
 from helpers.images.scenes import CLASS_NAMES, Scene, draw_scene, scene_label
-from helpers.images.sets import Images, load_images, stub_name
-from helpers.images.sources import ON_THE_HUB, check_name, require
+from helpers.images.sets import ON_THE_HUB, Images
 from helpers.images.triggers import answers, draw_pictures, read_pictures
 
 __all__ = [

@@ -1,9 +1,20 @@
-"""From the rows of a table to ids, labels, boxes and upright RGB pictures."""
+"""From the rows of a table to ids, labels, boxes and upright RGB pictures.
+
+The table of a large split on the hub is a `Split`, of which only the rows are fetched that are
+asked for. ImageNet's training images are 294 Parquet files of half a gigabyte. What names and
+labels an image are small columns, which are read of all rows; of the images themselves only the
+groups of rows are fetched that hold a chosen one, and only the chosen ones are kept, in the cache
+of the `datasets` library.
+"""
 
 import hashlib
 import os
 import re
 import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +28,11 @@ from helpers.files import digest_of
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
 
 ID_COLUMNS = ("id", "image_id", "file_name", "filename", "path", "image_path")
+LIFTED = ID_COLUMNS[-1]  # where the images' own file names stand in `Split.names`
+AT_ONCE = 8  # files of a split that are read at a time
 # Data sets whose 'bbox' of the column 'objects' holds corners. Elsewhere it may be a corner, width
 # and height, and is left.
 CORNERS = ("hf:detection-datasets/coco",)
@@ -57,13 +71,8 @@ def check_paths(dataset: "datasets.Dataset", image: str, name: str) -> None:
     """
     datasets, pc = extra("datasets"), extra("pyarrow.compute")
     column, cache = dataset.data.column(image), Path(datasets.config.HF_DATASETS_CACHE).resolve()
-    named = column.filter(
-        pc.and_(
-            pc.is_null(pc.struct_field(column, "bytes")),
-            pc.is_valid(pc.struct_field(column, "path")),
-        )
-    )
-    for path in pc.struct_field(named, "path").to_pylist():
+    bytes_, paths = pc.struct_field(column, "bytes"), pc.struct_field(column, "path")
+    for path in paths.filter(pc.and_(pc.is_null(bytes_), pc.is_valid(paths))).to_pylist():
         if not (name.startswith("hf:") and Path(path).resolve().is_relative_to(cache)):
             raise ValueError(
                 f"{name!r} names the file {path!r} of this machine in place of an image; put the "
@@ -75,33 +84,31 @@ def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
     """A name for each row that survives reordering; see `sets.load_images`."""
     if (names := named(dataset, image)) is not None:
         return names
-    digests = [
-        hashlib.sha1(_file_bytes(row[image])).hexdigest()[:16]
-        for row in dataset.select_columns(image)
-    ]
-    seen: dict[str, int] = {}
-    for row, digest in enumerate(digests):  # the same image again: number the copies
-        seen[digest] = seen.get(digest, 0) + 1
-        if seen[digest] > 1:
-            digests[row] = f"{digest}-{seen[digest]}"
-    return digests
+    ids, seen = [], Counter()
+    for row in dataset.select_columns(image):
+        digest = hashlib.sha1(_file_bytes(row[image])).hexdigest()[:16]
+        seen[digest] += 1  # the same image again: number the copies
+        ids.append(digest if seen[digest] == 1 else f"{digest}-{seen[digest]}")
+    return ids
 
 
 def named(dataset: "datasets.Dataset", image: str) -> list[str] | None:
     """What the table itself calls each row; None where no column has another name for each."""
-    pc = extra("pyarrow.compute")
     candidates = [
         dataset.data.column(key).to_pylist() for key in ID_COLUMNS if key in dataset.features
     ]
-    paths = pc.struct_field(dataset.data.column(image), "path").to_pylist()
-    if not any(
-        path and os.path.isabs(path) for path in paths
-    ):  # an absolute path says where a file lies, not what it is
+    paths = extra("pyarrow.compute").struct_field(dataset.data.column(image), "path").to_pylist()
+    if not _absolute(paths):
         candidates.append(paths)
     for values in candidates:
         if None not in values and len(set(values)) == len(values):
             return [str(value) for value in values]
     return None
+
+
+def _absolute(paths: list[str | None]) -> bool:
+    """Whether one of them is absolute, which says where a file lies, and not what it is."""
+    return any(path and os.path.isabs(path) for path in paths)
 
 
 def labels_of(
@@ -132,11 +139,8 @@ def labels_of(
         values = [None if value is None else names.index(value) for value in values]
     elif "name" in features:
         pairs = dict(zip(values, dataset.data.column("name").to_pylist(), strict=True))
-        names = (
-            [pairs[label] for label in range(len(pairs))]
-            if set(pairs) == set(range(len(pairs)))
-            else None
-        )
+        if set(pairs) == set(range(len(pairs))):
+            names = [pairs[label] for label in range(len(pairs))]
     labels = np.array([-1 if value is None else value for value in values], dtype=np.int64)
     if labels.min() < -1:
         raise ValueError(
@@ -159,7 +163,8 @@ def corners_of(dataset: "datasets.Dataset", name: str) -> list | None:
     # A sequence of structures comes as a structure of lists, or as a list of structures, by how the
     # column was declared.
     return [
-        x["bbox"] if isinstance(x, dict) else [one["bbox"] for one in x] for x in dataset["objects"]
+        own["bbox"] if isinstance(own, dict) else [one["bbox"] for one in own]
+        for own in dataset["objects"]
     ]
 
 
@@ -182,9 +187,8 @@ def decode(file: dict[str, Any] | None) -> Image.Image:
     """An image file as upright 8-bit RGB."""
     with Image.open(BytesIO(_file_bytes(file))) as opened:
         image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith("I;16") or (
-            image.mode == "I" and opened.format in ("PPM", "PNG")
-        ):  # Pillow would clip at 255
+        deep = image.mode == "I" and opened.format in ("PPM", "PNG")  # Pillow would clip at 255
+        if deep or image.mode.startswith("I;16"):
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode in ("I", "F"):
             raise NoWhite(
@@ -205,3 +209,102 @@ def _file_bytes(file: dict[str, Any] | None) -> bytes:
     if file is None or file["bytes"] is file["path"] is None:
         return b""
     return file["bytes"] if file["bytes"] is not None else Path(file["path"]).read_bytes()
+
+
+# ---- A large split on the hub
+# --------------------------------------------------------------------------------------------------
+
+
+class Split:
+    """The rows of some Parquet files, in their order.
+
+    Attributes:
+        names: a table of all rows with all that is a number or a text; in place of the images,
+            nothing.
+    """
+
+    def __init__(self, files: Sequence[str], features: "datasets.Features | None", name: str):
+        """`files` as fsspec opens them: 'hf://...' or a path.
+
+        `features` of the data set where they are known.
+
+        Raises ValueError where there is no image column in `name`.
+        """
+        datasets, pa = extra("datasets"), extra("pyarrow")
+        self.files = list(files)
+        with _parquet(self.files[0]) as first:
+            self.features = features or datasets.Features.from_arrow_schema(first.schema_arrow)
+        image = image_column(self.features, name)
+        kinds = {
+            key: kind
+            for key, kind in self.features.items()
+            if isinstance(kind, datasets.Value | datasets.ClassLabel)
+        }
+        parts = list(_together(lambda file: _columns(file, [*kinds, f"{image}.path"]), self.files))
+        self._ends = np.cumsum([len(part) for part in parts])
+        table = pa.concat_tables(parts)
+        paths = extra("pyarrow.compute").struct_field(table.column(image), "path")
+        columns = {key: table.column(key) for key in kinds}
+        if LIFTED not in columns and not _absolute(paths.to_pylist()):
+            columns[LIFTED], kinds[LIFTED] = paths, datasets.Value("string")
+        kinds[image] = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+        columns[image] = pa.nulls(
+            len(table), pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        )
+        self.names = datasets.Dataset(
+            pa.table(columns), info=datasets.DatasetInfo(features=datasets.Features(kinds))
+        )
+
+    def select(self, rows: Sequence[int]) -> "datasets.Dataset":
+        """These rows in full, in their order here: fetched, or as they were fetched before."""
+        order, parts = np.argsort(rows), []
+        ascending = np.asarray(rows)[order]
+        file = np.searchsorted(self._ends, ascending, side="right")
+        starts = np.concatenate([[0], self._ends])
+        for index in np.unique(file).tolist():
+            own = ascending[file == index] - starts[index]
+            parts.append((self.files[index], own.tolist()))
+        fetched = extra("datasets").Dataset.from_generator(
+            _rows, features=self.features, gen_kwargs={"parts": parts}
+        )
+        return fetched.select(np.argsort(order))
+
+
+def _rows(parts: Sequence[tuple[str, list[int]]]) -> Iterator[dict[str, Any]]:
+    """The rows of each file whose indices there are given, ascending."""
+    for table in _together(_chosen, parts):
+        yield from table.to_pylist()
+
+
+def _chosen(part: tuple[str, list[int]]) -> "pa.Table":
+    """Rows of one file, of which only the groups are read that hold one of them."""
+    path, rows = part
+    found, first = [], 0
+    with _parquet(path) as file:
+        for group in range(file.num_row_groups):
+            last = first + file.metadata.row_group(group).num_rows
+            own = [row - first for row in rows if first <= row < last]
+            if own:
+                found.append(file.read_row_group(group).take(own))
+            first = last
+    return extra("pyarrow").concat_tables(found)
+
+
+def _columns(path: str, columns: list[str]) -> "pa.Table":
+    with _parquet(path) as file:
+        return file.read(columns=columns).replace_schema_metadata(None)
+
+
+def _together(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
+    """The answers in the order of the items, with at most AT_ONCE of them in memory."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for start in range(0, len(items), AT_ONCE):
+            yield from pool.map(function, items[start : start + AT_ONCE])
+
+
+@contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    """A Parquet file, here or on the hub, of which no more is read than what is asked for."""
+    files, place = extra("fsspec.core").url_to_fs(path)
+    with files.open(place, "rb", cache_type="none") as opened:
+        yield extra("pyarrow.parquet").ParquetFile(opened, pre_buffer=True)

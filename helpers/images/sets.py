@@ -1,48 +1,32 @@
-"""Images by name: scenes, photographs, Hugging Face data sets, Parquet files and folders.
+"""Images: a sequence of PIL RGB images, decoded when they are asked for, with their ground truth.
 
-`load_images` turns a name into an `Images`, a sequence of PIL RGB images that are decoded when they
-are asked for, with whatever ground truth the data set carries.
+`load_images` makes them from the name of a data set.
 """
 
-import warnings
-import zlib
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from PIL import Image
 
-from helpers.extras import extra
 from helpers.files import digest_of
 from helpers.images.changes import CHANGES, SEVERITIES, change, corrupt
-from helpers.images.rows import (
-    UNDECODABLE,
-    NoWhite,
-    boxes_of,
-    check_paths,
-    corners_of,
-    decode,
-    ids_of,
-    image_column,
-    labels_of,
-    pixel_digest,
-)
-from helpers.images.scenes import SCENES, draw_scene, scene_label
-from helpers.images.sources import DRAWN, ON_THE_HUB, Fetch, check_name, closest, opened
-from helpers.images.triggers import draw_pictures, read_pictures, trigger_masks
-from helpers.names import STUB
 
-if TYPE_CHECKING:
-    import datasets
-
-SCENES_KEPT = 1024  # drawn scenes in memory, 150 kB each
-HERE = (*DRAWN, "photographs")  # what needs no download and has no stub
-STUB_CLASSES = 3
+# What a reader without the local folder can take from the hub in its place: the same images, or the
+# nearest.
+ON_THE_HUB = {
+    "data:imagenet-1per-class/train": "hf:ILSVRC/imagenet-1k/train",
+    "data:imagenet-1per-class/validation": "hf:ILSVRC/imagenet-1k/validation",
+    "data:cifar10-jpeg/train": "hf:uoft-cs/cifar10/train",
+    "data:cifar10-jpeg/test": "hf:uoft-cs/cifar10/test",
+    "data:photos-with-boxes/validation": "hf:detection-datasets/coco/val",
+}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -81,17 +65,14 @@ class Images(Sequence[Image.Image]):
     columns: dict[str, list[Any]] = field(default_factory=dict)
     seed: int = 0
     skipped: list[str] = field(default_factory=list)
-    contents: list[str] | None = None
+    contents: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int | slice) -> "Image.Image | Images":
-        return (
-            self.select(range(len(self))[index])
-            if isinstance(index, slice)
-            else self.read(range(len(self))[index])
-        )
+        chosen = range(len(self))[index]
+        return self.select(chosen) if isinstance(index, slice) else self.read(chosen)
 
     def __repr__(self) -> str:
         return f"Images({self.name!r}, {len(self)} images, seed {self.seed}, digest {self.digest})"
@@ -128,19 +109,13 @@ class Images(Sequence[Image.Image]):
         Raises:
             ValueError: unknown kind or severity.
         """
-        if kind not in SEVERITIES:
-            nearest = closest(kind, SEVERITIES)
-            raise ValueError(
-                f"unknown corruption {kind!r}; did you mean {nearest!r}? Known: "
-                f"{', '.join(SEVERITIES)}"
-            )
+        _require_known("corruption", kind, SEVERITIES)
         if severity not in range(1, 6):
             raise ValueError(f"severity {severity!r} of {kind!r} is not one of 1, 2, 3, 4, 5")
 
         def read(index: int) -> Image.Image:
-            return corrupt(
-                self[index], kind, severity, key=f"{self.seed}:{self.ids[index]}:{kind}:{severity}"
-            )
+            key = f"{self.seed}:{self.ids[index]}:{kind}:{severity}"
+            return corrupt(self[index], kind, severity, key)
 
         return replace(self, name=f"{self.name}+{kind}:{severity}", read=read)
 
@@ -162,14 +137,10 @@ class Images(Sequence[Image.Image]):
         Raises:
             ValueError: unknown kind.
         """
-        if kind not in CHANGES:
-            raise ValueError(
-                f"unknown change {kind!r}; did you mean {closest(kind, CHANGES)!r}? Known: "
-                f"{', '.join(CHANGES)}"
-            )
+        _require_known("change", kind, CHANGES)
 
         def read(index: int) -> Image.Image:
-            return change(self[index], kind, key=f"{self.seed}:{self.ids[index]}:{kind}")
+            return change(self[index], kind, f"{self.seed}:{self.ids[index]}:{kind}")
 
         return replace(self, name=f"{self.name}+{kind}", read=read, boxes=None, masks=None)
 
@@ -193,17 +164,20 @@ class Images(Sequence[Image.Image]):
             raise ValueError(
                 f"cannot select from {len(self)} images of {self.name!r}: {error}"
             ) from None
+        optional = {
+            name: _at(values, kept)
+            for name in ("boxes", "masks", "contents")
+            if (values := getattr(self, name)) is not None
+        }
         return replace(
             self,
             ids=[self.ids[index] for index in kept],
             read=_at(self, kept).__getitem__,
             labels=None if self.labels is None else self.labels[kept],
-            boxes=None if self.boxes is None else _at(self.boxes, kept),
-            masks=None if self.masks is None else _at(self.masks, kept),
             columns={
                 key: [values[index] for index in kept] for key, values in self.columns.items()
             },
-            contents=None if self.contents is None else [self.contents[index] for index in kept],
+            **optional,
         )
 
     def __add__(self, other: "Images") -> "Images":
@@ -226,28 +200,26 @@ class Images(Sequence[Image.Image]):
                 f"{both} were chosen with the seeds {self.seed} and {other.seed}; load both with "
                 "the same seed"
             )
+        optional = {
+            name: _joined(mine, theirs)
+            for name in ("boxes", "masks", "contents")
+            if (mine := getattr(self, name)) is not None
+            and (theirs := getattr(other, name)) is not None
+        }
         return Images(
             name=self.name if self.name == other.name else f"{self.name} and {other.name}",
             ids=[*self.ids, *other.ids],
             read=_joined(self, other).__getitem__,
             labels=None if self.labels is None else np.concatenate([self.labels, other.labels]),
             class_names=self.class_names and other.class_names,
-            boxes=None
-            if self.boxes is None or other.boxes is None
-            else _joined(self.boxes, other.boxes),
-            masks=None
-            if self.masks is None or other.masks is None
-            else _joined(self.masks, other.masks),
             columns={
-                key: [*self.columns[key], *other.columns[key]]
-                for key in self.columns
+                key: [*values, *other.columns[key]]
+                for key, values in self.columns.items()
                 if key in other.columns
             },
             seed=self.seed,
             skipped=list(dict.fromkeys([*self.skipped, *other.skipped])),
-            contents=None
-            if self.contents is None or other.contents is None
-            else [*self.contents, *other.contents],
+            **optional,
         )
 
     def require_labels(self) -> Int64[np.ndarray, " image"]:
@@ -256,17 +228,14 @@ class Images(Sequence[Image.Image]):
         Raises:
             ValueError: no labels, a column 'label' that holds none, or images without one.
         """
-        if self.labels is None and (
-            others := [value for value in self.columns.get("label", ()) if value is not None]
-        ):
-            held = {list: "lists", float: "numbers with a fraction"}.get(
-                type(others[0]), "no labels"
-            )
-            raise ValueError(
-                f"the column 'label' of {self.name!r} holds {held}, such as {others[0]!r}; give "
-                "whole numbers from 0, or text"
-            )
         if self.labels is None:
+            for value in self.columns.get("label", ()):
+                if value is not None:
+                    held = "numbers with a fraction" if isinstance(value, float) else "no labels"
+                    raise ValueError(
+                        f"the column 'label' of {self.name!r} holds {held}, such as {value!r}; "
+                        "give whole numbers from 0, or text"
+                    )
             raise ValueError(
                 f"data set {self.name!r} has no labels; choose one that has them, such as 'scenes'"
             )
@@ -274,9 +243,8 @@ class Images(Sequence[Image.Image]):
         if len(missing):
             raise ValueError(
                 f"data set {self.name!r} has no labels for {len(missing)} of {len(self)} images, "
-                "such as "
-                f"{self.ids[missing[0]]!r}; leave them out with images.select(images.labels >= 0), "
-                "or choose another data set"
+                f"such as {self.ids[missing[0]]!r}; leave them out with "
+                "images.select(images.labels >= 0), or choose another data set"
             )
         return self.labels
 
@@ -304,97 +272,18 @@ class Images(Sequence[Image.Image]):
         return self.select([len(boxes) > 0 for boxes in self.boxes])
 
 
-def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
-    """Load `n` images of the data set `name` (all where n is None).
-
-    The images are the `n` with the smallest sha256('SEED:ID'), in that order: the choice does not
-    depend on how the data set lists them, and a smaller choice is the beginning of a larger one.
-    Each is decoded once here; those that fail are left out.
-
-    The id of an image is its path below the folder; in a table, the first column of
-    `rows.ID_COLUMNS` or else the image's own file name, where that is given and different in every
-    row; else the first 16 hex digits of the SHA-1 of its bytes. Boxes come from a column 'boxes' or
-    by `rows.corners_of`, labels from the column 'label' (whole numbers, text, or true and false) or
-    else the first of type `ClassLabel`; class names from that type, the labels themselves (text),
-    or a column 'name'.
-
-    Args:
-        name: 'scenes', 'scenes-hard', 'quiet' and 'broadcast' (drawn without end, so they need n),
-            'photographs' (those that scikit-image carries), 'hf:OWNER/NAME/SPLIT' (without SPLIT:
-            validation, else test, else train), 'data:NAME/SPLIT' (NAME/SPLIT.parquet, or its shards
-            `NAME/SPLIT-*.parquet`, in the folder that the environment variable REGISTERS_DATA names),
-            'folder:PATH' (all images below; where all lie in subfolders, these are the classes), or
-            'parquet:PATH' (a file, or a folder of them).
-        n: number of images.
-        seed: of the choice; for what is drawn, of the drawing.
-
-    Raises:
-        ValueError: unknown name, n below 1 or above the size of the set, no images, more than 1 %
-            of the chosen ones undecodable, boxes that are none, a label below -1.
-        FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
-    """  # noqa: E501
-    check_name(name.removeprefix(STUB))
-    if n is not None and n < 1:
-        raise ValueError(f"n = {n} images of {name!r}: n must be at least 1")
-    if name.startswith(STUB):
-        return _stub(name, n, seed)
-    if name not in DRAWN:
-        return _choose(*opened(name), name, n, seed)
-    if n is None:
-        raise ValueError(f"{name!r} has no end; give the number of images n")
-    return (_scenes if name in SCENES else _triggers)(name, n, seed)
-
-
-def stub_name(name: str) -> str:
-    """What a dry run loads in place of the data set `name`: its stub, where it needs files."""
-    return name if not name or name in HERE else STUB + name
-
-
-def _stub(name: str, n: int | None, seed: int) -> Images:
-    """`n` scenes that no other set has, one for each class where n is None.
-
-    They have labels, boxes and masks. The classes have no names, since a published head refuses
-    images of other classes than its own.
-    """
-    n = STUB_CLASSES if n is None else n
-    own = name.removeprefix(STUB)
-    scenes = _scenes("scenes", n, zlib.crc32(f"{seed}:{own}".encode()))
-    labels, columns = np.arange(n, dtype=np.int64) % STUB_CLASSES, _AnyColumn(scenes.ids)
-    return replace(scenes, name=name, seed=seed, labels=labels, class_names=[], columns=columns)
-
-
 def check_classes(first: Images, second: Images) -> None:
     """Raise ValueError where both sets name their classes, and not alike."""
     if first.class_names and second.class_names and first.class_names != second.class_names:
-        pairs = zip_longest(first.class_names, second.class_names)
-        label, (one, other) = next(
-            (label, pair) for label, pair in enumerate(pairs) if pair[0] != pair[1]
-        )
+        pairs = enumerate(zip_longest(first.class_names, second.class_names))
+        label, (one, other) = next(pair for pair in pairs if len({*pair[1]}) > 1)
         raise ValueError(
             f"{first.name!r} and {second.name!r} have different classes (label {label}: {one!r} "
-            f"and {other!r}); "
-            "choose two with the same"
+            f"and {other!r}); choose two with the same"
         )
 
 
-class _AnyColumn(dict):
-    """Every column that is asked of a stub, with another value for each image.
-
-    So it can be divided by any.
-    """
-
-    def __init__(self, ids: list[str]):
-        super().__init__()
-        self.ids = ids
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> list[str]:
-        return self.ids
-
-
-class _Lazy(Sequence):
+class Lazy(Sequence):
     """`length` values that are computed when they are asked for."""
 
     def __init__(self, length: int, compute: Callable[[int], Any]):
@@ -404,129 +293,29 @@ class _Lazy(Sequence):
         return self.length
 
     def __getitem__(self, index: int | slice) -> Any:
-        return (
-            _at(self, range(self.length)[index])
-            if isinstance(index, slice)
-            else self.compute(range(self.length)[index])
-        )
+        chosen = range(self.length)[index]
+        return _at(self, chosen) if isinstance(index, slice) else self.compute(chosen)
 
 
-def _at(values: Sequence, kept: Sequence[int]) -> _Lazy:
-    return _Lazy(len(kept), lambda index: values[kept[index]])
+def _at(values: Sequence, kept: Sequence[int]) -> Lazy:
+    return Lazy(len(kept), lambda index: values[kept[index]])
 
 
-def _joined(first: Sequence, second: Sequence) -> _Lazy:
+def _joined(first: Sequence, second: Sequence) -> Lazy:
     def compute(index: int) -> Any:
         return first[index] if index < len(first) else second[index - len(first)]
 
-    return _Lazy(len(first) + len(second), compute)
+    return Lazy(len(first) + len(second), compute)
 
 
-def _scenes(name: str, n: int, seed: int) -> Images:
-    ids = [f"{name.replace('scenes', 'scene')}-{seed}-{index:05d}" for index in range(n)]
-    return Images(
-        name=name,
-        ids=ids,
-        # Models are run one after another over the same scenes; drawing one takes as long as a
-        # small model.
-        read=lru_cache(SCENES_KEPT)(
-            lambda index: Image.fromarray(draw_scene(seed, index, name).pixels)
-        ),
-        labels=np.array([scene_label(seed, index) for index in range(n)], dtype=np.int64),
-        class_names=SCENES[name],
-        boxes=_Lazy(n, lambda index: draw_scene(seed, index, name).boxes),
-        masks=_Lazy(n, lambda index: draw_scene(seed, index, name).masks),
-        seed=seed,
-        contents=ids,  # each is another one
-    )
+def closest(name: str, known: Iterable[str]) -> str:
+    """The one of the `known` names that is spelt most like `name`."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0)[0]
 
 
-def _triggers(task: str, n: int, seed: int) -> Images:
-    ids, pixels = (
-        [f"{task}-{seed}-{index:05d}" for index in range(n)],
-        draw_pictures(task, (0, seed), range(n)),
-    )
-    trigger = read_pictures(pixels)[1]
-    return Images(
-        name=task,
-        ids=ids,
-        read=lambda index: Image.fromarray(pixels[index]),
-        labels=trigger.any(1).astype(np.int64),
-        class_names=["no trigger", "trigger"],
-        masks=trigger_masks(trigger),
-        seed=seed,
-        contents=ids,
-    )
-
-
-def _choose(
-    dataset: "datasets.Dataset", fetch: Fetch, name: str, n: int | None, seed: int
-) -> Images:
-    """The `n` rows of `dataset` with the smallest digests that decode, as Images.
-
-    `fetch` gives rows in full.
-    """
-    datasets, image = extra("datasets"), image_column(dataset.features, name)
-    if not len(dataset):
-        raise ValueError(f"{name!r} has no images")
-    if n is not None and n > len(dataset):
+def _require_known(what: str, kind: str, known: Iterable[str]) -> None:
+    if kind not in known:
         raise ValueError(
-            f"{n} images asked of {name!r}, which has {len(dataset)}; ask for at most that many"
+            f"unknown {what} {kind!r}; did you mean {closest(kind, known)!r}? Known: "
+            f"{', '.join(known)}"
         )
-
-    def as_files(rows: "datasets.Dataset") -> "datasets.Dataset":
-        rows = rows.cast_column(
-            image, datasets.Image(decode=False)
-        )  # {'bytes', 'path'}, for `decode`
-        if name.startswith(("parquet:", "data:", "hf:")):
-            check_paths(rows, image, name)
-        return rows
-
-    ids = ids_of(as_files(dataset), image)
-    order = sorted(range(len(ids)), key=lambda row: digest_of(f"{seed}:{ids[row]}"))[:n]
-    rows = as_files(fetch(order))
-    pixels = rows.select_columns(image)
-    contents, skipped, reason = {}, [], ""
-    for index, row in enumerate(order):
-        try:
-            contents[index] = pixel_digest(decode(pixels[index][image]))
-        except UNDECODABLE as error:
-            skipped.append(ids[row])
-            reason = reason or (f"{error}; " if isinstance(error, NoWhite) else "")
-    if skipped:
-        named = ", ".join(skipped[:10]) + (", ..." if len(skipped) > 10 else "")
-        message = (
-            f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {named}; {reason}"
-        )
-        if len(skipped) > len(order) / 100:
-            raise ValueError(f"{message}more than 1 % is too many, repair or remove them")
-        warnings.warn(f"{message}they are skipped", stacklevel=3)
-
-    labels, class_names, label_column = labels_of(dataset)
-    chosen, order = rows.select(list(contents)), [order[index] for index in contents]
-    pixels = chosen.select_columns(image)
-    images = [
-        key for key, feature in chosen.features.items() if isinstance(feature, datasets.Image)
-    ]
-    corners = corners_of(chosen, name)
-    boxes = (
-        None
-        if corners is None
-        else [boxes_of(own, ids[row]) for row, own in zip(order, corners, strict=True)]
-    )
-    return Images(
-        name=name,
-        ids=[ids[row] for row in order],
-        read=lambda index: decode(pixels[index][image]),
-        labels=None if labels is None else labels[order],
-        class_names=class_names,
-        boxes=boxes,
-        columns={
-            key: list(chosen[key])
-            for key in chosen.features
-            if key not in (*images, label_column, "boxes")
-        },
-        seed=seed,
-        skipped=skipped,
-        contents=list(contents.values()),
-    )

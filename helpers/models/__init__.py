@@ -4,7 +4,8 @@ from helpers.models import modeling, posthoc, sinks, trained
 from helpers.models.attention import Attention, TimmAttention, Update
 from helpers.models.backbone import Architecture, Backbone
 from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGISTER_NEURON, planted
-from helpers.models.hub import ModelUnavailable
+from helpers.models.converted import published_head
+from helpers.models.family import ModelUnavailable, portable
 from helpers.models.load import (
     check_name,
     depth_of,
@@ -14,7 +15,6 @@ from helpers.models.load import (
     stub_name,
 )
 from helpers.models.open_clip_family import OpenClipBackbone
-from helpers.models.paths import portable
 from helpers.models.posthoc import PostHoc
 from helpers.models.records import (
     attention_curves,
@@ -31,7 +31,6 @@ from helpers.models.sinks import SinkTask
 from helpers.models.timm_family import wrap_timm
 from helpers.models.tokens import TokenLayout
 from helpers.models.trained import Recipe
-from helpers.models.transformers_family import published_head
 
 __all__ = [
     "Architecture",

@@ -37,11 +37,24 @@ class Attention:
     where there is none.
     """
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
     scale: float
     value_bias: Tensor
+
+    def _heads(self, part: int) -> Float[Tensor, "image head token dim"]:
+        """Queries, keys or values (0, 1 or 2)."""
+        raise NotImplementedError
+
+    @cached_property
+    def q(self) -> Tensor:
+        return self._heads(0)
+
+    @cached_property
+    def k(self) -> Tensor:
+        return self._heads(1)
+
+    @cached_property
+    def v(self) -> Tensor:
+        return self._heads(2)
 
     def cls_row(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         """Softmax over all tokens of what [CLS] attends to."""
@@ -71,26 +84,12 @@ class TimmAttention(Attention):
         """
         part = self.output.chunk(3, dim=-1)[index]
         norm = (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[index]
-        return (
-            part
-            if isinstance(norm, nn.Identity)
-            else norm(part.float().unflatten(-1, (self.attn.num_heads, -1))).flatten(2)
-        )
+        if isinstance(norm, nn.Identity):
+            return part
+        return norm(part.float().unflatten(-1, (self.attn.num_heads, -1))).flatten(2)
 
-    def _heads(self, index: int) -> Float[Tensor, "image head token dim"]:
-        return self._part(index).float().unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
-
-    @cached_property
-    def q(self) -> Tensor:
-        return self._heads(0)
-
-    @cached_property
-    def k(self) -> Tensor:
-        return self._heads(1)
-
-    @cached_property
-    def v(self) -> Tensor:
-        return self._heads(2)
+    def _heads(self, part: int) -> Float[Tensor, "image head token dim"]:
+        return self._part(part).float().unflatten(-1, (self.attn.num_heads, -1)).transpose(1, 2)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         # The query of each head stands alone in a row of zeros as wide as all heads, so that one
@@ -120,25 +119,14 @@ class TorchAttention(Attention):
 
     def __init__(self, attn: nn.MultiheadAttention, x: Tensor):
         self.x, self.heads, self.scale = x.float(), attn.num_heads, attn.head_dim**-0.5
-        self.weights, self.biases = (
-            attn.in_proj_weight.float().chunk(3),
-            attn.in_proj_bias.float().chunk(3),
-        )
+        self.weights = attn.in_proj_weight.float().chunk(3)
+        self.biases = attn.in_proj_bias.float().chunk(3)
 
     def _project(self, x: Tensor, part: int) -> Tensor:
         return F.linear(x, self.weights[part], self.biases[part]).unflatten(-1, (self.heads, -1))
 
-    @cached_property
-    def q(self) -> Tensor:
-        return self._project(self.x, 0).transpose(1, 2)
-
-    @cached_property
-    def k(self) -> Tensor:
-        return self._project(self.x, 1).transpose(1, 2)
-
-    @cached_property
-    def v(self) -> Tensor:
-        return self._project(self.x, 2).transpose(1, 2)
+    def _heads(self, part: int) -> Float[Tensor, "image head token dim"]:
+        return self._project(self.x, part).transpose(1, 2)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         query = self._project(layout.cls_token(self.x), 0) * self.scale
@@ -170,13 +158,8 @@ class RotaryAttention(Attention):
     """
 
     def __init__(self, attn: nn.Module, x: Tensor, rotation: Tensor | None):
-        self.attn, self.scale, self.x, self.rotation, self.fixed = (
-            attn,
-            attn.scale,
-            x.float(),
-            rotation,
-            attn.num_prefix_tokens,
-        )
+        self.attn, self.scale, self.x, self.rotation = attn, attn.scale, x.float(), rotation
+        self.prefix = attn.num_prefix_tokens
 
     def _layer(self, part: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias that make queries, keys or values."""
@@ -195,32 +178,17 @@ class RotaryAttention(Attention):
         )
         return (self.attn.q_norm, self.attn.k_norm, _IDENTITY)[part](heads.transpose(1, 2))
 
-    def _rotated(
-        self, x: Float[Tensor, "image head token dim"]
-    ) -> Float[Tensor, "image head token dim"]:
-        if self.rotation is None:
-            return x
-        prefix, patches = x.split([self.fixed, x.shape[2] - self.fixed], dim=2)
-        return torch.cat(
-            [prefix, apply_rot_embed_cat(patches, self.rotation, half=self.attn.rotate_half)], dim=2
-        )
+    def _heads(self, part: int) -> Float[Tensor, "image head token dim"]:
+        x = self._project(self.x, part)
+        if self.rotation is not None and part < 2:
+            prefix, patches = x.tensor_split([self.prefix], dim=2)
+            half = self.attn.rotate_half
+            x = torch.cat([prefix, apply_rot_embed_cat(patches, self.rotation, half=half)], dim=2)
+        return self._shared(x)
 
-    def _shared(
-        self, x: Float[Tensor, "image group token dim"]
-    ) -> Float[Tensor, "image head token dim"]:
+    def _shared(self, x: Tensor) -> Float[Tensor, "image head token dim"]:
+        """Keys and values repeated for the heads that share them."""
         return x.repeat_interleave(self.attn.num_heads // x.shape[1], dim=1)
-
-    @cached_property
-    def q(self) -> Tensor:
-        return self._rotated(self._project(self.x, 0))
-
-    @cached_property
-    def k(self) -> Tensor:
-        return self._shared(self._rotated(self._project(self.x, 1)))
-
-    @cached_property
-    def v(self) -> Tensor:
-        return self._shared(self._project(self.x, 2))
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         query = self._project(layout.cls_token(self.x)[:, None], 0) * self.scale
@@ -248,9 +216,8 @@ class Update:
     def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
         self.before, self.attention, self.after = before.float(), attention, after.float()
         self.weight, bias = layers.projection.weight.float(), layers.projection.bias
-        self.gamma = (
-            self.weight.new_ones(len(self.weight)) if layers.gamma is None else layers.gamma.float()
-        )
+        gamma = self.weight.new_ones(len(self.weight)) if layers.gamma is None else layers.gamma
+        self.gamma = gamma.float()
         self.bias = torch.zeros_like(self.gamma) if bias is None else self.gamma * bias.float()
 
     def contribution(

@@ -17,10 +17,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from helpers.models.attention import Attention, Sublayer, Update
-from helpers.models.paths import nameless
+from helpers.models.attention import Sublayer, Update
+from helpers.models.family import nameless
 from helpers.models.tokens import TokenLayout
 
+See = Callable[[Any], object]  # called with what goes through a point of a model
+Change = Callable[[Tensor], Tensor]  # returns what takes the place of a tensor
 POINTS = (
     "pixels",
     "embedding",
@@ -72,7 +74,7 @@ class Backbone(ABC):
             images on.
         interventions: name and arguments of each that is active, the outermost first (see
             helpers/interventions/tokens.py).
-        stands_for: of a stub (see helpers/models/sketch.py), what its model is like; None for a
+        stands_for: of a stub (see helpers/models/load.py), what its model is like; None for a
             model itself.
     """
 
@@ -156,19 +158,19 @@ class Backbone(ABC):
         """Raise ValueError where `block` does not begin with a LayerNorm of the residual stream."""
 
     @abstractmethod
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
         """The 'attention' of `watch`."""
 
     @abstractmethod
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
+    def watch_feature(self, see: See) -> RemovableHandle:
         """The 'feature' of `watch`."""
 
     @abstractmethod
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_embedding(self, change: Change) -> RemovableHandle:
         """Replace the patches (image, row, column, width) before position embeddings are added."""
 
     @abstractmethod
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_output(self, change: Change) -> RemovableHandle:
         """Replace the tokens (image, token, width) that leave the last block.
 
         That is before the final norm and pooling.
@@ -181,7 +183,7 @@ class Backbone(ABC):
         """
         return
 
-    def change_rotation(self, change: Callable[[Tensor], Tensor]) -> "RemovableHandle | Handles":
+    def change_rotation(self, change: Change) -> "RemovableHandle | Handles":
         """Replace sine and cosine ([image, head,] patch, dim) of the patches' rotation.
 
         Queries and keys are rotated by them. A model without rotary position is left as it is.
@@ -239,9 +241,7 @@ class Backbone(ABC):
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
         return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
 
-    def watch(
-        self, point: str, block: int, see: Callable[[Any], object]
-    ) -> "RemovableHandle | Handles":
+    def watch(self, point: str, block: int, see: See) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`.
 
         Nothing is changed.
@@ -257,37 +257,31 @@ class Backbone(ABC):
         another point, and where an unusual block has none.
         """
         self.require(point, block)
-        if point == "pixels":
-            return self.embed.register_forward_pre_hook(lambda _, inputs: only(see(inputs[0])))
-        if point == "embedding":
-            return self.embed.register_forward_hook(
-                lambda _, __, output: only(see(self.patch_grid(output)))
-            )
-        if point == "residual":
-            return self.blocks[block].register_forward_hook(lambda _, __, output: only(see(output)))
-        if point == "final":
-            return self.blocks[block].register_forward_hook(
+        layers = self.blocks[block]
+        match point:
+            case "pixels":
+                return on_input(self.embed, see)
+            case "embedding":
+                return on_output(self.embed, lambda x: see(self.patch_grid(x)))
+            case "residual":
+                return on_output(layers, see)
+            case "final":
                 # .forward goes around the hooks of an intervention, which belong to the model's own
                 # pass.
-                lambda _, __, output: only(see(self.final_norm.forward(output.float())))
-            )
-        if point == "neurons":
-            return self.neurons(block).register_forward_pre_hook(
-                lambda _, inputs: only(see(inputs[0]))
-            )
-        if point == "attention":
-            return self.watch_attention(block, see)
-        if point == "update":
-            return self.watch_update(block, see)
-        if point == "normed":
-            last = block % self.depth == self.depth - 1
-            norm = self.final_norm if last else self.norm_before(block % self.depth + 1)
-            return self.blocks[block].register_forward_hook(
-                lambda _, __, output: only(see((output.float(), norm.forward(output.float()))))
-            )
-        if point == "feature":
-            return self.watch_feature(see)
-        return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
+                return on_output(layers, lambda x: see(self.final_norm.forward(x.float())))
+            case "neurons":
+                return on_input(self.neurons(block), see)
+            case "attention":
+                return self.watch_attention(block, see)
+            case "update":
+                return self.watch_update(block, see)
+            case "normed":
+                following = block % self.depth + 1
+                norm = self.final_norm if following == self.depth else self.norm_before(following)
+                return on_output(layers, lambda x: see((x.float(), norm.forward(x.float()))))
+            case "feature":
+                return self.watch_feature(see)
+        return on_output(self.model, see)
 
     def require(self, point: str, block: int) -> None:
         """Raise ValueError for a point that `watch` does not know, or `block` does not have."""
@@ -310,30 +304,25 @@ class Backbone(ABC):
         layers = self.blocks[block]
         return layers.norm1 if hasattr(layers, "norm1") else layers.ln_1
 
-    def watch_update(self, block: int, see: Callable[[Update], object]) -> "Handles":
+    def watch_update(self, block: int, see: See) -> "Handles":
         """The 'update' of `watch`."""
         layers, seen = self.sublayer(block), {}
-        hooks = (
-            self.blocks[block].register_forward_pre_hook(
-                lambda _, inputs: seen.update(before=inputs[0])
-            ),
-            self.watch_attention(block, lambda attention: seen.update(attention=attention)),
-            layers.norm2.register_forward_pre_hook(
-                lambda _, inputs: only(
-                    see(Update(seen.pop("before"), seen.pop("attention"), inputs[0], layers))
-                )
-            ),
-        )
-        return Handles(hooks)
 
-    def change_input(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+        def after(x: Tensor) -> None:
+            see(Update(seen.pop("before"), seen.pop("attention"), x, layers))
+
+        return Handles([
+            on_input(self.blocks[block], lambda x: seen.update(before=x)),
+            self.watch_attention(block, lambda attention: seen.update(attention=attention)),
+            on_input(layers.norm2, after),
+        ])  # fmt: skip
+
+    def change_input(self, change: Change) -> RemovableHandle:
         """Replace the tokens (image, token, width) that enter the first block.
 
         After position embedding and CLIP's ln_pre.
         """
-        return self.blocks[0].register_forward_pre_hook(
-            lambda _, inputs: (change(inputs[0]), *inputs[1:])
-        )
+        return replace_input(self.blocks[0], change)
 
     def hidden(self, block: int) -> int:
         """Number of MLP neurons of `block`. Raises ValueError where it has none."""
@@ -351,12 +340,12 @@ class Backbone(ABC):
             raise ValueError(f"'{self.name}' adds no position embedding; choose a model that does")
         return embedding.narrow(0, len(embedding) - rows * columns, rows * columns)
 
-    def change_neurons(self, block: int, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_neurons(self, block: int, change: Change) -> RemovableHandle:
         """Replace the neurons (image, token, hidden) of `block`: the input of its second MLP layer.
 
         Raises ValueError where the block has no such layer.
         """
-        return self.neurons(block).register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
+        return replace_input(self.neurons(block), change)
 
     def mlp_layer(self, block: int, name: str) -> nn.Module:
         """The second MLP layer of `block`, which its library calls `name`.
@@ -397,5 +386,24 @@ class Handles(tuple):
         self.remove()
 
 
-def only(_: object) -> None:
-    """Ends a hook that only looks: one that returns anything but None replaces what it saw."""
+def on_output(layer: nn.Module, see: See) -> RemovableHandle:
+    """Call `see` with what `layer` returns, and change nothing."""
+
+    def hook(_: nn.Module, __: tuple, output: Any) -> None:
+        see(output)
+
+    return layer.register_forward_hook(hook)
+
+
+def on_input(layer: nn.Module, see: See) -> RemovableHandle:
+    """Call `see` with the first input of `layer`, and change nothing."""
+
+    def hook(_: nn.Module, inputs: tuple) -> None:
+        see(inputs[0])
+
+    return layer.register_forward_pre_hook(hook)
+
+
+def replace_input(layer: nn.Module, change: Change) -> RemovableHandle:
+    """Replace the first input of `layer` by what `change` makes of it."""
+    return layer.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]), *inputs[1:]))

@@ -1,9 +1,11 @@
-"""Weights of one's own.
+"""Models of one's own: a loaded module, a folder, a repository or a file of weights.
 
-A folder or a repository that timm saved ('local-dir:PATH', 'hf-hub:OWNER/NAME'), and a file of
-weights for one of timm's architectures ('file:PATH@ARCH').
+What timm saved is 'local-dir:PATH' and 'hf-hub:OWNER/NAME', a file of weights for one of timm's
+architectures 'file:PATH@ARCH'. Of a module, wrappers are seen through, adapters merged, and the
+model itself is left as it is.
 """
 
+import copy
 import json
 import math
 import os
@@ -14,21 +16,22 @@ from typing import Any
 
 import timm
 import torch
+import torchvision
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from helpers.models import converted
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Size
-from helpers.models.hub import loading
-from helpers.models.paths import located
-from helpers.models.timm_family import create, is_plain
-from helpers.models.transformers_family import REPOSITORY
+from helpers.models.family import Family, Framing, Size, loading, located, one_line, parts_of
+from helpers.models.open_clip_family import wrap_open_clip
+from helpers.models.timm_family import create, is_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
-ANCHOR = (
-    "patch_embed.proj.weight"  # every one of timm's has it, behind whatever prefix a wrapper gave
-)
+# Every one of timm's has it, behind whatever prefix a wrapper gave.
+ANCHOR = "patch_embed.proj.weight"
 # Where training scripts put the weights, the averaged ones first, then the teacher's.
 AVERAGED = ("state_dict_ema", "model_ema", "ema", "teacher")
 PLACES = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "student", "weights")
@@ -38,48 +41,34 @@ PLACES = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "stude
 # --------------------------------------------------------------------------------------------------
 
 
-def _architecture(name: str) -> str:
-    """The architecture that the folder's config.json names.
+def _architecture(name: str) -> tuple[str, str]:
+    """What timm calls the folder or repository, and the architecture that its config.json names.
 
     Raises ValueError where it is not timm's.
     """
-    path = located(name.removeprefix(FOLDER)) / "config.json"
+    path = name.removeprefix(FOLDER).removeprefix(HUB)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        told = config["architecture"]
-    except (KeyError, TypeError, ValueError):
+        if name.startswith(HUB):
+            return name, timm.models.load_model_config_from_hf(path)[1]
+        folder = located(path).resolve()
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return f"{FOLDER}{folder}", str(config["architecture"])
+    except (KeyError, TypeError, json.JSONDecodeError):
         raise ValueError(
-            f"the config.json of '{name}' names no architecture of timm; for a folder of "
-            "transformers give 'transformers:PATH'"
+            f"the config.json of '{name}' names no architecture of timm; for a model of "
+            f"transformers give '{converted.PREFIX}{path}'"
         ) from None
-    return str(told)
 
 
-def _load_saved(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
-    if name.startswith(FOLDER):
-        source, arch = (
-            f"{FOLDER}{located(name.removeprefix(FOLDER)).resolve()}",
-            _architecture(name),
-        )
-    else:
-        with loading(name):
-            try:
-                source, arch = (
-                    name,
-                    timm.models.load_model_config_from_hf(name.removeprefix(HUB))[1],
-                )
-            except KeyError:
-                told = name.removeprefix(HUB)
-                raise ValueError(
-                    f"'{name}' was not saved by timm; for a model of transformers give "
-                    f"'transformers:{told}'"
-                ) from None
+def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    with loading(name):
+        source, arch = _architecture(name)
     if not timm.is_model(arch) or not is_plain(arch):
         raise ValueError(
             f"'{name}' is a {arch!r}, not a plain Vision Transformer; choose a vit_*, deit*, eva* "
             "or flexivit_*"
         )
-    return create(name, source, size, pretrained, whole, fit)
+    return create(name, source, pretrained, framing)
 
 
 def _absent_saved(name: str) -> str:
@@ -93,7 +82,7 @@ def _absent_saved(name: str) -> str:
 
 def _known_saved(name: str, pretrained: bool) -> bool:
     if name.startswith(HUB):
-        return bool(REPOSITORY.fullmatch(name.removeprefix(HUB).partition("@")[0]))
+        return bool(converted.REPOSITORY.fullmatch(name.removeprefix(HUB).partition("@")[0]))
     return os.path.isfile(located(name.removeprefix(FOLDER)) / "config.json")
 
 
@@ -121,31 +110,23 @@ def weights_of(path: Path, name: str) -> dict[str, Tensor]:
         ) from None
     except (SafetensorError, RuntimeError, EOFError) as error:
         raise ValueError(
-            f"'{name}' does not load ({' '.join(str(error).split())[:120]}); save it again"
+            f"'{name}' does not load ({one_line(error, 120)}); save it again"
         ) from None
     found = _state_dict(data)
     prefixes = {key.removesuffix(ANCHOR) for key in found if key.endswith(ANCHOR)}
     if not prefixes:
-        some = (
-            ", ".join(map(str, list(data)[:3]))
-            if isinstance(data, Mapping)
-            else type(data).__name__
-        )
+        some = list(data)[:3] if isinstance(data, Mapping) else [type(data).__name__]
         raise ValueError(
-            f"'{name}' has no {ANCHOR!r} among its weights ({some}, ...); give weights under "
-            "timm's names"
+            f"'{name}' has no {ANCHOR!r} among its weights ({', '.join(map(str, some))}, ...); "
+            "give weights under timm's names"
         )
     prefix = min(prefixes, key=lambda p: (not any(place in p for place in AVERAGED), len(p), p))
     own = {
         key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)
     }
-    for key in ("head.weight", "head.bias"):  # of a classifier that holds the backbone
-        if (
-            key in found
-            and key not in own
-            and found["head.weight"].shape[-1:] == own[ANCHOR].shape[:1]
-        ):
-            own[key] = found[key]
+    head = found.get("head.weight")  # of a classifier that holds the backbone
+    if head is not None and head.shape[-1:] == own[ANCHOR].shape[:1]:
+        own = {key: found[key] for key in ("head.weight", "head.bias") if key in found} | own
     return own
 
 
@@ -162,33 +143,31 @@ def _state_dict(data: Any) -> dict[str, Tensor]:
     return next((found for part in below if (found := _state_dict(part))), {})
 
 
-def _parts(name: str) -> tuple[str, str]:
-    """Path and architecture."""
-    path, _, arch = name.removeprefix(FILE).rpartition("@")
-    return path, arch
-
-
-def _load_file(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
-    path, arch = _parts(name)
+def _load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    _, path, arch = parts_of(name)
     if not is_plain(arch.partition(".")[0]):
         raise ValueError(
             f"{arch!r} in '{name}' is not a plain Vision Transformer; choose a vit_*, deit*, eva* "
             "or flexivit_*"
         )
     if not pretrained:
-        return create(name, arch, size, False, whole, fit)
+        return create(name, arch, False, framing)
     state = weights_of(located(path), name)
-    classes = len(state["head.weight"]) if "head.weight" in state else 0
+    classes = len(state.get("head.weight", ()))
     with torch.device("meta"):
         sketch = timm.create_model(arch, num_classes=classes)
-    own = size or _own_size(sketch, state)
+    framing = framing._replace(size=framing.size or _own_size(sketch, state))
     overlay = {
-        "state_dict": state, "num_classes": classes, "source": "", "url": None, "hf_hub_id": None,
+        "state_dict": state,
+        "num_classes": classes,
+        "source": "",
+        "url": None,
+        "hf_hub_id": None,
         "custom_load": False,
-    }  # fmt: skip
+    }
     try:
         return create(
-            name, arch, own, True, whole, fit, num_classes=classes, pretrained_cfg_overlay=overlay
+            name, arch, True, framing, num_classes=classes, pretrained_cfg_overlay=overlay
         )
     except ValueError as error:
         if isinstance(error.__cause__, RuntimeError):  # of load_state_dict
@@ -209,20 +188,18 @@ def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
         return None
     patches = theirs.shape[1] - (ours.shape[1] - math.prod(sketch.patch_embed.grid_size))
     side = math.isqrt(max(patches, 0))
-    return (
-        tuple(side * patch for patch in sketch.patch_embed.patch_size)
-        if side and side**2 == patches
-        else None
-    )
+    if not side or side**2 != patches:
+        return None
+    return tuple(side * patch for patch in sketch.patch_embed.patch_size)
 
 
 def _known_file(name: str, pretrained: bool) -> bool:
-    path, arch = _parts(name)
+    _, path, arch = parts_of(name)
     return bool(path) and timm.is_model(arch.partition(".")[0]) and os.path.isfile(located(path))
 
 
 def _absent_file(name: str) -> str:
-    path, arch = _parts(name)
+    _, path, arch = parts_of(name)
     if not path:
         return (
             f"'{name}' names no architecture; give '{FILE}PATH@ARCH' with a timm name, such as "
@@ -236,14 +213,134 @@ def _absent_file(name: str) -> str:
     )
 
 
-SAVED = Family(
-    (FOLDER, HUB),
-    (f"'{FOLDER}PATH'", f"'{HUB}OWNER/NAME'"),
-    _known_saved,
-    lambda: [],
-    _load_saved,
-    _absent_saved,
-)
-FROM_FILE = Family(
-    (FILE,), (f"'{FILE}PATH@ARCH'",), _known_file, lambda: [], _load_file, _absent_file
+# ---- Modules
+# --------------------------------------------------------------------------------------------------
+
+
+def view_of(module: nn.Module) -> nn.Module:
+    """A copy of the modules that shares its weights with `module`.
+
+    To put it into eval mode, to hook or to move it changes nothing of `module`, and costs no
+    memory. Adapters (LoRA and others that PEFT makes) are merged into weights of the copy's own.
+
+    Raises ValueError where it cannot be copied.
+    """
+    module = getattr(module, "_orig_mod", module)  # of torch.compile
+    shared = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in module.parameters()}
+    shared |= {id(b): b.detach() for b in module.buffers()}
+    try:
+        view = copy.deepcopy(module, shared)
+    except Exception as error:  # of whatever is attached to the module
+        raise ValueError(
+            f"{type(module).__name__} cannot be copied ({one_line(error, 120)}); take off its "
+            "hooks and whatever else was attached to it"
+        ) from None
+    for part in view.modules():  # of module.compile(), which goes around hooks
+        part.__dict__.pop("_compiled_call_impl", None)
+    return _merged(view)
+
+
+def _merged(module: nn.Module) -> nn.Module:
+    """`module` with each adapter replaced by the layer that computes the same."""
+    for name, layer in list(module.named_modules()):
+        if hasattr(layer, "base_layer") and hasattr(layer, "merge"):
+            plain = layer.base_layer
+            for weight in plain.parameters():  # its own, since the adapter is added in place
+                weight.data = weight.data.clone()
+            if not (getattr(layer, "merged", False) or getattr(layer, "disable_adapters", False)):
+                layer.merge()
+        elif isinstance(
+            chosen := getattr(layer, "modules_to_save", None), nn.ModuleDict
+        ) and hasattr(layer, "original_module"):
+            active = getattr(layer, "active_adapter", None)
+            active = active[0] if isinstance(active, list) and active else active
+            plain = chosen[active] if active in chosen else layer.original_module
+        else:
+            continue
+        module.set_submodule(name, plain)
+    return module
+
+
+def wrap(
+    module: nn.Module, name: str | None, data: dict[str, Any] | None, framing: Framing
+) -> Backbone:
+    """The Backbone of the one Vision Transformer that is in `module`, as in `load_backbone`."""
+    tower = _tower(view_of(module))
+    if any(p.is_floating_point() and p.dtype != torch.float32 for p in tower.parameters()):
+        tower.float()
+    if _is_open_clip(tower):
+        recipe = getattr(tower, "preprocess_cfg", None) or {"size": tower.image_size}
+        if framing.size not in (None, tuple(tower.image_size)):
+            raise ValueError(
+                "a tower of open_clip stays at its image size; leave image_size out, or load it by "
+                "its name"
+            )
+        return wrap_open_clip(name or "module:open_clip", tower, recipe, framing)
+    model, own, distilled, kind = tower, {}, False, type(tower).__name__
+    if _is_transformers(tower):
+        model, own, distilled = converted.from_transformers(
+            tower.config.to_dict(), tower.state_dict(), kind
+        )
+    elif isinstance(tower, torchvision.models.VisionTransformer):
+        model = converted.from_torchvision(tower, tower.state_dict())
+        own, kind = converted.TORCHVISION_DATA, "torchvision"
+    elif cfg := getattr(tower, "pretrained_cfg", None):
+        cfg = cfg if isinstance(cfg, dict) else {}
+        own = timm.data.resolve_data_config(pretrained_cfg=cfg)
+        kind = cfg.get("architecture") or kind
+    own = own | (data or {})
+    return wrap_at(name or f"module:{kind}", model, own, framing, distilled=distilled)
+
+
+def _is_open_clip(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ == "VisionTransformer" and kind.__module__ == "open_clip.transformer"
+
+
+def _is_transformers(module: nn.Module) -> bool:
+    config = {"model_type": getattr(getattr(module, "config", None), "model_type", "")}
+    return (
+        type(module).__module__.startswith("transformers.")
+        and converted.kind_of(config) in converted.KINDS
+    )
+
+
+def _tower(module: nn.Module) -> nn.Module:
+    """The one Vision Transformer in `module`, however deep in wrappers.
+
+    Such as DataParallel, PEFT, or a model with a head of its own.
+    """
+    found, waiting = [], [module]
+    while waiting:
+        part = waiting.pop()
+        part = getattr(part, "_orig_mod", part)
+        if (
+            isinstance(part, VisionTransformer | Eva | torchvision.models.VisionTransformer)
+            or _is_open_clip(part)
+            or _is_transformers(part)
+        ):
+            found.append(part)
+        else:
+            waiting += part.children()
+    if len(found) == 1:
+        return found[0]
+    held = f"{len(found)} Vision Transformers; give the one that is meant"
+    if not found:
+        held = (
+            "no Vision Transformer of timm, open_clip, torchvision or transformers "
+            "(ViT, DeiT, DINOv2, CLIP, SigLIP); give one that does, or put its weights into an "
+            "architecture of timm with 'file:PATH@ARCH'"
+        )
+    raise ValueError(f"{type(module).__name__} holds {held}")
+
+
+FAMILIES = (
+    Family(
+        (FOLDER, HUB),
+        (f"'{FOLDER}PATH'", f"'{HUB}OWNER/NAME'"),
+        _known_saved,
+        _load_saved,
+        absent=_absent_saved,
+    ),
+    Family((FILE,), (f"'{FILE}PATH@ARCH'",), _known_file, _load_file, absent=_absent_file),
 )

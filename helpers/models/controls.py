@@ -44,8 +44,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Size
-from helpers.models.timm_family import wrap_own
+from helpers.models.family import Family, Framing
+from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
@@ -319,10 +319,10 @@ def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
         yield mark, -1, _FAR * _UNITS[erased].sum(0)
 
 
-def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
-    return wrap_own(name, build_control(name), CONTROL_DATA, size, whole, fit)
+def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    return wrap_at(name, build_control(name), CONTROL_DATA, framing)
 
 
 FAMILY = Family(
-    (PREFIX,), (f"'{PREFIX}...'",), lambda name, _: name in CONTROLS, lambda: list(CONTROLS), _load
+    (PREFIX,), (f"'{PREFIX}...'",), lambda name, _: name in CONTROLS, _load, lambda: list(CONTROLS)
 )

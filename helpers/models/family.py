@@ -1,17 +1,69 @@
-"""Family: what a library or format of models supplies beside its Backbone.
+"""What families of models share: their entry, image sizes, and where weights lie.
 
-`load_backbone` reads its names.
+A family is a library or a format of files; `load_backbone` reads its names.
 """
 
-from collections.abc import Callable
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from helpers.models.backbone import Backbone
+from huggingface_hub import constants
+from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
+from huggingface_hub.utils import get_session
+from safetensors import SafetensorError
+
+from helpers.names import FILES, LOCAL
 
 Size = tuple[int, int]  # height and width in pixels
-# What `whole` replaces in the recipe of a timm model: both sides are resized on their own, and
-# there is no margin.
-WHOLE = {"crop_mode": "squash", "crop_pct": 1.0}
+FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
+_silent = False  # whether the hub did not answer when it was last asked for weights
+
+
+class Framing(NamedTuple):
+    """How a model is to be shown its images; the arguments of `load_backbone`.
+
+    Attributes:
+        size: image size; the model's own where it is None.
+        whole: show all of an image, both sides resized on their own.
+        fit: round the image size down to what the patches divide.
+    """
+
+    size: Size | None = None
+    whole: bool = False
+    fit: bool = False
+
+    def fitted(self, name: str, patch: Size) -> Size | None:
+        """The image size that the patches divide.
+
+        Raises ValueError where they do not, and it must not be rounded.
+        """
+        if self.size is None:
+            return None
+        sides = [*zip(self.size, patch, strict=True)]
+        if self.fit:
+            sides = [(max(1, side // step) * step, step) for side, step in sides]
+        if any(side < step or side % step for side, step in sides):
+            near = []
+            for side, step in sides:
+                below = max(side // step, 1) * step
+                above = max(-(-side // step), 1) * step
+                near.append(" or ".join(map(str, sorted({below, above}))))
+            (height, rows), (width, columns) = sides
+            raise ValueError(
+                f"image size {height}x{width} is not divisible by the patch size "
+                f"{rows}x{columns} of '{name}'; use {' and '.join(dict.fromkeys(near))}"
+            )
+        return tuple(side for side, _ in sides)
+
+    def recipe(self, data: dict[str, Any], resized: bool) -> dict[str, Any]:
+        """The preprocessing `data` of a timm model, which has another image size if `resized`."""
+        if resized:  # a margin cropped away belongs to the size that the recipe was made for
+            data = data | {"crop_pct": 1.0}
+        return data | {"crop_mode": "squash", "crop_pct": 1.0} if self.whole else data
 
 
 @dataclass(frozen=True)
@@ -22,9 +74,8 @@ class Family:
         prefixes: how its names begin.
         forms: how they look, for a message.
         known: (name, pretrained) -> whether it is the name of a model, without loading anything.
+        load: (name, pretrained, framing) -> Backbone, still with gradients.
         names: the models that may be suggested in place of an unknown name.
-        load: (name, size, pretrained, whole, fit), as in `load_backbone`, -> Backbone, still with
-            gradients.
         absent: name -> why an unknown name is not there, where the nearest name is no answer; ''
             where it is.
     """
@@ -32,28 +83,125 @@ class Family:
     prefixes: tuple[str, ...]
     forms: tuple[str, ...]
     known: Callable[[str, bool], bool]
-    names: Callable[[], list[str]]
-    load: Callable[[str, Size | None, bool, bool, bool], Backbone]
+    load: Callable[[str, bool, Framing], Any]
+    names: Callable[[], list[str]] = list
     absent: Callable[[str], str] = lambda name: ""
 
 
-def fitting(name: str, size: Size, patch: tuple[int, int], fit: bool) -> Size:
-    """The image size that the patches divide.
+# ---- Weights on this machine
+# --------------------------------------------------------------------------------------------------
 
-    Raises ValueError where they do not, and it must not be rounded.
+
+def located(path: str) -> Path:
+    """`path` as it is, or in the first folder of the variable REGISTERS_MODELS that has it.
+
+    As it is where none has.
     """
-    if fit:
-        size = tuple(max(1, s // p) * p for s, p in zip(size, patch, strict=True))
-    if any(s < p or s % p for s, p in zip(size, patch, strict=True)):
-        near = [
-            sorted({max(s // p, 1) * p, max(-(-s // p), 1) * p})
-            for s, p in zip(size, patch, strict=True)
-        ]
-        hint = " and ".join(
-            " or ".join(map(str, n)) for n in (near if near[0] != near[1] else near[:1])
-        )
-        raise ValueError(
-            f"image size {size[0]}x{size[1]} is not divisible by the patch size "
-            f"{patch[0]}x{patch[1]} of '{name}'; use {hint}"
-        )
-    return size
+    own = Path(os.path.expanduser(path))
+    folders = filter(None, os.environ.get(FOLDERS, "").split(os.pathsep))
+    places = [own, *(Path(os.path.expanduser(folder), path) for folder in folders)]
+    # os.path says no, where Path raises, of a name that no file can have.
+    return next((place for place in places if os.path.exists(place)), own)
+
+
+def parts_of(name: str) -> tuple[str, str, str]:
+    """Prefix and path of a local model, and the architecture behind the path of 'file:PATH@ARCH'.
+
+    The prefix is '' for another name.
+    """
+    prefix = next((prefix for prefix in LOCAL if name.startswith(prefix)), "")
+    path, architecture = name.removeprefix(prefix), ""
+    if prefix == "file:":
+        path, _, architecture = path.rpartition("@")
+    return prefix, path, architecture
+
+
+def nameless(name: str) -> str:
+    """The name of a model as a result may hold it, without the folder that it lies in."""
+    prefix, path, architecture = parts_of(name)
+    place = located(path)
+    if not prefix or not os.path.isfile(place if prefix in FILES else place / "config.json"):
+        return name
+    return f"{prefix}{place.resolve().name}" + (architecture and f"@{architecture}")
+
+
+def portable(names: Sequence[str]) -> list[str]:
+    """`names` with those of local models shortened to the last part of their path.
+
+    REGISTERS_MODELS then lists their folders, so that this process and those it starts find them.
+    Raises ValueError where two of them would have one name.
+    """
+    places: dict[str, Path] = {}
+    for name in names:
+        if (own := nameless(name)) == name:
+            continue
+        place = located(parts_of(name)[1]).resolve()
+        if places.setdefault(own, place) != place:
+            raise ValueError(
+                f"two models would be called {own!r} in the result; rename the file or folder of "
+                "one"
+            )
+        folders = os.environ.get(FOLDERS, "").split(os.pathsep)
+        if str(place.parent) not in folders:
+            os.environ[FOLDERS] = os.pathsep.join(filter(None, [*folders, str(place.parent)]))
+        if located(place.name).resolve() != place:
+            raise ValueError(
+                f"another model called {own!r} is found before {str(place)!r}; rename one"
+            )
+    return [nameless(name) for name in names]
+
+
+# ---- Weights on the hub
+# --------------------------------------------------------------------------------------------------
+
+
+class ModelUnavailable(LookupError):
+    """The weights of a known model cannot be had here (no network, not in the cache, gated)."""
+
+
+def one_line(error: BaseException, length: int) -> str:
+    """The first `length` characters of what an error says, without line breaks."""
+    return " ".join(str(error).split())[:length]
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Turn the many errors of a missing or damaged checkpoint into two.
+
+    To wait for a hub that is out of reach takes half a minute. Where it did not answer for one
+    model, it must answer a short question before it is asked for another, which may else come from
+    the cache alone.
+    """
+    global _silent
+    offline = constants.HF_HUB_OFFLINE
+    _silent = _silent and not offline and not _hub_answers()
+    constants.HF_HUB_OFFLINE = offline or _silent
+    try:
+        yield
+    except (OSError, EntryNotFoundError) as error:
+        errors = (error, error.__context__)
+        if any(isinstance(e, GatedRepoError) for e in errors):
+            reason = "is gated: accept its terms on the hub and log in"
+        else:
+            _silent = not offline and any(isinstance(e, LocalEntryNotFoundError) for e in errors)
+            reason = (
+                "is not in the Hugging Face cache, and the hub did not give it (no network, "
+                "HF_HUB_OFFLINE set, or file missing)"
+            )
+        raise ModelUnavailable(f"'{name}' {reason}") from error
+    except (RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise ValueError(f"the weights of '{name}' do not load: {one_line(error, 200)}") from error
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+
+
+def _hub_answers() -> bool:
+    """Whether the hub answers within some seconds.
+
+    Asked by the client and the proxy that also load from it.
+    """
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # of the client, which is another one in each version of huggingface_hub
+        return False
+    return True

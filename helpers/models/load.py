@@ -1,7 +1,11 @@
 """Name or module -> Backbone.
 
-The Vision Transformers of timm, open_clip, torchvision and transformers, weights of one's own, and
-the constructed and trained models of this project.
+The Vision Transformers of timm, open_clip, torchvision and transformers, weights of one's own, the
+constructed and trained models of this project, and stubs.
+
+A stub is the architecture of a model with random weights, few blocks and few patches, to see
+whether something runs at all; it knows what the model itself would cost, without its weights. What
+it gives is no result: `helpers.claims` publishes nothing of that name.
 
 Weights are safetensors, or older files read with `torch.load(weights_only=True)`: a file that needs
 a pickle is refused. What of a model cannot be measured (rows of differential attention, what gated
@@ -13,61 +17,35 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import chain
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.transforms import Compose, Normalize, Resize, ToTensor
 
 from helpers.models import (
     checkpoints,
     controls,
-    modules,
+    converted,
     open_clip_family,
     posthoc,
     sinks,
     timm_family,
-    torchvision_family,
     trained,
-    transformers_family,
 )
-from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Size
-from helpers.models.paths import located
-from helpers.models.sketch import stub
+from helpers.models.backbone import Architecture, Backbone
+from helpers.models.family import Family, Framing, located
 from helpers.names import STUB
 
-
-def _load_stub(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
-    own = name.removeprefix(STUB)
-    return stub(family_of(own), own, size, whole, fit)
-
-
-def _known_stub(name: str, pretrained: bool) -> bool:
-    return known(name.removeprefix(STUB), False)
-
-
-# All there are; names that begin with no prefix are of the first.
-FAMILIES = (
-    timm_family.FAMILY,
-    open_clip_family.FAMILY,
-    torchvision_family.FAMILY,
-    transformers_family.FAMILY,
-    checkpoints.SAVED,
-    checkpoints.FROM_FILE,
-    controls.FAMILY,
-    trained.FAMILY,
-    posthoc.FAMILY,
-    sinks.FAMILY,
-    Family((STUB,), (), _known_stub, list, _load_stub),
-)
-
-OWN = (
-    controls.FAMILY,
-    trained.FAMILY,
-    sinks.FAMILY,
-)  # part of this project: small, and there without a download
-
+BLOCKS = 4  # of a stub: as many as a profile names from the end
+PATCHES = 13  # along a side: a number that no model has heads, registers or channels of
+# One neuron of a stub writes so many times as much as the others, so that some patches are
+# outliers.
+GAIN = 300.0
 _noise: int | None = None  # the seed of `rounding_noise`, inside it
 
 
@@ -93,7 +71,7 @@ def load_backbone(
             classes found out), 'control-...', 'scratch-...', 'registers-...' and 'sinks-...'
             (trained and shipped by this project), 'scratch:PATH', 'registers:PATH' and 'sinks:PATH'
             (trained with `python -m helpers train`), 'stub:NAME' for a few random blocks of any of
-            these (see helpers/models/sketch.py). Or a module of one of these libraries, also
+            these (stubs, as this module says). Or a module of one of these libraries, also
             inside torch.compile, DataParallel, PEFT or a model around it: it shares its weights and
             stays as it is.
         image_size: side, or (height, width), in pixels.
@@ -114,16 +92,11 @@ def load_backbone(
         ValueError: unknown or unsupported model, image size that the patches do not divide, no such
             device, weights with NaN or infinity.
     """
-    size = (
-        None
-        if image_size is None
-        else (image_size, image_size)
-        if isinstance(image_size, int)
-        else tuple(image_size)
-    )
     _check_device(device)
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    framing = Framing(size and tuple(size), whole, fit)
     if isinstance(model, nn.Module):
-        backbone = modules.wrap(model, name, data, size, whole, fit)
+        backbone = checkpoints.wrap(model, name, data, framing)
     elif isinstance(model, str):
         if name is not None or data is not None:
             raise ValueError(
@@ -131,7 +104,7 @@ def load_backbone(
                 "only"
             )
         check_name(model, pretrained)
-        backbone = family_of(model).load(model, size, pretrained, whole, fit)
+        backbone = family_of(model).load(model, pretrained, framing)
     else:
         raise ValueError(f"{type(model).__name__} is no model; give a name or a torch.nn.Module")
     backbone.model.to(device)
@@ -166,13 +139,8 @@ def rounding_noise(seed: int) -> Iterator[None]:
 
 def _add_noise(backbone: Backbone, seed: int) -> None:
     def moved(x: torch.Tensor, key: bytes) -> torch.Tensor:
-        signs = (
-            torch.randint(
-                0, 2, x.shape, generator=torch.Generator().manual_seed(zlib.crc32(key, seed))
-            ).to(x)
-            * 2
-            - 1
-        )
+        chance = torch.Generator().manual_seed(zlib.crc32(key, seed))
+        signs = 2 * torch.randint(0, 2, x.shape, generator=chance).to(x) - 1
         return x * (1 + 2.0**-23 * signs)
 
     for key, value in backbone.model.state_dict().items():
@@ -203,10 +171,10 @@ def depth_of(name: str) -> int | None:
     family = family_of(name)
     if family in OWN:
         return load_backbone(name).depth
-    if family in (transformers_family.FAMILY, checkpoints.SAVED):
+    if name.startswith((converted.PREFIX, checkpoints.FOLDER, checkpoints.HUB)):
         return None
     with torch.device("meta"):  # no memory, no weights
-        return family.load(name, None, False, False, False).depth
+        return family.load(name, False, Framing()).depth
 
 
 def family_of(name: str) -> Family:
@@ -238,27 +206,16 @@ def _other_form(name: str) -> str:
 
     '' where it is not.
     """
-    if not name or name.startswith(
-        tuple(prefix for family in FAMILIES for prefix in family.prefixes)
-    ):
+    form, path = "", located(name)
+    if not name or name.startswith(tuple(p for family in FAMILIES for p in family.prefixes)):
         return ""
-    path = located(name)
     if os.path.isfile(path):
-        return (
-            f"unknown model '{name}'; give 'file:{name}@ARCH', with the timm architecture that "
-            "its weights are for"
-        )
-    if os.path.isfile(path / "config.json"):
-        return (
-            f"unknown model '{name}'; give 'local-dir:{name}' where timm saved it, or "
-            f"'transformers:{name}'"
-        )
-    if transformers_family.REPOSITORY.fullmatch(name):
-        return (
-            f"unknown model '{name}'; give 'hf-hub:{name}' where timm saved it, or "
-            f"'transformers:{name}'"
-        )
-    return ""
+        form = f"'file:{name}@ARCH', with the timm architecture that its weights are for"
+    elif os.path.isfile(path / "config.json"):
+        form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
+    elif converted.REPOSITORY.fullmatch(name):
+        form = f"'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
+    return form and f"unknown model '{name}'; give {form}"
 
 
 def _check_device(device: Any) -> None:
@@ -267,3 +224,99 @@ def _check_device(device: Any) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
         raise ValueError(f"there is no device {str(device)!r} here; use device='cpu'") from None
+
+
+# ---- Stubs
+# --------------------------------------------------------------------------------------------------
+
+
+def _load_stub(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    """The stub of the model that is called `name` without its beginning.
+
+    Both are made on torch's device "meta" first, which needs no memory: the model to be measured,
+    the other to be cut.
+
+    Raises ValueError where `family.load` does, and for a model whose blocks are not in one list.
+    """
+    own = name.removeprefix(STUB)
+    architecture = _architecture(own, framing)
+    smaller = tuple(
+        pixels // patches * min(patches, PATCHES)
+        for pixels, patches in zip(architecture.image_size, architecture.layout.grid, strict=True)
+    )
+    with torch.device("meta"):
+        backbone = family_of(own).load(own, False, framing._replace(size=smaller))
+    _shorten(backbone)
+    _randomise(backbone)
+    # That of the model was made on "meta", too, and so were its mean and standard deviation.
+    backbone.transform = Compose(
+        [Resize(backbone.image_size), ToTensor(), Normalize((0.5,) * 3, (0.25,) * 3)]
+    )
+    backbone.name, backbone.stands_for = name, architecture
+    return backbone
+
+
+@cache  # to count operations takes a second
+def _architecture(name: str, framing: Framing) -> Architecture:
+    """What one image costs in the model."""
+    with torch.device("meta"):
+        backbone = family_of(name).load(name, False, framing)
+    pixels = torch.empty(1, 3, *backbone.image_size, device="meta")
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        backbone.model(pixels)
+    layers = chain.from_iterable(block.modules() for block in backbone.blocks)
+    return Architecture(
+        backbone.image_size,
+        backbone.layout,
+        backbone.depth,
+        backbone.width,
+        max(layer.out_features for layer in layers if isinstance(layer, nn.Linear)),
+        backbone.parameters,
+        counter.get_total_flops(),
+    )
+
+
+def _shorten(backbone: Backbone) -> None:
+    """Leave the model its first blocks."""
+    first = backbone.blocks[0]
+    for module in backbone.model.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and module[0] is first:
+            del module[BLOCKS:]
+            return
+    raise ValueError(
+        f"the blocks of '{backbone.name}' are not in one list, so it has no stub; "
+        "leave it out of a dry run"
+    )
+
+
+def _randomise(backbone: Backbone) -> None:
+    """Give the model memory and weights: the same for the same name, scales one and biases zero,
+    and one neuron that writes outliers.
+    """
+    backbone.model.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(zlib.crc32(backbone.name.encode()))
+    for name, value in chain(backbone.model.named_parameters(), backbone.model.named_buffers()):
+        if value.dim() == 1:
+            value.data.fill_(0.0 if name.endswith("bias") else 1.0)
+        elif value.is_floating_point():
+            inputs = 1 if len(value) == 1 else value[0].numel()
+            value.data.normal_(0, inputs**-0.5, generator=generator)
+    backbone.neurons(min(1, backbone.depth - 1)).weight[:, 0] *= GAIN
+
+
+# ---- All families; names that begin with no prefix are of the first
+# --------------------------------------------------------------------------------------------------
+
+# Part of this project: small, and there without a download.
+OWN = (controls.FAMILY, trained.FAMILY, sinks.FAMILY)
+FAMILIES = (
+    timm_family.FAMILY,
+    open_clip_family.FAMILY,
+    *converted.FAMILIES,
+    *checkpoints.FAMILIES,
+    controls.FAMILY,
+    trained.FAMILY,
+    posthoc.FAMILY,
+    sinks.FAMILY,
+    Family((STUB,), (), lambda name, _: known(name.removeprefix(STUB), False), _load_stub),
+)

@@ -3,7 +3,6 @@
 The library is imported when one of them is asked for: a machine without it can run the rest.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +11,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from helpers.extras import extra
-from helpers.models.attention import Attention, Sublayer, TorchAttention
-from helpers.models.backbone import Backbone, only
-from helpers.models.family import Family, Size, fitting
-from helpers.models.hub import loading
+from helpers.models.attention import Sublayer, TorchAttention
+from helpers.models.backbone import Backbone, Change, See, on_input, on_output
+from helpers.models.family import Family, Framing, loading
 from helpers.models.tokens import TokenLayout
 
 PREFIX = "open_clip:"
@@ -35,7 +33,7 @@ class OpenClipBackbone(Backbone):
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
         return output.permute(0, 2, 3, 1)
 
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_embedding(self, change: Change) -> RemovableHandle:
         return self.embed.register_forward_hook(
             lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2)
         )
@@ -62,20 +60,25 @@ class OpenClipBackbone(Backbone):
     def require_order(self, block: int) -> None:
         pass  # all its blocks begin with ln_1
 
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
-        return self.blocks[block].attn.register_forward_pre_hook(
-            lambda attn, x: only(see(TorchAttention(attn, x[0])))
-        )
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
+        attn = self.blocks[block].attn
+        return on_input(attn, lambda x: see(TorchAttention(attn, x)))
 
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
-        return self.model.register_forward_hook(lambda _, __, output: only(see(output)))
+    def watch_feature(self, see: See) -> RemovableHandle:
+        return on_output(self.model, see)
 
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_output(self, change: Change) -> RemovableHandle:
         return self.model.transformer.register_forward_hook(lambda _, __, output: change(output))
 
 
+def _parts(name: str) -> tuple[Any, str, str]:
+    """The library, and architecture and tag of the model."""
+    arch, _, tag = name.removeprefix(PREFIX).partition("/")
+    return extra("open_clip"), arch, tag
+
+
 def _known(name: str, pretrained: bool) -> bool:
-    open_clip, (arch, tag) = _open_clip(), _parts(name)
+    open_clip, arch, tag = _parts(name)
     return arch in open_clip.list_models() and (
         not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag)
     )
@@ -84,29 +87,19 @@ def _known(name: str, pretrained: bool) -> bool:
 def _names() -> list[str]:
     """The plain Vision Transformers; none where open_clip is not installed."""
     try:
-        open_clip = _open_clip()
+        open_clip = extra("open_clip")
     except ImportError:
         return []
-    visions = {
-        arch: open_clip.get_model_config(arch)["vision_cfg"]
-        for arch, _ in open_clip.list_pretrained()
-    }
-    plain = {
-        arch
-        for arch, cfg in visions.items()
-        if "timm_model_name" not in cfg and isinstance(cfg["layers"], int)
-    }
-    return [f"{PREFIX}{arch}/{tag}" for arch, tag in open_clip.list_pretrained() if arch in plain]
+    names = []
+    for arch, tag in open_clip.list_pretrained():
+        vision = open_clip.get_model_config(arch)["vision_cfg"]
+        if "timm_model_name" not in vision and isinstance(vision["layers"], int):
+            names.append(f"{PREFIX}{arch}/{tag}")
+    return names
 
 
-def _parts(name: str) -> tuple[str, str]:
-    """Architecture and tag."""
-    arch, _, tag = name.removeprefix(PREFIX).partition("/")
-    return arch, tag
-
-
-def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
-    open_clip, (arch, tag) = _open_clip(), _parts(name)
+def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    open_clip, arch, tag = _parts(name)
     vision = open_clip.get_model_config(arch)["vision_cfg"]
     if "timm_model_name" in vision:
         raise ValueError(
@@ -115,42 +108,40 @@ def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool
         )
     if isinstance(vision["layers"], list):
         raise ValueError(f"'{name}' is not a Vision Transformer; choose an open_clip ViT")
-    if size is not None:
-        size = fitting(name, size, (vision["patch_size"], vision["patch_size"]), fit)
-    tag_config = open_clip.get_pretrained_cfg(arch, tag) if pretrained else {}
+    config = open_clip.get_pretrained_cfg(arch, tag) if pretrained else {}
+    size = framing.fitted(name, (vision["patch_size"], vision["patch_size"]))
     with loading(name):
-        open_clip.pretrained.download_pretrained(
-            tag_config
-        )  # apart, so that a miss keeps its own error
-        clip = open_clip.create_model(
+        open_clip.pretrained.download_pretrained(config)  # apart, so that a miss keeps its error
+        visual = open_clip.create_model(
             arch,
             pretrained=tag if pretrained else None,
             pretrained_text=False,
             device=torch.get_default_device(),
             force_image_size=size,
             # The activation belongs to the weights; create_model only warns where the two differ.
-            force_quick_gelu=tag_config.get("quick_gelu", False),
-        )
-    visual = clip.visual
-    return wrap_open_clip(name, visual, visual.preprocess_cfg, pretrained, whole)
+            force_quick_gelu=config.get("quick_gelu", False),
+        ).visual
+    return wrap_open_clip(name, visual, visual.preprocess_cfg, framing, pretrained)
 
 
 def wrap_open_clip(
-    name: str, visual: nn.Module, recipe: dict[str, Any], pretrained: bool, whole: bool = False
+    name: str, visual: nn.Module, recipe: dict[str, Any], framing: Framing, pretrained: bool = True
 ) -> Backbone:
     """A Backbone around the vision tower of open_clip; `recipe` is its preprocess_cfg."""
-    transform = _open_clip().transform
+    transform = extra("open_clip").transform
     visual.output_tokens = False
-    recipe = transform.PreprocessCfg(**recipe | ({"resize_mode": "squash"} if whole else {}))
-    layout = TokenLayout(visual.grid_size)
-    images = transform.image_transform_v2(recipe, is_train=False)
+    recipe = transform.PreprocessCfg(
+        **recipe | ({"resize_mode": "squash"} if framing.whole else {})
+    )
     return OpenClipBackbone(
-        name, visual, layout, visual.image_size, visual.patch_size, images, pretrained
+        name,
+        visual,
+        TokenLayout(visual.grid_size),
+        visual.image_size,
+        visual.patch_size,
+        transform.image_transform_v2(recipe, is_train=False),
+        pretrained,
     )
 
 
-def _open_clip() -> Any:
-    return extra("open_clip")
-
-
-FAMILY = Family((PREFIX,), (f"'{PREFIX}ARCH/TAG'",), _known, _names, _load)
+FAMILY = Family((PREFIX,), (f"'{PREFIX}ARCH/TAG'",), _known, _load, _names)

@@ -8,29 +8,23 @@ of its training. The checkpoint itself is read where it always is.
 """
 
 import copy
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import timm
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.files import written_whole
 from helpers.models import modeling, timm_family, trained
 from helpers.models.backbone import Backbone
-from helpers.models.family import Size
+from helpers.models.family import Framing, one_line
 
 SHIPPED, _ = PREFIXES = trained.ADDED
-TARGETS = ("own", "test-time", "mean", "median")
-SPACES = ("normed", "residual")
 FREE = re.compile(
     r"all|registers|ph-reg|(?:blocks:|low-rank:(?P<rank>\d+)@)(?P<blocks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)"
 )
@@ -39,8 +33,8 @@ _FROM_ZERO = ("registers", "warmup", "seed", "n_train", "n_test")
 _SHARES = ("shift", "ema")
 _CHOICES = {
     "tokens": ("learnt", "fixed"),
-    "target": TARGETS,
-    "space": SPACES,
+    "target": ("own", "test-time", "mean", "median"),
+    "space": ("normed", "residual"),
     "precision": ("bfloat16", "float32"),
 }
 
@@ -192,15 +186,15 @@ def base_of(recipe: PostHoc, pretrained: bool = True) -> Backbone:
         )
     if recipe.cls and not layout.cls:
         raise ValueError(f"'{recipe.base}' has no [CLS] to match; give cls=0")
-    for block in [*free_blocks(recipe), *(block for block, _ in units(recipe.removed))]:
-        if block >= backbone.depth:
-            raise ValueError(
-                f"'{recipe.base}' has {backbone.depth} blocks, from 0; there is no block {block}"
-            )
-    for block, unit in [
-        *units(recipe.removed),
-        *(units(recipe.neurons) if recipe.target == "test-time" else []),
-    ]:
+    named = units(recipe.removed)
+    blocks = [*free_blocks(recipe), *(block for block, _ in named)]
+    if blocks and max(blocks) >= backbone.depth:
+        raise ValueError(
+            f"'{recipe.base}' has {backbone.depth} blocks, from 0; there is no block {max(blocks)}"
+        )
+    if recipe.target == "test-time":
+        named = named + units(recipe.neurons)
+    for block, unit in named:
         if unit >= backbone.hidden(block):
             raise ValueError(
                 f"block {block} of '{recipe.base}' has {backbone.hidden(block)} units, from 0; "
@@ -221,22 +215,18 @@ def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
         model.reg_token.normal_(std=backbone.width**-0.5, generator=chance)  # as PH-Reg's
     for parameter in _free(model, recipe):
         parameter.requires_grad_(True)
-    rank, blocks, removed = (
-        FREE.fullmatch(recipe.free)["rank"],
-        free_blocks(recipe),
-        units(recipe.removed),
-    )
-    layers = [
-        (block, name, layer)
-        for block in blocks
-        if rank
-        for name, layer in model.blocks[block].named_modules()
-    ]
-    adapted = {(block, name) for block, name, layer in layers if type(layer) is nn.Linear}
-    for block, name in sorted({*adapted, *((block, "mlp.fc2") for block, _ in removed)}):
-        silenced = [unit for at, unit in removed if (at, "mlp.fc2") == (block, name)]
+    silenced: dict[tuple[int, str], list[int]] = {}  # (block, layer) -> units
+    if rank := int(FREE.fullmatch(recipe.free)["rank"] or 0):
+        for block in free_blocks(recipe):
+            for name, layer in model.blocks[block].named_modules():
+                if type(layer) is nn.Linear:
+                    silenced[block, name] = []
+    adapted = {*silenced}
+    for block, unit in units(recipe.removed):
+        silenced.setdefault((block, "mlp.fc2"), []).append(unit)
+    for (block, name), own in sorted(silenced.items()):
         layer = model.blocks[block].get_submodule(name)
-        layer = Adapted(layer, int(rank) if (block, name) in adapted else 0, silenced, chance)
+        layer = Adapted(layer, rank if (block, name) in adapted else 0, own, chance)
         model.blocks[block].set_submodule(name, layer)
     return model
 
@@ -281,9 +271,9 @@ def features(
 def plain(model: VisionTransformer) -> VisionTransformer:
     """A copy with the weights that its layers come to, in timm's own classes and names."""
     model = copy.deepcopy(model)
-    for name, layer in [
-        (name, layer) for name, layer in model.named_modules() if isinstance(layer, Adapted)
-    ]:
+    for name, layer in [*model.named_modules()]:
+        if not isinstance(layer, Adapted):
+            continue
         linear = nn.Linear(layer.in_features, layer.out_features, device="meta")
         linear.weight, linear.bias = nn.Parameter(layer.whole().detach()), layer.bias
         model.set_submodule(name, linear)
@@ -302,45 +292,28 @@ def save(path: Path, model: VisionTransformer, recipe: PostHoc) -> None:
     """
     base = base_of(recipe)
     digest = base.weights_hash
-    before = (
-        modeling.add_registers(base.model, recipe.registers, {}) if recipe.registers else base.model
-    ).state_dict()
-    learnt = {name: p.detach().cpu() for name, p in model.named_parameters() if p.requires_grad}
-    changed = {name: value - before[name] for name, value in learnt.items() if name in before}
     if recipe.registers:
-        changed["reg_token"] = model.reg_token.detach().cpu()
-    for name in (
-        learnt.keys() - before.keys()
-    ):  # factors, which stand beside the weight that they change
-        layer, _, factor = name.rpartition(".")
-        changed[f"{layer}.weight.{factor}"] = learnt[name]
-    halves = {name: value.half().contiguous() for name, value in changed.items()}
-    if not all(value.isfinite().all() for value in halves.values()):
-        raise ValueError(f"a number of {path.stem} is too large for float16; train with a lower lr")
-    with written_whole(path) as new:
-        new.write_bytes(
-            to_bytes(halves, metadata={"recipe": json.dumps(asdict(recipe)), "base": digest})
-        )
+        modeling.add_registers(base.model, recipe.registers, {})
+    before = base.model.state_dict()
+    changed = {}
+    for name, parameter in model.named_parameters():
+        value, (layer, _, factor) = parameter.detach().cpu(), name.rpartition(".")
+        if name == "reg_token":
+            changed[name] = value
+        elif parameter.requires_grad and name in before:
+            changed[name] = value - before[name]
+        elif parameter.requires_grad:  # factors, which stand beside the weight that they change
+            changed[f"{layer}.weight.{factor}"] = value
+    trained.write_weights(path, changed, recipe, base=digest)
 
 
-def read(path: Path) -> tuple[PostHoc, str, dict[str, Tensor]]:
+def read(path: Path) -> tuple[PostHoc, str | None, dict[str, Tensor]]:
     """Recipe, digest of the checkpoint's weights, and what was changed in them, in float32.
 
     Raises FileNotFoundError, or ValueError where the file is not one that `save` wrote.
     """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"there is no model at {path}; train it with `python -m helpers train`"
-        )
-    try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            changed = {key: file.get_tensor(key).float() for key in file.keys()}
-        return PostHoc(**json.loads(about["recipe"])), about["base"], changed
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path.name} is no difference to a checkpoint ({error}); train it again"
-        ) from None
+    recipe, about, changed = trained.read_weights(path, PostHoc)
+    return recipe, about.get("base"), changed
 
 
 def load(name: str, pretrained: bool = True) -> Backbone:
@@ -357,8 +330,7 @@ def load(name: str, pretrained: bool = True) -> Backbone:
     if pretrained and base.weights_hash != digest:
         raise ValueError(
             f"{path.name} belongs to other weights of '{recipe.base}' (sha256 {digest}, here "
-            f"{base.weights_hash}); "
-            "fetch those, or train it again"
+            f"{base.weights_hash}); fetch those, or train it again"
         )
     if recipe.registers:
         modeling.add_registers(base.model, recipe.registers, {})
@@ -378,8 +350,7 @@ def load(name: str, pretrained: bool = True) -> Backbone:
                 )
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"{path.name} does not fit '{recipe.base}' ({' '.join(str(error).split())}); train it "
-            "again"
+            f"{path.name} does not fit '{recipe.base}' ({one_line(error, 400)}); train it again"
         ) from None
     for block, unit in units(recipe.removed):
         base.model.blocks[block].mlp.fc2.weight[:, unit] = 0
@@ -392,18 +363,15 @@ def _base(name: str, pretrained: bool) -> Backbone:
         raise ValueError(
             f"unknown base '{name}'; give a timm name, or a model of this project ('scratch-...')"
         )
-    return family.load(name, None, pretrained, False, False)
+    return family.load(name, pretrained, Framing())
 
 
-def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     base = load(name, pretrained)
-    own = base.name.startswith(trained.PREFIXES)
-    data = (
-        trained.DATA
-        if own
-        else timm.data.resolve_data_config(pretrained_cfg=base.model.pretrained_cfg)
-    )
-    return timm_family.wrap_own(name, base.model, data, size, whole, fit)
+    data = trained.DATA
+    if not base.name.startswith(trained.PREFIXES):
+        data = timm.data.resolve_data_config(pretrained_cfg=base.model.pretrained_cfg)
+    return timm_family.wrap_at(name, base.model, data, framing)
 
 
 FAMILY = trained.family_of(PREFIXES, _load)

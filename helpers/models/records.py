@@ -4,7 +4,6 @@ Records are those of `helpers.models.trained.records`: (registers, seed) -> what
 preset wrote down.
 """
 
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,28 +15,30 @@ from helpers.extras import extra
 from helpers.models import trained
 from helpers.models.posthoc import PostHoc
 from helpers.models.sinks import SinkTask
+from helpers.models.trained import Recipe
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Records = Mapping[tuple[int, int], Mapping[str, Any]]
 FEW = 0.05  # of the images; outliers in no more of them are none
+History = Sequence[Mapping[str, Any]]  # one entry a checkpoint
 Curves = list[tuple[list[int], list[float]]]  # steps and values, one pair a training
 
 # Of a name: the seed at its end, before what a file adds.
 _SEED = re.compile(r"-seed\d+(?=$|\.safetensors$)")
-_COLUMNS = {
-    "trainings": "trainings",
-    "outlier_images": "images with an outlier, at most (%)",
-    "norm_ratio": "norm ratio of the last block, at most",
-    "norm_ratio_anywhere": "norm ratio of any block, at most",
-    "accuracy": "accuracy at the end (%)",
+_COLUMNS = {  # of `training_table`, and how the trainings of one number of registers are joined
+    "trainings": "sum",
+    "images with an outlier, at most (%)": "max",
+    "norm ratio of the last block, at most": "max",
+    "norm ratio of any block, at most": "max",
+    "accuracy at the end (%)": "mean",
 }
 
 
 def trained_families(
     models: Sequence[str], twins: Sequence[str], counts: Sequence[int], seeds: Sequence[int]
-) -> dict[str, dict[tuple[int, int], str]]:
+) -> dict[str, trained.Members]:
     """Model without registers -> (registers, seed) -> the members of its family.
 
     See `helpers.models.trained.family`.
@@ -50,23 +51,18 @@ def trained_families(
 
     Raises ValueError for another number of twins, and as `family` does.
     """
-    if len(models) != len(twins):
-        raise ValueError(
-            f"{len(models)} models cannot have {len(twins)} twins; give one for each, '' for a "
-            "trained family"
-        )
-    first = next(iter(seeds), 0)
-    return {
-        model: {(0, first): model, (max(counts), first): twin}
-        if twin
-        else trained.family(model, counts, seeds)
-        for model, twin in zip(models, twins, strict=True)
-    }
+    first, found = next(iter(seeds), 0), {}
+    for model, twin in _pairs(models, twins, "twins"):
+        if twin:
+            found[model] = {(0, first): model, (max(counts), first): twin}
+        else:
+            found[model] = trained.family(model, counts, seeds)
+    return found
 
 
 def trained_seeds(
     models: Sequence[str], ends: Sequence[str], registers: int = 0
-) -> dict[str, dict[tuple[int, int], str]]:
+) -> dict[str, trained.Members]:
     """Model -> (registers, seed) -> what was trained like it with so many registers.
 
     One a seed, whose weights are here.
@@ -79,15 +75,19 @@ def trained_seeds(
 
     Raises ValueError for another number of ends, and as `of_every_seed` does.
     """
-    if len(models) != len(ends):
-        raise ValueError(
-            f"{len(models)} models cannot have {len(ends)} ends; give one for each, '' for a "
-            "trained model"
-        )
     return {
         model: {(registers, 0): end} if end else trained.of_every_seed(model)
-        for model, end in zip(models, ends, strict=True)
+        for model, end in _pairs(models, ends, "ends")
     }
+
+
+def _pairs(models: Sequence[str], others: Sequence[str], what: str) -> Iterable[tuple[str, str]]:
+    if len(models) != len(others):
+        raise ValueError(
+            f"{len(models)} models cannot have {len(others)} {what}; give one for each, '' for a "
+            "model that was trained here"
+        )
+    return zip(models, others, strict=True)
 
 
 def trained_alike(models: Iterable[str]) -> dict[str, list[str]]:
@@ -122,10 +122,9 @@ def training_curves(
     """
     curves: dict[str, Curves] = {}
     for (count, _), record in records.items():
-        steps, values = zip(
-            *((entry["step"], quantity(entry)) for entry in record["history"]), strict=True
-        )
-        curves.setdefault(register_count(count), []).append(([*steps], [*values]))
+        history = record["history"]
+        curve = [entry["step"] for entry in history], [quantity(entry) for entry in history]
+        curves.setdefault(register_count(count), []).append(curve)
     return curves
 
 
@@ -142,18 +141,35 @@ def attention_curves(records: Records) -> dict[str, dict[str, Curves]]:
         history = record["history"]
         if not count or "register_attention" not in history[0]:
             continue
-        attention, steps = (
-            torch.tensor([entry["register_attention"] for entry in history]),
-            [entry["step"] for entry in history],
-        )
+        attention = torch.tensor([entry["register_attention"] for entry in history])
+        steps = [entry["step"] for entry in history]
         panel = curves.setdefault(register_count(count), {})
-        for rank, register in enumerate(
-            attention[-1].argsort(descending=True, stable=True).tolist(), start=1
-        ):
-            panel.setdefault(f"register {rank}", []).append(
-                (steps, attention[:, register].tolist())
-            )
+        order = attention[-1].argsort(descending=True, stable=True)
+        for rank, shares in enumerate(attention.mT[order].tolist(), start=1):
+            panel.setdefault(f"register {rank}", []).append((steps, shares))
     return curves
+
+
+def _table(
+    records: Mapping[str, Records],
+    plain: Callable[[Mapping[str, Any]], Any],
+    numbers: Callable[[History], dict[str, Any]],
+) -> "pd.DataFrame":
+    """One row for each training: what its recipe changes, and numbers of its history.
+
+    Args:
+        records: preset -> its records.
+        plain: recipe -> the one that it is compared with.
+        numbers: history -> the columns.
+    """
+    names, rows = ["preset", "changes", "registers", "seed"], []
+    for preset, own in records.items():
+        for (registers, seed), record in own.items():
+            recipe = record["recipe"]
+            changes = trained.changes(recipe, plain(recipe)) or "nothing"
+            row = dict(zip(names, (preset, changes, registers, seed), strict=True))
+            rows.append(row | numbers(record["history"]))
+    return extra("pandas").DataFrame(rows).set_index(names)
 
 
 def sink_table(records: Mapping[str, Records]) -> "pd.DataFrame":
@@ -165,60 +181,55 @@ def sink_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     Args:
         records: preset -> its records.
     """
-    rows = []
-    for preset, own in records.items():
-        for (count, seed), record in own.items():
-            history, recipe = record["history"], record["recipe"]
-            end = history[-1]
-            rows.append({
-                "preset": preset, "changes": trained.changes(recipe, SinkTask(task=recipe["task"]))
-                or "nothing", "registers": count, "seed": seed,
-                "error (% of that without attention)": 100 * end["error"] / end["error_alone"],
-                "images with a sink of patches (%)": _percent(end, "sink_images"),
-                "of registers (%)": _percent(end, "register_sink_images"), "of one token (%)":
-                _percent(end, "sink_one_images"), "sink from step": _appears(history, "sink_images",
-                0.5), "images with an outlier (%)": _percent(end, "outlier_images"),
-                "outlier from step": _appears(history, "outlier_images", 0.05),
-                "norm ratio of any block, at most": max(max(entry["norm_ratio"]) for entry in
-                history[1:]),
-            })  # fmt: skip
-    return (
-        extra("pandas")
-        .DataFrame(rows)
-        .set_index(["preset", "changes", "registers", "seed"])
-        .round(1)
-    )
+    return _table(records, lambda recipe: SinkTask(task=recipe["task"]), _of_sinks).round(1)
 
 
-def _percent(entry: Mapping[str, Any], name: str) -> float:
-    return 100 * entry.get(name, math.nan)
+def _of_sinks(history: History) -> dict[str, Any]:
+    end = history[-1]
+    ratios = [max(entry["norm_ratio"]) for entry in history[1:]]
+    return {
+        "error (% of that without attention)": 100 * end["error"] / end["error_alone"],
+        "images with a sink of patches (%)": 100 * end.get("sink_images", math.nan),
+        "of registers (%)": 100 * end.get("register_sink_images", math.nan),
+        "of one token (%)": 100 * end.get("sink_one_images", math.nan),
+        "sink from step": _appears(history, "sink_images", 0.5),
+        "images with an outlier (%)": 100 * end.get("outlier_images", math.nan),
+        "outlier from step": _appears(history, "outlier_images", FEW),
+        "norm ratio of any block, at most": max(ratios),
+    }
 
 
-def _appears(history: Sequence[Mapping[str, Any]], name: str, margin: float) -> str:
+def _appears(history: History, name: str, margin: float) -> str:
     """The first step at which a share is above the margin; '' where nothing tells."""
-    return (
-        str(next((entry["step"] for entry in history if entry[name] > margin), "never"))
-        if name in history[-1]
-        else ""
-    )
+    if name not in history[-1]:
+        return ""
+    return str(next((entry["step"] for entry in history if entry[name] > margin), "never"))
 
 
 def training_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     """One row for each preset and number of registers.
 
-    What the recipe changes, and what its trainings came to (`summary`).
+    What the recipe changes, and what its trainings came to: over all their checkpoints but the
+    untrained start the largest share of images with an outlier and norm ratios, and the mean
+    accuracy at their ends.
 
     Args:
         records: preset -> its records.
     """
-    table = extra("pandas").DataFrame(
-        {"preset": preset, "changes": trained.changes(recipe) or "nothing"} | row
-        for preset, own in records.items()
-        for recipe in [next(iter(own.values()))["recipe"]]
-        for row in trained.summary(own)
+    table = _table(records, lambda recipe: Recipe(), _of_training)
+    return table.groupby(level=[0, 1, 2], sort=False).agg(_COLUMNS).round(1)
+
+
+def _of_training(history: History) -> dict[str, Any]:
+    after = history[1:]
+    numbers = (
+        1,
+        100 * max(entry["outlier_images"] for entry in after),
+        max(entry["norm_ratio"][-1] for entry in after),
+        max(max(entry["norm_ratio"]) for entry in after),
+        history[-1]["accuracy"],
     )
-    table["outlier_images"] *= 100
-    return table.rename(columns=_COLUMNS).set_index(["preset", "changes", "registers"]).round(1)
+    return dict(zip(_COLUMNS, numbers, strict=True))
 
 
 def end_table(records: Mapping[str, Records]) -> "pd.DataFrame":
@@ -232,30 +243,26 @@ def end_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     Args:
         records: preset -> its records.
     """
-    rows = []
-    for preset, own in records.items():
-        for (registers, seed), record in own.items():
-            history, last = record["history"], record["history"][-1]
-            since = itertools.takewhile(
-                lambda entry: entry["outlier_images"] > FEW, reversed(history)
-            )
-            numbers = {
-                "images with an outlier (%)": 100 * last["outlier_images"],
-                "outliers since step": min((entry["step"] for entry in since), default=None),
-                "norm ratio of the last block": last["norm_ratio"][-1],
-                "largest register over the median patch": max(last["register_norm"], default=None),
-                "accuracy (%)": last.get("accuracy"),
-                "same answer (%)": last["same_answer"],
-            }
-            changes = trained.changes(record["recipe"], PostHoc()) or "nothing"
-            names = {"preset": preset, "changes": changes, "registers": registers, "seed": seed}
-            writer = "{}:{}".format(*last["writer"]) if last["writer"] else "none"
-            rows.append(
-                names
-                | {
-                    name: "none" if x is None else f"{x:.1f}".removesuffix(".0")
-                    for name, x in numbers.items()
-                }
-                | {"writer": writer}
-            )
-    return extra("pandas").DataFrame(rows).set_index(["preset", "changes", "registers", "seed"])
+    return _table(records, lambda recipe: PostHoc(), _of_end)
+
+
+def _of_end(history: History) -> dict[str, Any]:
+    last, since = history[-1], None
+    for entry in history:
+        if entry["outlier_images"] <= FEW:
+            since = None
+        elif since is None:
+            since = entry["step"]
+    numbers = {
+        "images with an outlier (%)": 100 * last["outlier_images"],
+        "outliers since step": since,
+        "norm ratio of the last block": last["norm_ratio"][-1],
+        "largest register over the median patch": max(last["register_norm"], default=None),
+        "accuracy (%)": last.get("accuracy"),
+        "same answer (%)": last["same_answer"],
+    }
+    texts = {
+        name: "none" if number is None else f"{number:.1f}".removesuffix(".0")
+        for name, number in numbers.items()
+    }
+    return texts | {"writer": "{}:{}".format(*last["writer"]) if last["writer"] else "none"}

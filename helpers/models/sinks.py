@@ -15,8 +15,8 @@ from torch import Tensor
 
 from helpers.models import trained
 from helpers.models.backbone import Backbone
-from helpers.models.family import Size
-from helpers.models.timm_family import wrap_own
+from helpers.models.family import Framing
+from helpers.models.timm_family import wrap_at
 
 SHIPPED, FILE = PREFIXES = trained.SINKS
 OUTPUTS = 3  # colour channels, at each token
@@ -105,12 +105,19 @@ def build(recipe: SinkTask) -> VisionTransformer:
 
     def model(registers: int) -> VisionTransformer:
         return VisionTransformer(
-            img_size=64, patch_size=8, embed_dim=recipe.width, depth=recipe.depth,
-            num_heads=recipe.heads, num_classes=OUTPUTS, reg_tokens=registers,
-            class_token=bool(recipe.cls), global_pool="", no_embed_class=True,
-            init_values=recipe.layer_scale or None, attn_layer=SigmoidAttention if recipe.attention
-            == "sigmoid" else Attention,
-        )  # fmt: skip
+            img_size=64,
+            patch_size=8,
+            embed_dim=recipe.width,
+            depth=recipe.depth,
+            num_heads=recipe.heads,
+            num_classes=OUTPUTS,
+            reg_tokens=registers,
+            class_token=bool(recipe.cls),
+            global_pool="",
+            no_embed_class=True,
+            init_values=recipe.layer_scale or None,
+            attn_layer=SigmoidAttention if recipe.attention == "sigmoid" else Attention,
+        )
 
     return trained.twin_of(model, recipe.registers, recipe.seed)
 
@@ -131,8 +138,8 @@ def task_of(name: str) -> str | None:
     return load(name)[1].task if name.startswith(PREFIXES) else None
 
 
-def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
-    return wrap_own(name, load(name)[0], trained.DATA, size, whole, fit)
+def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    return wrap_at(name, load(name)[0], trained.DATA, framing)
 
 
 FAMILY = trained.family_of(PREFIXES, _load)

@@ -4,7 +4,6 @@ ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Percep
 whatever else is one of its classes.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,10 +16,17 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from helpers.models.attention import Attention, RotaryAttention, Sublayer, TimmAttention
-from helpers.models.backbone import Backbone, Handles, only
-from helpers.models.family import WHOLE, Family, Size, fitting
-from helpers.models.hub import loading
+from helpers.models.attention import RotaryAttention, Sublayer, TimmAttention
+from helpers.models.backbone import (
+    Backbone,
+    Change,
+    Handles,
+    See,
+    on_input,
+    on_output,
+    replace_input,
+)
+from helpers.models.family import Family, Framing, loading
 from helpers.models.tokens import TokenLayout
 
 
@@ -45,7 +51,7 @@ class TimmBackbone(Backbone):
     def patch_grid(self, output: Tensor) -> Float[Tensor, "image row column width"]:
         return output.reshape(len(output), *self.layout.grid, -1)
 
-    def change_embedding(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    def change_embedding(self, change: Change) -> RemovableHandle:
         return self.embed.register_forward_hook(
             lambda _, __, x: change(self.patch_grid(x)).reshape(x.shape)
         )
@@ -56,28 +62,23 @@ class TimmBackbone(Backbone):
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
         layers, attn = self.blocks[block], self.blocks[block].attn
-        odd = (
-            "normalises what its attention returns"
-            if not isinstance(getattr(attn, "norm", nn.Identity()), nn.Identity)
-            or not hasattr(layers, self.scale_name)
-            else "gates what its attention returns"
-            if getattr(attn, "gate", None) is not None
-            else f"projects what its attention returns by {type(attn.proj).__name__}"
-            if not isinstance(attn.proj, nn.Linear)
-            else ""
-        )
+        odd = None
+        if not isinstance(getattr(attn, "norm", nn.Identity()), nn.Identity) or not hasattr(
+            layers, self.scale_name
+        ):
+            odd = "normalises what its attention returns"
+        elif getattr(attn, "gate", None) is not None:
+            odd = "gates what its attention returns"
+        elif not isinstance(attn.proj, nn.Linear):
+            odd = f"projects what its attention returns by {type(attn.proj).__name__}"
         if odd:
             raise ValueError(
                 f"block {block} of '{self.name}' {odd}, so this is no sum over the tokens; choose "
                 "another model"
             )
         scale = getattr(layers, self.scale_name)
-        return Sublayer(
-            layers.norm1,
-            attn.proj,
-            scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None),
-            layers.norm2,
-        )
+        gamma = scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None)
+        return Sublayer(layers.norm1, attn.proj, gamma, layers.norm2)
 
     @property
     def scale_name(self) -> str:
@@ -106,17 +107,15 @@ class TimmBackbone(Backbone):
                 "choose another model"
             )
 
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn
-        return attn.qkv.register_forward_hook(
-            lambda _, __, output: only(see(TimmAttention(attn, output)))
-        )
+        return on_output(attn.qkv, lambda output: see(TimmAttention(attn, output)))
 
-    def watch_feature(self, see: Callable[[Tensor], object]) -> RemovableHandle:
-        return self.model.head.register_forward_pre_hook(lambda _, inputs: only(see(inputs[0])))
+    def watch_feature(self, see: See) -> RemovableHandle:
+        return on_input(self.model.head, see)
 
-    def change_output(self, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-        return self.model.norm.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]),))
+    def change_output(self, change: Change) -> RemovableHandle:
+        return replace_input(self.model.norm, change)
 
 
 class RotaryBackbone(TimmBackbone):
@@ -131,17 +130,14 @@ class RotaryBackbone(TimmBackbone):
     def require_attention(self, block: int) -> None:
         super().require_attention(block)
         attn = self.blocks[block].attn
-        if any(
-            type(layer) is not nn.Linear
-            for layer in (attn.qkv, attn.q_proj, attn.k_proj, attn.v_proj)
-            if layer is not None
-        ):
+        layers = (attn.qkv, attn.q_proj, attn.k_proj, attn.v_proj)
+        if any(layer is not None and type(layer) is not nn.Linear for layer in layers):
             raise ValueError(
                 f"block {block} of '{self.name}' projects queries and keys by an adapter; merge it "
                 "first, as load_backbone does"
             )
 
-    def watch_attention(self, block: int, see: Callable[[Attention], object]) -> RemovableHandle:
+    def watch_attention(self, block: int, see: See) -> RemovableHandle:
         def look(attn: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
             see(RotaryAttention(attn, inputs[0], options.get("rope")))
 
@@ -151,7 +147,7 @@ class RotaryBackbone(TimmBackbone):
         for block in self.blocks:
             block.attn.num_prefix_tokens += count
 
-    def change_rotation(self, change: Callable[[Tensor], Tensor]) -> Handles:
+    def change_rotation(self, change: Change) -> Handles:
         def changed(
             _: nn.Module, inputs: tuple, options: dict[str, Any]
         ) -> tuple[tuple, dict[str, Any]] | None:
@@ -174,51 +170,37 @@ def wrap_timm(name: str, model: nn.Module, data: dict[str, Any], pretrained: boo
             f"'{name}' is {type(model).__name__}, no Vision Transformer of timm; choose one of its "
             "vit_*, deit*, eva*"
         )
-    size, registers = (
-        model.patch_embed.img_size,
-        0 if model.reg_token is None else model.reg_token.shape[1],
-    )
+    size = model.patch_embed.img_size
     layout = TokenLayout(
-        model.patch_embed.grid_size, model.cls_token is not None, registers, int(hasattr(model,
-        "dist_token")), rotary=getattr(model, "rope", None) is not None,
-    )  # fmt: skip
+        model.patch_embed.grid_size,
+        cls=model.cls_token is not None,
+        registers=0 if model.reg_token is None else model.reg_token.shape[1],
+        distillation=int(hasattr(model, "dist_token")),
+        rotary=getattr(model, "rope", None) is not None,
+    )
     transform = timm.data.create_transform(**data | {"input_size": (3, *size)})
     kind = RotaryBackbone if isinstance(model, Eva) else TimmBackbone
     return kind(name, model, layout, size, model.patch_embed.patch_size, transform, pretrained)
 
 
-def wrap_own(
-    name: str,
-    model: VisionTransformer,
-    data: dict[str, Any],
-    size: Size | None,
-    whole: bool,
-    fit: bool,
-) -> Backbone:
-    """A Backbone around a model that this project made.
-
-    The arguments as in `wrap_timm` and `load_backbone`.
-    """
-    return wrap_at(name, model, data, size, whole, fit, True)
-
-
 def wrap_at(
-    name: str, model: nn.Module, data: dict[str, Any], size: Size | None, whole: bool, fit: bool,
-    pretrained: bool, distilled: bool = False,
-) -> Backbone:  # fmt: skip
-    """`wrap_timm` at another image size, which the model then has.
+    name: str,
+    model: nn.Module,
+    data: dict[str, Any],
+    framing: Framing,
+    pretrained: bool = True,
+    distilled: bool = False,
+) -> Backbone:
+    """`wrap_timm` with another framing, whose image size the model then has.
 
     `distilled`: its one register is a distillation token.
     """
-    if isinstance(model, VisionTransformer | Eva) and size is not None:
-        size = fitting(name, size, model.patch_embed.patch_size, fit)
-        if size != tuple(model.patch_embed.img_size):
-            model.set_input_size(img_size=size)
-            data = data | {
-                "crop_pct": 1.0
-            }  # a margin cropped away belongs to the size that the recipe was made for
-    backbone = wrap_timm(name, model, data | WHOLE if whole else data, pretrained)
-    if distilled and not backbone.layout.distillation:
+    patches = model.patch_embed
+    size = framing.fitted(name, patches.patch_size) or tuple(patches.img_size)
+    if resized := size != tuple(patches.img_size):
+        model.set_input_size(img_size=size)
+    backbone = wrap_timm(name, model, framing.recipe(data, resized), pretrained)
+    if distilled:
         backbone.layout = replace(backbone.layout, registers=0, distillation=1)
     return backbone
 
@@ -236,38 +218,25 @@ def is_plain(arch: str) -> bool:
     return timm.models.is_model_in_modules(arch, ["vision_transformer", "deit", "eva"])
 
 
-def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     if not is_plain(name.partition(".")[0]):
         raise ValueError(
             f"'{name}' is not a plain Vision Transformer; choose one of timm's vit_*, deit*, eva* "
             "or flexivit_*"
         )
-    return create(name, name, size, pretrained, whole, fit)
+    return create(name, name, pretrained, framing)
 
 
-def create(
-    name: str,
-    source: str,
-    size: Size | None,
-    pretrained: bool,
-    whole: bool,
-    fit: bool,
-    **options: Any,
-) -> Backbone:
-    """The Backbone `name` of what timm calls `source`.
-
-    `options` for timm.create_model, others as in `load_backbone`.
-    """
+def create(name: str, source: str, pretrained: bool, framing: Framing, **options: Any) -> Backbone:
+    """The Backbone `name` of what timm calls `source`; `options` are those of timm.create_model."""
     with torch.device("meta"):  # the architecture without memory, before anything is downloaded
         sketch = timm.create_model(source)
     data = timm.data.resolve_data_config(pretrained_cfg=sketch.pretrained_cfg)
-    if size is not None:
-        size = fitting(name, size, sketch.patch_embed.patch_size, fit)
-        # A margin cropped away belongs to the size that the recipe was made for.
-        data["crop_pct"] = data["crop_pct"] if size == sketch.patch_embed.img_size else 1.0
+    size = framing.fitted(name, sketch.patch_embed.patch_size)
     with loading(name):
         model = timm.create_model(source, pretrained=pretrained, img_size=size, **options)
-    return wrap_timm(name, model, data | WHOLE if whole else data, pretrained)
+    resized = size is not None and size != sketch.patch_embed.img_size
+    return wrap_timm(name, model, framing.recipe(data, resized), pretrained)
 
 
-FAMILY = Family(prefixes=(), forms=("a timm name",), known=_known, names=_names, load=_load)
+FAMILY = Family(prefixes=(), forms=("a timm name",), known=_known, load=_load, names=_names)

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -25,16 +24,15 @@ from torch import Tensor, nn
 
 from helpers.files import digest_of, written_whole
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Size
-from helpers.models.paths import located
-from helpers.models.timm_family import wrap_own
+from helpers.models.family import Family, Framing, located, one_line
+from helpers.models.timm_family import wrap_at
 
-SHIPPED, FILE = "scratch-", "scratch:"
-PREFIXES = (SHIPPED, FILE)
-ADDED = (
-    "registers-",
-    "registers:",
-)  # of finished models that this project trained on (`helpers.models.posthoc`)
+SHIPPED, FILE = PREFIXES = "scratch-", "scratch:"
+# Of finished models that this project trained on (`helpers.models.posthoc`), and of tasks that ask
+# for a sink (`helpers.models.sinks`).
+ADDED = ("registers-", "registers:")
+SINKS = ("sinks-", "sinks:")
+Members = dict[tuple[int, int], str]  # (registers, seed) -> name
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 # What the models expect; 1.0 shows them the whole image.
 DATA = {
@@ -44,7 +42,6 @@ DATA = {
     "crop_pct": 1.0,
 }
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
-SINKS = ("sinks-", "sinks:")  # those of tasks that ask for a sink (`helpers.models.sinks`)
 # The numbers of a recipe that may be 0 although they are whole, and those that are at most 1.
 _FROM_ZERO = ("registers", "warmup", "seed")
 _SHARES = ("smoothing", "drop_path", "erase", "scale", "ema")
@@ -137,18 +134,15 @@ def check_fields(
     1.
     """
     for field in fields(recipe):
-        value, least = (
-            getattr(recipe, field.name),
-            int(field.type is int and field.name not in from_zero),
-        )
-        most = 1 if field.name in shares else math.inf
-        if field.type is not str and not (least <= value <= most and value < math.inf):
-            raise ValueError(
-                f"{field.name} is {value}; give at least {least}"
-                + (" and at most 1" if most == 1 else "")
-            )
-        if value not in (known := choices.get(field.name, [value])):
-            raise ValueError(f"{field.name} is {value!r}; choose one of {', '.join(known)}")
+        name, value = field.name, getattr(recipe, field.name)
+        if field.type is not str:
+            least = int(field.type is int and name not in from_zero)
+            most = 1 if name in shares else math.inf
+            if not least <= value <= most or value == math.inf:
+                end = " and at most 1" if most == 1 else ""
+                raise ValueError(f"{name} is {value}; give at least {least}{end}")
+        elif name in choices and value not in choices[name]:
+            raise ValueError(f"{name} is {value!r}; choose one of {', '.join(choices[name])}")
     if not 2 <= recipe.checkpoints <= recipe.steps + 1:
         raise ValueError(
             f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at "
@@ -164,11 +158,18 @@ def build(recipe: Recipe, classes: int) -> VisionTransformer:
 
     def model(registers: int) -> VisionTransformer:
         return VisionTransformer(
-            img_size=recipe.image_size, patch_size=recipe.patch_size, embed_dim=recipe.width,
-            depth=recipe.depth, num_heads=recipe.heads, num_classes=classes, reg_tokens=registers,
-            class_token=recipe.pool == "token", global_pool=recipe.pool, no_embed_class=True,
+            img_size=recipe.image_size,
+            patch_size=recipe.patch_size,
+            embed_dim=recipe.width,
+            depth=recipe.depth,
+            num_heads=recipe.heads,
+            num_classes=classes,
+            reg_tokens=registers,
+            class_token=recipe.pool == "token",
+            global_pool=recipe.pool,
+            no_embed_class=True,
             drop_path_rate=recipe.drop_path,
-        )  # fmt: skip
+        )
 
     return twin_of(model, recipe.registers, recipe.seed)
 
@@ -202,16 +203,19 @@ def family_of(prefixes: tuple[str, str], load: Callable[..., Backbone]) -> Famil
     shipped, file = prefixes
 
     def absent(name: str) -> str:
-        missing = (
+        return (
             f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models"
+            if name.startswith(file)
+            else ""
         )
-        return missing if name.startswith(file) else ""
-
-    def known(name: str, _: bool) -> bool:
-        return os.path.isfile(path_of(name))
 
     return Family(
-        prefixes, (f"'{shipped}...'", f"'{file}PATH'"), known, partial(names, shipped), load, absent
+        prefixes,
+        (f"'{shipped}...'", f"'{file}PATH'"),
+        lambda name, _: os.path.isfile(path_of(name)),
+        load,
+        partial(names, shipped),
+        absent,
     )
 
 
@@ -224,7 +228,7 @@ def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) ->
     return f"{prefix}{middle}reg{registers}" + (f"-seed{seed}" if seed else "")
 
 
-def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tuple[int, int], str]:
+def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members:
     """(registers, seed) -> models trained like `name`, which itself has no registers.
 
     'scratch-reg0', 'scratch-reg4-seed1', ...
@@ -234,12 +238,8 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tu
     Raises ValueError where `name` is not called like a model without registers, or a model of its
     family is not there.
     """
-    head, mark, tail = name.rpartition("reg0")
-    if (
-        not name.startswith((*PREFIXES, *ADDED, *SINKS))
-        or not mark
-        or tail not in ("", ".safetensors")
-    ):
+    head, count, tail = _called(name)
+    if count != "0":
         raise ValueError(
             f"{name!r} names no family of trained models; give its member without registers, such "
             "as 'scratch-reg0'"
@@ -251,27 +251,26 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> dict[tu
         ]
         seeds = sorted(set.intersection(*here))
     members = {
-        (count, seed): head + name_of("cpu", count, seed).removeprefix(SHIPPED) + tail
+        (count, seed): f"{head}{name_of('cpu', count, seed, '')}{tail}"
         for seed, count in itertools.product(seeds, registers)
     }
     if missing := [member for member in members.values() if not path_of(member).is_file()]:
         raise ValueError(
             f"the weights of {missing[0]!r} are not there ({len(missing)} of {len(members)} in its "
-            "family); "
-            "train it with `python -m helpers train`, or leave its number of registers or its seed "
-            "out"
+            "family); train it with `python -m helpers train`, or leave its number of registers or "
+            "its seed out"
         )
     return members
 
 
-def of_every_seed(name: str) -> dict[tuple[int, int], str]:
+def of_every_seed(name: str) -> Members:
     """(registers, seed) -> `name`, of seed 0, and the models trained alike with other seeds.
 
     Raises ValueError where `name` is not called like a model trained here with seed 0, or is not
     there.
     """
-    called = re.fullmatch(r"(.*reg(\d+))((?:\.safetensors)?)", name, flags=re.S)
-    if not name.startswith((*PREFIXES, *ADDED)) or not called:
+    head, count, tail = _called(name)
+    if not count:
         raise ValueError(
             f"{name!r} names no trained model of seed 0; give one, such as 'scratch-reg0'"
         )
@@ -280,17 +279,23 @@ def of_every_seed(name: str) -> dict[tuple[int, int], str]:
             f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
             "leave it out"
         )
-    head, count, tail = called.groups()
-    begin = path.stem + "-seed"
-    others = sorted(
-        int(seed)
-        for file in path.parent.iterdir()
-        if (seed := file.stem.removeprefix(begin)).isdecimal()
-        and file.name == f"{begin}{seed}.safetensors"
-    )
+    of_seed = re.compile(re.escape(f"{path.stem}-seed") + r"(\d+)\.safetensors")
+    found = (of_seed.fullmatch(file.name) for file in path.parent.iterdir())
+    others = sorted(int(match[1]) for match in found if match)
     return {(int(count), 0): name} | {
-        (int(count), seed): f"{head}-seed{seed}{tail}" for seed in others
+        (int(count), seed): f"{head}reg{count}-seed{seed}{tail}" for seed in others
     }
+
+
+def _called(name: str) -> tuple[str, str, str]:
+    """What stands before and after the number of registers in the name of a model of seed 0.
+
+    Empty for another name.
+    """
+    called = re.fullmatch(r"(.*)reg(\d+)((?:\.safetensors)?)", name, flags=re.S)
+    if not called or not name.startswith((*PREFIXES, *ADDED, *SINKS)):
+        return "", "", ""
+    return called.groups()
 
 
 def path_of(name: str) -> Path:
@@ -299,11 +304,9 @@ def path_of(name: str) -> Path:
     So with 'registers' and 'sinks'.
     """
     kind, colon, path = name.partition(":")
-    return (
-        located(path)
-        if colon and f"{kind}:" in (FILE, *ADDED, *SINKS)
-        else WEIGHTS / f"{name}.safetensors"
-    )
+    if kind + colon in (FILE, ADDED[1], SINKS[1]):
+        return located(path)
+    return WEIGHTS / f"{name}.safetensors"
 
 
 def save(path: Path, model: nn.Module, recipe: Any) -> None:
@@ -311,30 +314,52 @@ def save(path: Path, model: nn.Module, recipe: Any) -> None:
 
     Raises ValueError where a weight is too large for float16.
     """
-    weights = {
+    write_weights(path, model.state_dict(), recipe)
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], recipe: Any, **about: str) -> None:
+    """Write weights in float16, and the recipe and what else is `about` them as metadata.
+
+    Raises ValueError where a weight is too large for float16.
+    """
+    halves = {
         name: value.detach().to("cpu", torch.float16).contiguous()
-        for name, value in model.state_dict().items()
+        for name, value in weights.items()
     }
-    if not all(value.isfinite().all() for value in weights.values()):
+    if not all(value.isfinite().all() for value in halves.values()):
         raise ValueError(f"a weight of {path.stem} is too large for float16; train with a lower lr")
     with written_whole(path) as new:
-        new.write_bytes(to_bytes(weights, metadata={"recipe": json.dumps(asdict(recipe))}))
+        new.write_bytes(to_bytes(halves, metadata={"recipe": json.dumps(asdict(recipe)), **about}))
+
+
+def read_weights(path: Path, kind: type) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
+    """Recipe, of the class `kind`, metadata, and weights in float32 of a file of `write_weights`.
+
+    Raises FileNotFoundError, or ValueError where it is no such file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no model at {path}; train it with `python -m helpers train`"
+        )
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            weights = {key: file.get_tensor(key).float() for key in file.keys()}
+        if not isinstance(entries := json.loads(about.get("recipe", "null")), dict):
+            raise ValueError("it has no recipe")
+        return kind(**entries), about, weights
+    except (SafetensorError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path.name} is not a checkpoint of this project ({error}); train it again"
+        ) from None
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write the record of a training (see `record`); numbers with six digits."""
+    text = json.dumps(record, allow_nan=False)
+    rounded = json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
     with written_whole(path) as new:
-        new.write_text(
-            json.dumps(_rounded(record), indent=1, allow_nan=False) + "\n", encoding="utf-8"
-        )
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, Mapping):
-        return {key: _rounded(v) for key, v in value.items()}
-    return [_rounded(v) for v in value] if isinstance(value, list) else value
+        new.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
 
 
 def load(name: str) -> tuple[VisionTransformer, Recipe]:
@@ -361,34 +386,20 @@ def read(
 
     Raises as `load`.
     """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"there is no model at {path}; train it with `python -m helpers train`"
-        )
-    try:
-        with safe_open(path, "pt") as file:
-            text = (file.metadata() or {}).get("recipe", "null")
-            weights = {key: file.get_tensor(key).float() for key in file.keys()}
-        if not isinstance(entries := json.loads(text), dict):
-            raise ValueError("it has no recipe")
-        recipe = kind(**entries)
-    except (SafetensorError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path.name} is not a checkpoint of this project ({error}); train it again"
-        ) from None
+    recipe, _, weights = read_weights(path, kind)
     model = build(recipe, weights)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        reason = " ".join(str(error).split()).partition(": ")[2][:160]
+        reason = one_line(error, 400).partition(": ")[2][:160]
         raise ValueError(
             f"the weights of {path.name} do not fit the recipe in it ({reason}); train it again"
         ) from None
     return model, recipe
 
 
-def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
-    return wrap_own(name, load(name)[0], DATA, size, whole, fit)
+def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    return wrap_at(name, load(name)[0], DATA, framing)
 
 
 FAMILY = family_of(PREFIXES, _load)
@@ -433,42 +444,17 @@ def records(label: str, prefix: str = SHIPPED) -> dict[tuple[int, int], dict[str
     return dict(sorted(recorded.items()))
 
 
-def summary(records: Mapping[tuple[int, int], Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the `records` of one preset came to, one row for each number of registers.
-
-    'registers'; 'trainings', their number; over all their checkpoints but the untrained start, the
-    largest 'outlier_images', 'norm_ratio' (last block) and 'norm_ratio_anywhere' (any block);
-    'accuracy', the mean at their ends.
-    """
-    rows = []
-    for registers in dict.fromkeys(count for count, _ in records):
-        histories = [
-            record["history"] for (count, _), record in records.items() if count == registers
-        ]
-        entries = [entry for history in histories for entry in history[1:]]
-        rows.append({
-            "registers": registers,
-            "trainings": len(histories),
-            "outlier_images": max(entry["outlier_images"] for entry in entries),
-            "norm_ratio": max(entry["norm_ratio"][-1] for entry in entries),
-            "norm_ratio_anywhere": max(max(entry["norm_ratio"]) for entry in entries),
-            "accuracy": statistics.fmean(history[-1]["accuracy"] for history in histories),
-        })  # fmt: skip
-    return rows
-
-
 def changes(recipe: Mapping[str, Any], plain: Any = Recipe()) -> str:
     """What a recipe changes in the `plain` one: 'steps 6000, weight_decay 0.0'; '' for nothing.
 
     Registers and seed are left out.
     """
-    plain = asdict(plain) if plain else {}
-    differ = {
-        key: value
+    same = asdict(plain) if plain else {}
+    return ", ".join(
+        f"{key} {value}"
         for key, value in recipe.items()
-        if key not in ("registers", "seed") and plain.get(key) != value
-    }
-    return ", ".join(f"{key} {value}" for key, value in differ.items())
+        if key not in ("registers", "seed") and same.get(key) != value
+    )
 
 
 def read_record(path: Path) -> dict[str, Any]:

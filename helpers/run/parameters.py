@@ -441,7 +441,7 @@ def _require_images(name: str, parameters: Mapping, places: Mapping[str, str]) -
 
     of = COUNTS[name] if COUNTS[name] in parameters else "dataset"
     place = places.get(parameters.get(of, ""), "")
-    if place in ("", *images.sources.DRAWN) or place.startswith("hf:"):
+    if place in ("", *images.load.DRAWN) or place.startswith("hf:"):
         return
     names = [name]
     if name == "n" and "n_train" in parameters and _divided(parameters):
@@ -470,7 +470,7 @@ def _divided(parameters: Mapping) -> bool:
 def _images_in(place: str) -> int:
     from helpers import images
 
-    return len(images.sources.opened(place)[0])
+    return len(images.load.opened(place)[0])
 
 
 def _require_labels(place: str, seed: int) -> None:

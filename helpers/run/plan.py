@@ -1,7 +1,7 @@
 """What a run would do and take: by its parameters and earlier results, or by a dry run.
 
 A dry run tells whether each notebook of a run works with its parameters, and what that run would
-take on one GPU. The notebooks are executed with stubs (see helpers/models/sketch.py): real
+take on one GPU. The notebooks are executed with stubs (see helpers/models/load.py): real
 architectures with random weights and a few blocks, a few scenes in place of each data set, no hub
 and no GPU. What they give is thrown away; nothing here writes a result.
 """
@@ -140,7 +140,7 @@ def small(parameters: Mapping) -> dict:
         if name == HEADS:
             return []
         if name == UNITS:  # a stub has fewer blocks
-            return [[min(block, models.sketch.BLOCKS - 1), unit] for block, unit in value]
+            return [[min(block, models.load.BLOCKS - 1), unit] for block, unit in value]
         if name in SETS and isinstance(value, list):
             return [[*map(images.stub_name, item[:2]), *item[2:]] for item in value]
         if isinstance(value, list):

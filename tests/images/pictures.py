@@ -22,30 +22,30 @@ def picture(value: int, size: tuple[int, int] = (12, 8)) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def png(image: Image.Image) -> bytes:
+def png(image):
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
 
 
-def table(rows: list[int], **columns) -> datasets.Dataset:
+def table(rows, **columns):
     """A data set with one picture for each of `rows`, without file names."""
     return datasets.Dataset.from_dict(
         {"image": [{"bytes": png(picture(row)), "path": None} for row in rows]} | columns
     )
 
 
-def write(path, dataset: datasets.Dataset) -> str:
+def write(path, dataset):
     path.parent.mkdir(parents=True, exist_ok=True)
     dataset.to_parquet(path)
     return f"parquet:{path}"
 
 
-def values(images) -> list[int]:
+def values(images):
     return [image.getpixel((0, 0))[0] for image in images]
 
 
-def numbered(tmp_path, file: str, rows, **columns):
+def numbered(tmp_path, file, rows, **columns):
     """Images whose top left pixel is their row, all of them, in the order of their digests."""
     return load_images(
         write(tmp_path / file, table(rows, id=[f"image-{row}" for row in rows], **columns))

@@ -63,13 +63,18 @@ def test_corruptions_do_what_they_say(tmp_path):
     assert distance.mean() < 1
 
 
-def test_unknown_corruptions_are_refused():
-    images = load_images("scenes", 1)
-    with pytest.raises(ValueError, match="unknown corruption 'blurr'; did you mean 'blur'"):
-        images.corrupted("blurr", 1)
-    for severity in (0, 6):
-        with pytest.raises(ValueError, match=f"severity {severity} of 'blur'"):
-            images.corrupted("blur", severity)
+@pytest.mark.parametrize(
+    "change, arguments, reason",
+    [
+        ("corrupted", ("blurr", 1), "unknown corruption 'blurr'; did you mean 'blur'"),
+        ("corrupted", ("blur", 0), "severity 0 of 'blur'"),
+        ("corrupted", ("blur", 6), "severity 6 of 'blur'"),
+        ("changed", ("roled",), "unknown change 'roled'; did you mean 'rolled'"),
+    ],
+)
+def test_unknown_changes_are_refused(change, arguments, reason):
+    with pytest.raises(ValueError, match=reason):
+        getattr(load_images("scenes", 1), change)(*arguments)
 
 
 def test_a_tiny_image_can_be_blurred(tmp_path):
@@ -125,11 +130,6 @@ def test_changes_keep_labels_and_drop_what_says_where(tmp_path, kind):
     )
     picture(255, (1, 1)).save(tmp_path / "a.png")
     assert load_images(f"folder:{tmp_path}").changed(kind)[0].size == (1, 1)
-
-
-def test_unknown_changes_are_refused():
-    with pytest.raises(ValueError, match="unknown change 'roled'; did you mean 'rolled'"):
-        load_images("scenes", 1).changed("roled")
 
 
 def test_corruption_and_selection_commute():

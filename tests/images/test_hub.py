@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pictures import picture, png, values
 
-from helpers.images import load_images, sources
+from helpers.images import load, load_images
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 NAME, ROWS, FILES, GROUP = "hf:owner/name/train", 24, 3, 2
@@ -22,7 +22,7 @@ def repository(tmp_path, monkeypatch):
 
     def write(large=True, **columns):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sources, "LARGE", 10 if large else 10**9)
+        monkeypatch.setattr(load, "LARGE", 10 if large else 10**9)
         table = {
             "image": [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(ROWS)]
         } | columns

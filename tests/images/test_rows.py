@@ -57,51 +57,36 @@ def test_a_table_reads_no_file_of_this_machine(tmp_path, monkeypatch, here):
     assert sorted(values(load_images("hf:owner/name/test"))) == [1, 7]
 
 
-@pytest.mark.parametrize("kind", ["class label", "text", "missing"])
-def test_kinds_of_labels(tmp_path, kind):
-    if kind == "class label":
-        dataset = table([0, 1], species=[1, 0]).cast_column(
-            "species", datasets.ClassLabel(names=["cat", "dog"])
-        )
-    else:
-        dataset = table([0, 1], label=["dog", "cat" if kind == "text" else None])
+@pytest.mark.parametrize(
+    "column, names, labels",
+    [
+        ({"species": [1, 0]}, ["cat", "dog"], [1, 0]),
+        ({"label": ["dog", "cat"]}, ["cat", "dog"], [1, 0]),
+        ({"label": ["dog", None]}, ["dog"], [0, -1]),
+        ({"label": [True, False]}, None, [1, 0]),
+    ],
+    ids=["class label", "text", "missing", "true and false"],
+)
+def test_kinds_of_labels(tmp_path, column, names, labels):
+    dataset = table([0, 1], **column)
+    if "species" in column:
+        dataset = dataset.cast_column("species", datasets.ClassLabel(names=names))
     images = load_images(write(tmp_path / "a.parquet", dataset))
-    labels = dict(zip(values(images), images.labels.tolist(), strict=True))
-    assert images.class_names == (["dog"] if kind == "missing" else ["cat", "dog"])
-    assert labels == ({0: 0, 1: -1} if kind == "missing" else {0: 1, 1: 0})
-
-
-def test_a_column_of_numbers_is_no_class(tmp_path):
-    images = load_images(write(tmp_path / "a.parquet", table([0, 1], label=[0.5, 0.7])))
-    assert images.labels is None and sorted(images.columns["label"]) == [0.5, 0.7]
+    assert images.class_names == names
+    assert dict(zip(values(images), images.labels.tolist(), strict=True)) == dict(enumerate(labels))
 
 
 @pytest.mark.parametrize(
-    "label, message",
+    "label, reason",
     [
-        (
-            [0.5, 1.0],
-            "holds numbers with a fraction, such as .*; give whole numbers from 0, or text",
-        ),
-        ([[0, 1], [1]], "holds lists, such as .*; give whole numbers from 0, or text"),
+        ([0.5, 1.0], "holds numbers with a fraction, such as .*; give whole numbers from 0, or"),
+        ([[0, 1], [1]], "holds no labels, such as .*; give whole numbers from 0, or text"),
+        ([-5, 1], "label -5 .* count from 0, with -1 for an image without one"),
     ],
 )
-def test_labels_that_are_none_are_named(tmp_path, label, message):
-    images = load_images(write(tmp_path / "a.parquet", table([0, 1], label=label)))
-    with pytest.raises(ValueError, match=f"the column 'label' of 'parquet:.*' {message}"):
-        images.require_labels()
-
-
-def test_true_and_false_are_two_classes(tmp_path):
-    images = load_images(write(tmp_path / "a.parquet", table([0, 1], label=[True, False])))
-    assert dict(zip(values(images), images.require_labels().tolist(), strict=True)) == {0: 1, 1: 0}
-
-
-def test_labels_below_minus_one_are_refused(tmp_path):
-    with pytest.raises(
-        ValueError, match="label -5 .* count from 0, with -1 for an image without one"
-    ):
-        load_images(write(tmp_path / "a.parquet", table([0, 1], label=[-5, 1])))
+def test_labels_that_are_none_are_named(tmp_path, label, reason):
+    with pytest.raises(ValueError, match=reason):
+        load_images(write(tmp_path / "a.parquet", table([0, 1], label=label))).require_labels()
 
 
 @pytest.mark.parametrize(

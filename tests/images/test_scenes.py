@@ -37,7 +37,7 @@ def flat(scenes):
     return (patches == patches[..., :1, :]).all(axis=(-1, -2))
 
 
-def _patches(pixels: np.ndarray) -> np.ndarray:
+def _patches(pixels):
     """(n, 224, 224, c) -> (n, row, column, pixel, c)"""
     n, channels = len(pixels), pixels.shape[-1]
     return (
@@ -113,7 +113,7 @@ def test_objects_cover_the_border_as_often_as_the_middle(scenes):
     assert abs(_border_excess(covered)) < 3
 
 
-def _border_excess(maps: np.ndarray) -> float:
+def _border_excess(maps):
     """Mean of (scene, row, column) maps on the border minus that inside, in standard errors over
     scenes."""
     border = np.ones((GRID, GRID), dtype=bool)

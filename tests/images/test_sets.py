@@ -11,7 +11,7 @@ import torch
 from pictures import numbered, picture, png, table, values, write
 from PIL import Image
 
-from helpers.images import load_images, scenes, sets
+from helpers.images import load, load_images, scenes
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -78,26 +78,6 @@ def test_impossible_numbers_are_refused(tmp_path, n):
         load_images(name, n)
 
 
-def test_labels_boxes_and_columns_follow_their_images(tmp_path):
-    boxes = [[[0.0, 0.0, row + 1.0, 2.0]] * (row % 3) for row in range(9)]
-    dataset = table(
-        range(9),
-        label=[row % 3 for row in range(9)],
-        name=["a", "b", "c"] * 3,
-        boxes=boxes,
-        patient=list("ABCDEFGHI"),
-    )
-    images = load_images(write(tmp_path / "a.parquet", dataset), 6)
-    assert images.class_names == ["a", "b", "c"]
-    for row, label, box, patient in zip(
-        values(images), images.labels, images.boxes, images.columns["patient"], strict=True
-    ):
-        assert label == row % 3
-        assert box.shape == (row % 3, 4) and (box[:, 2] == row + 1).all()
-        assert patient == "ABCDEFGHI"[row]
-    assert set(images.columns) == {"name", "patient"}
-
-
 @pytest.mark.parametrize("broken", [b"", b"no image", png(picture(1, (64, 64)))[:60], None])
 def test_an_undecodable_image_is_skipped_and_named(tmp_path, broken):
     rows = [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(120)]
@@ -134,15 +114,16 @@ def test_images_are_read_when_asked_for(tmp_path):
 
 @pytest.mark.parametrize("kind", ["list", "array", "mask", "tensor"])
 def test_select_takes_everything_along(tmp_path, kind):
-    boxes = [[[0.0, 0.0, row + 1.0, 2.0]] for row in range(9)]
     images = numbered(
         tmp_path,
         "a.parquet",
         range(9),
         label=[row % 3 for row in range(9)],
-        boxes=boxes,
+        name=["a", "b", "c"] * 3,
+        boxes=[[[0.0, 0.0, row + 1.0, 2.0]] * (1 + row % 3) for row in range(9)],
         patient=list("ABCDEFGHI"),
     )
+    assert images.class_names == ["a", "b", "c"]
     kept = [1, 4, 7] if kind == "mask" else [7, 1, -5]
     mask = [index in kept for index in range(9)]
     part = images.select(
@@ -152,7 +133,9 @@ def test_select_takes_everything_along(tmp_path, kind):
     assert values(part) == rows and part.ids == [f"image-{row}" for row in rows]
     assert part.labels.tolist() == [row % 3 for row in rows] and part.labels.dtype == np.int64
     assert [box[0, 2] for box in part.boxes] == [row + 1 for row in rows]
-    assert part.columns == {"id": part.ids, "patient": ["ABCDEFGHI"[row] for row in rows]}
+    assert [len(box) for box in part.boxes] == [1 + row % 3 for row in rows]
+    assert part.columns.keys() == {"id", "name", "patient"} and part.columns["id"] == part.ids
+    assert part.columns["patient"] == ["ABCDEFGHI"[row] for row in rows]
     assert (part.name, part.seed, part.class_names) == (
         images.name,
         images.seed,
@@ -175,7 +158,7 @@ def test_select_reads_no_image_before_it_is_asked_for(monkeypatch):
         drawn.append(index)
         return scenes.draw_scene(seed, index, name)
 
-    monkeypatch.setattr(sets, "draw_scene", draw_scene)
+    monkeypatch.setattr(load, "draw_scene", draw_scene)
     part = load_images("scenes", 200, seed=3).select([*range(3, 200), 2])
     assert len(drawn) < 20  # the test's own check of types looks at one now and then
     drawn.clear()
@@ -185,44 +168,22 @@ def test_select_reads_no_image_before_it_is_asked_for(monkeypatch):
     assert set(drawn) == {2}
 
 
-@pytest.mark.parametrize("source", ["scenes", "folder", "table"])
+@pytest.mark.parametrize("source", ["scenes", "table"])
 def test_a_slice_is_a_sequence_of_its_images(tmp_path, source):
     if source == "scenes":
         images = load_images("scenes", 5)
-    elif source == "folder":
-        for row in range(5):
-            picture(row).save(tmp_path / f"{row}.png")
-        images = load_images(f"folder:{tmp_path}")
+        assert [len(mask) for mask in images.masks[:2]] == [len(images.masks[i]) for i in range(2)]
     else:
-        images = numbered(
-            tmp_path,
-            "a.parquet",
-            range(5),
-            label=[0] * 5,
-            boxes=[[[0.0, 0.0, row + 1.0, 2.0]] for row in range(5)],
-        )
+        boxes = [[[0.0, 0.0, row + 1.0, 2.0]] for row in range(5)]
+        images = numbered(tmp_path, "a.parquet", range(5), label=[0] * 5, boxes=boxes)
     for cut in (slice(3), slice(1, None, 2), slice(None, None, -1), slice(9, 12)):
         part, kept = images[cut], list(range(5))[cut]
-        assert (
-            len(part) == len(kept)
-            and part.ids == [images.ids[index] for index in kept]
-            and part.name == images.name
-        )
+        assert part.ids == [images.ids[index] for index in kept] and part.name == images.name
         assert list(part) == [images[index] for index in kept]
-        if images.boxes is not None:
-            found, wanted = (
-                images.select(range(5)).boxes[cut],
-                [images.boxes[index] for index in kept],
-            )
-            assert len(found) == len(wanted) and all(
-                (a == b).all() for a, b in zip(found, wanted, strict=True)
-            )
-    if images.masks is not None:
-        assert [mask.shape for mask in images.masks[:2]] == [
-            images.masks[index].shape for index in range(2)
-        ]
-    both = images + images
-    assert list(both[4:6]) == [images[4], images[0]]
+        found = images.select(range(5)).boxes[cut]
+        for own, index in zip(found, kept, strict=True):
+            assert (own == images.boxes[index]).all()
+    assert list((images + images)[4:6]) == [images[4], images[0]]
 
 
 def test_select_nothing_and_what_is_not_there():
@@ -293,18 +254,21 @@ def test_ground_truth_that_only_one_has_is_dropped(tmp_path):
     )
 
 
-def test_sets_that_do_not_fit_are_not_joined(tmp_path):
-    scenes_ = load_images("scenes", 2)
-    with pytest.raises(ValueError, match="only one of 'scenes' and 'photographs' has labels"):
-        scenes_ + load_images("photographs", 2)
-    with pytest.raises(
-        ValueError, match=r"different classes \(label 0: 'red striped disc' and 'cat'\)"
-    ):
-        scenes_ + numbered(tmp_path, "a.parquet", [1], label=["cat"])
-    with pytest.raises(
-        ValueError, match="'scenes' and 'scenes' were chosen with the seeds 0 and 1"
-    ):
-        scenes_ + load_images("scenes", 2, seed=1)
+@pytest.mark.parametrize(
+    "other, reason",
+    [
+        (lambda _: load_images("photographs", 2), "only one of 'scenes' and 'photographs' has lab"),
+        (
+            lambda folder: numbered(folder, "a.parquet", [1], label=["cat"]),
+            r"different classes \(label 0: 'red striped disc' and 'cat'\)",
+        ),
+        (lambda _: load_images("scenes", 2, 1), "'scenes' and 'scenes' .* the seeds 0 and 1"),
+    ],
+    ids=["labels", "classes", "seeds"],
+)
+def test_sets_that_do_not_fit_are_not_joined(tmp_path, other, reason):
+    with pytest.raises(ValueError, match=reason):
+        load_images("scenes", 2) + other(tmp_path)
 
 
 def test_required_labels(tmp_path):

@@ -46,22 +46,22 @@ class Run(NamedTuple):
     planted: Tensor  # (image, patch) bool
 
     @property
-    def norms(self) -> Tensor:
+    def norms(self):
         return self.layout.patch_tokens(self.stream).norm(dim=-1)
 
     @property
-    def patch_attention(self) -> Tensor:
+    def patch_attention(self):
         return self.layout.patch_tokens(self.attention, dim=-1)
 
 
 @cache
-def scenes(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
+def scenes(n, seed):
     images = load_images("scenes", n=n, seed=seed)
     pixels = torch.stack([torch.from_numpy(np.array(image)) for image in images])
     return pixels.permute(0, 3, 1, 2) / 127.5 - 1, images.labels
 
 
-def forward(model: VisionTransformer, pixels: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
+def forward(model, pixels, block):
     stream, hooked = [], []
     handles = [
         b.register_forward_hook(lambda _, __, output: stream.append(output)) for b in model.blocks
@@ -85,13 +85,13 @@ def forward(model: VisionTransformer, pixels: Tensor, block: int) -> tuple[Tenso
 
 
 @cache
-def run(name: str, n: int = 64, seed: int = 0) -> Run:
+def run(name, n=64, seed=0):
     model, (pixels, _) = build_control(name), scenes(n, seed)
     layout = TokenLayout((14, 14), registers=model.num_reg_tokens)
     return Run(layout, *forward(model, pixels, PLANTED_BLOCK.get(name, 3)), planted(name, pixels))
 
 
-def r2(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
+def r2(x, y, image):
     """Cross-validated share of variance that a linear map explains; no image is in training and
     test."""
     probe = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-4, 4, 9)))
@@ -102,27 +102,27 @@ def r2(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
     )
 
 
-def accuracy(x: np.ndarray, y: np.ndarray, image: np.ndarray) -> float:
+def accuracy(x, y, image):
     """Cross-validated accuracy of a linear classifier; no image is in training and test."""
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=10, max_iter=5000))
     return np.mean(cross_val_predict(probe, x, y, groups=image, cv=GroupKFold(5)) == y)
 
 
-def patches_of(pixels: Tensor) -> Tensor:
+def patches_of(pixels):
     """(image, patch, 3, 256)"""
     return (
         pixels.unfold(2, 16, 16).unfold(3, 16, 16).flatten(4).permute(0, 2, 3, 1, 4).flatten(1, 2)
     )
 
 
-def one_per_image(mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def one_per_image(mask):
     """Image and patch index of a random True in each image that has one."""
     scores = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0)) * mask
     images = mask.any(1).nonzero()[:, 0]
     return images.numpy(), scores.argmax(1)[images].numpy()
 
 
-def neighbour_cosine(grid: Tensor) -> Tensor:
+def neighbour_cosine(grid):
     """Mean cosine (image, row, column) with the existing ones of the 4 neighbours, pair by pair."""
     unit = nn.functional.normalize(grid, dim=-1)
     total, count = torch.zeros(grid.shape[:3]), torch.zeros(grid.shape[:3])
@@ -136,33 +136,16 @@ def neighbour_cosine(grid: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_by_its_name(name):
-    backbone = load_backbone(name, pretrained=False)
-    assert (
-        backbone.pretrained
-        and backbone.family == "timm"
-        and backbone.layout.registers == 4 * (name == "control-registers")
-    )
-    assert all(
-        torch.equal(value, backbone.model.state_dict()[key])
-        for key, value in build_control(name).state_dict().items()
-    )
-    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean(
-        (1, 2)
-    ).tolist() == pytest.approx([1, -1, -0.6])
-    assert load_backbone(name, image_size=320).layout.grid == (20, 20)
-
-
-@pytest.mark.parametrize("name", CONTROLS)
-def test_two_builds_are_equal_and_ordinary(name):
-    model, again = build_control(name), build_control(name)
-    assert type(model) is VisionTransformer and not model.training
-    assert {type(b.norm1) for b in model.blocks} <= {type(model.norm)} and isinstance(
-        model.norm, nn.LayerNorm
-    )
+    """An ordinary model, and the same each time."""
+    model, backbone = build_control(name), load_backbone(name, pretrained=False)
+    assert type(model) is VisionTransformer and not model.training and backbone.pretrained
     assert (len(model.blocks), model.embed_dim, model.num_classes) == (6, 64, 0)
-    assert model.num_reg_tokens == (4 if name == "control-registers" else 0)
+    assert backbone.layout.registers == model.num_reg_tokens == 4 * (name == "control-registers")
     for key, value in model.state_dict().items():
-        assert value.isfinite().all() and torch.equal(value, again.state_dict()[key])
+        assert value.isfinite().all() and torch.equal(value, backbone.model.state_dict()[key])
+    pixels = backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51)))
+    assert pixels.mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
+    assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
 @pytest.mark.parametrize("name", CONTROLS)

@@ -1,11 +1,9 @@
 """Names, layouts and refusals; loading goes through timm's and open_clip's own path, from a hub
 cache made here."""
 
-import json
 import os
 import pickle
 import sys
-from dataclasses import asdict
 
 import huggingface_hub
 import numpy as np
@@ -14,7 +12,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
 from helpers.capture import (
@@ -41,7 +39,7 @@ from helpers.models import (
     timm_family,
     wrap_timm,
 )
-from helpers.models import hub as weights_hub
+from helpers.models import family as weights_hub
 from helpers.models import load as registry
 from helpers.models import trained as scratch
 from helpers.models.controls import build_control
@@ -49,10 +47,6 @@ from helpers.models.family import Family
 
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 ROWS = (AttentionEntropy, QKVNorms)  # what needs rows of attention, or what they are made of
-REAL = {
-    TINY: ("8452bc0b7259d575", 587.8),
-    "deit_tiny_patch16_224.fb_in1k": ("c0e0d0ae17843a15", None),
-}
 
 
 @pytest.fixture
@@ -160,30 +154,16 @@ def test_open_clip(tiny_clip):
     assert backbone.preprocess(image).shape == (3, 48, 48)
 
 
-@pytest.mark.parametrize(
-    "name, registers",
-    [("scratch-reg0", 0), ("scratch-reg1", 1), ("scratch-reg2", 2), ("scratch-reg4", 4)],
-)
-def test_trained_models(name, registers):
+@pytest.mark.parametrize("registers", [0, 4])
+def test_trained_models(registers):
+    name = f"scratch-reg{registers}"
     backbone = load_backbone(name, pretrained=False)  # their weights are part of them
-    assert (
-        backbone.pretrained
-        and backbone.family == "timm"
-        and backbone.layout == TokenLayout((8, 8), registers=registers)
-    )
-    assert (backbone.width, backbone.heads, backbone.depth, backbone.image_size) == (
-        64,
-        4,
-        8,
-        (64, 64),
-    )
+    assert backbone.pretrained and backbone.layout == TokenLayout((8, 8), registers=registers)
     trained = scratch.load(name)[0].state_dict()
-    assert all(
-        torch.equal(value, trained[key]) for key, value in backbone.model.state_dict().items()
-    )
-    assert backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51))).mean(
-        (1, 2)
-    ).tolist() == pytest.approx([1, -1, -0.6])
+    for key, value in backbone.model.state_dict().items():
+        assert torch.equal(value, trained[key])
+    pixels = backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51)))
+    assert pixels.mean((1, 2)).tolist() == pytest.approx([1, -1, -0.6])
     assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
 
     large = load_backbone(name, image_size=(96, 128))
@@ -192,49 +172,18 @@ def test_trained_models(name, registers):
         trained["pos_embed"], [12, 16], [8, 8], num_prefix_tokens=0
     )
     torch.testing.assert_close(large.model.pos_embed.data, expected)
-    tokens = capture(large, torch.zeros(1, 3, 96, 128), [FinalTokens()])["final_tokens"]
-    assert tokens.shape == (1, 1 + registers + 12 * 16, 64)
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """A trained model's file, anyone's: its name, path and recipe."""
+def test_models_trained_by_anyone_go_by_their_path(tmp_path):
     recipe = scratch.Recipe(image_size=32, depth=2, width=16, heads=2, registers=2)
     path = tmp_path / "scratch-mine-reg2.safetensors"
+    name = f"scratch:{path}"
+    with pytest.raises(ValueError, match=f"no file '{path}'; `python -m helpers train` makes such"):
+        load_backbone(name)
     scratch.save(path, scratch.build(recipe, 3), recipe)
-    return f"scratch:{path}", path, recipe
-
-
-def test_models_trained_by_anyone_go_by_their_path(trained):
-    name, path, _ = trained
     backbone = load_backbone(name)
-    assert (
-        known(name)
-        and backbone.name == name
-        and backbone.layout == TokenLayout((4, 4), registers=2)
-    )
+    assert known(name) and backbone.layout == TokenLayout((4, 4), registers=2)
     assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(
-        ValueError, match="^scratch-mine-reg2.safetensors is not a checkpoint of this project"
-    ):
-        load_backbone(name)
-    path.unlink()
-    with pytest.raises(
-        ValueError, match=f"there is no file '{path}'; `python -m helpers train` makes such models"
-    ):
-        load_backbone(name)
-
-
-def test_trained_weights_that_are_not_finite_are_refused(trained):
-    name, path, recipe = trained
-    bad = load_file(path) | {"norm.bias": torch.full((16,), float("nan"))}
-    save_file(bad, path, {"recipe": json.dumps(asdict(recipe))})
-    with pytest.raises(
-        ValueError,
-        match=f"the weights of '{name}' hold NaN or infinity in 'norm.bias'; fetch or train them",
-    ):
-        load_backbone(name)
 
 
 # Names
@@ -376,18 +325,16 @@ def test_a_family_is_one_entry(monkeypatch):
     """What has its prefix is read by it, and its names are suggested."""
     wrapped = []
 
-    def load(name, size, pretrained, whole, fit):
-        wrapped.append((name, size, pretrained, whole, fit))
-        return timm_family.wrap_own(
-            name, build_control("control-clean"), CONTROL_DATA, size, whole, fit
-        )
+    def load(name, pretrained, framing):
+        wrapped.append((name, pretrained, framing))
+        return timm_family.wrap_at(name, build_control("control-clean"), CONTROL_DATA, framing)
 
     names = ["mine:one", "mine:two"]
-    family = Family(("mine:",), ("'mine:...'",), lambda name, _: name in names, lambda: names, load)
+    family = Family(("mine:",), ("'mine:...'",), lambda name, _: name in names, load, lambda: names)
     monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, family))
     assert known("mine:two") and not known("mine:three")
     assert load_backbone("mine:two", image_size=64).layout.grid == (4, 4)
-    assert wrapped == [("mine:two", (64, 64), True, False, False)]
+    assert wrapped == [("mine:two", True, ((64, 64), False, False))]
     with pytest.raises(ValueError, match="unknown model 'mine:tw'; did you mean 'mine:two'?"):
         load_backbone("mine:tw")
     with pytest.raises(ValueError, match="'sinks:PATH' or 'mine:...'$"):
@@ -452,14 +399,36 @@ def test_weights_hash_sees_one_weight_and_nothing_else(weights):
     assert third.weights_hash != first.weights_hash
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_refused(hub, weights, value):
-    bad = {key: tensor.clone() for key, tensor in weights.items()}
-    bad["blocks.3.mlp.fc1.weight"][5, 7] = value
-    hub(f"timm/{TINY}", "model.safetensors", lambda path: save_file(bad, path))
-    with pytest.raises(
-        ValueError, match=f"'{TINY}' hold NaN or infinity in 'blocks.3.mlp.fc1.weight'"
-    ):
+def changed(key, value):
+    def write(path, weights):
+        save_file(weights | {key: torch.full_like(weights[key], value)}, path)
+
+    return write
+
+
+def truncated(path, weights):
+    save_file(weights, path)
+    path.write_bytes(path.read_bytes()[:1_000_000])
+
+
+def of_another_model(path, weights):
+    own = {key: value for key, value in weights.items() if not key.startswith("blocks.1.")}
+    save_file(own, path)
+
+
+@pytest.mark.parametrize(
+    "write, reason",
+    [
+        (changed("blocks.3.mlp.fc1.bias", float("nan")), "NaN or infinity in 'blocks.3.mlp.fc1.b"),
+        (changed("norm.bias", float("inf")), "NaN or infinity in 'norm.bias'; fetch or train them"),
+        (truncated, "do not load"),
+        (of_another_model, "do not load: .*blocks.1"),
+    ],
+    ids=["nan", "infinity", "truncated", "another model"],
+)
+def test_damaged_weights_are_refused(hub, weights, write, reason):
+    hub(f"timm/{TINY}", "model.safetensors", lambda path: write(path, weights))
+    with pytest.raises(ValueError, match=f"the weights of '{TINY}' .*{reason}"):
         load_backbone(TINY)
 
 
@@ -492,23 +461,6 @@ def test_pickles_are_refused_and_not_run(
     with pytest.raises(ValueError, match=f"the weights of '{name}' do not load: .*weights.only"):
         load_backbone(name)
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_truncated_file_is_refused(hub, weights):
-    def write(path):
-        save_file(weights, path)
-        path.write_bytes(path.read_bytes()[:1_000_000])
-
-    hub(f"timm/{TINY}", "model.safetensors", write)
-    with pytest.raises(ValueError, match=f"the weights of '{TINY}' do not load"):
-        load_backbone(TINY)
-
-
-def test_weights_of_another_model_are_refused(hub):
-    other = timm.create_model("vit_tiny_patch16_224", depth=1).state_dict()
-    hub(f"timm/{TINY}", "model.safetensors", lambda path: save_file(other, path))
-    with pytest.raises(ValueError, match=f"the weights of '{TINY}' do not load: .*blocks.1"):
-        load_backbone(TINY)
 
 
 def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
@@ -636,30 +588,8 @@ def test_relative_boxes_carry_over_where_the_whole_image_is_shown(tiny_clip, nam
     )  # mean and standard deviation stay
 
 
-# Real weights
+# A hub out of reach, and rounding
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_weights(name, monkeypatch):
-    monkeypatch.setattr(
-        huggingface_hub.constants, "HF_HUB_OFFLINE", True
-    )  # only what is in the cache already
-    try:
-        backbone = load_backbone(name)
-    except ModelUnavailable:
-        pytest.skip(f"HF_HUB_CACHE holds no weights of {name}")
-    digest, largest = REAL[name]
-    assert backbone.weights_hash == digest and backbone.parameters == 5717416
-    grey = [Image.new("RGB", (256, 256), (128, 128, 128))]
-    got = capture(backbone, grey, [PatchNorms((6, 7, -1)), ClsAttention()])
-    top = got["patch_norms"].amax(-1)[0]
-    if (
-        largest
-    ):  # AugReg's outliers come up in block 7, in the corners, even on grey; DeiT-Ti has none
-        assert top[1] > 3 * top[0] and int(got["patch_norms"][0, -1].argmax()) in (0, 13, 182, 195)
-    else:
-        assert top[-1] < 3 * got["patch_norms"][0, -1].median()
 
 
 def test_a_hub_that_did_not_answer_is_asked_again_and_not_waited_for(monkeypatch, tmp_path):

@@ -121,16 +121,24 @@ def test_a_module_takes_a_name_a_recipe_a_size_and_half_precision(model, x, answ
         load_backbone("control-clean", name="mine")
 
 
-def test_modules_that_hold_none_or_several(model):
-    with pytest.raises(
-        ValueError,
-        match="ResNet holds no Vision Transformer of timm, open_clip, torchvision or transformers",
-    ):
-        load_backbone(torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1]))
-    with pytest.raises(
-        ValueError, match="ModuleList holds 2 Vision Transformers; give the one that is meant"
-    ):
-        load_backbone(nn.ModuleList([model, timm.create_model(ARCH, img_size=32, depth=1)]))
+def resnet():
+    return torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1])
+
+
+def two():
+    return nn.ModuleList(timm.create_model(ARCH, img_size=32, depth=1) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (resnet, "ResNet holds no Vision Transformer of timm, open_clip, torchvision or transf"),
+        (two, "ModuleList holds 2 Vision Transformers; give the one that is meant"),
+    ],
+)
+def test_modules_that_hold_none_or_several(make, reason):
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(make())
 
 
 def test_an_open_clip_tower_as_a_module():
@@ -242,28 +250,28 @@ def whole(monkeypatch):
     monkeypatch.setattr(timm, "create_model", small)
 
 
+def prefixed(prefix, weights):
+    return {f"{prefix}{key}": value for key, value in weights.items()}
+
+
+def zeros(weights):
+    return {key: torch.zeros_like(value) for key, value in weights.items()}
+
+
+def around(weights):
+    """A classifier that holds the backbone: its head stands beside it."""
+    head = {key: value for key, value in weights.items() if key.startswith("head.")}
+    return prefixed("encoder.", weights) | head
+
+
 PLACES = {
     "plain": lambda w: w,
-    "prefixed": lambda w: {
-        "epoch": 3,
-        "state_dict": {f"module.backbone.{key}": value for key, value in w.items()},
-    },
-    "compiled": lambda w: {"model": {f"_orig_mod.{key}": value for key, value in w.items()}},
-    "teacher": lambda w: {
-        "student": {key: torch.zeros_like(value) for key, value in w.items()},
-        "teacher": {f"backbone.{key}": value for key, value in w.items()},
-    },
-    "both in one": lambda w: {
-        **{f"student.{key}": torch.zeros_like(value) for key, value in w.items()},
-        **{f"teacher.{key}": value for key, value in w.items()},
-    },
-    "averaged": lambda w: {
-        "model": {key: torch.zeros_like(value) for key, value in w.items()},
-        "state_dict_ema": w,
-    },
-    "a head around it": lambda w: {
-        key if key.startswith("head.") else f"encoder.{key}": value for key, value in w.items()
-    },
+    "prefixed": lambda w: {"epoch": 3, "state_dict": prefixed("module.backbone.", w)},
+    "compiled": lambda w: {"model": prefixed("_orig_mod.", w)},
+    "teacher": lambda w: {"student": zeros(w), "teacher": prefixed("backbone.", w)},
+    "both in one": lambda w: prefixed("student.", zeros(w)) | prefixed("teacher.", w),
+    "averaged": lambda w: {"model": zeros(w), "state_dict_ema": w},
+    "a head around it": around,
 }
 
 
@@ -292,47 +300,36 @@ def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
     ).image_size == (224, 224)
 
 
-def test_files_that_are_refused(whole, model, tmp_path):
-    torch.save(model, tmp_path / "pickled.pth")
-    torch.save({"layer.weight": torch.ones(2)}, tmp_path / "other.pth")
-    torch.save(
-        {**model.state_dict(), "blocks.0.mlp.fc2.shift.units": torch.tensor([3])},
-        tmp_path / "edited.pth",
-    )
-    torch.save(model.state_dict(), tmp_path / "mine.pth")
-    (tmp_path / "broken.safetensors").write_bytes(b"nothing")
-    for name, reason in (
-        (
-            f"pickled.pth@{ARCH}",
-            "holds more than tensors, and is not run; save its state_dict alone",
-        ),
-        (
-            f"other.pth@{ARCH}",
-            r"has no 'patch_embed.proj.weight' among its weights \(layer.weight, ...\)",
-        ),
-        (
-            f"edited.pth@{ARCH}",
-            "do not load: .*blocks.0.mlp.fc2.shift.units.*; name the architecture",
-        ),
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """Files that are no weights of timm's ViT-Ti, and one that is."""
+    folder, weights = tmp_path_factory.mktemp("files"), model.state_dict()
+    torch.save(model, folder / "pickled.pth")
+    torch.save({"layer.weight": torch.ones(2)}, folder / "other.pth")
+    torch.save(weights | {"blocks.0.mlp.fc2.shift": torch.tensor([3])}, folder / "edited.pth")
+    torch.save(weights, folder / "mine.pth")
+    (folder / "broken.safetensors").write_bytes(b"nothing")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        (f"pickled.pth@{ARCH}", "holds more than tensors, and is not run; save its state_dict al"),
+        (f"other.pth@{ARCH}", r"has no 'patch_embed.proj.weight' .*\(layer.weight, ...\)"),
+        (f"edited.pth@{ARCH}", "do not load: .*blocks.0.mlp.fc2.shift.*; name the architecture"),
         (f"broken.safetensors@{ARCH}", "does not load"),
-        (
-            "mine.pth@vit_small_patch16_224",
-            "do not load: .*; name the architecture that they are for, or save all of them",
-        ),
+        ("mine.pth@vit_small_patch16_224", "do not load: .*; name the architecture that they are"),
         ("mine.pth@resnet18", "'resnet18' in .* is not a plain Vision Transformer; choose"),
-        (
-            "mine.pth@vit_tiny_patch16_225",
-            "timm has no architecture 'vit_tiny_patch16_225'; did you mean '@vit_tiny_",
-        ),
+        ("mine.pth@vit_tiny_patch16_225", "timm has no architecture .*; did you mean '@vit_tiny_"),
         ("mine.pth", "names no architecture; give 'file:PATH@ARCH'"),
-        (
-            f"gone.pth@{ARCH}",
-            "there is no file '.*gone.pth'; give the path of a .pth or .safetensors",
-        ),
-    ):
-        with pytest.raises(ValueError, match=reason) as error:
-            load_backbone(f"file:{tmp_path}/{name}")
-        assert "\n" not in str(error.value)
+        (f"gone.pth@{ARCH}", "there is no file '.*gone.pth'; give the path of a .pth or .safet"),
+    ],
+)
+def test_files_that_are_refused(whole, folder, name, reason):
+    with pytest.raises(ValueError, match=reason) as error:
+        load_backbone(f"file:{folder}/{name}")
+    assert "\n" not in str(error.value)
 
 
 def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
@@ -343,8 +340,7 @@ def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
     (tmp_path / "saved" / "config.json").write_text(json.dumps({"model_type": "vit"}))
     with pytest.raises(
         ValueError,
-        match="names no architecture of timm; for a folder of transformers give "
-        "'transformers:PATH'",
+        match="names no architecture of timm; for a model of transformers give 'transformers:",
     ):
         load_backbone(name)
     (tmp_path / "saved" / "config.json").write_text(json.dumps({"architecture": "resnet18"}))
@@ -425,36 +421,20 @@ def test_provenance_has_the_digest_and_not_the_path(whole, model, tmp_path):
     assert load_backbone(f"file:{folder}/other.pth@{ARCH}").weights_hash == told["weights_hash"]
 
 
-def test_names_without_folders_are_found_by_the_variable(whole, model, tmp_path, monkeypatch):
+def test_names_without_folders_are_found_by_the_variable(tmp_path, monkeypatch):
     monkeypatch.setattr(
         os, "environ", {**os.environ, "REGISTERS_MODELS": str(tmp_path / "elsewhere")}
     )
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        torch.save(model.state_dict(), tmp_path / folder / f"{folder}.pth")
-    torch.save(model.state_dict(), tmp_path / "two" / "one.pth")
-    names = [
-        f"file:{tmp_path}/one/one.pth@{ARCH}",
-        "control-clean",
-        f"file:{tmp_path}/two/two.pth@{ARCH}",
-        "hf-hub:a/b",
-    ]
-    assert portable(names) == [
-        f"file:one.pth@{ARCH}",
-        "control-clean",
-        f"file:two.pth@{ARCH}",
-        "hf-hub:a/b",
-    ]
-    assert (
-        known(f"file:two.pth@{ARCH}")
-        and str(tmp_path / "elsewhere") in os.environ["REGISTERS_MODELS"]
-    )
-    assert portable(portable(names)) == portable(names)
-    for clash in ([names[0], f"file:{tmp_path}/two/one.pth@{ARCH}"],):
-        with pytest.raises(
-            ValueError, match="two models would be called 'file:one.pth@.*' in the result; rename"
-        ):
-            portable(clash)
+    for path in ("one/one.pth", "two/two.pth", "two/one.pth"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        torch.save({}, tmp_path / path)
+    one, two = f"file:{tmp_path}/one/one.pth@{ARCH}", f"file:{tmp_path}/two/two.pth@{ARCH}"
+    short = portable([one, "control-clean", two, "hf-hub:a/b"])
+    assert short == [f"file:one.pth@{ARCH}", "control-clean", f"file:two.pth@{ARCH}", "hf-hub:a/b"]
+    assert known(short[2]) and str(tmp_path / "elsewhere") in os.environ["REGISTERS_MODELS"]
+    assert portable(short) == short
+    with pytest.raises(ValueError, match="two models would be called 'file:one.pth@.*; rename"):
+        portable([one, f"file:{tmp_path}/two/one.pth@{ARCH}"])
 
 
 def test_wrapping_by_hand_ends_training_mode():

@@ -174,10 +174,10 @@ def test_damaged_files_are_one_sentence(tmp_path):
         with pytest.raises(ValueError, match=message):
             load_backbone(f"registers:{path}")
     save_file(kept, path)
-    with pytest.raises(ValueError, match="is no difference to a checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint of this project"):
         load_backbone(f"registers:{path}")
     path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="is no difference to a checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint of this project"):
         load_backbone(f"registers:{path}")
     with pytest.raises(
         ValueError, match=r"there is no file .*; `python -m helpers train` makes such models"
@@ -215,9 +215,6 @@ def test_what_the_base_lacks_is_named(changes, message):
         ({"neurons": "7"}, "neurons is '7'; give BLOCK:UNIT"),
         ({"free": "registers", "registers": 0}, "there is none that learns"),
         ({"patches": 0.0, "cls": 0.0}, "nothing is to be learnt"),
-        ({"checkpoints": 9}, "9 checkpoints of 2 steps"),
-        ({"lr": float("nan")}, "lr is nan"),
-        ({"registers": -1}, "registers is -1; give at least 0"),
         ({"shift": 2.0}, "shift is 2.0; give at least 0 and at most 1"),
     ],
 )
@@ -230,7 +227,7 @@ def test_numbers_too_large_for_float16_are_refused(tmp_path):
     recipe, model = started()
     with torch.no_grad():
         model.reg_token += 1e6
-    with pytest.raises(ValueError, match="a number of a is too large for float16"):
+    with pytest.raises(ValueError, match="a weight of a is too large for float16"):
         posthoc.save(tmp_path / "a.safetensors", model, recipe)
     assert not list(tmp_path.iterdir())
 

@@ -14,7 +14,10 @@ from helpers.images import load_images
 from helpers.models import ModelUnavailable, load_backbone
 
 STORED = Path(__file__).with_name("real_norms.json")
-MODELS = ("vit_tiny_patch16_224.augreg_in21k_ft_in1k", "deit_tiny_patch16_224.fb_in1k")
+MODELS = {  # and the digest of their weights
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k": "8452bc0b7259d575",
+    "deit_tiny_patch16_224.fb_in1k": "c0e0d0ae17843a15",
+}
 BLOCKS = (7, -1)  # where the outliers of ViT-Ti begin, and the last
 DECILES = np.linspace(0, 100, 11)
 
@@ -31,8 +34,10 @@ def norms(model: str) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_norms_of_photographs_are_those_stored(model):
+def test_norms_of_photographs_are_those_stored(model, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what the cache has
     try:
+        assert load_backbone(model).weights_hash == MODELS[model]
         fresh = norms(model)
     except ModelUnavailable as error:
         pytest.skip(f"not verifiable here: {error}")

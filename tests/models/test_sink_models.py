@@ -25,11 +25,6 @@ TINY = SinkTask(width=16, depth=2, steps=4, warmup=1, checkpoints=2, n_test=8)
         ({"attention": "none"}, "attention is 'none'; choose one of softmax, sigmoid"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; choose one of adamw, sgd"),
         ({"cls": 2}, "cls is 2; give at least 0 and at most 1"),
-        ({"registers": -1}, "registers is -1; give at least 0"),
-        ({"batch_size": 0}, "batch_size is 0; give at least 1"),
-        ({"lr": float("nan")}, "lr is nan; give at least 0"),
-        ({"layer_scale": -1.0}, "layer_scale is -1.0; give at least 0"),
-        ({"checkpoints": 6}, r"6 checkpoints of 4 steps; .* at most steps \+ 1"),
     ],
 )
 def test_a_recipe_that_cannot_be_trained_is_refused(change, message):
@@ -104,9 +99,6 @@ def test_bad_files_and_names_end_in_a_sentence(tmp_path):
         match="sinks-t-reg0.safetensors is not a checkpoint of this project .*unexpected keyword",
     ):
         trained.load(f"sinks:{path}")
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="is not a checkpoint of this project .*; train it again"):
-        load_backbone(f"sinks:{path}")
     with pytest.raises(
         ValueError,
         match="there is no file 'nowhere.safetensors'; `python -m helpers train` makes such models",

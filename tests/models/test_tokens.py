@@ -9,7 +9,7 @@ from helpers.models import TokenLayout
 FULL = TokenLayout(grid=(2, 3), cls=True, registers=2, distillation=1, appended=1)
 
 
-def sequence(layout: TokenLayout) -> torch.Tensor:
+def sequence(layout):
     """(2 images, tokens, 1), each token its index, the second image 100 higher."""
     index = torch.arange(layout.tokens, dtype=torch.float32)
     return torch.stack([index, index + 100]).unsqueeze(-1)

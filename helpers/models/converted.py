@@ -1,10 +1,8 @@
-"""Vision Transformers in the format of transformers, as timm's.
+"""The Vision Transformers of torchvision and of transformers, as timm's: its layers, their weights.
 
-ViT, DeiT, DINOv2 with and without registers, and the vision towers of CLIP and SigLIP. Read from
-`config.json` and the weights, so that library need not be here.
-
-Names are those of its files (which version 4 has in memory, too) and those that version 5 has in
-memory.
+Of transformers ViT, DeiT, DINOv2 with and without registers, and the vision towers of CLIP and
+SigLIP, read from `config.json` and the weights, so that library need not be here. Names are those
+of its files (which version 4 has in memory, too) and those that version 5 has in memory.
 """
 
 import json
@@ -14,9 +12,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import torch
-from huggingface_hub import hf_hub_download
+import torchvision
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from jaxtyping import Float
 from safetensors.torch import load_file
@@ -26,13 +26,125 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Size
-from helpers.models.hub import loading
-from helpers.models.paths import located
+from helpers.models.family import Family, Framing, ModelUnavailable, loading, located, one_line
 from helpers.models.timm_family import wrap_at
 
-PREFIX = "transformers:"
+PREFIX, TORCHVISION = "transformers:", "torchvision:"
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def _renamed(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """A state dict in float32 under other names, by regular expressions applied in turn."""
+    new = {}
+    for key, value in state.items():
+        for theirs, ours in names.items():
+            key = re.sub(theirs, ours, key)
+        new[key] = value.float()
+    return new
+
+
+# ---- torchvision
+# --------------------------------------------------------------------------------------------------
+
+TORCHVISION_DATA = {
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+    "interpolation": "bilinear",
+    "crop_pct": 224 / 256,
+}
+TORCHVISION_NAMES = {  # theirs -> timm's
+    r"^class_token$": "cls_token",
+    r"^conv_proj\.": "patch_embed.proj.",
+    r"^encoder\.pos_embedding$": "pos_embed",
+    r"^encoder\.layers\.encoder_layer_(\d+)\.": r"blocks.\1.",
+    r"\.ln_(\d)\.": r".norm\1.",
+    r"\.self_attention\.in_proj_": ".attn.qkv.",
+    r"\.self_attention\.out_proj\.": ".attn.proj.",
+    r"\.mlp\.(0|linear_1)\.": ".mlp.fc1.",
+    r"\.mlp\.(3|linear_2)\.": ".mlp.fc2.",
+    r"^encoder\.ln\.": "norm.",
+    r"^heads\.head\.": "head.",
+}
+
+
+def from_torchvision(model: nn.Module, state: Mapping[str, Tensor]) -> VisionTransformer:
+    """Timm's model with the weights `state` of a torchvision `model`.
+
+    Raises ValueError for a head of several layers.
+    """
+    own = _renamed(state, TORCHVISION_NAMES)
+    if odd := [key for key in own if key.startswith("heads.")]:
+        raise ValueError(
+            f"the head of this torchvision model has several layers ({odd[0]}); give it a head of "
+            "one, or none"
+        )
+    with torch.device("meta"):
+        ours = VisionTransformer(
+            img_size=model.image_size,
+            patch_size=model.patch_size,
+            embed_dim=model.hidden_dim,
+            depth=len(model.encoder.layers),
+            num_heads=model.encoder.layers[0].num_heads,
+            mlp_ratio=(model.mlp_dim + 0.5) / model.hidden_dim,
+            num_classes=len(own.get("head.weight", ())),
+            norm_layer=partial(nn.LayerNorm, eps=model.encoder.ln.eps),
+        )
+    ours.load_state_dict(own, assign=True)
+    return ours
+
+
+def _torchvision_names() -> list[str]:
+    architectures = torchvision.models.list_models()
+    return [f"{TORCHVISION}{arch}" for arch in architectures if arch.startswith("vit_")]
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Architecture, and tag of the weights ('DEFAULT' unless given)."""
+    arch, _, tag = name.removeprefix(TORCHVISION).partition("/")
+    return arch, tag or "DEFAULT"
+
+
+def _known_torchvision(name: str, pretrained: bool) -> bool:
+    arch, tag = _parts(name)
+    return (
+        f"{TORCHVISION}{arch}" in _torchvision_names()
+        and tag in torchvision.models.get_model_weights(arch).__members__
+    )
+
+
+def _load_torchvision(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    arch, tag = _parts(name)
+    weights = torchvision.models.get_model_weights(arch)[tag]
+    recipe = weights.transforms()
+    (own,), (resized,) = recipe.crop_size, recipe.resize_size
+    make = partial(torchvision.models.get_model, arch, weights=None, image_size=own)
+    with torch.device("meta"):
+        sketch = make()
+    if pretrained:
+        there = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name).is_file()
+        try:
+            if constants.HF_HUB_OFFLINE and not there:
+                raise OSError("offline")
+            state = weights.get_state_dict(progress=False, check_hash=True)
+        except (URLError, OSError) as error:
+            raise ModelUnavailable(
+                f"'{name}' is not in torch's cache of downloads, and its server did not give it "
+                "(no network, or HF_HUB_OFFLINE set)"
+            ) from error
+    else:
+        state = make().state_dict()
+    data = {
+        "mean": tuple(recipe.mean),
+        "std": tuple(recipe.std),
+        "interpolation": recipe.interpolation.value,
+        "crop_pct": own / resized,
+    }
+    return wrap_at(name, from_torchvision(sketch, state), data, framing, pretrained)
+
+
+# ---- transformers
+# --------------------------------------------------------------------------------------------------
+
 _CLIP, _IMAGENET, _HALF = (
     {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)},
     {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
@@ -76,82 +188,87 @@ NAMES = {  # theirs -> timm's, within a tower
     r"^head\.layernorm\.": "attn_pool.norm.",
     r"^head\.mlp\.": "attn_pool.mlp.",
 }
-_LEFT_OUT = re.compile(r"^(embeddings\.(mask_token|position_ids)|pooler\.)")
+HEADS = {
+    "classifier": "head",
+    "cls_classifier": "head",
+    "distillation_classifier": "head_dist",
+    "visual_projection": "head",
+}
+_LEFT_OUT = re.compile(
+    r"embeddings\.(mask_token|position_ids)|pooler\.|(\w+_)?(classifier|projection)\."
+)
 _ANCHOR = re.compile(r"(^|.*\.)embeddings\.patch_embeddings?\.(projection\.)?weight$")
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
+    """The type of a model, for KINDS where it is read here."""
+    return str(config.get("model_type")).removesuffix("_vision_model")
+
+
+def _require_kind(config: Mapping[str, Any]) -> str:
     """The key in KINDS. Raises ValueError for another model."""
-    told = str(config.get("model_type"))
-    kind = told.removesuffix("_vision_model")
-    if kind not in KINDS:
-        raise ValueError(
-            f"model type {told!r} of transformers is not read here; choose one of "
-            f"{', '.join(KINDS)}"
-        )
-    return kind
-
-
-def is_distilled(config: Mapping[str, Any]) -> bool:
-    """Whether its one register is DeiT's distillation token."""
-    return config.get("model_type") == "deit"
-
-
-def is_one(module: nn.Module) -> bool:
-    """Whether it is a model of transformers that is read here."""
-    told = str(getattr(getattr(module, "config", None), "model_type", "")).removesuffix(
-        "_vision_model"
+    if (kind := kind_of(config)) in KINDS:
+        return kind
+    raise ValueError(
+        f"model type {str(config.get('model_type'))!r} of transformers is not read here; choose "
+        f"one of {', '.join(KINDS)}"
     )
-    return type(module).__module__.startswith("transformers.") and told in KINDS
 
 
-def converted(
+def from_transformers(
     config: Mapping[str, Any], state: Mapping[str, Tensor], name: str
-) -> tuple[VisionTransformer, dict[str, Any]]:
-    """Timm's model with these weights, and what it expects of an image.
+) -> tuple[VisionTransformer, dict[str, Any], bool]:
+    """Timm's model with these weights, what it expects of an image, and whether it is distilled.
 
-    Raises ValueError for a model of another kind, or weights that are not all of one.
+    Of a distilled one the only register is DeiT's distillation token. Raises ValueError for a model
+    of another kind, or weights that are not all of one.
     """
-    kind = kind_of(config)
+    kind = _require_kind(config)
     config = config.get("vision_config") or config  # of CLIP and SigLIP with their text tower
     state, heads = _tower(state, name)
     state |= _heads(heads, kind)
-    if (
-        kind == "dinov2_with_registers"
-    ):  # timm gives registers no position, and [CLS] its own at once
-        first, rest = state["pos_embed"].split([1, state["pos_embed"].shape[1] - 1], dim=1)
+    separate = kind == "dinov2_with_registers"  # timm gives registers no position
+    if separate:  # and [CLS] its own at once
+        first, rest = state["pos_embed"].tensor_split([1], dim=1)
         state |= {"cls_token": state["cls_token"] + first, "pos_embed": rest}
-    if kind == "deit" and "head_dist.weight" not in state:
+    if distilled := kind == "deit" and "head_dist.weight" not in state:
         state["reg_token"] = state.pop("dist_token")
     width, gated = config["hidden_size"], bool(config.get("use_swiglu_ffn"))
     make = VisionTransformerDistilled if "dist_token" in state else VisionTransformer
+    pool = "map" if "attn_pool.latent" in state else "avg"
     try:
         with torch.device("meta"):
             model = make(
-                img_size=config["image_size"], patch_size=config["patch_size"], embed_dim=width,
-                depth=config["num_hidden_layers"], num_heads=config["num_attention_heads"],
+                img_size=config["image_size"],
+                patch_size=config["patch_size"],
+                embed_dim=width,
+                depth=config["num_hidden_layers"],
+                num_heads=config["num_attention_heads"],
                 mlp_ratio=(len(state["blocks.0.mlp.fc1.weight"]) + 0.5) / width,
-                qkv_bias="blocks.0.attn.qkv.bias" in state, init_values=1.0 if "blocks.0.ls1.gamma"
-                in state else None, num_classes=len(state["head.weight"]) if "head.weight" in state
-                else 0, class_token="cls_token" in state, reg_tokens=state["reg_token"].shape[1] if
-                "reg_token" in state else 0, global_pool="token" if "cls_token" in state else "map"
-                if "attn_pool.latent" in state else "avg", fc_norm=False, no_embed_class=kind ==
-                "dinov2_with_registers", pre_norm="norm_pre.weight" in state,
+                qkv_bias="blocks.0.attn.qkv.bias" in state,
+                init_values=1.0 if "blocks.0.ls1.gamma" in state else None,
+                num_classes=len(state.get("head.weight", ())),
+                class_token="cls_token" in state,
+                reg_tokens=state["reg_token"].shape[1] if "reg_token" in state else 0,
+                global_pool="token" if "cls_token" in state else pool,
+                fc_norm=False,
+                no_embed_class=separate,
+                pre_norm="norm_pre.weight" in state,
                 norm_layer=partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-6)),
                 act_layer=nn.SiLU if gated else ACTIVATIONS[config.get("hidden_act", "gelu")],
                 **{"mlp_layer": SwiGLUPacked} if gated else {},
-            )  # fmt: skip
+            )
         model.load_state_dict(state, assign=True)
     except KeyError as error:
         raise ValueError(
             f"'{name}' is not read here: {error} is missing or unknown; choose another model"
         ) from None
     except RuntimeError as error:
-        told = " ".join(str(error).split())[:200]
         raise ValueError(
-            f"the weights of '{name}' are not those of its configuration ({told}); save it again"
+            f"the weights of '{name}' are not those of its configuration ({one_line(error, 200)}); "
+            "save it again"
         ) from None
-    return model, KINDS[kind]
+    return model, KINDS[kind], distilled
 
 
 def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -162,19 +279,14 @@ def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], d
             f"'{name}' holds the weights of {len(anchors)} vision towers; give a model with one"
         )
     prefix = anchors[0]
-    inside = {
-        key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
-    }
-    beside = {
-        key: value for key, value in state.items() if not key.startswith(prefix) or not prefix
-    }
-    tower = {}
-    for key, value in inside.items():
-        new = key
-        for theirs, ours in NAMES.items():
-            new = re.sub(theirs, ours, new)
-        if not _LEFT_OUT.match(key) and not re.match(r"(\w+_)?(classifier|projection)\.", key):
-            tower[new] = value.float()
+    inside, beside = {}, {}
+    for key, value in state.items():
+        if not key.startswith(prefix) or not prefix:
+            beside[key] = value
+        own = key.removeprefix(prefix)
+        if key.startswith(prefix) and not _LEFT_OUT.match(own):
+            inside[own] = value
+    tower = _renamed(inside, NAMES)
     for key in [key for key in tower if ".attn.q." in key]:
         tower[key.replace(".q.", ".qkv.")] = torch.cat(
             [tower.pop(key.replace(".q.", f".{part}.")) for part in "qkv"]
@@ -200,24 +312,15 @@ def _heads(beside: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
 
     DINOv2's reads more than [CLS], and is left out.
     """
-    if kind.startswith("dinov2"):
+    if kind.startswith("dinov2") or kind == "siglip":
         return {}
     heads = {}
-    names = {
-        "classifier": "head",
-        "cls_classifier": "head",
-        "distillation_classifier": "head_dist",
-        "visual_projection": "head",
-    }
-    for theirs, ours in names.items():
+    for theirs, ours in HEADS.items():
         if f"{theirs}.weight" in beside:
             weight = beside[f"{theirs}.weight"].float()
-            bias = beside.get(f"{theirs}.bias")
-            heads |= {
-                f"{ours}.weight": weight,
-                f"{ours}.bias": weight.new_zeros(len(weight)) if bias is None else bias.float(),
-            }
-    return {} if kind == "siglip" else heads
+            bias = beside.get(f"{theirs}.bias", weight.new_zeros(len(weight)))
+            heads |= {f"{ours}.weight": weight, f"{ours}.bias": bias.float()}
+    return heads
 
 
 def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,19 +387,19 @@ def _weights(name: str) -> dict[str, Tensor]:
     raise FileNotFoundError(f"'{name}' has no model.safetensors")
 
 
-def _load(name: str, size: Size | None, pretrained: bool, whole: bool, fit: bool) -> Backbone:
+def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     with loading(name):
         path = _file(name, "config.json")
         if path is None:
             raise FileNotFoundError(f"'{name}' has no config.json")
         config = _json(path)
-        kind_of(config)  # before anything large is fetched
+        _require_kind(config)  # before anything large is fetched
         state = _weights(name)
-    model, data = converted(config, state, name)
+    model, data, distilled = from_transformers(config, state, name)
     if not pretrained:
         model.init_weights()
     data = _recipe(_json(_file(name, "preprocessor_config.json")), data)
-    return wrap_at(name, model, data, size, whole, fit, pretrained, is_distilled(config))
+    return wrap_at(name, model, data, framing, pretrained, distilled)
 
 
 def _known(name: str, pretrained: bool) -> bool:
@@ -305,13 +408,19 @@ def _known(name: str, pretrained: bool) -> bool:
 
 
 def _absent(name: str) -> str:
-    path = name.removeprefix(PREFIX)
     return (
-        f"there is no config.json in {path!r}; give the folder of a saved model, or OWNER/NAME of "
-        "one on the hub"
+        f"there is no config.json in {name.removeprefix(PREFIX)!r}; give the folder of a saved "
+        "model, or OWNER/NAME of one on the hub"
     )
 
 
-FAMILY = Family(
-    (PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _known, lambda: [], _load, _absent
+FAMILIES = (
+    Family(
+        (TORCHVISION,),
+        (f"'{TORCHVISION}ARCH'",),
+        _known_torchvision,
+        _load_torchvision,
+        _torchvision_names,
+    ),
+    Family((PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _known, _load, absent=_absent),
 )
