@@ -1,22 +1,27 @@
-"""What can be trained.
+"""What can be trained, and what is followed along a training.
 
 Each kind of recipe brings its model, its images, its loss, what is measured, and its files.
 """
 
+import random
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import nn
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from helpers.images import load_train_test
-from helpers.models import Recipe
-from helpers.models import trained as scratch
-from helpers.training.batches import Batches
-from helpers.training.evaluation import evaluate
-from helpers.training.objectives import OBJECTIVES
-from helpers.training.recipes import DATA_SEED
+from helpers.capture import ClsAttention, Feature, Output, TokenNorms, capture
+from helpers.images import Images
+from helpers.measures.norms import norm_ratio, outliers
+from helpers.models import Backbone, TokenLayout, wrap_timm
+
+RULE = "median:3"
 
 
 class Task(ABC):
@@ -68,36 +73,105 @@ class Task(ABC):
         """The recipe of what `save` wrote. Raises ValueError where it is damaged."""
 
 
-class FromScratch(Task):
-    """A small model of its own, beside its twins."""
+class Items(Dataset):
+    """What a training is shown, one item a position, from step `start` on.
 
-    prefix = scratch.SHIPPED
-    twins = (0, 1, 2, 4)
+    Item i is a function of the recipe and i alone.
+    """
 
-    def __init__(self, recipe: Recipe, device: str, cache: Path):
-        super().__init__(recipe, device, cache)
-        self.learnt, self.tested = load_train_test(
-            recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED
+    def __init__(self, recipe: Any, start: int = 0):
+        self.recipe, self.first = recipe, start * recipe.batch_size
+
+    def __len__(self) -> int:
+        return self.recipe.steps * self.recipe.batch_size - self.first
+
+    def picture(self, item: int, count: int) -> int:
+        """Which of `count` pictures: each epoch shows all of them, in an order of its own."""
+        epoch, place = divmod(self.first + item, count)
+        return int(np.random.default_rng((self.recipe.seed, epoch)).permutation(count)[place])
+
+
+def seed_all(*key: int) -> None:
+    """Seed the generators of torch, NumPy and Python, which timm's augmentations draw from.
+
+    With numbers that say what for.
+    """
+    seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def evaluate(
+    model: nn.Module, images: Images, data: Mapping[str, Any], classifies: bool = True
+) -> dict[str, Any]:
+    """What is followed along a training, on test images and with the averaged weights.
+
+    `accuracy` (%) of the head or, where it names no classes, how often the nearest other image by
+    the cosine of the features is of the same class; of the patches after the last block, before the
+    final LayerNorm: `outlier_images` and `outlier_tokens` (shares, 3 x the median), `norm_median`
+    and `norm_largest` (the largest of an image, mean over the images); `norm_ratio`, the 99.9th
+    percentile of their norms over the median, for each block; for each register `register_norm`,
+    its norm over that median, and `register_attention`, its share of the attention of [CLS] in the
+    last block.
+
+    Args:
+        data: what the model expects of an image, as in timm.data.create_transform.
+    """
+    training = model.training
+    backbone = wrap_timm("the model in training", model.eval(), dict(data), pretrained=True)
+    entry = measured(backbone, images, classifies)
+    model.train(training)
+    return entry
+
+
+def measured(
+    backbone: Backbone,
+    images: Images,
+    classifies: bool = True,
+    answers: Int[Tensor, " image"] | None = None,
+) -> dict[str, Any]:
+    """`evaluate` of a model that is no longer trained; `accuracy` where the images have labels.
+
+    With `answers`, the classes that another model names, also `same_answer`, how often (%) this one
+    names them.
+    """
+    layout, device = backbone.layout, backbone.device
+    reducers = [TokenNorms(), Feature(), Output(), *([ClsAttention()] if layout.cls else [])]
+    kept = capture(backbone, images, reducers, batch_size=64, device=device, progress=False)
+    named, entry = kept["output"].argmax(-1), {}
+    if images.labels is not None:
+        labels = torch.as_tensor(images.labels)
+        guessed = named if classifies else labels[_nearest_images(kept["feature"])]
+        entry["accuracy"] = 100 * (guessed == labels).float().mean().item()
+    if answers is not None:
+        entry["same_answer"] = 100 * (named == answers).float().mean().item()
+    entry |= measured_norms(kept["token_norms"], layout)
+    if layout.cls:
+        entry["register_attention"] = (
+            layout.register_tokens(kept["cls_attention"][:, 0], dim=-1).mean(0).tolist()
         )
-        classes = int(max(self.learnt.labels.max(), self.tested.labels.max())) + 1
-        self.objective = OBJECTIVES[recipe.objective](recipe, classes)
-        self.model = scratch.build(recipe, self.objective.outputs)
+    return entry
 
-    def items(self, start: int) -> Dataset:
-        return Batches(self.learnt, self.recipe, start)
 
-    def measure(self, model: nn.Module) -> dict[str, Any]:
-        return evaluate(model, self.tested, scratch.DATA, self.objective.classifies)
+def measured_norms(
+    norms: Float[Tensor, "image block token"], layout: TokenLayout
+) -> dict[str, Any]:
+    """What `evaluate` tells of norms, all but `register_attention`."""
+    patches = layout.patch_tokens(norms, dim=-1)
+    above, median = outliers(patches[:, -1], RULE), patches[:, -1].median()
+    registers = layout.register_tokens(norms[:, -1], dim=-1) / median
+    return {
+        "outlier_images": above.any(1).float().mean().item(),
+        "outlier_tokens": above.float().mean().item(),
+        "norm_median": median.item(),
+        "norm_largest": patches[:, -1].amax(1).mean().item(),
+        "norm_ratio": [norm_ratio(block) for block in patches.unbind(1)],
+        "register_norm": registers.mean(0).tolist(),
+    }
 
-    def finished(self, model: nn.Module) -> nn.Module:
-        if not self.objective.classifies:
-            model.reset_classifier(0)
-        return model
 
-    @classmethod
-    def save(cls, path: Path, model: nn.Module, recipe: Recipe) -> None:
-        scratch.save(path, model, recipe)
-
-    @classmethod
-    def stored(cls, path: Path) -> Recipe:
-        return scratch.load(f"{scratch.FILE}{path}")[1]
+def _nearest_images(features: Float[Tensor, "image width"]) -> Int[Tensor, " image"]:
+    """The nearest other image of each, by cosine."""
+    directions = F.normalize(features, dim=-1)
+    return (directions @ directions.mT).fill_diagonal_(-1).argmax(-1)

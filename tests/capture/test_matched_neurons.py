@@ -14,7 +14,7 @@ from helpers.capture import (
     matched_neurons,
     matched_neurons_of,
 )
-from helpers.capture.matched_neurons import nearest_units
+from helpers.capture.register_neurons import nearest_units
 from helpers.images import load_images
 from helpers.interventions import neurons as registers
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone

@@ -42,7 +42,7 @@ def test_tokens_of_a_model_are_let_go_before_the_next_is_captured(monkeypatch):
         )
         return kept
 
-    monkeypatch.setattr(import_module("helpers.capture.paired_tokens"), "capture", watched)
+    monkeypatch.setattr(import_module("helpers.capture.chosen_tokens"), "capture", watched)
     paired_tokens(
         ["control-content", "control-clean"],
         load_images("scenes", 6, 3),

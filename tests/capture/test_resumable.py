@@ -17,7 +17,9 @@ from helpers.capture import (
     capture_each,
     capture_shards,
     engine,
-    resumable,
+)
+from helpers.capture import (
+    shards as resumable,
 )
 from helpers.images import load_images
 from helpers.interventions import dropped_patches
@@ -28,7 +30,8 @@ REDUCERS, SHARD, BATCH, IMAGES = (PatchNorms(), ClsAttention()), 8, 4, 100
 DROPPED = partial(dropped_patches, rate=0.5)
 # The same capture as in `kept`, in a process that can be killed.
 PROGRAM = f"""
-    from helpers.capture import ClsAttention, PatchNorms, capture_each, resumable
+    from helpers.capture import ClsAttention, PatchNorms, capture_each
+    from helpers.capture import shards as resumable
     from helpers.images import load_images
     resumable.IMAGES = {SHARD}
     capture_each(
@@ -76,10 +79,10 @@ def kept(images=IMAGES, reducers=REDUCERS, **options):
 
 
 def equal(one, other):
-    return [*one] == [*other] and all(torch.equal(one[key], other[key]) for key in one)
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def shards(folder):
+def written(folder):
     return [*folder.glob("0001/*.safetensors")]
 
 
@@ -88,12 +91,12 @@ def test_killed_at_any_moment_at_most_one_shard_is_lost(tmp_path, begin, passed)
     begin()
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(PROGRAM)])
     deadline = time.monotonic() + 300
-    while len(shards(tmp_path)) < 3 and time.monotonic() < deadline and process.poll() is None:
+    while len(written(tmp_path)) < 3 and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
     assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    whole = len(shards(tmp_path))
+    whole = len(written(tmp_path))
     assert 0 < whole < IMAGES // SHARD
     passed.clear()
     begin()

@@ -102,17 +102,6 @@ def test_beside_appended_tokens(backbone, order):
 
 
 @vit
-def test_an_error_inside_leaves_nothing_behind(backbone):
-    layout = backbone.layout
-    for change in (removed_patches(backbone, PLACES), neurons_off_at(backbone, NEURONS, PLACES)):
-        with pytest.raises(KeyError), change:
-            raise KeyError
-        assert (
-            backbone.layout is layout and hooks(backbone.model) == 0 and not backbone.interventions
-        )
-
-
-@vit
 def test_places_that_are_not_there(backbone):
     patches = backbone.layout.patches
     for places in ([patches], [-1, 2]):

@@ -21,8 +21,17 @@ from helpers.models import (
     trained,
 )
 from helpers.training import Diverged, train
-from helpers.training.added import Likeness, Shown, images_of, unlike, writer
-from helpers.training.targets import Targets, _denoised, _shifted, shifts
+from helpers.training.added import (
+    Likeness,
+    Shown,
+    Targets,
+    _denoised,
+    _shifted,
+    images_of,
+    shifts,
+    unlike,
+    writer,
+)
 
 TINY = PostHoc(
     base="scratch-reg0", train="scenes", test="scenes", n_train=8, n_test=6, neurons="3:5",

@@ -31,7 +31,7 @@ from helpers.images import Images, load_images, load_train_test
 from helpers.models import Recipe, TokenLayout, load_backbone
 from helpers.models import trained as scratch
 from helpers.training import PRESETS, Batches, Diverged, Trained, evaluate, jobs, train, train_all
-from helpers.training.objectives import SelfDistillation, balanced
+from helpers.training.scratch import SelfDistillation, balanced
 from helpers.training.recipes import DATA_SEED
 
 ROOT = Path(__file__).parents[2]
