@@ -24,8 +24,9 @@ from helpers.files import digest_of, locked, written_whole
 from helpers.images import Images, load_images, load_train_test
 from helpers.interventions import test_time_registers
 from helpers.models import Backbone, PostHoc, TokenLayout, posthoc, wrap_timm
+from helpers.training.evaluation import measured
 from helpers.training.recipes import DATA_SEED
-from helpers.training.tasks import Items, Task, measured
+from helpers.training.tasks import Items, Task
 
 SEARCHED = 20  # units, of which the one that writes most is the writer
 BATCH = 16

@@ -16,8 +16,9 @@ from torch.utils.data import Dataset
 from helpers.images import Images, load_train_test
 from helpers.models import Recipe
 from helpers.models import trained as scratch
+from helpers.training.evaluation import evaluate
 from helpers.training.recipes import DATA_SEED
-from helpers.training.tasks import Items, Task, evaluate, seed_all
+from helpers.training.tasks import Items, Task, seed_all
 
 
 class Batches(Items):

@@ -15,8 +15,9 @@ from helpers.capture import Output, Sinks, TokenNorms, capture
 from helpers.images import answers, draw_pictures, load_images, read_pictures
 from helpers.measures.attention import EVENT, with_sink
 from helpers.models import SinkTask, TokenLayout, sinks, trained, wrap_timm
+from helpers.training.evaluation import measured_norms
 from helpers.training.recipes import DATA_SEED
-from helpers.training.tasks import Items, Task, measured_norms
+from helpers.training.tasks import Items, Task
 
 TRAINING = 1  # where the series of a training begin; those of the data sets begin with 0
 

@@ -3,6 +3,7 @@ models' own masks."""
 
 import copy
 import os
+from functools import partial
 
 import huggingface_hub
 import pytest
@@ -236,51 +237,34 @@ def test_cls_and_the_highest_token_after_each_block(backbone):
 
 
 @every
-@pytest.mark.parametrize("init", ["zeros", "normal"])
-def test_appended_tokens_are_registers(backbone, init):
+@pytest.mark.parametrize(
+    ("change", "patches", "registers"),
+    [
+        (partial(appended_registers, count=2, init="zeros"), PATCHES, 2),
+        (partial(appended_registers, count=2, init="normal"), PATCHES, 2),
+        (partial(dropped_patches, rate=0.5, seed=3), PATCHES // 2, 0),
+    ],
+    ids=["zeros", "normal", "dropped"],
+)
+def test_parts_of_other_tokens(backbone, change, patches, registers):
+    """Appended tokens are registers; dropped patches contribute nothing."""
     x = pixels(backbone)
-    with appended_registers(backbone, 2, init):
+    with change(backbone):
         tokens = entering(backbone, x)
+    with change(backbone):  # the same choice again
         got = capture(
             backbone, x, [ClsParts("all"), PatchContributions("all"), HighestToken()], batch_size=2
         )
-    groups = kinds(backbone, tokens.shape[1], appended=2)
-    assert len(groups[0]) == PATCHES and len(groups[1]) == REGISTERS.get(backbone.name, 0) + 2
+    groups = kinds(backbone, tokens.shape[1], registers)
+    assert len(groups[0]) == patches
+    assert len(groups[1]) == REGISTERS.get(backbone.name, 0) + registers
     for i, block in enumerate(reference(backbone, tokens)):
         parts, masses = by_hand(block, groups)
         assert_near(got["cls_parts"][:, i], parts)
         assert_near(got["cls_mass"][:, i], masses)
-        assert_near(
-            got["contribution_norms"][:, i],
-            block["contributions"].sum(1)[:, groups[0]].norm(dim=-1),
-        )
-    assert residual(got) < 1e-5
-    assert got["cls_parts"][:, :, 1].any() and got["highest_index"].max() < tokens.shape[1]
-
-
-@every
-def test_dropped_patches_contribute_nothing(backbone):
-    x = pixels(backbone)
-    with dropped_patches(backbone, 0.5, seed=3):
-        tokens = entering(backbone, x)
-    with dropped_patches(backbone, 0.5, seed=3):  # the same choice again
-        got = capture(
-            backbone,
-            x,
-            [ClsParts("all"), PatchContributions("all"), ClsRenormalised()],
-            batch_size=2,
-        )
-    groups = kinds(backbone, tokens.shape[1])
-    assert len(groups[0]) == PATCHES // 2 and got["contribution_norms"].shape == (
-        3,
-        DEPTH,
-        PATCHES // 2,
-    )
-    for i, block in enumerate(reference(backbone, tokens)):
-        parts, masses = by_hand(block, groups)
-        assert_near(got["cls_parts"][:, i], parts)
-        assert_near(got["cls_mass"][:, i], masses)
-    assert residual(got) < 1e-5
+        norms = block["contributions"].sum(1)[:, groups[0]].norm(dim=-1)
+        assert_near(got["contribution_norms"][:, i], norms)
+    assert residual(got) < 1e-5 and got["highest_index"].max() < tokens.shape[1]
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1e-5])

@@ -143,14 +143,6 @@ def test_appended_registers(backbone, init):
     assert_alike(backbone, got, by_hand(backbone, entered, start, end - start, 2))
 
 
-@one_each
-def test_appended_registers_matter(backbone):
-    x = pixels(backbone)
-    without = capture(backbone, x, [Output()])["output"]
-    with appended_registers(backbone):
-        assert (capture(backbone, x, [Output()])["output"] - without).abs().max() > 1e-3
-
-
 @vit
 def test_draws_of_normal_registers(backbone):
     """N(0, 0.02^2), one draw a register: a larger count keeps the draws of a smaller one, another
