@@ -281,15 +281,13 @@ class ClsParts(Reducer):
     A part is what is left where the attention to all other tokens is set to zero after the softmax
     ('set to zero', section 3.3); `ClsRenormalised` is the other reading. Registers are all tokens
     but patches and [CLS]: trained ones, appended ones, and the distillation token of distilled
-    DeiT. With `split_bias` the bias of the value projection is in "bias": the weights sum to one,
-    so it is the same for all images. Without, as in the paper, it is in the values, and each of the
-    three has its share by mass. `blocks` that are several, or "all", give (image, block, ...).
+    DeiT. As in the paper, the bias of the value projection is in the values, and each of the three
+    has its share of it by mass. `blocks` that are several, or "all", give (image, block, ...).
 
     Raises ValueError for a block whose attention output is normalised, which is no sum of parts.
     """
 
     blocks: Blocks = -1
-    split_bias: bool = False
     point = "update"
     keys = ("cls_parts", "cls_mass", "cls_total")
     needs_cls = True
@@ -297,15 +295,10 @@ class ClsParts(Reducer):
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         weights = x.attention.cls_row(layout)[:, :, None]
         weights = weights * _attended(layout, weights.device)  # image, head, kind, token
-        masses, bias = weights.sum(dim=-1, keepdim=True), x.bias
-        values = x.attention.weighted(weights)
-        if self.split_bias:
-            common = x.attention.value_bias[:, None]
-            values = values - masses * common
-            bias = bias + x.contribution(common[None]).flatten()
-        rest = torch.stack([bias.expand(len(values), -1), layout.cls_token(x.before)], dim=1)
-        parts = torch.cat([x.contribution(values), rest], dim=1)
-        return parts, masses.squeeze(-1).mean(dim=1), layout.cls_token(x.after)
+        parts = x.contribution(x.attention.weighted(weights))
+        rest = torch.stack([x.bias.expand(len(parts), -1), layout.cls_token(x.before)], dim=1)
+        masses = weights.sum(dim=-1).mean(dim=1)
+        return torch.cat([parts, rest], dim=1), masses, layout.cls_token(x.after)
 
 
 @dataclass(frozen=True)

@@ -331,7 +331,7 @@ def resumable(
     if kept is None:
         kept = capture(backbone, images, reducers, into=into, first=first, **options)
     workspace.end_pass()
-    _list(workspace, backbone, len(images), _sizes(backbone, reducers, kept), kept)
+    _list(workspace, backbone, len(images), reducers, kept)
     return kept
 
 
@@ -339,39 +339,29 @@ def _list(
     workspace: Workspace,
     backbone: Backbone,
     images: int,
-    sizes: Mapping[str, int],
+    reducers: Sequence[Reducer],
     kept: Mapping[str, Tensor],
 ) -> None:
-    """Add a capture to the list, and later an entry for each of its tensors that is let go."""
-    number, whole = workspace.finished, backbone.stands_for
-    entry = {"model": backbone.name, "images": images, "kept": sizes}
-    if whole is not None:  # what one image costs in the model that the stub stands for
-        names = ("depth", "width", "widest", "parameters", "flops")
-        entry |= {name: getattr(whole, name) for name in names} | {"tokens": whole.layout.tokens}
-    workspace.add(entry)
-    for key in sizes:
-        release = {"released": [number, key]}
-        weakref.finalize(kept[key].untyped_storage(), workspace.add, release).atexit = False
+    """Add a capture to the list, and later an entry for each of its tensors that is let go.
 
-
-def _sizes(
-    backbone: Backbone, reducers: Sequence[Reducer], kept: Mapping[str, Tensor]
-) -> dict[str, int]:
-    """Key -> numbers that are kept of one image.
-
-    By a stub as many as by the model that it stands for: where a dimension is the blocks, tokens,
-    patches or side of the stub, it is taken as that of the model.
+    By a stub as many numbers of one image are kept as by the model that it stands for: where a
+    dimension is the blocks, tokens, patches or side of the stub, it is taken as that of the model.
     """
-    of, whole = backbone.layout, backbone.stands_for
-    if whole is None:
-        return {key: tensor[0].numel() for key, tensor in kept.items()}
-    to = whole.layout
-    lengths = {of.tokens: to.tokens, of.patches: to.patches, of.grid[0]: to.grid[0]}
-    sizes = {}
-    for reducer in reducers:
-        for key in kept.keys() & {*reducer.keys}:  # the others went into a summary
-            shape = [lengths.get(length, length) for length in kept[key].shape[1:]]
-            if reducer.blocks == "all" and shape:
+    number, of, whole = workspace.finished, backbone.layout, backbone.stands_for
+    shapes = {key: [*tensor.shape[1:]] for key, tensor in kept.items()}
+    facts = {}
+    if whole is not None:
+        to, names = whole.layout, ("depth", "width", "widest", "parameters", "flops")
+        # What one image costs in the model that the stub stands for.
+        facts = {name: getattr(whole, name) for name in names} | {"tokens": to.tokens}
+        lengths = {of.tokens: to.tokens, of.patches: to.patches, of.grid[0]: to.grid[0]}
+        blocks = {key for reducer in reducers if reducer.blocks == "all" for key in reducer.keys}
+        for key, shape in shapes.items():
+            shape[:] = [lengths.get(length, length) for length in shape]
+            if key in blocks and shape:
                 shape[0] = whole.depth
-            sizes[key] = math.prod(shape)
-    return sizes
+    sizes = {key: math.prod(shape) for key, shape in shapes.items()}
+    workspace.add({"model": backbone.name, "images": images, "kept": sizes} | facts)
+    for key, tensor in kept.items():
+        release = {"released": [number, key]}
+        weakref.finalize(tensor.untyped_storage(), workspace.add, release).atexit = False

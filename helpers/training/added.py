@@ -40,6 +40,7 @@ class AddedRegisters(Task):
 
     prefix = posthoc.SHIPPED
     twins = (0, 4)
+    save = staticmethod(posthoc.save)
 
     def __init__(self, recipe: PostHoc, device: str, cache: Path):
         super().__init__(recipe, device, cache)
@@ -73,10 +74,6 @@ class AddedRegisters(Task):
         return entry | {
             "writer": writer(backbone, self.tested) if entry["outlier_images"] > 0.05 else None
         }
-
-    @classmethod
-    def save(cls, path: Path, model: nn.Module, recipe: PostHoc) -> None:
-        posthoc.save(path, model, recipe)
 
     @classmethod
     def stored(cls, path: Path) -> PostHoc:

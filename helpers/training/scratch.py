@@ -149,6 +149,7 @@ class FromScratch(Task):
 
     prefix = scratch.SHIPPED
     twins = (0, 1, 2, 4)
+    save = staticmethod(scratch.save)
 
     def __init__(self, recipe: Recipe, device: str, cache: Path):
         super().__init__(recipe, device, cache)
@@ -169,10 +170,6 @@ class FromScratch(Task):
         if not self.objective.classifies:
             model.reset_classifier(0)
         return model
-
-    @classmethod
-    def save(cls, path: Path, model: nn.Module, recipe: Recipe) -> None:
-        scratch.save(path, model, recipe)
 
     @classmethod
     def stored(cls, path: Path) -> Recipe:

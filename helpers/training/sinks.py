@@ -27,6 +27,7 @@ class SinkTraining(Task):
 
     prefix = sinks.SHIPPED
     twins = (0, 1, 4)
+    save = staticmethod(trained.save)
 
     def __init__(self, recipe: SinkTask, device: str, cache: Path):
         super().__init__(recipe, device, cache)
@@ -97,10 +98,6 @@ class SinkTraining(Task):
                 .tolist(),
             }
         return entry
-
-    @classmethod
-    def save(cls, path: Path, model: nn.Module, recipe: SinkTask) -> None:
-        trained.save(path, model, recipe)
 
     @classmethod
     def stored(cls, path: Path) -> SinkTask:

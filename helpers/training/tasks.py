@@ -5,6 +5,7 @@ Each kind of recipe brings its model, its images, its loss, what is measured, an
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,10 +25,12 @@ class Task(ABC):
         precise: whether matrix products stay float32 on the CPU.
         optimizer: timm's name of it.
         twins: how many registers those have that are trained unless said otherwise.
+        save: (path, model, recipe), which writes the weights and the recipe.
     """
 
     prefix: ClassVar[str]
     twins: ClassVar[tuple[int, ...]]
+    save: ClassVar[Callable[[Path, nn.Module, Any], None]]
     model: nn.Module
     objective: nn.Module
     precise: bool = True
@@ -51,11 +54,6 @@ class Task(ABC):
     def finished(self, model: nn.Module) -> nn.Module:
         """The model as it is kept."""
         return model
-
-    @classmethod
-    @abstractmethod
-    def save(cls, path: Path, model: nn.Module, recipe: Any) -> None:
-        """Write the weights and the recipe."""
 
     @classmethod
     @abstractmethod

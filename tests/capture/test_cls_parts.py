@@ -64,7 +64,7 @@ def backbone(request):
 
 def reference(backbone, tokens):
     """The blocks of zoo.forward, and for [CLS], head by head and token by token: 'weights' (image,
-    head, token), 'contributions' (image, head, token, width) and 'value_bias' (head, width); 'bias'
+    head, token), 'contributions' (image, head, token, width) and 'bias'
     (width); and 'normed', the end after the next LayerNorm."""
     m, blocks = copy.deepcopy(backbone.model).double(), forward(backbone, tokens)
     timms = isinstance(m, VisionTransformer)
@@ -72,20 +72,15 @@ def reference(backbone, tokens):
     norms = [*(own["norm1"] for own in parts), m.norm if timms else m.ln_post]
     for i, (block, own) in enumerate(zip(blocks, parts, strict=True)):
         heads, width = block["v"].shape[1], len(own["proj"].weight)
-        zeros = torch.zeros(3 * width).double()
-        bias, constant = (
-            part if part is not None else zeros for part in (own["bias"], own["proj"].bias)
-        )
+        constant = own["proj"].bias
+        constant = torch.zeros(width).double() if constant is None else constant
         gamma = getattr(own["ls1"], "gamma", torch.ones(width).double())
         back = gamma[:, None, None] * own["proj"].weight.unflatten(
             1, (heads, -1)
         )  # (width, head, dim)
         weights = block["attention"].select(2, 0)
-        block["weights"], block["bias"] = weights, gamma * constant.narrow(0, 0, width)
+        block["weights"], block["bias"] = weights, gamma * constant
         block["contributions"] = torch.einsum("iht,ihtd,whd->ihtw", weights, block["v"], back)
-        block["value_bias"] = torch.einsum(
-            "hd,whd->hw", bias.narrow(0, 2 * width, width).unflatten(0, (heads, -1)), back
-        )
         block["normed"] = norms[i + 1](block["residual"])
     return blocks
 
@@ -97,20 +92,12 @@ def kinds(backbone, tokens, appended=0):
     return list(patches), [*range(1, 1 + trained), *range(tokens - appended, tokens)], [0]
 
 
-def by_hand(block, groups, split_bias=False):
+def by_hand(block, groups):
     """The parts (image, part, width) and masses (image, kind) of one block of `reference`."""
     parts = [block["contributions"][:, :, group].sum(dim=(1, 2)) for group in groups]
-    masses = [block["weights"][..., group].sum(-1) for group in groups]
-    constant = block["bias"]
-    if split_bias:
-        parts = [
-            part - mass @ block["value_bias"] for part, mass in zip(parts, masses, strict=True)
-        ]
-        constant = constant + block["value_bias"].sum(0)
-    rest = [constant.expand_as(parts[0]), block["before"].select(1, 0)]
-    return torch.stack([*parts, *rest], dim=1), torch.stack(
-        [mass.mean(1) for mass in masses], dim=1
-    )
+    masses = [block["weights"][..., group].sum(-1).mean(1) for group in groups]
+    rest = [block["bias"].expand_as(parts[0]), block["before"].select(1, 0)]
+    return torch.stack([*parts, *rest], dim=1), torch.stack(masses, dim=1)
 
 
 def residual(got):
@@ -121,14 +108,13 @@ def residual(got):
 
 
 @every
-@pytest.mark.parametrize("split_bias", [False, True])
-def test_parts_of_every_block(backbone, split_bias):
+def test_parts_of_every_block(backbone):
     x = pixels(backbone)
-    got = capture(backbone, x, [ClsParts("all", split_bias)], batch_size=2)
+    got = capture(backbone, x, [ClsParts("all")], batch_size=2)
     groups = kinds(backbone, backbone.layout.tokens)
     assert len(groups[0]) == PATCHES and PARTS == ("patches", "registers", "cls", "bias", "skip")
     for i, block in enumerate(reference(backbone, entering(backbone, x))):
-        parts, masses = by_hand(block, groups, split_bias)
+        parts, masses = by_hand(block, groups)
         assert_near(got["cls_parts"][:, i], parts)
         assert_near(got["cls_mass"][:, i], masses)
         assert_near(got["cls_total"][:, i], block["after"].select(1, 0))
@@ -138,7 +124,7 @@ def test_parts_of_every_block(backbone, split_bias):
     assert residual(got) < 1e-5
     assert torch.equal(got["cls_parts"][0, :, 3], got["cls_parts"][1, :, 3])
     assert got["cls_parts"][:, :, 1].any() == (backbone.name in REGISTERS)
-    last = capture(backbone, x, [ClsParts(split_bias=split_bias)])
+    last = capture(backbone, x, [ClsParts()])
     torch.testing.assert_close(last["cls_parts"], got["cls_parts"][:, -1], rtol=1e-4, atol=1e-5)
 
 
