@@ -64,3 +64,9 @@ def typed(name: str, text: str | None, common: str | int | float) -> str | int |
         raise ValueError(
             f"{name}={text}: expected {type(common).__name__}, as in {common!r}"
         ) from None
+
+
+def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+    """Raise ValueError where `value` is none of those that the option `name` may have."""
+    if value not in (known := [*known]):
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(known)}")

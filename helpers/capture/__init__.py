@@ -3,12 +3,15 @@
 One pass for many reducers, many conditions for one loading.
 """
 
-from helpers.capture.classifiers import Classifiers, classifiers_of
-from helpers.capture.engine import MOST_WORKERS, capture
-from helpers.capture.matched_neurons import matched_neurons, matched_neurons_of
-from helpers.capture.object_tokens import ObjectTokens, object_tokens
-from helpers.capture.outlier_units import OutlierUnit, outlier_units
-from helpers.capture.paired_tokens import PairedTokens, paired_tokens, tokens_at
+from helpers.capture.chosen_tokens import (
+    ObjectTokens,
+    PairedTokens,
+    object_tokens,
+    paired_tokens,
+    tokens_at,
+)
+from helpers.capture.engine import capture
+from helpers.capture.inputs import MOST_WORKERS
 from helpers.capture.passes import (
     Captured,
     by_model,
@@ -18,7 +21,6 @@ from helpers.capture.passes import (
     maps_of,
     peak_maps,
 )
-from helpers.capture.probe_study import ProbeStudy, probe_study
 from helpers.capture.reducers import (
     PARTS,
     AttentionEntropy,
@@ -47,13 +49,21 @@ from helpers.capture.reducers import (
 )
 from helpers.capture.register_neurons import (
     SEARCH_MODES,
+    OutlierUnit,
     find_register_neurons,
+    matched_neurons,
+    matched_neurons_of,
+    outlier_units,
     register_neurons_of,
 )
 from helpers.capture.shards import Shards, capture_shards
-from helpers.capture.test_time import (
+from helpers.capture.studies import (
+    Classifiers,
+    ProbeStudy,
     SearchedNeurons,
     TestTimeStudy,
+    classifiers_of,
+    probe_study,
     searched_neurons,
     test_time_study,
 )

@@ -27,7 +27,8 @@ from torch.utils.data import Subset
 from torch.utils.hooks import RemovableHandle
 from tqdm import tqdm
 
-from helpers.capture.engine import MOST_WORKERS, Accumulator, capture
+from helpers.capture.engine import Accumulator, capture, store
+from helpers.capture.inputs import MOST_WORKERS
 from helpers.capture.reducers import Reducer
 from helpers.files import digest_of
 from helpers.models import Backbone
@@ -87,13 +88,11 @@ def places(needs: Mapping[str, int]) -> int:
         min(int(has.get(key, 0) // need) for key, need in needs.items()) for has in _machines()
     )
     if not count:
-        wanted = " and ".join(f"{need} {key}{'s' * (need > 1)}" for key, need in needs.items())
-        remedy = (
-            "start one with GPUs, or use device cpu"
-            if "GPU" in needs
-            else "start one, or set OMP_NUM_THREADS lower"
+        wanted = " and ".join(f"{need} {key}" for key, need in needs.items())
+        raise ValueError(
+            f"no machine of the cluster has {wanted} for a worker; start one that has, use device "
+            "cpu, or set OMP_NUM_THREADS lower"
         )
-        raise ValueError(f"no machine of the cluster has {wanted} for a worker; {remedy}")
     return count
 
 
@@ -130,30 +129,45 @@ def capture_ray(
     """
     ray, total = connect(), len(images)
     kind = torch.device(backbone.device if device is None else device).type
-    needs, threads, workers = _needs(kind, workers)
-    actors, batches = min(places(needs), _limit()), -(-total // batch_size)
+    if kind == "cpu":
+        threads = torch.get_num_threads()
+        needs = {"CPU": threads + (workers or 0)}
+    else:
+        shares = [int(has.get("CPU", 0) // has["GPU"]) for has in _machines() if has.get("GPU")]
+        threads = max(1, min(shares, default=1))
+        needs = {"GPU": 1, "CPU": threads}
+        workers = min(MOST_WORKERS, threads) if workers is None else workers
+    limit = os.environ.get(ACTORS) or str(total)
+    if not limit.isdecimal() or int(limit) == 0:
+        raise ValueError(f"{ACTORS} is {limit!r}; give the largest number of actors, at least 1")
+    actors, batches = min(places(needs), int(limit)), -(-total // batch_size)
     length = batch_size * max(1, min(BATCHES, batches // actors))
     pieces = [(start, min(start + length, total)) for start in range(0, total, length)]
     if isinstance(images, Tensor):  # as an array, of which an actor maps its pieces into memory
         images = ray.put(images.detach().to("cpu", torch.float32).numpy())
     options = {"batch_size": batch_size, "device": kind, "dtype": dtype, "workers": workers}
     content = packed((backbone, images, reducers, options, first))
-    job = ray.put((made_with(), max(1, threads), RemovableHandle.next_id, content))
-    resources = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
-    worker = ray.remote(**resources, max_restarts=-1, max_task_retries=RETRIES)(Worker)
+    job = ray.put((made_with(), threads, RemovableHandle.next_id, content))
+    worker = ray.remote(
+        num_cpus=needs["CPU"],
+        num_gpus=needs.get("GPU", 0),
+        max_restarts=-1,
+        max_task_retries=RETRIES,
+    )(Worker)
     pool = [worker.remote() for _ in range(min(actors, len(pieces)))]
     arriving = ray.util.ActorPool(pool).map(lambda one, piece: one.of.remote([job], piece), pieces)
     results: dict[str, Tensor] = {}
     hide = None if progress is None else not progress
     try:
-        with tqdm(total=batches, disable=hide, unit="batch") as bar:
-            for (start, stop), values in zip(pieces, arriving, strict=True):
-                keep(values, start, stop, total, batch_size, into, results)
-                bar.update(-(-(stop - start) // batch_size))
+        for start, stop in tqdm(pieces, disable=hide, unit="piece"):
+            values = {key: torch.tensor(value) for key, value in next(arriving).items()}
+            for at in range(0, stop - start, batch_size):
+                batch = {key: value[at : at + batch_size] for key, value in values.items()}
+                store(batch, start + at, total, into, results)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.RayActorError as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0]
+        reason = " ".join(str(error).split())[:200]
         raise RuntimeError(
             f"one worker after another died ({reason}); look at the images and at its memory"
         ) from error
@@ -161,45 +175,6 @@ def capture_ray(
         for one in pool:
             ray.kill(one)
     return results
-
-
-def keep(
-    values: Mapping[str, np.ndarray],
-    start: int,
-    stop: int,
-    total: int,
-    batch_size: int,
-    into: Mapping[str, Sequence[Accumulator]],
-    results: dict[str, Tensor],
-) -> None:
-    """Put what came of the images from `start` to before `stop` into its place, batch by batch."""
-    for key, value in values.items():
-        if key not in into:
-            if key not in results:
-                results[key] = torch.empty(total, *value.shape[1:])
-            results[key][start:stop] = torch.tensor(value)
-        for summary in into.get(key, ()):
-            for batch in torch.tensor(value).split(batch_size):
-                summary.update(batch)
-
-
-def _needs(kind: str, workers: int | None) -> tuple[dict[str, int], int, int | None]:
-    """What a worker needs of a machine, its threads, and the processes that load its images."""
-    if kind == "cpu":
-        threads = torch.get_num_threads()
-        return {"CPU": threads + (workers or 0)}, threads, workers
-    shares = [int(has.get("CPU", 0) // has["GPU"]) for has in _machines() if has.get("GPU")]
-    threads = min(shares, default=1)
-    workers = min(MOST_WORKERS, threads) if workers is None else workers
-    return {"GPU": 1, "CPU": max(1, threads)}, threads, workers
-
-
-def _limit() -> int:
-    """The largest number of actors that the user wants."""
-    text = os.environ.get(ACTORS, "")
-    if text and (not text.isdecimal() or int(text) == 0):
-        raise ValueError(f"{ACTORS} is {text!r}; give the largest number of actors, at least 1")
-    return int(text or 2**31)
 
 
 class Worker:

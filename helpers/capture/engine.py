@@ -5,29 +5,24 @@ once on the device, and one copy a batch brings the result to the CPU. No matrix
 all keys outlives the hook that needed it.
 """
 
-import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from helpers.capture.inputs import as_images, pixels_of
+from helpers.capture.inputs import as_images, batches_of
 from helpers.capture.reducers import Reducer
-from helpers.capture.resumable import resumable
 from helpers.models import Backbone
 from helpers.workspace import Workspace
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_WORKERS = 16  # processes that load images for one GPU, unless given
 
 # called as `capture`, with all its options but `engine` and `report`
 Engine = Callable[..., dict[str, Tensor]]
@@ -92,7 +87,7 @@ def capture(
             that do not fit the images or the grid, or NaN or infinity in what a reducer returns.
     """
     into = {key: list(summaries) for key, summaries in into.items()}
-    dtype, images, reducers = _precision(dtype), as_images(images, backbone), _listed(reducers)
+    dtype, images, reducers = _precision(dtype), as_images(images), _listed(reducers)
     wanted = _plan(backbone, reducers, len(images))
     _check(backbone, images, reducers, batch_size, workers, into)
     options = {
@@ -101,32 +96,50 @@ def capture(
         "dtype": dtype,
         "workers": workers,
         "progress": progress,
+        "into": into,
+        "first": first,
     }
     if engine is not None:
-        return engine(backbone, images, reducers, **options, into=into, first=first)
+        return engine(backbone, images, reducers, **options)
     if report is None and (workspace := Workspace.of_this_run()):
-        return resumable(workspace, backbone, images, reducers, **options, into=into, first=first)
+        from helpers.capture.shards import resumable  # here, since that module imports this one
+
+        return resumable(workspace, backbone, images, reducers, **options)
     backbone.model.eval().to(device)
-    batches = _batches(backbone, images, batch_size, workers)
-    return _Pass(backbone, reducers, dtype, into, len(images), first).run(
-        wanted, batches, batch_size, progress, report
-    )
+    batches = batches_of(backbone, images, batch_size, workers)
+    with ExitStack() as hooks:
+        one = _Pass(backbone, reducers, dtype, into, len(images), first)
+        for (point, block), group in wanted.items():
+            hooks.callback(backbone.watch(point, block, one.watcher(block, group)).remove)
+        return one.run(batches, batch_size, progress, report)
+
+
+def store(
+    values: Mapping[str, Tensor],
+    start: int,
+    total: int,
+    into: Mapping[str, Sequence[Accumulator]],
+    results: dict[str, Tensor],
+) -> None:
+    """Put what was kept of the images from `start` on, of `total`, into its place."""
+    for key, value in values.items():
+        for summary in into.get(key, ()):
+            summary.update(value.clone())  # a summary may hold on to what it gets
+        if key not in into:
+            if key not in results:  # outside inference mode, so that a probe may train on it
+                results[key] = torch.empty(total, *value.shape[1:])
+            results[key][start : start + len(value)] = value
 
 
 def _listed(reducers: Any) -> Sequence[Reducer]:
     """The reducers. Raises ValueError where they are none, in one sentence."""
-    if not isinstance(reducers, Iterable) or isinstance(reducers, str):
-        one = isinstance(reducers, Reducer)
-        raise ValueError(
-            f"reducers are {'one ' if one else 'a '}{type(reducers).__name__}; give a list, "
-            "[PatchNorms()]"
-        )
-    for reducer in (reducers := list(reducers)):
-        if not isinstance(reducer, Reducer):
+    listed = isinstance(reducers, Iterable) and not isinstance(reducers, str)
+    reducers = list(reducers) if listed else [reducers]
+    for reducer in reducers:
+        if not listed or not isinstance(reducer, Reducer):
             raise ValueError(
-                f"{reducer.__name__} is a class; give {reducer.__name__}(...)"
-                if isinstance(reducer, type)
-                else f"{reducer!r} is no reducer; give those of helpers.capture, such as PatchNorms()"  # noqa: E501
+                f"reducers: {reducer!r} is {'no reducer' if listed else 'no list'}; give a list of "
+                "those of helpers.capture, such as [PatchNorms()]"
             )
     return reducers
 
@@ -136,13 +149,12 @@ def _precision(dtype: torch.dtype | str) -> torch.dtype:
 
     Raises ValueError for another than DTYPES.
     """
-    known = {str(known).removeprefix("torch."): known for known in DTYPES}
-    if (name := str(dtype).removeprefix("torch.")) not in known:
+    named = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if named not in DTYPES:
         raise ValueError(
-            f"capture does not run in dtype {dtype}; choose {', '.join(map(str, DTYPES[:-1]))} or "
-            f"{DTYPES[-1]}"
+            f"capture does not run in dtype {dtype}; choose one of {', '.join(map(str, DTYPES))}"
         )
-    return known[name]
+    return named
 
 
 def _check(
@@ -163,54 +175,45 @@ def _check(
             f"{len(images)} images in batches of {batch_size} with {workers} workers; take at "
             "least 1, 1 and 0"
         )
-    if isinstance(images, Tensor) and tuple(images.shape[1:]) != (3, *backbone.image_size):
+    if not isinstance(images, Tensor):
+        return
+    if tuple(images.shape[1:]) != (3, *backbone.image_size):
         raise ValueError(
             f"pixels {tuple(images.shape[1:])} do not fit {(3, *backbone.image_size)} of "
-            f"'{backbone.name}'; resize "
-            "them, or load it with their image_size (a multiple of its patch size "
-            f"{backbone.patch_size})"
+            f"'{backbone.name}'; resize them, or load it with their image_size (a multiple of its "
+            f"patch size {backbone.patch_size})"
         )
-    if isinstance(images, Tensor) and not images.is_floating_point():
+    if not images.is_floating_point():
         raise ValueError(
             f"pixels of type {images.dtype}; capture takes normalised floats, or PIL images to "
             "normalise by itself"
         )
 
 
+@dataclass
 class _Pass:
     """One pass of a model, where it is now, over images.
 
     What is kept gathers in `results` and `into`.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        reducers: Sequence[Reducer],
-        dtype: torch.dtype,
-        into: Mapping[str, Sequence[Accumulator]],
-        total: int,
-        first: int,
-    ):
-        self.backbone, self.reducers, self.dtype, self.into, self.total, self.first = (
-            backbone,
-            reducers,
-            dtype,
-            into,
-            total,
-            first,
-        )
-        self.device, self.layout = backbone.device, backbone.layout
-        self.mixed = dtype != torch.float32
-        self.exact = (
-            torch.autocast(self.device.type, enabled=False) if self.mixed else nullcontext()
-        )
-        self.outputs, self.results = _Outputs(backbone, reducers), dict[str, Tensor]()
-        self.span = (0, 0)  # of the images in the present forward pass
+    backbone: Backbone
+    reducers: Sequence[Reducer]
+    dtype: torch.dtype
+    into: Mapping[str, Sequence[Accumulator]]
+    total: int
+    first: int
+    results: dict[str, Tensor] = field(default_factory=dict)
+    span: tuple[int, int] = (0, 0)  # of the images in the present forward pass
+
+    def __post_init__(self) -> None:
+        self.device, self.mixed = self.backbone.device, self.dtype != torch.float32
+        self.outputs = _Outputs(self.backbone, self.reducers)
+        off = torch.autocast(self.device.type, enabled=False) if self.mixed else nullcontext()
+        self.exact = off  # softmax and norms in float32 whatever the model runs in
 
     def run(
         self,
-        wanted: Mapping[tuple[str, int], Sequence[Reducer]],
         batches: Iterator[tuple[int, Tensor]],
         batch_size: int,
         progress: bool | None,
@@ -222,53 +225,45 @@ class _Pass:
         """
         waiting: list[tuple] = []
         most, done, hide = batch_size, 0, None if progress is None else not progress
-        with ExitStack() as handles:
-            for (point, block), group in wanted.items():
-                handles.callback(
-                    self.backbone.watch(point, block, self.watcher(block, group)).remove
-                )
-            for start, pixels in tqdm(
-                batches, total=-(-self.total // batch_size), disable=hide, unit="batch"
-            ):
-                while done < start + len(pixels):
-                    part = pixels[done - start :][:most]
-                    values = _or_none(self.forward, done, part)
-                    if values is None:
-                        most = -(-len(part) // 2)
-                        warnings.warn(
-                            f"{len(part)} images do not fit into memory at once; going on with "
-                            f"{most}",
-                            stacklevel=3,
-                        )
-                        continue
-                    waiting.append((done, *_to_cpu(values)))
-                    done += len(part)
-                    # On a GPU the copy of one batch goes on while the next one is computed.
-                    if len(waiting) > (self.device.type == "cuda"):
-                        self.keep(*waiting.pop(0))
-                if report is not None:
-                    report(done)
-            while waiting:
-                self.keep(*waiting.pop(0))
+        total = -(-self.total // batch_size)
+        for start, pixels in tqdm(batches, total=total, disable=hide, unit="batch"):
+            while done < start + len(pixels):
+                part = pixels[done - start :][:most]
+                values = _or_none(self.forward, done, part)
+                if values is None:
+                    most = -(-len(part) // 2)
+                    warnings.warn(
+                        f"{len(part)} images do not fit into memory at once; going on with {most}",
+                        stacklevel=3,
+                    )
+                    continue
+                waiting.append((done, *_to_cpu(values)))
+                done += len(part)
+                # On a GPU the copy of one batch goes on while the next one is computed.
+                if len(waiting) > (self.device.type == "cuda"):
+                    self.keep(*waiting.pop(0))
+            if report is not None:
+                report(done)
+        for last in waiting:
+            self.keep(*last)
         return self.results
 
     def watcher(self, block: int, group: Sequence[Reducer]) -> Callable[[Any], None]:
         """What is called with what passes one point of `block`."""
+        layout = self.backbone.layout
 
         def see(x: Any) -> None:
-            with self.exact:  # softmax and norms in float32 whatever the model runs in
+            with self.exact:
                 for reducer in group:
-                    self.outputs.put(reducer, block, reducer.of(*self.span).reduce(x, self.layout))
+                    self.outputs.put(reducer, block, reducer.of(*self.span).reduce(x, layout))
 
         return see
 
     def forward(self, start: int, pixels: Tensor) -> dict[str, Tensor]:
         """What the reducers keep of these images, on the device, until the next call."""
         self.span = start, start + len(pixels)
-        with (
-            torch.inference_mode(),
-            torch.autocast(self.device.type, self.dtype, enabled=self.mixed),
-        ):
+        mixed = torch.autocast(self.device.type, self.dtype, enabled=self.mixed)
+        with torch.inference_mode(), mixed:
             self.outputs.seen.clear()
             self.backbone.next_image = self.first + start
             self.backbone(pixels.to(self.device, torch.float32, non_blocking=True))
@@ -283,18 +278,10 @@ class _Pass:
                 reducer = next(reducer for reducer in self.reducers if key in reducer.keys)
                 raise ValueError(
                     f"{reducer} returned NaN or infinity in '{key}' for images {start} to "
-                    f"{start + len(value) - 1} "
-                    f"of '{self.backbone.name}'; look at the images and the precision "
-                    f"({self.dtype})"
+                    f"{start + len(value) - 1} of '{self.backbone.name}'; look at the images and "
+                    f"the precision ({self.dtype})"
                 )
-            for summary in self.into.get(key, ()):
-                summary.update(value.clone())  # a summary may hold on to what it gets
-            if key not in self.into:
-                if (
-                    key not in self.results
-                ):  # here, outside inference mode, so that a probe may train on it
-                    self.results[key] = torch.empty(self.total, *value.shape[1:])
-                self.results[key][start : start + len(value)] = value
+        store(values, start, self.total, self.into, self.results)
 
 
 def _plan(
@@ -321,20 +308,13 @@ def _plan(
 def _indices(backbone: Backbone, reducer: Reducer) -> list[int]:
     """The blocks of a reducer, counted from 0."""
     depth, blocks = backbone.depth, reducer.blocks
-    chosen = (
-        range(depth) if blocks == "all" else [blocks] if isinstance(blocks, int) else list(blocks)
-    )
-    if not chosen:
+    chosen = range(depth) if blocks == "all" else [blocks] if isinstance(blocks, int) else blocks
+    wrong = [block for block in chosen if block not in range(-depth, depth)]
+    if wrong or not len(chosen):
+        what = f"no block {wrong[0]!r}" if wrong else f"{reducer} looks at no block"
         raise ValueError(
-            f"{reducer} looks at no block of '{backbone.name}'; choose 'all' or from -{depth} to "
-            f"{depth - 1}"
+            f"{what} in '{backbone.name}'; choose 'all' or from -{depth} to {depth - 1}"
         )
-    for block in chosen:
-        if not isinstance(block, int) or not -depth <= block < depth:
-            raise ValueError(
-                f"no block {block!r} in '{backbone.name}'; choose 'all' or from -{depth} to "
-                f"{depth - 1}"
-            )
     return [block % depth for block in chosen]
 
 
@@ -386,53 +366,6 @@ class _Outputs:
                     "went around its hook"
                 )
         return {key: value.narrow(0, 0, images) for key, value in self.tensors.items()}
-
-
-class _Pixels(Dataset):
-    """Images as a model takes them."""
-
-    def __init__(self, backbone: Backbone, images: Any):
-        self.preprocess, self.images, self.size = backbone.preprocess, images, backbone.image_size
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> Float[Tensor, "3 height width"]:
-        item = self.images[index]
-        if isinstance(item, Image.Image):
-            return self.preprocess(item)
-        return pixels_of(item, index, self.preprocess, self.size)
-
-
-def _batches(
-    backbone: Backbone, images: Any, batch_size: int, workers: int | None
-) -> Iterator[tuple[int, Tensor]]:
-    """The first index and the pixels of each batch, on the CPU, in memory that a GPU can read by
-    itself if there is one.
-    """
-    pinned = backbone.device.type == "cuda"
-    if isinstance(images, Tensor):
-        for start in range(0, len(images), batch_size):
-            pixels = images[start : start + batch_size]
-            yield start, pixels.pin_memory() if pinned and not pixels.is_cuda else pixels
-        return
-    if workers is None:
-        workers = min(MOST_WORKERS, os.cpu_count() or 1) if pinned else 0
-    loader = DataLoader(
-        _Pixels(backbone, images), batch_size, num_workers=workers, pin_memory=pinned
-    )
-    try:
-        for index, pixels in enumerate(loader):
-            yield index * batch_size, pixels
-    except RuntimeError as error:
-        # Torch says the first where it waits for the process, the second where the signal comes
-        # before.
-        if not any(said in str(error) for said in ("exited unexpectedly", "is killed by signal")):
-            raise
-        reason = (
-            f"one of {workers} processes that load images died (was it killed, or out of memory?)"
-        )
-        raise RuntimeError(f"{reason}; take fewer workers, or 0 to load in this process") from None
 
 
 def _or_none(

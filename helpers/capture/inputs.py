@@ -1,102 +1,105 @@
-"""What may be given as images, and one sentence for what may not."""
+"""Images as a model takes them, and one sentence for what are none."""
 
 import os
-from collections.abc import Callable, Iterator
+import reprlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from helpers.models import Backbone
 
-FORMS = "a list of PIL images, paths or uint8 arrays, or pixels (image, 3, height, width)"
+MOST_WORKERS = 16  # processes that load images for one GPU, unless given
+FORMS = (
+    "a list of PIL images, paths or uint8 arrays, pixels (image, 3, height, width), or "
+    "load_images('folder:PATH', n)"
+)
 
 
-def as_images(images: Any, backbone: Backbone) -> Any:
+def as_images(images: Any) -> Any:
     """`images` as something that has a length and an item for each index.
 
     Raises ValueError where it is no such thing, in one sentence.
     """
     if isinstance(images, DataLoader):
         images = images.dataset
-    if isinstance(images, str | os.PathLike):
-        raise ValueError(
-            f"images are the path {os.fspath(images)!r}; give {FORMS}, or "
-            "load_images('folder:PATH', n)"
-        )
-    if isinstance(images, Image.Image):
-        raise ValueError(
-            f"images are one picture; give a list, [image], or {FORMS.partition(' or ')[2]}"
-        )
-    if isinstance(images, IterableDataset | Iterator) or not (
-        hasattr(images, "__len__") and hasattr(images, "__getitem__")
-    ):
-        raise ValueError(
-            f"images are a {type(images).__name__}, which has no length and no order to go by; "
-            f"give {FORMS}"
-        )
-    if isinstance(images, dict):
-        raise ValueError(f"images are a dict; give {FORMS}")
-    if isinstance(images, np.ndarray) and images.ndim == 3:
-        raise ValueError(
-            f"images are one array {images.shape}; give a list, [array], or an array (image, "
-            "height, width, 3)"
-        )
-    if isinstance(images, Tensor) and images.dim() != 4:
-        raise ValueError(
-            f"pixels have the shape {tuple(images.shape)}; give (image, 3, *{backbone.image_size})"
-        )
+    shape = getattr(images, "shape", ())
+    listed = hasattr(images, "__len__") and hasattr(images, "__getitem__")
+    if not listed or isinstance(images, str | dict | IterableDataset) or len(shape) in (2, 3):
+        what = f"of shape {tuple(shape)}" if shape else reprlib.repr(images)
+        raise ValueError(f"images are one {type(images).__name__}, {what}; give {FORMS}")
     return images
 
 
-def pixels_of(
-    item: Any, index: int, preprocess: Callable[[Image.Image], Tensor], size: tuple[int, int]
-) -> Float[Tensor, "3 height width"]:
-    """One item of a list or a data set, of index `index`, as the model takes it.
+class PixelSet(Dataset):
+    """The items of a list or a data set as a model takes them."""
 
-    Raises ValueError where it is no image.
+    def __init__(self, backbone: Backbone, images: Any):
+        self.preprocess, self.images, self.size = backbone.preprocess, images, backbone.image_size
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Float[Tensor, "3 height width"]:
+        """Raises ValueError where the item is no image."""
+        item, wanted = self.images[index], (3, *self.size)
+        if isinstance(item, tuple | list) and item:  # an image and its label
+            item = item[0]
+        if isinstance(item, str | os.PathLike):
+            try:
+                with Image.open(item) as image:
+                    return self.preprocess(image)
+            except (OSError, SyntaxError) as error:
+                reason = " ".join(str(error).split())
+                raise ValueError(
+                    f"image {index}, {os.fspath(item)!r}, cannot be read ({reason}); correct the "
+                    "path, or leave it out"
+                ) from None
+        if isinstance(item, Image.Image):
+            return self.preprocess(item)
+        shape, dtype = tuple(getattr(item, "shape", ())), getattr(item, "dtype", None)
+        if isinstance(item, Tensor) and item.is_floating_point() and shape == wanted:
+            return item.to(torch.float32)
+        colours = shape[2:] in ((), (1,), (3,), (4,))
+        if isinstance(item, np.ndarray) and dtype == np.uint8 and item.ndim > 1 and colours:
+            return self.preprocess(Image.fromarray(item.squeeze(2) if shape[2:] == (1,) else item))
+        what = f" {shape} of {dtype}" if dtype else ""
+        raise ValueError(
+            f"image {index} is a {type(item).__name__}{what}; give a PIL image, a path, an array "
+            f"(height, width, 3) or (height, width) of uint8, or normalised pixels {wanted}"
+        )
+
+
+def batches_of(
+    backbone: Backbone, images: Any, batch_size: int, workers: int | None
+) -> Iterator[tuple[int, Tensor]]:
+    """The first index and the pixels of each batch, on the CPU, in memory that a GPU can read by
+    itself if there is one.
     """
-    if isinstance(item, tuple | list) and item:  # an image and its label
-        item = item[0]
-    if isinstance(item, str | os.PathLike):
-        try:
-            with Image.open(item) as image:
-                return preprocess(image)
-        except (OSError, UnidentifiedImageError, SyntaxError) as error:
-            told = (
-                "there is no such file"
-                if isinstance(error, FileNotFoundError)
-                else "it is no picture that can be read"
-            )
-            raise ValueError(
-                f"image {index}, {os.fspath(item)!r}: {told}; correct the path, or leave it out"
-            ) from None
-    if isinstance(item, Image.Image):
-        return preprocess(item)
-    if isinstance(item, np.ndarray):
-        if (
-            item.dtype != np.uint8
-            or item.ndim not in (2, 3)
-            or (item.ndim == 3 and item.shape[2] not in (1, 3, 4))
-        ):
-            raise ValueError(
-                f"image {index} is an array {item.shape} of {item.dtype}; give (height, width, 3) "
-                "or (height, width) of uint8, "
-                "from 0 to 255"
-            )
-        return preprocess(Image.fromarray(item.squeeze(2) if item.shape[2:] == (1,) else item))
-    if isinstance(item, Tensor) and item.is_floating_point() and tuple(item.shape) == (3, *size):
-        return item.to(torch.float32)
-    told = (
-        f"a tensor {tuple(item.shape)} of {item.dtype}"
-        if isinstance(item, Tensor)
-        else f"a {type(item).__name__}"
-    )
-    raise ValueError(
-        f"image {index} is {told}; give a PIL image, a path, a uint8 array, or normalised pixels "
-        f"{(3, *size)}"
-    )
+    pinned = backbone.device.type == "cuda"
+    if isinstance(images, Tensor):
+        for start in range(0, len(images), batch_size):
+            pixels = images[start : start + batch_size]
+            yield start, pixels.pin_memory() if pinned and not pixels.is_cuda else pixels
+        return
+    if workers is None:
+        workers = min(MOST_WORKERS, os.cpu_count() or 1) if pinned else 0
+    items = PixelSet(backbone, images)
+    loader = DataLoader(items, batch_size, num_workers=workers, pin_memory=pinned)
+    try:
+        for index, pixels in enumerate(loader):
+            yield index * batch_size, pixels
+    except RuntimeError as error:
+        # Torch says the first where it waits for the process, the second where the signal comes
+        # before.
+        if not any(said in str(error) for said in ("exited unexpectedly", "is killed by signal")):
+            raise
+        raise RuntimeError(
+            f"one of {workers} processes that load images died (was it killed, or out of memory?); "
+            "take fewer workers, or 0 to load in this process"
+        ) from None

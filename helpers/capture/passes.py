@@ -5,7 +5,7 @@ one model in memory.
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +14,6 @@ from helpers.capture.reducers import Reducer
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
 
 Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
-Kept = TypeVar("Kept", bound="Captured")
 Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
 
 
@@ -31,19 +30,11 @@ class Captured:
     depth: int
     source: dict[str, Any]
 
-    @classmethod
-    def of(cls: type[Kept], backbone: Backbone, tensors: dict[str, Tensor], *more: Any) -> Kept:
-        """What `capture` kept of the model as it is now, and `more` for the fields of a
-        subclass.
-        """
-        facts = (
-            backbone.layout,
-            backbone.image_size,
-            backbone.parameters,
-            backbone.depth,
-            backbone.describe(),
-        )
-        return cls(tensors, *facts, *more)
+    @staticmethod
+    def of(backbone: Backbone, tensors: dict[str, Tensor]) -> "Captured":
+        """What `capture` kept of the model as it is now."""
+        b = backbone
+        return Captured(tensors, b.layout, b.image_size, b.parameters, b.depth, b.describe())
 
     def __getitem__(self, key: str) -> Tensor:
         return self.tensors[key]
@@ -88,7 +79,9 @@ def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]
     }
 
 
-def by_model(passes: Mapping[Hashable, Mapping[str, Kept]]) -> dict[str, dict[Hashable, Kept]]:
+def by_model(
+    passes: Mapping[Hashable, Mapping[str, Captured]],
+) -> dict[str, dict[Hashable, Captured]]:
     """Model -> condition -> what was kept, of passes by condition."""
     models = dict.fromkeys(model for own in passes.values() for model in own)
     return {
@@ -127,6 +120,12 @@ def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, di
             attention = c.patches("cls_attention")[:, -1].mean(1).round(decimals=6)
             maps[model][f"attention\n{name}"] = c.layout.to_grid(attention)
     return maps
+
+
+def require_models(names: Sequence[str]) -> None:
+    """Raise ModelUnavailable where no model is named."""
+    if not names:
+        raise ModelUnavailable("no model was named; give at least one")
 
 
 def backbones(
@@ -214,7 +213,6 @@ def capture_each(
 
     Raises ModelUnavailable also where no model is named.
     """
-    if not names:
-        raise ModelUnavailable("no model was named; give at least one")
+    require_models(names)
     passes, not_run = capture_conditions(names, images, reducers, {"": intervention}, **options)
     return passes[""], not_run

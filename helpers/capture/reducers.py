@@ -11,6 +11,7 @@ in parts, after hooks have seen it. What adds up is a summary, which gets each i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -18,19 +19,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.capture.fused import fused_attention
 from helpers.measures.attention import MOST, shared_attention, value_ratio
 from helpers.measures.norms import random_positions
 from helpers.models import Attention, TokenLayout, Update
+from helpers.settings import check_choice
 
 Blocks = str | int | Sequence[int]
-PARTS = (
-    "patches",
-    "registers",
-    "cls",
-    "bias",
-    "skip",
-)  # of [CLS] after an attention layer; the first three are attended to
+Tokens = Float[Tensor, "image token width"]
+Pixels = Float[Tensor, "image 3 height width"]
+Kept = tuple[Tensor, ...]  # one (image, ...) for each key
+# Of [CLS] after an attention layer; the first three are attended to.
+PARTS = ("patches", "registers", "cls", "bias", "skip")
+ROWS = 2**20  # numbers in one chunk of attention rows: 4 MB in float32, which a cache holds
 
 
 class Reducer:
@@ -41,7 +41,7 @@ class Reducer:
     needs_cls: ClassVar[bool] = False
     blocks: Blocks
 
-    def reduce(self, x: Any, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Any, layout: TokenLayout) -> Kept:
         """One tensor (image, ...) for each key, from what passes `point` in one block, and from
         nothing else: the same images may pass more than once.
         """
@@ -87,9 +87,7 @@ class PatchNorms(Reducer):
     point = "residual"
     keys = ("patch_norms",)
 
-    def reduce(
-        self, x: Float[Tensor, "image token width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return (_norm(layout.patch_tokens(x)),)
 
 
@@ -101,9 +99,7 @@ class TokenNorms(Reducer):
     point = "residual"
     keys = ("token_norms",)
 
-    def reduce(
-        self, x: Float[Tensor, "image token width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return (_norm(x),)
 
 
@@ -123,10 +119,9 @@ class ClsAttention(Reducer):
     needs_cls = True
 
     def __post_init__(self) -> None:
-        if self.heads not in ("mean", "all"):
-            raise ValueError(f"heads is '{self.heads}'; choose 'mean' or 'all'")
+        check_choice("heads", self.heads, ("mean", "all"))
 
-    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         row = x.cls_row(layout)
         return (row.mean(dim=1) if self.heads == "mean" else row,)
 
@@ -145,7 +140,7 @@ class AttentionEntropy(Reducer):
     point = "attention"
     keys = ("attention_entropy",)
 
-    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         queries = layout.patch_tokens(x.q)
         mean, total = fused_attention(queries, x.k, x.scale)
         entropy = total - torch.linalg.vecdot(queries, mean) * x.scale
@@ -171,10 +166,9 @@ class Sinks(Reducer):
     keys = ("sink_patches", "sink_registers", "sink_cls", "sink_one", "sink_value", "received")
 
     def __post_init__(self) -> None:
-        if self.queries not in ("read", "patches"):
-            raise ValueError(f"queries is '{self.queries}'; choose 'read' or 'patches'")
+        check_choice("queries", self.queries, ("read", "patches"))
 
-    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         if self.queries == "read" and layout.cls:
             rows = x.attention.cls_row(layout)[:, :, None]
         else:
@@ -203,9 +197,7 @@ class FinalTokens(LastBlock):
     norm: bool = False
     keys = ("final_tokens",)
 
-    def reduce(
-        self, x: Float[Tensor, "image token width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return (x,)
 
 
@@ -220,9 +212,7 @@ class Pooled(LastBlock):
     keys = ("cls", "patch_mean", "registers")
     needs_cls = True
 
-    def reduce(
-        self, x: Float[Tensor, "image token width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         registers = torch.cat([layout.register_tokens(x), layout.appended_tokens(x)], dim=1)
         return (
             layout.cls_token(x),
@@ -242,9 +232,7 @@ class ClsTokens(Reducer):
     keys = ("cls_tokens",)
     needs_cls = True
 
-    def reduce(
-        self, x: Float[Tensor, "image token width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return (layout.cls_token(x),)
 
 
@@ -263,7 +251,7 @@ class HighestToken(Reducer):
     point = "normed"
     keys = ("highest_token", "highest_token_normed", "highest_index")
 
-    def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> Kept:
         norms = _norm(x[0])
         # The first of those that are equal but for rounding, as registers that carry the same load
         # are.
@@ -293,31 +281,24 @@ class ClsParts(Reducer):
     A part is what is left where the attention to all other tokens is set to zero after the softmax
     ('set to zero', section 3.3); `ClsRenormalised` is the other reading. Registers are all tokens
     but patches and [CLS]: trained ones, appended ones, and the distillation token of distilled
-    DeiT. With `split_bias` the bias of the value projection is in "bias": the weights sum to one,
-    so it is the same for all images. Without, as in the paper, it is in the values, and each of the
-    three has its share by mass. `blocks` that are several, or "all", give (image, block, ...).
+    DeiT. As in the paper, the bias of the value projection is in the values, and each of the three
+    has its share of it by mass. `blocks` that are several, or "all", give (image, block, ...).
 
     Raises ValueError for a block whose attention output is normalised, which is no sum of parts.
     """
 
     blocks: Blocks = -1
-    split_bias: bool = False
     point = "update"
     keys = ("cls_parts", "cls_mass", "cls_total")
     needs_cls = True
 
-    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         weights = x.attention.cls_row(layout)[:, :, None]
         weights = weights * _attended(layout, weights.device)  # image, head, kind, token
-        masses, bias = weights.sum(dim=-1, keepdim=True), x.bias
-        values = x.attention.weighted(weights)
-        if self.split_bias:
-            common = x.attention.value_bias[:, None]
-            values = values - masses * common
-            bias = bias + x.contribution(common[None]).flatten()
-        rest = torch.stack([bias.expand(len(values), -1), layout.cls_token(x.before)], dim=1)
-        parts = torch.cat([x.contribution(values), rest], dim=1)
-        return parts, masses.squeeze(-1).mean(dim=1), layout.cls_token(x.after)
+        parts = x.contribution(x.attention.weighted(weights))
+        rest = torch.stack([x.bias.expand(len(parts), -1), layout.cls_token(x.before)], dim=1)
+        masses = weights.sum(dim=-1).mean(dim=1)
+        return torch.cat([parts, rest], dim=1), masses, layout.cls_token(x.after)
 
 
 @dataclass(frozen=True)
@@ -334,7 +315,7 @@ class ClsRenormalised(Reducer):
     keys = ("cls_renormalised",)
     needs_cls = True
 
-    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         logits = x.attention.cls_logits(layout)[:, :, None]
         # Not by dividing the weights: a head may give a kind less than float32 can hold.
         weights = logits.masked_fill(~_attended(layout, logits.device), -torch.inf).softmax(dim=-1)
@@ -358,7 +339,7 @@ class PatchContributions(Reducer):
     keys = ("contribution_norms", "contribution_cosines")
     needs_cls = True
 
-    def reduce(self, x: Update, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Update, layout: TokenLayout) -> Kept:
         row = x.attention.cls_row(layout)
         total = x.contribution(x.attention.weighted(row[:, :, None])).mT
         patches = x.contribution(
@@ -382,7 +363,7 @@ class Feature(Reducer):
     keys = ("feature",)
     blocks = 0
 
-    def reduce(self, x: Float[Tensor, "image width"], layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Float[Tensor, "image width"], layout: TokenLayout) -> Kept:
         return (x,)
 
 
@@ -394,7 +375,7 @@ class Output(Reducer):
     keys = ("output",)
     blocks = 0
 
-    def reduce(self, x: Tensor, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tensor, layout: TokenLayout) -> Kept:
         return (x,)
 
 
@@ -446,9 +427,7 @@ class SelectedTokens(Selected, LastBlock):
     norm: bool = True
     keys = ("tokens",)
 
-    def reduce(
-        self, x: Float[Tensor, "image token width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return (self.chosen(layout.to_grid(layout.patch_tokens(x), dim=1).flatten(1, 2)),)
 
 
@@ -464,9 +443,7 @@ class SelectedPixels(Selected):
     keys = ("pixels",)
     blocks = 0
 
-    def reduce(
-        self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Pixels, layout: TokenLayout) -> Kept:
         patch = tuple(side // count for side, count in zip(x.shape[-2:], layout.grid, strict=True))
         pixels = self.chosen(F.unfold(x, patch, stride=patch).mT)
         return (pixels.unflatten(-1, (3, -1)).mean(-1) if self.mean else pixels,)
@@ -507,9 +484,7 @@ class RandomTokens(RandomPatches, LastBlock):
     norm: bool = True
     keys = ("tokens",)
 
-    def reduce(
-        self, x: Float[Tensor, "image token width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
         return SelectedTokens(self.positions(len(x), layout)).reduce(x, layout)
 
 
@@ -523,9 +498,7 @@ class RandomPixels(RandomPatches):
     keys = ("pixels",)
     blocks = 0
 
-    def reduce(
-        self, x: Float[Tensor, "image 3 height width"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Pixels, layout: TokenLayout) -> Kept:
         return SelectedPixels(self.positions(len(x), layout)).reduce(x, layout)
 
 
@@ -539,7 +512,7 @@ class QKVNorms(Reducer):
     point = "attention"
     keys = ("q_norms", "k_norms", "v_norms")
 
-    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         return tuple(_norm(_concatenated(part, layout)) for part in (x.q, x.k, x.v))
 
 
@@ -556,14 +529,13 @@ class OnQKV(Reducer):
     point = "attention"
 
     def __post_init__(self) -> None:
-        if self.part not in ("q", "k", "v"):
-            raise ValueError(f"part is '{self.part}'; choose 'q', 'k' or 'v'")
+        check_choice("part", self.part, "qkv")
 
     @property
     def keys(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def reduce(self, x: Attention, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         return (self.function(layout.to_grid(_concatenated(getattr(x, self.part), layout), dim=1)),)
 
 
@@ -587,9 +559,7 @@ class NeuronActivation(Reducer):
     def blocks(self) -> Blocks:
         return self.at
 
-    def reduce(
-        self, x: Float[Tensor, "image token hidden"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Float[Tensor, "image token hidden"], layout: TokenLayout) -> Kept:
         if not 0 <= self.unit < x.shape[-1]:
             raise ValueError(
                 f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}"
@@ -620,7 +590,7 @@ class OnPatches(Reducer):
     def blocks(self) -> Blocks:
         return 0 if self.at == "embedding" else self.at
 
-    def reduce(self, x: Tensor, layout: TokenLayout) -> tuple[Tensor, ...]:
+    def reduce(self, x: Tensor, layout: TokenLayout) -> Kept:
         return (
             self.function(
                 x if self.at == "embedding" else layout.to_grid(layout.patch_tokens(x), dim=1)
@@ -644,3 +614,50 @@ def _attended(layout: TokenLayout, device: torch.device) -> Bool[Tensor, "3 toke
     layout.patch_tokens(patches, dim=0).fill_(True)
     layout.cls_token(cls, dim=0).fill_(True)
     return torch.stack([patches, ~(patches | cls), cls])
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, scale: float
+) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
+    """For each query the mean of the keys under its attention, and the logsumexp of its logits."""
+    return (kernel(q.device.type) or by_rows)(q, k, scale)
+
+
+@lru_cache
+def kernel(device: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] | None:
+    """Fused attention that gives the logsumexp, which no public function of torch does.
+
+    None where this torch has none for such a device, or one that gives other numbers.
+    """
+
+    def fused(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        if device == "cpu":
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, scale=scale)
+        mean, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, k, k, None, True, scale=scale
+        )
+        return mean, total[..., : q.shape[-2]]  # it is padded to whole warps
+
+    q, k = (torch.linspace(-2, 2, 2 * n * 16, device=device).view(1, 2, n, 16) for n in (5, 7))
+    try:
+        found = fused(q, k, 0.25)
+        alike = all(
+            torch.allclose(x, y, atol=1e-2) for x, y in zip(found, by_rows(q, k, 0.25), strict=True)
+        )
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return None
+    return fused if alike else None
+
+
+def by_rows(
+    q: Tensor, k: Tensor, scale: float
+) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
+    """`fused_attention` on any device, with at most ROWS numbers of attention at a time (at least
+    one row of each head).
+    """
+    means, totals = [], []
+    for chunk in q.split(max(1, ROWS // (len(q) * q.shape[1] * k.shape[-2])), dim=-2):
+        logits = (chunk @ k.mT).mul_(scale)
+        totals.append(logits.logsumexp(dim=-1))
+        means.append(logits.softmax(dim=-1) @ k)
+    return torch.cat(means, dim=-2), torch.cat(totals, dim=-1)

@@ -1,30 +1,38 @@
 """Which MLP neurons make a model's outliers (Jiang et al., "Vision Transformers Don't Need Trained
-Registers", arXiv:2506.08010).
+Registers", arXiv:2506.08010), and random ones that write as much: the control that tells a neuron
+from any strong one of its block.
 
 Where that paper's text and its code differ, an option says which is meant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from helpers.capture.engine import capture
 from helpers.capture.passes import backbones
-from helpers.capture.reducers import PatchNorms, Reducer, TokenNorms
-from helpers.interventions import RegisterNeuron
-from helpers.measures.norms import outliers, threshold
+from helpers.capture.reducers import (
+    Kept,
+    NeuronActivation,
+    PatchNorms,
+    Reducer,
+    SelectedTokens,
+    TokenNorms,
+)
+from helpers.interventions import MatchedNeuron, Neurons, RegisterNeuron, units_by_block
+from helpers.measures.norms import outliers, paired_positions, threshold
 from helpers.models import Backbone, TokenLayout
-from helpers.settings import settings_of
+from helpers.settings import check_choice, settings_of
 
 SEARCH_MODES = ("paper", "jiang_code")
-SPARSE_VALUE, SPARSE_SHARE = (
-    0.5,
-    0.5,
-)  # of the authors' filter: at least half of the tokens are under 0.5
+SPARSE_VALUE, SPARSE_SHARE = 0.5, 0.5  # of the authors' filter: half of the tokens under 0.5
+DECIMALS = 3  # of the decimal logarithms that are compared
+PAIRS = 4  # at most as many outliers of an image
 
 
 def find_register_neurons(
@@ -65,8 +73,7 @@ def find_register_neurons(
     neurons, a `top_k` below one or above the number of neurons, patches removed by an intervention,
     no outlier in any image, and what `capture` raises.
     """  # noqa: E501
-    if mode not in SEARCH_MODES:
-        raise ValueError(f"mode is '{mode}'; choose one of {', '.join(SEARCH_MODES)}")
+    check_choice("mode", mode, SEARCH_MODES)
     if backbone.layout.kept is not None:
         raise ValueError(
             "patches were removed, other ones in each pass; find register neurons with all of them "
@@ -79,13 +86,9 @@ def find_register_neurons(
             f"top_k is {top_k}, but blocks {list(hidden)} have {sum(hidden.values())} neurons; "
             "choose from 1 to that"
         )
-    outlier = outlier_tokens(backbone, images, mode, rule, layer, options)
-    means = [NeuronMeans(block, outlier, mode, sparsity) for block in hidden]
-    sums = {reducer.keys[0]: [SumOverImages()] for reducer in means}
-    capture(backbone, images, means, into=sums, **options)
-
+    outlier = _outlier_tokens(backbone, images, mode, rule, layer, options)
     units = [(block, unit) for block, size in hidden.items() for unit in range(size)]
-    total = torch.cat([part.total for [part] in sums.values()], dim=1)  # (row, neuron)
+    total = _summed(backbone, images, [*hidden], outlier, mode, sparsity, options)
     with_outlier = outlier.any(dim=1)  # images
     total[[0, 2, 4]] /= with_outlier.sum()
     total[[1, 3]] /= (
@@ -149,6 +152,199 @@ def register_neurons_of(
     return neurons, not_run
 
 
+def matched_neurons(
+    backbone: Backbone,
+    neurons: Neurons,
+    images: Any,
+    *,
+    where: str = "outliers",
+    among: str = "block",
+    rule: str = "median:3",
+    layer: int = -1,
+    nearest: int = 5,
+    seed: int = 0,
+    **options: Any,
+) -> list[MatchedNeuron]:
+    """For each of `neurons` one random unit, out of the `nearest` that write most nearly as much.
+
+    A unit writes `|activation| x |its output weights|`. Where no unit writes nearly as much as the neuron, the strongest others are
+    the nearest: `written` beside `wanted` tells how far they fall short.
+
+    Args:
+        images: as in `capture`; those in which the neurons were found will do.
+        where: the mean is over the "outliers" of an image, then over the images that have one; or
+            over all "patches".
+        among: the units of the neuron's own "block", or those of "later" blocks up to `layer`, too.
+            Earlier units may be what the neuron answers to, so they are no control.
+        rule, layer: which patches are outliers, as in `find_register_neurons`.
+        nearest: from how many units one is drawn.
+        seed: of the draw.
+        options: as in `capture`.
+
+    Returns:
+        In the order of `neurons`; none of them, and no unit twice.
+
+    Raises ValueError for another `where` or `among`, `nearest` below one, a neuron that is not
+    there or comes twice, too few others, and what `find_register_neurons` raises where there is no
+    outlier.
+    """  # noqa: E501
+    check_choice("where", where, ("outliers", "patches"))
+    check_choice("among", among, ("block", "later"))
+    if nearest < 1:
+        raise ValueError(f"nearest is {nearest}; draw from at least one unit")
+    own = units_by_block(backbone, neurons)
+    blocks = (
+        [*own]
+        if among == "block"
+        else sorted({*own, *range(min(own, default=0), layer % backbone.depth + 1)})
+    )
+    outlier = _outlier_tokens(backbone, images, "paper", rule, layer, options)
+    tokens = outlier if where == "outliers" else torch.ones_like(outlier)
+    magnitude = _summed(backbone, images, blocks, tokens, "paper", False, options)[2]
+    norms = [backbone.neurons(at).weight.detach().double().norm(dim=0).cpu() for at in blocks]
+    written = magnitude / tokens.any(dim=1).sum() * torch.cat(norms)
+    units = [
+        (at, unit) for at, norm in zip(blocks, norms, strict=True) for unit in range(len(norm))
+    ]
+    place = {unit: i for i, unit in enumerate(units)}
+    taken = {place[block, unit] for block, unit, *_ in neurons}
+    rng, matched = np.random.default_rng(seed), []
+    for block, unit, *_ in neurons:
+        others = {
+            i for i, (at, _) in enumerate(units) if at < block or (among == "block" and at > block)
+        }
+        wanted = float(written[place[block, unit]])
+        if not (near := nearest_units(written, wanted, taken | others, nearest)):
+            raise ValueError(
+                f"block {block} of '{backbone.name}' has too few other neurons; give fewer"
+            )
+        taken.add(other := int(rng.choice(near)))
+        matched.append(MatchedNeuron(*units[other], float(written[other]), wanted))
+    return matched
+
+
+def matched_neurons_of(
+    neurons: Mapping[str, Neurons],
+    images: Any,
+    *,
+    image_size: int | None = None,
+    by_model: Sequence[str] = (),
+    rule: str = "median:3",
+    layer: int = -1,
+    **search: Any,
+) -> dict[str, list[MatchedNeuron]]:
+    """`matched_neurons` of each model (model -> its neurons), one model in memory at a time.
+
+    Args:
+        images, rule, layer, search: as in `matched_neurons`.
+        image_size, by_model: as in `register_neurons_of`.
+    """
+    own = settings_of([*neurons], by_model, rule=rule, layer=layer)
+    return {
+        b.name: matched_neurons(
+            b, neurons[b.name], images, rule=own[b.name].rule, layer=own[b.name].layer, **search
+        )
+        for b in backbones([*neurons], {}, image_size)
+    }
+
+
+def nearest_units(
+    written: Float[Tensor, " unit"], wanted: float, without: set[int], count: int
+) -> list[int]:
+    """The `count` units whose value is nearest to `wanted` by ratio, nearest first, of equal ones
+    the first; none of `without`.
+
+    Ratios are compared to a quarter of a per cent, so that rounding does not choose. A unit that
+    writes nothing comes last.
+    """
+    distance = (
+        (written.log10() - np.log10(wanted or np.nan))
+        .abs()
+        .nan_to_num(nan=torch.inf)
+        .round(decimals=DECIMALS)
+    )
+    distance[sorted(without)] = torch.nan  # sorts behind all numbers
+    return distance.argsort(stable=True)[: min(count, len(written) - len(without))].tolist()
+
+
+@dataclass(frozen=True)
+class OutlierUnit:
+    """What `outlier_units` kept of one model.
+
+    Attributes:
+        neuron: the most active one at outliers.
+        activation, second: of it and of the next most active one, at each patch.
+        outlier, normal: tokens of random outliers, and of as many other patches of the same image,
+            after the last block and before the final LayerNorm; zeros where there are fewer.
+    """
+
+    neuron: RegisterNeuron
+    activation: Float[Tensor, "image patch"]
+    second: Float[Tensor, "image patch"]
+    outlier: Float[Tensor, "image token width"]
+    normal: Float[Tensor, "image token width"]
+
+
+def outlier_units(
+    names: Sequence[str],
+    images: Any,
+    outliers: Mapping[str, Bool[Tensor, "image patch"]],
+    limits: Mapping[str, float],
+    *,
+    searched: int,
+    seed: int = 0,
+    image_size: int | None = None,
+    **options: Any,
+) -> dict[str, OutlierUnit]:
+    """The unit of each model, with no more than one model in memory.
+
+    Args:
+        outliers: model -> which patches of the images are outliers.
+        limits: model -> the norm after the last block above which a patch is one.
+        searched: the unit is looked for in as many images, the first that have an outlier.
+        seed: of the tokens.
+        image_size: as in `capture_conditions`.
+        options: as in `capture`.
+
+    Raises what `find_register_neurons` and `capture` raise.
+    """
+    units = {}
+    for backbone in backbones(names, {}, image_size):
+        mask = outliers[backbone.name]
+        bearing = images.select(mask.any(1).nonzero()[:searched, 0])
+        best = find_register_neurons(
+            backbone, bearing, rule=f"fixed:{limits[backbone.name]}", top_k=2, **options
+        )
+        activations = [
+            NeuronActivation(f"unit_{rank}", neuron.block, neuron.unit)
+            for rank, neuron in enumerate(best)
+        ]
+        pairs = torch.cat(paired_positions(mask, PAIRS, seed), dim=1)
+        kept = capture(
+            backbone, images, [SelectedTokens(pairs, norm=False), *activations], **options
+        )
+        units[backbone.name] = OutlierUnit(
+            best[0], kept["unit_0"], kept["unit_1"], *kept["tokens"].chunk(2, dim=1)
+        )
+    return units
+
+
+def _summed(
+    backbone: Backbone,
+    images: Any,
+    blocks: Sequence[int],
+    outlier: Bool[Tensor, "image token"],
+    mode: str,
+    sparsity: bool,
+    options: Mapping[str, Any],
+) -> Float64[Tensor, "5 neuron"]:
+    """The sum over images of `NeuronMeans`, of the neurons of all blocks."""
+    means = [NeuronMeans(block, outlier, mode, sparsity) for block in blocks]
+    sums = {reducer.keys[0]: [SumOverImages()] for reducer in means}
+    capture(backbone, images, means, into=sums, **options)
+    return torch.cat([part.total.cpu() for [part] in sums.values()], dim=1)
+
+
 class SumOverImages:
     """A summary: the sum over images, each batch in its own precision, batches in float64."""
 
@@ -181,9 +377,7 @@ class NeuronMeans(Reducer):
     def of(self, start: int, stop: int) -> Reducer:
         return replace(self, outlier=self.outlier[start:stop])
 
-    def reduce(
-        self, x: Float[Tensor, "image token hidden"], layout: TokenLayout
-    ) -> tuple[Tensor, ...]:
+    def reduce(self, x: Float[Tensor, "image token hidden"], layout: TokenLayout) -> Kept:
         x = (x if self.mode == "jiang_code" else layout.patch_tokens(x)).float()
         at = self.outlier.to(x.device)
         weights = torch.stack([at, ~at & at.any(dim=1, keepdim=True)], dim=1).float()
@@ -195,7 +389,7 @@ class NeuronMeans(Reducer):
         return (torch.cat([means, magnitudes, score[:, None]], dim=1),)
 
 
-def outlier_tokens(
+def _outlier_tokens(
     backbone: Backbone, images: Any, mode: str, rule: str, layer: int, options: dict[str, Any]
 ) -> Bool[Tensor, "image token"]:
     """Which patches, or in mode "jiang_code" which tokens, are outliers."""

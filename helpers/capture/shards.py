@@ -1,5 +1,6 @@
 """What a capture keeps, on disk: shards of a fixed number of images that outlive an interruption, a
-full disk, a damaged file.
+full disk, a damaged file; and the long captures of a run, which go on from there when it was
+killed.
 
 A folder holds one safetensors file a shard, and `shards.json` with the inputs and the SHA-256 of
 each file. A file is written under another name and renamed, and enters the list after that. To
@@ -9,12 +10,21 @@ capture into the same folder again computes only what is missing or damaged.
 import dis
 import errno
 import json
+import math
 import sysconfig
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    EllipsisType,
+    FunctionType,
+    MethodDescriptorType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -22,12 +32,14 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from helpers.capture.engine import capture
+from helpers.capture.engine import capture, store
 from helpers.capture.reducers import Reducer
 from helpers.files import digest_of, locked, written_whole
 from helpers.models import Backbone
+from helpers.workspace import Workspace
 
 LIST = "shards.json"
+IMAGES = 256  # in a shard of a run, more where a batch has more: what is lost when it is killed
 LIBRARIES = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -63,22 +75,24 @@ class Shards:
 
     def intact(self, index: int) -> bool:
         """Whether shard `index` is there as it was written."""
-        path = self.folder / self.name(index)
-        return path.is_file() and self._files.get(path.name) == digest_of(path.read_bytes())
+        return self._data(index) is not None
 
     def read(self, index: int) -> dict[str, Tensor]:
         """Key -> tensor (image, ...) of shard `index`.
 
         Raises ValueError where it is missing or damaged.
         """
-        path = self.folder / self.name(index)
-        data = path.read_bytes() if path.is_file() else b""
-        if self._files.get(path.name) != digest_of(data):
+        if (data := self._data(index)) is None:
             raise ValueError(
-                f"shard {path} is missing or damaged; the same call of capture_shards makes it "
-                "again"
+                f"shard {self.folder / self.name(index)} is missing or damaged; the same call of "
+                "capture_shards makes it again"
             )
         return load(data)
+
+    def _data(self, index: int) -> bytes | None:
+        path = self.folder / self.name(index)
+        data = path.read_bytes() if path.is_file() else b""
+        return data if self._files.get(path.name) == digest_of(data) else None
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         """The shards in order, one at a time in memory."""
@@ -89,10 +103,8 @@ class Shards:
 
         Raises OSError where the disk is full; then nothing of it is left.
         """
-        data, name = (
-            save({key: value.contiguous() for key, value in tensors.items()}),
-            self.name(index),
-        )
+        name = self.name(index)
+        data = save({key: value.contiguous() for key, value in tensors.items()})
         try:
             with written_whole(self.folder / name) as new:
                 new.write_bytes(data)
@@ -136,9 +148,8 @@ def capture_shards(
     """
     if size < 1:
         raise ValueError(f"{size} images a shard; take at least one")
-    if not isinstance(images, Tensor) and not (
-        hasattr(images, "describe") and hasattr(images, "select")
-    ):
+    pixels = isinstance(images, Tensor)
+    if not pixels and not hasattr(images, "describe"):
         raise ValueError(
             f"shards of a {type(images).__name__} cannot tell their images from others; give "
             "load_images(...) or pixels"
@@ -147,16 +158,25 @@ def capture_shards(
     inputs = {
         "model": backbone.describe(),
         "interventions": _identity(backbone.interventions),
-        "images": images.describe() if hasattr(images, "describe") else _digest(images),
+        "images": _digest(images) if pixels else images.describe(),
         "keep": [_describe(reducer) for reducer in reducers],
         "dtype": str(options.get("dtype", torch.float32)),
     }
     inputs = json.loads(json.dumps(inputs))
     try:
-        with locked(
-            folder, wait=False
-        ):  # each writes the list whole, and would strike out what the other has entered
-            return _completed(folder, inputs, backbone, images, reducers, size, options)
+        # Each writes the list whole, and would strike out what the other has entered.
+        with locked(folder, wait=False):
+            shards = _begun(folder, inputs, len(images), size)
+            report = options.get("report", lambda done: None)
+            for index in range(len(shards)):
+                if shards.intact(index):
+                    continue
+                start, stop = index * size, min((index + 1) * size, len(images))
+                part = images[start:stop] if pixels else images.select(range(start, stop))
+                own = [reducer.of(start, stop) for reducer in reducers]
+                options["report"] = lambda done, start=start: report(start + done)
+                shards.write(index, capture(backbone, part, own, first=start, **options))
+            return shards
     except BlockingIOError:
         raise BlockingIOError(
             f"another process captures into {folder} just now; wait for it, or choose another "
@@ -164,41 +184,21 @@ def capture_shards(
         ) from None
 
 
-def _completed(
-    folder: Path,
-    inputs: dict,
-    backbone: Backbone,
-    images: Any,
-    reducers: Sequence[Reducer],
-    size: int,
-    options: dict[str, Any],
-) -> Shards:
-    """The shards of `capture_shards`, all of them there."""
-    if (folder / LIST).is_file():
-        shards = Shards(folder)
-        here, there = ({**of, "images in all": n, "images a shard": k} for of, n, k in (
-            (inputs, len(images), size), (shards.inputs, shards.images, shards.size)
-        ))  # fmt: skip
-        if differ := [key for key in here if here[key] != there.get(key)]:
-            raise ValueError(
-                f"{folder} holds the capture of something else ({', '.join(differ)}); choose "
-                "another folder"
-            )
-    else:
-        _write_list(folder, len(images), size, inputs, {})
-        shards = Shards(folder)
-    report = options.get("report", lambda done: None)
-    for index in range(len(shards)):
-        if not shards.intact(index):
-            start, stop = index * size, min((index + 1) * size, len(images))
-            part = (
-                images[start:stop]
-                if isinstance(images, Tensor)
-                else images.select(range(start, stop))
-            )
-            parts = [reducer.of(start, stop) for reducer in reducers]
-            own = options | {"report": lambda done, start=start: report(start + done)}
-            shards.write(index, capture(backbone, part, parts, first=start, **own))
+def _begun(folder: Path, inputs: dict[str, Any], images: int, size: int) -> Shards:
+    """The shards in `folder`, of which there may be none.
+
+    Raises ValueError where they are those of something else.
+    """
+    if not (folder / LIST).is_file():
+        _write_list(folder, images, size, inputs, {})
+    shards = Shards(folder)
+    here = {**inputs, "images in all": images, "images a shard": size}
+    there = {**shards.inputs, "images in all": shards.images, "images a shard": shards.size}
+    if differ := [key for key in here if here[key] != there.get(key)]:
+        raise ValueError(
+            f"{folder} holds the capture of something else ({', '.join(differ)}); choose another "
+            "folder"
+        )
     return shards
 
 
@@ -226,82 +226,57 @@ def _identity(value: Any, seen: tuple[int, ...] = ()) -> Any:
     Raises ValueError for an object that gives nothing to tell it by.
     """
     identity = partial(_identity, seen=seen)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Tensor | np.ndarray):
-        return _digest(torch.as_tensor(value))
-    if isinstance(value, list | tuple | range):
-        return [identity(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((identity(item) for item in value), key=json.dumps)
-    if isinstance(value, dict):
-        return [[identity(key), identity(item)] for key, item in value.items()]
-    if isinstance(value, partial):
-        return {
-            "partial": identity(value.func),
-            "arguments": identity(value.args),
-            "keywords": identity(value.keywords),
-        }
-    if isinstance(value, FunctionType):
-        return _of_function(value, seen)
-    if isinstance(
-        value, CodeType
-    ):  # names and numbers, with the code of functions inside it; not the lines where it stands
-        return [
-            digest_of(value.co_code, length=16),
-            list(value.co_names),
-            identity(value.co_consts),
-        ]
-    if isinstance(value, ModuleType):
-        return value.__name__
-    if isinstance(
-        value, type | np.ufunc | MethodDescriptorType | BuiltinFunctionType
-    ) and not _bound(value):
-        return (
-            f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value.__name__)}"
-        )
-    if (
-        isinstance(value, np.generic | complex | bytes | torch.dtype | torch.device)
-        or value is Ellipsis
-    ):
-        return repr(value)
-    if isinstance(
-        getattr(value, "__wrapped__", None), FunctionType
-    ):  # a cache or a dispatcher around a function
-        return identity(value.__wrapped__)
+    wrapped = getattr(value, "__wrapped__", None)  # of a cache or a dispatcher around a function
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Tensor() | np.ndarray():
+            return _digest(torch.as_tensor(value))
+        case list() | tuple() | range():
+            return [identity(item) for item in value]
+        case set() | frozenset():
+            return sorted((identity(item) for item in value), key=json.dumps)
+        case dict():
+            return [[identity(key), identity(item)] for key, item in value.items()]
+        case partial():
+            parts = {"partial": value.func, "arguments": value.args, "keywords": value.keywords}
+            return {name: identity(part) for name, part in parts.items()}
+        case FunctionType():
+            return _of_function(value, seen)
+        case CodeType():  # with the code of functions inside it; not the lines where it stands
+            names, constants = list(value.co_names), identity(value.co_consts)
+            return [digest_of(value.co_code, length=16), names, constants]
+        case ModuleType():
+            return value.__name__
+        case np.generic() | complex() | bytes() | torch.dtype() | torch.device() | EllipsisType():
+            return repr(value)
+        case type() | np.ufunc() | MethodDescriptorType() | BuiltinFunctionType():
+            # Not a method that is bound to an object with values of its own.
+            if isinstance(getattr(value, "__self__", None), type | ModuleType | None):
+                name = getattr(value, "__qualname__", value.__name__)
+                return f"{getattr(value, '__module__', None)}.{name}"
+    if isinstance(wrapped, FunctionType):
+        return identity(wrapped)
     raise ValueError(
         f"a {type(value).__qualname__} in what is captured cannot be told from another when the "
-        "shards go on; "
-        "give a function, or a functools.partial of one with plain arguments"
+        "shards go on; give a function, or a functools.partial of one with plain arguments"
     )
-
-
-def _bound(function: Any) -> bool:
-    """Whether a function that is not written in Python belongs to an object with values of its
-    own.
-    """
-    return not isinstance(getattr(function, "__self__", None), type | ModuleType | None)
 
 
 def _of_function(function: Callable, seen: tuple[int, ...]) -> Any:
     """A library's function by its name, any other by its code and all that this refers to."""
     code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
-    wrapped = getattr(function, "__wrapped__", None)
-    if code.co_filename.startswith(
-        LIBRARIES
-    ):  # a library may also have put its wrapper around a function
+    if code.co_filename.startswith(LIBRARIES):
+        # A library may also have put its wrapper around a function.
+        wrapped = getattr(function, "__wrapped__", None)
         return name if wrapped is None else [name, _identity(wrapped, seen)]
     if id(function) in seen:
         return name
-    names, cells = function.__globals__, function.__closure__ or ()
+    names = function.__globals__
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
     read = {key: names[key] for key in _names(code) if key in names}
-    refers = [
-        function.__defaults__,
-        function.__kwdefaults__,
-        [cell.cell_contents for cell in cells],
-        read,
-    ]
-    return [name, *(_identity(part, (*seen, id(function))) for part in (code, *refers))]
+    refers = (code, function.__defaults__, function.__kwdefaults__, cells, read)
+    return [name, *(_identity(part, (*seen, id(function))) for part in refers)]
 
 
 def _names(code: CodeType) -> list[str]:
@@ -319,3 +294,74 @@ def _names(code: CodeType) -> list[str]:
 def _digest(x: Tensor) -> str:
     content = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
     return digest_of(f"{x.dtype} {tuple(x.shape)}", content, length=16)
+
+
+def resumable(
+    workspace: Workspace,
+    backbone: Backbone,
+    images: Any,
+    reducers: Sequence[Reducer],
+    *,
+    batch_size: int,
+    into: Mapping[str, Any],
+    first: int,
+    **options: Any,
+) -> dict[str, Tensor]:
+    """As `capture` with these arguments, to the bit.
+
+    Captures are told apart by their place among those of the notebook, which are the same each time
+    it runs with the same inputs. `capture_shards` refuses what it would not make itself, and then
+    the capture is computed as if nothing had been kept.
+    """
+    batches = -(-len(images) // batch_size)
+    options["batch_size"] = batch_size
+    options["report"] = lambda done: workspace.report(-(-done // batch_size), batches)
+    size = max(1, IMAGES // batch_size) * batch_size
+    kept = None
+    if not into and not first and len(images) > size and hasattr(images, "describe"):
+        place = workspace.folder / f"{workspace.finished + 1:04d}"
+        try:
+            shards = capture_shards(place, backbone, images, reducers, size=size, **options)
+            whole: dict[str, Tensor] = {}
+            for index, part in enumerate(shards):
+                store(part, index * size, len(images), {}, whole)
+            kept = whole
+        except (ValueError, OSError):
+            pass  # it cannot be kept, or cannot be computed: then the next line says why
+    if kept is None:
+        kept = capture(backbone, images, reducers, into=into, first=first, **options)
+    workspace.end_pass()
+    _list(workspace, backbone, len(images), reducers, kept)
+    return kept
+
+
+def _list(
+    workspace: Workspace,
+    backbone: Backbone,
+    images: int,
+    reducers: Sequence[Reducer],
+    kept: Mapping[str, Tensor],
+) -> None:
+    """Add a capture to the list, and later an entry for each of its tensors that is let go.
+
+    By a stub as many numbers of one image are kept as by the model that it stands for: where a
+    dimension is the blocks, tokens, patches or side of the stub, it is taken as that of the model.
+    """
+    number, of, whole = workspace.finished, backbone.layout, backbone.stands_for
+    shapes = {key: [*tensor.shape[1:]] for key, tensor in kept.items()}
+    facts = {}
+    if whole is not None:
+        to, names = whole.layout, ("depth", "width", "widest", "parameters", "flops")
+        # What one image costs in the model that the stub stands for.
+        facts = {name: getattr(whole, name) for name in names} | {"tokens": to.tokens}
+        lengths = {of.tokens: to.tokens, of.patches: to.patches, of.grid[0]: to.grid[0]}
+        blocks = {key for reducer in reducers if reducer.blocks == "all" for key in reducer.keys}
+        for key, shape in shapes.items():
+            shape[:] = [lengths.get(length, length) for length in shape]
+            if key in blocks and shape:
+                shape[0] = whole.depth
+    sizes = {key: math.prod(shape) for key, shape in shapes.items()}
+    workspace.add({"model": backbone.name, "images": images, "kept": sizes} | facts)
+    for key, tensor in kept.items():
+        release = {"released": [number, key]}
+        weakref.finalize(tensor.untyped_storage(), workspace.add, release).atexit = False

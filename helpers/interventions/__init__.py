@@ -1,7 +1,6 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
 from helpers.interventions.export import model_with_test_time_registers, write_model
-from helpers.interventions.nested import nested
 from helpers.interventions.neurons import (
     MatchedNeuron,
     Neurons,
@@ -13,13 +12,15 @@ from helpers.interventions.neurons import (
     test_time_registers,
     units_by_block,
 )
-from helpers.interventions.places import neurons_off_at, removed_patches, unit_treatments
 from helpers.interventions.positions import (
     carriers,
     expected_at,
     moved_sources,
+    neurons_off_at,
     position_conditions,
+    removed_patches,
     rolled_content,
+    unit_treatments,
 )
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
@@ -28,6 +29,7 @@ from helpers.interventions.tokens import (
     dropped_patches,
     intervention,
     moved_positions,
+    nested,
 )
 
 __all__ = [

@@ -9,16 +9,17 @@ block's second MLP layer, in gated MLPs the product; its name is (block, unit), 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from helpers.interventions.tokens import appended_registers, intervention
 from helpers.models import Backbone, TokenLayout
+from helpers.settings import check_choice
 
 CLEARS = ("patches", "all")
 
@@ -105,20 +106,27 @@ def test_time_registers(
         yield backbone
 
 
+@contextmanager
+def changed_units(
+    backbone: Backbone, neurons: Neurons, change: Callable[[Tensor, Tensor], Tensor]
+) -> Iterator[Backbone]:
+    """Make `change(neurons of a block (image, token, hidden), units)` of `neurons`."""
+    with ExitStack() as hooks:
+        for block, own in units_by_block(backbone, neurons).items():
+            units = torch.tensor(own)
+            hooks.enter_context(
+                backbone.change_neurons(block, lambda x, i=units: change(x, i.to(x.device)))
+            )
+        yield backbone
+
+
 @intervention
 def ablated_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
     """Set `neurons` to zero at every token, with no token added.
 
     Raises ValueError for a neuron that is not there or comes twice.
     """
-    with ExitStack() as hooks:
-        for block, units in units_by_block(backbone, neurons).items():
-            indices = torch.tensor(units)
-            hooks.enter_context(
-                backbone.change_neurons(
-                    block, lambda x, i=indices: x.index_fill(-1, i.to(x.device), 0)
-                )
-            )
+    with changed_units(backbone, neurons, lambda x, units: x.index_fill(-1, units, 0)):
         yield backbone
 
 
@@ -133,14 +141,14 @@ def averaged_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]
 
     Raises ValueError for a neuron that is not there or comes twice.
     """
-    with ExitStack() as hooks:
-        for block, units in units_by_block(backbone, neurons).items():
-            indices = torch.tensor(units)
-            hooks.enter_context(
-                backbone.change_neurons(
-                    block, lambda x, i=indices: _averaged(x, i.to(x.device), backbone.layout)
-                )
-            )
+
+    def averaged(x: Tensor, units: Tensor) -> Tensor:
+        values = x[..., units]
+        patches = backbone.layout.patch_tokens(values)
+        patches.copy_(patches.mean(dim=-2, keepdim=True).expand_as(patches))
+        return x.index_copy(-1, units, values)
+
+    with changed_units(backbone, neurons, averaged):
         yield backbone
 
 
@@ -185,41 +193,25 @@ def neuron_conditions(
         seed: of the random neurons, and of how tokens share neurons.
         matched: model -> others that write as much, from `helpers.capture.matched_neurons_of`.
     """
+    changes: dict[str, Callable[[Backbone, Neurons], AbstractContextManager]] = {
+        "moved": lambda b, own: test_time_registers(b, own, count, seed=seed),
+        "empty token": lambda b, own: test_time_registers(b, [], count, seed=seed),
+        "random neurons": lambda b, own: test_time_registers(
+            b, random_neurons(b, own, seed), count, seed=seed
+        ),
+        "matched neurons": lambda b, own: test_time_registers(b, matched[b.name], count, seed=seed),
+        "set to zero": ablated_neurons,
+        "set to mean": averaged_neurons,
+    }
+    if matched is None:
+        del changes["matched neurons"]
 
     def only(
         change: Callable[[Backbone, Neurons], AbstractContextManager],
     ) -> Callable[[Backbone], AbstractContextManager | None]:
-        return lambda backbone: (
-            change(backbone, neurons[backbone.name]) if backbone.name in neurons else None
-        )
+        return lambda b: change(b, neurons[b.name]) if b.name in neurons else None
 
-    conditions = {
-        "moved": only(lambda b, own: test_time_registers(b, own, count, seed=seed)),
-        "empty token": only(lambda b, own: test_time_registers(b, [], count, seed=seed)),
-        "random neurons": only(
-            lambda b, own: test_time_registers(b, random_neurons(b, own, seed), count, seed=seed)
-        ),
-        "matched neurons": only(
-            lambda b, _: test_time_registers(b, matched[b.name], count, seed=seed)
-        ),
-        "set to zero": only(lambda b, own: ablated_neurons(b, own)),
-        "set to mean": only(lambda b, own: averaged_neurons(b, own)),
-    }
-    return (
-        conditions
-        if matched is not None
-        else {name: x for name, x in conditions.items() if name != "matched neurons"}
-    )
-
-
-def _averaged(
-    x: Float[Tensor, "image token hidden"], units: Int[Tensor, " unit"], layout: TokenLayout
-) -> Float[Tensor, "image token hidden"]:
-    """Each unit at its mean over the patches of an image, at the patches."""
-    values = x[..., units]
-    patches = layout.patch_tokens(values)
-    patches.copy_(patches.mean(dim=-2, keepdim=True).expand_as(patches))
-    return x.index_copy(-1, units, values)
+    return {name: only(change) for name, change in changes.items()}
 
 
 class Shift(nn.Module):
@@ -228,18 +220,15 @@ class Shift(nn.Module):
     def __init__(self, units: list[int], owners: list[int], first: int, count: int, clear: str):
         super().__init__()
         self.register_buffer("units", torch.tensor(units))
-        self.register_buffer(
-            "owners", torch.tensor(owners)
-        )  # which of our tokens each unit goes to
+        # Which of our tokens each unit goes to.
+        self.register_buffer("owners", torch.tensor(owners))
         self.first, self.count, self.clear = first, count, clear
 
     def forward(
         self, x: Float[Tensor, "image token hidden"], layout: TokenLayout
     ) -> Float[Tensor, "image token hidden"]:
-        units, owners = (
-            self.units.to(x.device),
-            self.owners.to(x.device),
-        )  # in a context `capture` may have moved the model
+        # In a context `capture` may have moved the model.
+        units, owners = self.units.to(x.device), self.owners.to(x.device)
         ours, cleared = torch.zeros(2, x.shape[1], 1, dtype=torch.bool, device=x.device)
         self._ours(ours, layout).fill_(True)
         (cleared if self.clear == "all" else layout.patch_tokens(cleared)).fill_(True)
@@ -265,8 +254,7 @@ def shifts_of(
             f"neurons cannot move to {count} tokens; give a count of at least 1, or use "
             "ablated_neurons"
         )
-    if clear not in CLEARS:
-        raise ValueError(f"clear is '{clear}'; choose one of {', '.join(CLEARS)}")
+    check_choice("clear", clear, CLEARS)
     by_block, start, shifts = units_by_block(backbone, neurons), 0, {}
     shares = (np.random.default_rng(seed).permutation(len(neurons)) % count).tolist()
     for block, units in by_block.items():

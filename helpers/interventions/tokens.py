@@ -8,7 +8,7 @@ They nest in any order: the outer one acts first. All are made with `interventio
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -18,12 +18,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from helpers.models import Backbone
+from helpers.settings import check_choice
 
 INITS, DROP_MODES = ("zeros", "mean", "normal"), ("remove", "zero")
-MOST_REGISTERS = (
-    1_000  # five times the patches of a usual model; attention takes memory with the square
-)
+# Five times the patches of a usual model; attention takes memory with the square.
+MOST_REGISTERS = 1_000
 REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
+
+Change = Callable[[Backbone], AbstractContextManager]
 
 
 def intervention(
@@ -37,10 +39,8 @@ def intervention(
     def manager(*args: Any, **options: Any) -> Iterator[Backbone]:
         given = signature.bind(*args, **options)
         given.apply_defaults()
-        backbone, arguments = (
-            given.args[0],
-            {key: value for key, value in given.arguments.items() if key != "backbone"},
-        )
+        backbone, arguments = given.args[0], dict(given.arguments)
+        del arguments["backbone"]
         before = backbone.interventions
         with managed(*args, **options):
             backbone.interventions = (*before, (change.__name__, arguments))
@@ -99,12 +99,12 @@ def appended_registers(
 
     Raises ValueError for a negative count, one above `MOST_REGISTERS`, or another init.
     """
-    if count < 0:
-        raise ValueError(f"{count} registers cannot be appended; give 0 or more")
-    if count > MOST_REGISTERS:
-        raise ValueError(f"{count:,} registers cannot be appended; give at most {MOST_REGISTERS:,}")
-    if init not in INITS:
-        raise ValueError(f"init is '{init}'; choose one of {', '.join(INITS)}")
+    if not 0 <= count <= MOST_REGISTERS:
+        raise ValueError(
+            f"{count:,} registers cannot be appended; give at least 0 and at most "
+            f"{MOST_REGISTERS:,}"
+        )
+    check_choice("init", init, INITS)
     layout = backbone.layout
     drawn = torch.from_numpy(
         np.random.default_rng(seed).normal(0, REGISTER_STD, (count, backbone.width))
@@ -156,8 +156,7 @@ def dropped_patches(
     """
     if not 0 <= rate < 1:
         raise ValueError(f"rate {rate} is not in [0, 1); give the share of the patches to drop")
-    if mode not in DROP_MODES:
-        raise ValueError(f"mode is '{mode}'; choose one of {', '.join(DROP_MODES)}")
+    check_choice("mode", mode, DROP_MODES)
     layout, rng, drawn, left = backbone.layout, np.random.default_rng(seed), 0, dict[str, Tensor]()
     kept = max(1, round((1 - rate) * layout.patches))
     backbone.next_image = 0
@@ -256,3 +255,23 @@ def moved_positions(
         backbone.change_rotation(rotation),
     ):
         yield backbone
+
+
+def nested(*changes: Change) -> Change:
+    """A condition for `helpers.capture.capture_conditions` made of several.
+
+    The first is entered first, and undone last.
+
+        nested(partial(appended_registers, count=1), partial(dropped_patches, rate=0.5))
+
+    None changes nothing.
+    """
+
+    @contextmanager
+    def together(backbone: Backbone) -> Iterator[Backbone]:
+        with ExitStack() as stack:
+            for change in changes:
+                stack.enter_context(change(backbone))
+            yield backbone
+
+    return together

@@ -38,18 +38,12 @@ from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
 from helpers.models import Backbone
 
-FEW = (
-    0.05  # of the images: outliers in no more of them make no model with outliers, as in the claims
-)
+# Of the images: outliers in no more of them make no model with outliers, as in the claims.
+FEW = 0.05
 RULES = (PRESENT, "mad:10", "percentile:98")
 CANDIDATES, SHOWN = 10, 3  # register neurons that are searched, and that are described
-COUNTS = (
-    1,
-    2,
-    3,
-    5,
-    10,
-)  # of neurons that may be moved: the smallest that leaves outliers in few images is taken
+# Of neurons that may be moved: the smallest that leaves outliers in few images is taken.
+COUNTS = (1, 2, 3, 5, 10)
 LEAST = 4  # images: two to search in and two to test on
 
 
@@ -243,21 +237,15 @@ class _Session:
         self.searched = torch.arange(len(images)) % 2 == 0
         self.learn, self.test = images.select(self.searched), images.select(~self.searched)
         self.labels = torch.from_numpy(self.test.require_labels()) if labelled else None
-        self.optional = [
-            reducer
-            for part, reducer in {
-                "[CLS] attention": ClsAttention(-1),
-                "channels": HighestToken(-1),
-            }.items()
-            if self._can(part, reducer)
-        ]
-
-    def _can(self, part: str, reducer: Reducer) -> bool:
-        try:
-            capture(self.backbone, self.images.select([0]), [reducer], **self.options)
-        except ValueError as error:
-            self.left_out[part] = str(error)
-        return part not in self.left_out
+        self.optional: list[Reducer] = []
+        optional = {"[CLS] attention": ClsAttention(-1), "channels": HighestToken(-1)}
+        for part, reducer in optional.items():
+            try:
+                capture(backbone, images.select([0]), [reducer], **options)
+            except ValueError as error:
+                self.left_out[part] = str(error)
+            else:
+                self.optional.append(reducer)
 
     def pass_over(self, images: Images) -> _Pass:
         """One pass in the state in which the model is."""
@@ -287,13 +275,13 @@ class _Session:
         rolled, grey = (
             self._mask(self.images.changed(kind), limit) for kind in ("rolled", "constant")
         )
-        shares = (
+        return Place(
             share_at(mask, corners),
             positions,
             share_at(mask, positions),
             share_at(rolled, positions),
+            over_images(grey.sum(1)),
         )
-        return Place(*shares, over_images(grey.sum(1)))
 
     def removal(self, before: _Pass, limit: float) -> dict[str, Any]:
         """The neurons, those that are moved, and the states of the model, with its pictures in the
@@ -301,17 +289,13 @@ class _Session:
         """
         mask, states, changes = before.norms[:, -1] > limit, {}, {"before": nullcontext}
         removal: dict[str, Any] = {"neurons": [], "moved": []}
+        search = {"rule": f"fixed:{limit}", **self.options}
         try:
-            found = find_register_neurons(
-                self.backbone, self.learn, rule=f"fixed:{limit}", top_k=CANDIDATES, **self.options
-            )
-        except (
-            ValueError
-        ) as error:  # no MLP neurons, or no outlier among the images that are searched
+            found = find_register_neurons(self.backbone, self.learn, top_k=CANDIDATES, **search)
+        except ValueError as error:  # no MLP neurons, or no outlier where it searches
             self.left_out["register neurons"] = str(error)
         else:
             moved = found[: self._count(found, limit)]
-            search = {"rule": f"fixed:{limit}", **self.options}
             pairs = matched_neurons(
                 self.backbone, found[: max(SHOWN, len(moved))], self.learn, seed=self.seed, **search
             )

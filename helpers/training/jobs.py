@@ -1,4 +1,4 @@
-"""Many trainings, each in a process of its own, into weights and their records."""
+"""Many trainings, each in a process of its own, into weights, their records and a model card."""
 
 import os
 import shutil
@@ -14,12 +14,15 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from helpers.files import digest_of, locked
 from helpers.models import trained as scratch
-from helpers.training.kinds import KINDS
-from helpers.training.loop import train
+from helpers.models.trained import ADDED, SHIPPED, SINKS, Recipe, changes, read_record
+from helpers.training.loop import KINDS, train
 from helpers.training.recipes import check_same
+
+PREFIXES = {"scratch": SHIPPED, "added": ADDED[0], "sinks": SINKS[0]}  # template -> names
 
 
 class Trained(NamedTuple):
@@ -155,3 +158,35 @@ def _removed_if_empty(folder: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):
             folder.rmdir()
+
+
+def card(folder: Path) -> str:
+    """The model card, as Markdown, of all models trained into `folder`; '' where there is none."""
+    environment = Environment(
+        loader=PackageLoader("helpers.training"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    cards = []
+    for kind, prefix in PREFIXES.items():
+        paths = sorted(folder.glob(f"{prefix}*.json"), key=lambda path: path.stem)
+        if records := {path.stem: read_record(path) for path in paths}:
+            about = _about(records)
+            here = {
+                name: "yes" if (folder / f"{name}.safetensors").is_file() else "no"
+                for name in records
+            }
+            template = environment.get_template(f"{kind}.md.j2")
+            cards.append(template.render(records=records, here=here, **about))
+    return "\n".join(cards)
+
+
+def _about(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the cards say of all models of one kind together."""
+    recipes = [record["recipe"] for record in records.values()]
+    return {
+        "recipe": changes(asdict(Recipe()), None),
+        "commands": {r["provenance"]["command"]: changes(r["recipe"]) for r in records.values()},
+        "bases": sorted({recipe.get("base", "") for recipe in recipes}),
+        "tested": max(recipe.get("n_test", 0) for recipe in recipes),
+    }

@@ -25,10 +25,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from helpers.files import written_whole
-from helpers.training.batches import seed_all
-from helpers.training.kinds import KINDS
+from helpers.models import PostHoc, Recipe, SinkTask
+from helpers.training.added import AddedRegisters
 from helpers.training.recipes import check_same
-from helpers.training.tasks import Task
+from helpers.training.scratch import FromScratch
+from helpers.training.sinks import SinkTraining
+from helpers.training.tasks import Task, seed_all
+
+# Which kind of training a recipe asks for.
+KINDS = {Recipe: FromScratch, PostHoc: AddedRegisters, SinkTask: SinkTraining}
 
 
 class Diverged(ArithmeticError):
@@ -46,7 +51,7 @@ def train(
     """Train one model, or resume its training, and return (model, history, seconds).
 
     Args:
-        recipe: what to train, of one of the kinds in helpers/training/kinds.py.
+        recipe: what to train, of one of `KINDS`.
         folder: where the state of the training lies, as of the last checkpoint; made if need be.
         device: 'cpu' (float32, equal to the bit on one machine with as many threads) or 'cuda'
             (bfloat16 autocast).

@@ -1,14 +1,13 @@
 """The recipes that this project trains by, and whether two are the same."""
 
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from helpers.models import PostHoc, Recipe, SinkTask
 
-DATA_SEED = (
-    2026  # of the choice of images: the seed of a recipe changes the training, never the data
-)
+# Of the choice of images: the seed of a recipe changes the training, never the data.
+DATA_SEED = 2026
 PRESETS = {
     "cpu": Recipe(),
     # No [CLS]: the head reads the mean of the patches.
@@ -81,11 +80,8 @@ PRESETS |= {
 
 def check_same(path: Path, stored: Any, asked: Any) -> None:
     """Raise ValueError where what lies at `path` was made with another recipe."""
-    differ = [
-        field.name
-        for field in fields(asked)
-        if getattr(stored, field.name) != getattr(asked, field.name)
-    ]
+    stored, asked = asdict(stored), asdict(asked)
+    differ = [name for name, value in asked.items() if stored[name] != value]
     if differ:
         raise ValueError(
             f"{path} was made with another recipe (differs in {', '.join(differ)}); choose another "

@@ -17,7 +17,7 @@ from helpers.measures.attention import EVENT, with_sink
 from helpers.models import SinkTask, TokenLayout, sinks, trained, wrap_timm
 from helpers.training.evaluation import measured_norms
 from helpers.training.recipes import DATA_SEED
-from helpers.training.tasks import Task
+from helpers.training.tasks import Items, Task
 
 TRAINING = 1  # where the series of a training begin; those of the data sets begin with 0
 
@@ -27,6 +27,7 @@ class SinkTraining(Task):
 
     prefix = sinks.SHIPPED
     twins = (0, 1, 4)
+    save = staticmethod(trained.save)
 
     def __init__(self, recipe: SinkTask, device: str, cache: Path):
         super().__init__(recipe, device, cache)
@@ -99,27 +100,15 @@ class SinkTraining(Task):
         return entry
 
     @classmethod
-    def save(cls, path: Path, model: nn.Module, recipe: SinkTask) -> None:
-        trained.save(path, model, recipe)
-
-    @classmethod
     def stored(cls, path: Path) -> SinkTask:
         return sinks.load(f"{sinks.FILE}{path}")[1]
 
 
-class Drawn(Dataset):
+class Drawn(Items):
     """The pictures of a training in their order, as the model sees them, and their answers.
 
     None is shown twice.
-
-    Item i is a function of the recipe and i alone.
     """
-
-    def __init__(self, recipe: SinkTask, start: int):
-        self.recipe, self.first = recipe, start * recipe.batch_size
-
-    def __len__(self) -> int:
-        return self.recipe.steps * self.recipe.batch_size - self.first
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
         return self.__getitems__([item])[0]

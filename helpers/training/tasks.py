@@ -3,20 +3,16 @@
 Each kind of recipe brings its model, its images, its loss, what is measured, and its files.
 """
 
+import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
 from torch import nn
 from torch.utils.data import Dataset
-
-from helpers.images import load_train_test
-from helpers.models import Recipe
-from helpers.models import trained as scratch
-from helpers.training.batches import Batches
-from helpers.training.evaluation import evaluate
-from helpers.training.objectives import OBJECTIVES
-from helpers.training.recipes import DATA_SEED
 
 
 class Task(ABC):
@@ -29,10 +25,12 @@ class Task(ABC):
         precise: whether matrix products stay float32 on the CPU.
         optimizer: timm's name of it.
         twins: how many registers those have that are trained unless said otherwise.
+        save: (path, model, recipe), which writes the weights and the recipe.
     """
 
     prefix: ClassVar[str]
     twins: ClassVar[tuple[int, ...]]
+    save: ClassVar[Callable[[Path, nn.Module, Any], None]]
     model: nn.Module
     objective: nn.Module
     precise: bool = True
@@ -59,45 +57,34 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def save(cls, path: Path, model: nn.Module, recipe: Any) -> None:
-        """Write the weights and the recipe."""
-
-    @classmethod
-    @abstractmethod
     def stored(cls, path: Path) -> Any:
         """The recipe of what `save` wrote. Raises ValueError where it is damaged."""
 
 
-class FromScratch(Task):
-    """A small model of its own, beside its twins."""
+class Items(Dataset):
+    """What a training is shown, one item a position, from step `start` on.
 
-    prefix = scratch.SHIPPED
-    twins = (0, 1, 2, 4)
+    Item i is a function of the recipe and i alone.
+    """
 
-    def __init__(self, recipe: Recipe, device: str, cache: Path):
-        super().__init__(recipe, device, cache)
-        self.learnt, self.tested = load_train_test(
-            recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED
-        )
-        classes = int(max(self.learnt.labels.max(), self.tested.labels.max())) + 1
-        self.objective = OBJECTIVES[recipe.objective](recipe, classes)
-        self.model = scratch.build(recipe, self.objective.outputs)
+    def __init__(self, recipe: Any, start: int = 0):
+        self.recipe, self.first = recipe, start * recipe.batch_size
 
-    def items(self, start: int) -> Dataset:
-        return Batches(self.learnt, self.recipe, start)
+    def __len__(self) -> int:
+        return self.recipe.steps * self.recipe.batch_size - self.first
 
-    def measure(self, model: nn.Module) -> dict[str, Any]:
-        return evaluate(model, self.tested, scratch.DATA, self.objective.classifies)
+    def picture(self, item: int, count: int) -> int:
+        """Which of `count` pictures: each epoch shows all of them, in an order of its own."""
+        epoch, place = divmod(self.first + item, count)
+        return int(np.random.default_rng((self.recipe.seed, epoch)).permutation(count)[place])
 
-    def finished(self, model: nn.Module) -> nn.Module:
-        if not self.objective.classifies:
-            model.reset_classifier(0)
-        return model
 
-    @classmethod
-    def save(cls, path: Path, model: nn.Module, recipe: Recipe) -> None:
-        scratch.save(path, model, recipe)
+def seed_all(*key: int) -> None:
+    """Seed the generators of torch, NumPy and Python, which timm's augmentations draw from.
 
-    @classmethod
-    def stored(cls, path: Path) -> Recipe:
-        return scratch.load(f"{scratch.FILE}{path}")[1]
+    With numbers that say what for.
+    """
+    seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -11,16 +11,13 @@ from functools import lru_cache, partial
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
-from torch.nn import functional as F
 from zoo import (
     CHANGES,
     INTERVENTIONS,
     KINDS,
     REDUCERS,
-    ROTARY,
     assert_near,
     build,
     embedded,
@@ -55,7 +52,7 @@ from helpers.capture import (
     TokenNorms,
     capture,
 )
-from helpers.capture import fused as module
+from helpers.capture import reducers as module
 from helpers.images import load_images
 from helpers.measures.norms import random_positions
 from helpers.models import TokenLayout
@@ -63,9 +60,6 @@ from helpers.models import TokenLayout
 every = models(*KINDS)
 one_each = models("dinov2-reg4", "open_clip")
 with_cls = models(*(kind for kind in KINDS if kind != "pooled"))
-# What is changed by hand here knows no rotation; tests/models/test_rotary.py has it.
-unrotated = models(*(kind for kind in KINDS if kind not in ROTARY))
-unrotated_with_cls = models(*(kind for kind in KINDS if kind not in (*ROTARY, "pooled")))
 vit = models("vit")
 
 
@@ -285,52 +279,27 @@ def test_patches_as_a_grid(backbone):
     assert_near(several["two"], residual[:, [-1, 0]])
 
 
-def everything(backbone, n=3):
-    cls = [ClsAttention("all", heads="all"), Pooled()] if backbone.layout.cls else []
-    chosen = [
-        SelectedTokens(positions(backbone, n)),
-        SelectedPixels(positions(backbone, n, seed=3)),
-    ]
-    model = [
-        Feature(),
-        Output(),
-        OnPatches("grid", torch.sin, at="all"),
-        OnQKV("keys", torch.sin, blocks="all"),
-        *chosen,
-        *cls,
-    ]
-    return [
-        PatchNorms(),
-        TokenNorms(),
-        AttentionEntropy(),
-        FinalTokens(),
-        QKVNorms("all"),
-        NeuronActivation("neuron", 1, 7),
-        *model,
-    ]
+def everything(backbone):
+    """Every reducer that this model has something for, of seven images."""
+    twice = RandomTokens, RandomPixels  # which return what others do
+    made = [make(backbone) for kind, make in REDUCERS.items() if kind not in twice]
+    return [reducer for reducer in made if backbone.layout.cls or not reducer.needs_cls]
 
 
-@every
+@models(*KINDS, "layerscale")
 def test_a_batch_equals_its_images_one_by_one(backbone):
-    x = pixels(backbone, 5)
-    whole = capture(backbone, x, everything(backbone, 5), batch_size=5)
+    """Nor does the model's own output change by a bit, nor does a hook survive."""
+    x, reducers, seen = pixels(backbone, 7), everything(backbone), []
+    with torch.inference_mode():
+        before = backbone(x)
+    with backbone.model.register_forward_hook(lambda _, __, output: seen.append(output.clone())):
+        whole = capture(backbone, x, reducers, batch_size=7)
+    assert torch.equal(seen[0], before) and hooks(backbone.model) == 0
     for size in (1, 2):
-        parts = capture(backbone, x, everything(backbone, 5), batch_size=size)
+        parts = capture(backbone, x, reducers, batch_size=size)
         for key in whole:
             torch.testing.assert_close(parts[key], whole[key], rtol=1e-4, atol=1e-5)
     assert not torch.equal(whole["patch_norms"][0], whole["patch_norms"][4])
-
-
-@every
-def test_outputs_are_unchanged_to_the_bit_and_no_hook_survives(backbone):
-    x, seen = pixels(backbone), []
-    with torch.inference_mode():
-        before = backbone(x)
-    handle = backbone.model.register_forward_hook(lambda _, __, output: seen.append(output.clone()))
-    capture(backbone, x, everything(backbone))
-    handle.remove()
-    assert torch.equal(seen[0], before)
-    assert hooks(backbone.model) == 0
 
 
 class Precision(Reducer):
@@ -354,7 +323,7 @@ class Broken(Reducer):
 @one_each
 def test_no_hook_survives_an_exception(backbone):
     with pytest.raises(RuntimeError, match="broken"):
-        capture(backbone, pixels(backbone), [*everything(backbone), Broken()])
+        capture(backbone, pixels(backbone, 7), [*everything(backbone), Broken()])
     assert hooks(backbone.model) == 0
 
 
@@ -498,15 +467,6 @@ def test_which_blocks(backbone):
 
 
 @vit
-def test_pil_images_are_preprocessed(backbone):
-    rng = np.random.default_rng(0)
-    images = [Image.fromarray(rng.integers(0, 256, (50, 70, 3), dtype=np.uint8)) for _ in range(3)]
-    ready = torch.stack([backbone.preprocess(image) for image in images])
-    norms = [capture(backbone, given, [PatchNorms()])["patch_norms"] for given in (images, ready)]
-    assert torch.equal(*norms)
-
-
-@vit
 def test_results_can_be_trained_on(backbone):
     tokens = capture(backbone, pixels(backbone), [FinalTokens()])["final_tokens"]
     probe = torch.nn.Linear(tokens.shape[-1], 1)
@@ -514,101 +474,6 @@ def test_results_can_be_trained_on(backbone):
     assert (
         probe.weight.grad is not None and not tokens.is_inference() and tokens.device.type == "cpu"
     )
-
-
-@contextmanager
-def two_more(backbone):
-    """Two tokens of tenths after the patches, taken away again before the model pools."""
-    layout = backbone.layout
-    handles = [
-        backbone.change_input(lambda x: F.pad(x, (0, 0, 0, 2), value=0.1)),
-        backbone.change_output(lambda x: x.narrow(1, 0, layout.tokens)),
-    ]
-    try:
-        backbone.layout = layout.with_appended(2)
-        yield backbone
-    finally:
-        backbone.layout = layout
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def five_left(backbone):
-    """Only the first five patches."""
-    layout = backbone.layout
-    handle = backbone.change_input(lambda x: x.narrow(1, 0, layout.prefix + 5))
-    try:
-        backbone.layout = layout.with_kept(5)
-        yield backbone
-    finally:
-        backbone.layout = layout
-        handle.remove()
-
-
-@unrotated
-def test_tokens_appended_by_an_intervention(backbone):
-    x, chosen, layout = pixels(backbone), positions(backbone).clamp(min=0), backbone.layout
-    blocks = reference(backbone, lambda tokens: F.pad(tokens, (0, 0, 0, 2), value=0.1))
-    normed, residual = finished(backbone, blocks[-1]["residual"])[0], stack(blocks, "residual")
-    reducers = [
-        PatchNorms(),
-        TokenNorms(),
-        AttentionEntropy(),
-        SelectedTokens(chosen),
-        Feature(),
-        Output(),
-    ]
-    with two_more(backbone):
-        got = capture(
-            backbone,
-            x,
-            [*reducers, *([Pooled(), ClsAttention("all")] if layout.cls else [])],
-            batch_size=2,
-        )
-    start, count = layout.tokens - layout.patches, layout.patches
-    assert_near(got["token_norms"], residual.norm(dim=-1))
-    assert_near(got["patch_norms"], residual.norm(dim=-1).narrow(2, start, count))
-    tokens = normed.narrow(1, start, count)
-    assert_near(got["tokens"], torch.stack([tokens[i, chosen[i]] for i in range(3)]))
-    attention = stack(blocks, "attention")
-    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1).narrow(-1, start, count)
-    assert_near(got["attention_entropy"], entropy.mean(dim=(2, 3)))
-    if layout.cls:
-        assert_near(got["cls_attention"], attention.select(-2, 0).mean(2))
-        assert_near(got["cls"], normed.select(1, 0))
-        assert_near(got["patch_mean"], tokens.mean(1))
-        trained = normed.narrow(1, start - layout.registers, layout.registers)
-        assert_near(
-            got["registers"], torch.cat([trained, normed.narrow(1, start + count, 2)], dim=1)
-        )
-    _, feature, output = finished(backbone, blocks[-1]["residual"], appended=2)
-    assert_near(got["feature"], feature)
-    assert_near(got["output"], output)
-    assert not torch.allclose(got["output"], capture(backbone, x, [Output()])["output"])
-
-
-@unrotated_with_cls
-def test_patches_removed_by_an_intervention(backbone):
-    x, start = pixels(backbone), backbone.layout.prefix
-    blocks = reference(backbone, lambda tokens: tokens.narrow(1, 0, start + 5))
-    with five_left(backbone):
-        got = capture(backbone, x, [PatchNorms(), AttentionEntropy(), Pooled(), Output()])
-        for reducer in (
-            SelectedTokens(positions(backbone).clamp(max=4)),
-            OnPatches("a", abs, at=-1),
-            OnQKV("b", abs),
-        ):
-            with pytest.raises(ValueError, match="5 of .* patches are left, which is no grid"):
-                capture(backbone, x, [reducer])
-    normed, _, output = finished(backbone, blocks[-1]["residual"])
-    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1).narrow(2, start, 5))
-    attention = stack(blocks, "attention")
-    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1).narrow(-1, start, 5)
-    assert_near(got["attention_entropy"], entropy.mean(dim=(2, 3)))
-    assert_near(got["patch_mean"], normed.narrow(1, start, 5).mean(1))
-    assert_near(got["output"], output)
-    assert hooks(backbone.model) == 0
 
 
 class Dying:
@@ -695,6 +560,7 @@ def test_every_reducer_and_intervention_has_an_example():
         for f in vars(m).values()
         if inspect.isfunction(f)
         and f.__module__ == m.__name__
+        and f.__name__ in interventions.__all__
         and inspect.isgeneratorfunction(inspect.unwrap(f))
     }
     assert managers == INTERVENTIONS.keys()
@@ -799,15 +665,18 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
         ({"images": []}, "0 images in batches of 32"),
         ({"batch_size": 0}, "2 images in batches of 0"),
         ({"workers": -1}, "with -1 workers"),
-        ({"reducers": [PatchNorms((3,))]}, "no block 3 in 'vit'; choose 'all' or from -3 to 2"),
+        (
+            {"reducers": [PatchNorms((3,))]},
+            "no block 3 in 'vit'; choose 'all' or from -3 to 2",
+        ),
         ({"reducers": [PatchNorms("last")]}, "no block 'l'"),
         (
             {"reducers": [PatchNorms(())]},
-            r"PatchNorms\(blocks=\(\)\) looks at no block of 'vit'; choose 'all' or from -3 to 2",
+            r"PatchNorms\(blocks=\(\)\) looks at no block in 'vit'; choose 'all' or from -3 to 2",
         ),
         (
             {"dtype": torch.float64},
-            "dtype torch.float64; choose torch.float32, torch.bfloat16 or torch.float16",
+            "dtype torch.float64; choose one of torch.float32, torch.bfloat16, torch.float16",
         ),
         ({"dtype": torch.int8}, "dtype torch.int8; choose"),
         ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "two reducers return 'patch_norms'"),
@@ -822,13 +691,6 @@ def test_bad_input(backbone, change, message):
     with pytest.raises(ValueError, match=message):
         capture(backbone, **arguments)
     assert hooks(backbone.model) == 0
-
-
-@pytest.mark.parametrize("backbone", ["pooled"], indirect=True)
-def test_cls_attention_needs_cls(backbone):
-    for reducer in (ClsAttention(), Pooled()):
-        with pytest.raises(ValueError, match=r"no \[CLS\] token"):
-            capture(backbone, pixels(backbone), [reducer])
 
 
 @vit
@@ -855,21 +717,22 @@ def test_positions_that_do_not_fit(backbone, reducer, positions, message):
 )
 def test_positions_are_indices(shape, dtype):
     reducer = SelectedTokens(torch.zeros(3, 4, dtype=torch.int64))
-    object.__setattr__(
-        reducer, "positions", torch.zeros(shape, dtype=dtype)
-    )  # past the check that only tests make
+    # Past the check that only tests make.
+    object.__setattr__(reducer, "positions", torch.zeros(shape, dtype=dtype))
     with pytest.raises(ValueError, match=f"positions are {dtype} .*; give patch indices"):
         reducer.check(3, TokenLayout((4, 4)))
 
 
-def test_heads_are_mean_or_all():
-    with pytest.raises(ValueError, match="heads is 'max'"):
-        ClsAttention(heads="max")
-
-
-def test_part_is_queries_keys_or_values():
-    with pytest.raises(ValueError, match="part is 'kv'; choose 'q', 'k' or 'v'"):
-        OnQKV("both", torch.sin, part="kv")
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (partial(ClsAttention, heads="max"), "heads is 'max'; choose one of mean, all"),
+        (partial(OnQKV, "both", abs, part="kv"), "part is 'kv'; choose one of q, k, v"),
+    ],
+)
+def test_choices_of_a_reducer(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @vit
@@ -883,29 +746,6 @@ def test_a_hook_that_never_fires_is_an_error(backbone, monkeypatch):
 def test_watch_knows_its_points(backbone):
     with pytest.raises(ValueError, match="unknown point 'logits'"):
         backbone.watch("logits", 0, print)
-
-
-@vit
-def test_rows_do_not_depend_on_fused_attention(backbone):
-    """The same weights in a model built without fused attention: its own softmax, caught at
-    attn_drop."""
-    x, rows = pixels(backbone), []
-    timm.layers.set_fused_attn(False)
-    try:
-        unfused = timm.create_model("vit_tiny_patch16_224", img_size=64, depth=3).eval()
-    finally:
-        timm.layers.set_fused_attn(True)
-    unfused.load_state_dict(backbone.model.state_dict())
-    keep = partial(lambda _, __, output: rows.append(output.select(-2, 0)))
-    for block in unfused.blocks:
-        assert not block.attn.fused_attn
-        block.attn.attn_drop.register_forward_hook(keep)
-    with torch.inference_mode():
-        unfused(x)
-    assert_near(
-        capture(backbone, x, [ClsAttention("all", heads="all")])["cls_attention"],
-        torch.stack(rows, dim=1).double(),
-    )
 
 
 @vit

@@ -3,6 +3,7 @@ models' own masks."""
 
 import copy
 import os
+from functools import partial
 
 import huggingface_hub
 import pytest
@@ -53,7 +54,6 @@ KINDS = (
     "open_clip",
 )
 every = models(*KINDS)
-one_each = models("layerscale", "open_clip")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def backbone(request):
 
 def reference(backbone, tokens):
     """The blocks of zoo.forward, and for [CLS], head by head and token by token: 'weights' (image,
-    head, token), 'contributions' (image, head, token, width) and 'value_bias' (head, width); 'bias'
+    head, token), 'contributions' (image, head, token, width) and 'bias'
     (width); and 'normed', the end after the next LayerNorm."""
     m, blocks = copy.deepcopy(backbone.model).double(), forward(backbone, tokens)
     timms = isinstance(m, VisionTransformer)
@@ -72,20 +72,15 @@ def reference(backbone, tokens):
     norms = [*(own["norm1"] for own in parts), m.norm if timms else m.ln_post]
     for i, (block, own) in enumerate(zip(blocks, parts, strict=True)):
         heads, width = block["v"].shape[1], len(own["proj"].weight)
-        zeros = torch.zeros(3 * width).double()
-        bias, constant = (
-            part if part is not None else zeros for part in (own["bias"], own["proj"].bias)
-        )
+        constant = own["proj"].bias
+        constant = torch.zeros(width).double() if constant is None else constant
         gamma = getattr(own["ls1"], "gamma", torch.ones(width).double())
         back = gamma[:, None, None] * own["proj"].weight.unflatten(
             1, (heads, -1)
         )  # (width, head, dim)
         weights = block["attention"].select(2, 0)
-        block["weights"], block["bias"] = weights, gamma * constant.narrow(0, 0, width)
+        block["weights"], block["bias"] = weights, gamma * constant
         block["contributions"] = torch.einsum("iht,ihtd,whd->ihtw", weights, block["v"], back)
-        block["value_bias"] = torch.einsum(
-            "hd,whd->hw", bias.narrow(0, 2 * width, width).unflatten(0, (heads, -1)), back
-        )
         block["normed"] = norms[i + 1](block["residual"])
     return blocks
 
@@ -97,20 +92,12 @@ def kinds(backbone, tokens, appended=0):
     return list(patches), [*range(1, 1 + trained), *range(tokens - appended, tokens)], [0]
 
 
-def by_hand(block, groups, split_bias=False):
+def by_hand(block, groups):
     """The parts (image, part, width) and masses (image, kind) of one block of `reference`."""
     parts = [block["contributions"][:, :, group].sum(dim=(1, 2)) for group in groups]
-    masses = [block["weights"][..., group].sum(-1) for group in groups]
-    constant = block["bias"]
-    if split_bias:
-        parts = [
-            part - mass @ block["value_bias"] for part, mass in zip(parts, masses, strict=True)
-        ]
-        constant = constant + block["value_bias"].sum(0)
-    rest = [constant.expand_as(parts[0]), block["before"].select(1, 0)]
-    return torch.stack([*parts, *rest], dim=1), torch.stack(
-        [mass.mean(1) for mass in masses], dim=1
-    )
+    masses = [block["weights"][..., group].sum(-1).mean(1) for group in groups]
+    rest = [block["bias"].expand_as(parts[0]), block["before"].select(1, 0)]
+    return torch.stack([*parts, *rest], dim=1), torch.stack(masses, dim=1)
 
 
 def residual(got):
@@ -121,14 +108,13 @@ def residual(got):
 
 
 @every
-@pytest.mark.parametrize("split_bias", [False, True])
-def test_parts_of_every_block(backbone, split_bias):
+def test_parts_of_every_block(backbone):
     x = pixels(backbone)
-    got = capture(backbone, x, [ClsParts("all", split_bias)], batch_size=2)
+    got = capture(backbone, x, [ClsParts("all")], batch_size=2)
     groups = kinds(backbone, backbone.layout.tokens)
     assert len(groups[0]) == PATCHES and PARTS == ("patches", "registers", "cls", "bias", "skip")
     for i, block in enumerate(reference(backbone, entering(backbone, x))):
-        parts, masses = by_hand(block, groups, split_bias)
+        parts, masses = by_hand(block, groups)
         assert_near(got["cls_parts"][:, i], parts)
         assert_near(got["cls_mass"][:, i], masses)
         assert_near(got["cls_total"][:, i], block["after"].select(1, 0))
@@ -138,7 +124,7 @@ def test_parts_of_every_block(backbone, split_bias):
     assert residual(got) < 1e-5
     assert torch.equal(got["cls_parts"][0, :, 3], got["cls_parts"][1, :, 3])
     assert got["cls_parts"][:, :, 1].any() == (backbone.name in REGISTERS)
-    last = capture(backbone, x, [ClsParts(split_bias=split_bias)])
+    last = capture(backbone, x, [ClsParts()])
     torch.testing.assert_close(last["cls_parts"], got["cls_parts"][:, -1], rtol=1e-4, atol=1e-5)
 
 
@@ -237,51 +223,34 @@ def test_cls_and_the_highest_token_after_each_block(backbone):
 
 
 @every
-@pytest.mark.parametrize("init", ["zeros", "normal"])
-def test_appended_tokens_are_registers(backbone, init):
+@pytest.mark.parametrize(
+    ("change", "patches", "registers"),
+    [
+        (partial(appended_registers, count=2, init="zeros"), PATCHES, 2),
+        (partial(appended_registers, count=2, init="normal"), PATCHES, 2),
+        (partial(dropped_patches, rate=0.5, seed=3), PATCHES // 2, 0),
+    ],
+    ids=["zeros", "normal", "dropped"],
+)
+def test_parts_of_other_tokens(backbone, change, patches, registers):
+    """Appended tokens are registers; dropped patches contribute nothing."""
     x = pixels(backbone)
-    with appended_registers(backbone, 2, init):
+    with change(backbone):
         tokens = entering(backbone, x)
+    with change(backbone):  # the same choice again
         got = capture(
             backbone, x, [ClsParts("all"), PatchContributions("all"), HighestToken()], batch_size=2
         )
-    groups = kinds(backbone, tokens.shape[1], appended=2)
-    assert len(groups[0]) == PATCHES and len(groups[1]) == REGISTERS.get(backbone.name, 0) + 2
+    groups = kinds(backbone, tokens.shape[1], registers)
+    assert len(groups[0]) == patches
+    assert len(groups[1]) == REGISTERS.get(backbone.name, 0) + registers
     for i, block in enumerate(reference(backbone, tokens)):
         parts, masses = by_hand(block, groups)
         assert_near(got["cls_parts"][:, i], parts)
         assert_near(got["cls_mass"][:, i], masses)
-        assert_near(
-            got["contribution_norms"][:, i],
-            block["contributions"].sum(1)[:, groups[0]].norm(dim=-1),
-        )
-    assert residual(got) < 1e-5
-    assert got["cls_parts"][:, :, 1].any() and got["highest_index"].max() < tokens.shape[1]
-
-
-@every
-def test_dropped_patches_contribute_nothing(backbone):
-    x = pixels(backbone)
-    with dropped_patches(backbone, 0.5, seed=3):
-        tokens = entering(backbone, x)
-    with dropped_patches(backbone, 0.5, seed=3):  # the same choice again
-        got = capture(
-            backbone,
-            x,
-            [ClsParts("all"), PatchContributions("all"), ClsRenormalised()],
-            batch_size=2,
-        )
-    groups = kinds(backbone, tokens.shape[1])
-    assert len(groups[0]) == PATCHES // 2 and got["contribution_norms"].shape == (
-        3,
-        DEPTH,
-        PATCHES // 2,
-    )
-    for i, block in enumerate(reference(backbone, tokens)):
-        parts, masses = by_hand(block, groups)
-        assert_near(got["cls_parts"][:, i], parts)
-        assert_near(got["cls_mass"][:, i], masses)
-    assert residual(got) < 1e-5
+        norms = block["contributions"].sum(1)[:, groups[0]].norm(dim=-1)
+        assert_near(got["contribution_norms"][:, i], norms)
+    assert residual(got) < 1e-5 and got["highest_index"].max() < tokens.shape[1]
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1e-5])
@@ -324,35 +293,6 @@ def test_bfloat16_is_close(backbone):
     for i in range(len(PARTS)):
         deviation = (rough["cls_parts"] - exact["cls_parts"])[:, 0, i].norm(dim=-1)
         assert (deviation <= 0.05 * exact["cls_parts"][:, 0].norm(dim=-1).amax(-1)).all()
-
-
-@every
-def test_batches_bits_and_hooks(backbone):
-    """A batch equals its images one by one, the model's output is the same to the bit, and no hook
-    survives."""
-    x, seen = pixels(backbone, 5), []
-    with torch.inference_mode():
-        before = backbone(x)
-    handle = backbone.model.register_forward_hook(lambda _, __, output: seen.append(output.clone()))
-    whole = capture(backbone, x, REDUCERS, batch_size=5)
-    handle.remove()
-    assert torch.equal(seen[0], before) and hooks(backbone.model) == 0
-    for size in (1, 2):
-        again = capture(backbone, x, REDUCERS, batch_size=size)
-        for key in whole:
-            torch.testing.assert_close(again[key], whole[key], rtol=1e-4, atol=1e-5)
-    assert not torch.equal(whole["cls_parts"][0], whole["cls_parts"][4])
-
-
-@one_each
-def test_no_hook_survives_an_exception(backbone, monkeypatch):
-    def broken(self, x, layout):
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(HighestToken, "reduce", broken)
-    with pytest.raises(RuntimeError, match="broken"):
-        capture(backbone, pixels(backbone), REDUCERS)
-    assert hooks(backbone.model) == 0
 
 
 def test_refusals():

@@ -11,15 +11,18 @@ from PIL import Image
 from zoo import hooks
 
 from helpers.capture import (
+    Captured,
+    ClsAttention,
+    Feature,
     OnPatches,
     Output,
     PatchNorms,
-    Pooled,
     TokenNorms,
     capture,
     capture_conditions,
     capture_each,
     passes,
+    peak_maps,
 )
 from helpers.images import load_images
 from helpers.interventions import ablated_neurons, appended_registers
@@ -95,18 +98,6 @@ def test_conditions_of_several_models(loaded):
     assert all(hooks(backbone.model) == 0 and backbone.layout.appended == 0 for backbone in loaded)
 
 
-def test_one_condition_is_capture_each(loaded):
-    names, images = ["control-content", "gone"], load_images("scenes", 3, 0)
-    found, not_run = capture_conditions(
-        names, images, [PatchNorms()], {"moved": two_more}, image_size=64
-    )
-    each, same = capture_each(names, images, [PatchNorms()], intervention=two_more, image_size=64)
-    assert not_run == same == {"gone": GONE} and len(loaded) == 2
-    assert each.keys() == found["moved"].keys() == {"control-content"}
-    one, other = each["control-content"], found["moved"]["control-content"]
-    assert torch.equal(one["patch_norms"], other["patch_norms"]) and one.layout == other.layout
-
-
 def test_a_planted_effect_of_a_condition(loaded):
     """Outliers are gone where their neuron is zeroed, and only there; the model is as it was for
     the condition after."""
@@ -161,20 +152,6 @@ def test_one_model_after_another(tmp_path, monkeypatch):
     assert found.source == backbone.describe() and found.resolution == "240 x 240 px"
 
 
-def test_every_model_has_reducers_and_an_intervention_of_its_own():
-    images, names = load_images("scenes", 2, 0), ["control-registers", "control-clean"]
-    of = {"control-registers": [Pooled(), TokenNorms(-1)], "control-clean": [TokenNorms(0)]}
-    captured, _ = capture_each(names, images, of.get, image_size=64, intervention=two_more)
-    for name, registers in zip(names, (4, 0), strict=True):
-        backbone = load_backbone(name, image_size=64)
-        with appended_registers(backbone, 2):
-            expected = capture(backbone, images, of[name])
-        assert captured[name].layout == TokenLayout((4, 4), registers=registers, appended=2)
-        assert captured[name].tensors.keys() == expected.keys()
-        assert all(torch.equal(captured[name][key], value) for key, value in expected.items())
-    assert captured["control-registers"]["registers"].shape == (2, 6, 64)
-
-
 def test_an_intervention_ends_with_an_exception():
     ended = []
 
@@ -210,3 +187,66 @@ def test_the_whole_of_an_image(image_size):
     torch.testing.assert_close(
         cropped[1:-1, 0], cropped[1:-1, 1]
     )  # the recipe cuts the left and the right away
+
+
+def test_conditions_with_images_of_their_own():
+    images = load_images("scenes", 3)
+    shown = {"as they are": images, "flipped": images.changed("flipped")}
+    passes, _ = capture_conditions(
+        ["control-content"], shown, [PatchNorms(-1)], dict.fromkeys(shown, nullcontext)
+    )
+    for condition, own in shown.items():
+        alone, _ = capture_each(["control-content"], own, [PatchNorms(-1)])
+        assert torch.equal(
+            passes[condition]["control-content"]["patch_norms"],
+            alone["control-content"]["patch_norms"],
+        )
+
+
+def test_conditions_with_reducers_of_their_own():
+    images, conditions = load_images("scenes", 3), dict.fromkeys(("norms", "features"), nullcontext)
+    reducers = {"norms": [PatchNorms(-1)], "features": lambda model: [Feature()]}
+    passes, _ = capture_conditions(["control-content"], images, reducers, conditions)
+    assert {name: [*of_model["control-content"].tensors] for name, of_model in passes.items()} == {
+        "norms": ["patch_norms"], "features": ["feature"]
+    }  # fmt: skip
+
+
+def test_what_is_read_takes_the_place_of_what_was_kept():
+    images, models = load_images("scenes", 3), ["control-content", "control-clean"]
+    kept, _ = capture_each(models, images, [PatchNorms(-1)])
+    read, _ = capture_each(
+        models, images, [PatchNorms(-1)], read=lambda c: (c.depth, c["patch_norms"].sum())
+    )
+    assert read == {model: (c.depth, c["patch_norms"].sum()) for model, c in kept.items()}
+
+
+def test_patches_and_trained_registers_of_what_was_kept_of_all_tokens():
+    reducers = [TokenNorms(), PatchNorms(), ClsAttention("all", "all")]
+    names, images = ["control-registers", "control-clean"], load_images("scenes", 3)
+    captured, _ = capture_each(names, images, reducers, intervention=two_more)
+    for model, c in captured.items():
+        assert torch.equal(c.patches("token_norms"), c["patch_norms"])
+        assert c.patches("cls_attention").shape[-1] == c.layout.patches
+        for block in (1, -1):
+            patches, registers = c.parts("token_norms", block)
+            count = 4 if model == "control-registers" else 0
+            assert torch.equal(patches, c["patch_norms"][:, block])
+            assert torch.equal(registers, c["token_norms"][:, block, 1 : 1 + count])
+        assert torch.equal(c.parts("token_norms")[1], registers)
+
+
+def of_norms(norms):
+    layout = TokenLayout(registers=1, grid=(2, 3), cls=True)
+    return Captured({"token_norms": norms[:, None]}, layout, (32, 48), 0, 1, {})
+
+
+def test_the_planted_peak_is_shown_in_all_models():
+    """Image 1 has it in the first model; [CLS] and the register have larger norms in image 0."""
+    first, second = torch.full((2, 8), 2.0), torch.arange(16.0).reshape(2, 8)
+    first[0, :2], first[1, 4] = 99.0, 50.0
+    image, maps = peak_maps({"before": of_norms(first), "after": of_norms(second)})
+    assert image == 1 and [*maps] == ["before", "after"]
+    assert maps["before"].tolist() == [[1, 1, 25], [1, 1, 1]]
+    median = torch.cat([second[0, 2:], second[1, 2:]]).median()
+    assert torch.equal(maps["after"], second[1, 2:].reshape(2, 3) / median)

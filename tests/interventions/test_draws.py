@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.capture import PatchNorms, capture
-from helpers.interventions import appended_registers, dropped_patches, moved_positions
+from helpers.interventions import appended_registers, dropped_patches
 from helpers.models import load_backbone
 
 
@@ -49,12 +49,3 @@ def test_an_intervention_says_what_it_was_given(small):
             ("dropped_patches", {"rate": 0.5, "mode": "remove", "seed": 0}),
         )
     assert backbone.interventions == ()
-
-
-def test_sources_outside_the_grid_are_named(small):
-    backbone, _ = small
-    sources = torch.arange(backbone.layout.patches)
-    sources[3] = 99
-    with pytest.raises(ValueError, match=f"from 0 to 99 for the {backbone.layout.patches} patches"):
-        with moved_positions(backbone, sources):
-            pass

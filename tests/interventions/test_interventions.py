@@ -3,25 +3,48 @@ float64, without a hook."""
 
 import copy
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
+from zoo import CHANGES as ALL_CHANGES
+from zoo import (
+    NEURONS,
+    assert_near,
+    bounds,
+    entering,
+    finished,
+    forward,
+    hooks,
+    models,
+    pixels,
+    stack,
+)
 
 from helpers.capture import (
     AttentionEntropy,
     ClsAttention,
     FinalTokens,
     OnPatches,
+    OnQKV,
     Output,
     PatchNorms,
     Pooled,
+    SelectedTokens,
     TokenNorms,
     capture,
 )
 from helpers.images import load_images
-from helpers.interventions import appended_registers, dropped_patches, moved_positions
+from helpers.interventions import (
+    appended_registers,
+    dropped_patches,
+    moved_positions,
+    nested,
+    neurons_off_at,
+    removed_patches,
+)
+from helpers.interventions import test_time_registers as moved_neurons
 from helpers.models import load_backbone, planted
 
 KINDS = (
@@ -36,6 +59,11 @@ KINDS = (
 every = models(*KINDS)
 vit = models("vit")
 one_each = models("dinov2-reg4", "pooled", "open_clip")
+CHANGES = [
+    *ALL_CHANGES,
+    (neurons_off_at, {"neurons": NEURONS, "positions": [5, 0, 3]}),
+    (removed_patches, {"positions": [5, 0, 3]}),
+]
 
 
 def kept(plain, entered):
@@ -113,14 +141,6 @@ def test_appended_registers(backbone, init):
         )
         torch.testing.assert_close(registers, expected.expand(3, 2, -1))
     assert_alike(backbone, got, by_hand(backbone, entered, start, end - start, 2))
-
-
-@one_each
-def test_appended_registers_matter(backbone):
-    x = pixels(backbone)
-    without = capture(backbone, x, [Output()])["output"]
-    with appended_registers(backbone):
-        assert (capture(backbone, x, [Output()])["output"] - without).abs().max() > 1e-3
 
 
 @vit
@@ -313,41 +333,36 @@ def test_nothing_is_nothing(backbone):
 
 
 @every
-def test_all_is_restored(backbone):
+@pytest.mark.parametrize("change, arguments", CHANGES, ids=lambda x: getattr(x, "__name__", ""))
+def test_all_is_restored(backbone, change, arguments):
     """Outputs to the bit, layout, hooks and the global random state: afterwards, and after an error
     inside."""
-    x, layout, interventions = (
-        pixels(backbone),
-        backbone.layout,
-        [
-            lambda: appended_registers(backbone, 3, "normal"),
-            lambda: dropped_patches(backbone, 0.5),
-            lambda: dropped_patches(backbone, 0.5, "zero"),
-            lambda: moved_positions(backbone, range(layout.patches - 1, -1, -1)),
-        ],
-    )
-    before, states = seen(backbone, x), (torch.get_rng_state(), np.random.get_state()[1].copy())
-    for intervention in interventions:
-        with intervention():
-            assert not torch.equal(seen(backbone, x)["final_tokens"], before["final_tokens"])
-        assert backbone.layout is layout and hooks(backbone.model) == 0
-        with pytest.raises(ZeroDivisionError), intervention():
-            entering(backbone, x)
-            _ = 1 / 0
-        assert backbone.layout is layout and hooks(backbone.model) == 0
+    if change is moved_positions:
+        arguments = {"sources": range(backbone.layout.patches - 1, -1, -1)}
+    x, layout, before = pixels(backbone), backbone.layout, seen(backbone, pixels(backbone))
+    states = torch.get_rng_state(), np.random.get_state()[1].copy()
+    with change(backbone, **arguments) as same:
+        assert same is backbone
+        assert not torch.equal(seen(backbone, x)["output"], before["output"])
+    with pytest.raises(ZeroDivisionError), change(backbone, **arguments):
+        entering(backbone, x)
+        _ = 1 / 0
+    assert backbone.layout is layout and hooks(backbone.model) == 0 and not backbone.interventions
     assert all(torch.equal(value, before[key]) for key, value in seen(backbone, x).items())
-    assert (
-        torch.equal(torch.get_rng_state(), states[0])
-        and (np.random.get_state()[1] == states[1]).all()
-    )
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()
 
 
-@one_each
+@models("registers", "swiglu", "pooled", "open_clip")
 @pytest.mark.parametrize("mode", ["remove", "zero"])
 def test_a_batch_equals_its_images_one_by_one(backbone, mode):
     x, found = pixels(backbone, 5), []
     for batch_size in (5, 2, 1):
-        with appended_registers(backbone, 1, "mean"), dropped_patches(backbone, 0.5, mode, seed=3):
+        with (
+            appended_registers(backbone, 1, "mean"),
+            moved_neurons(backbone, NEURONS, 2),
+            dropped_patches(backbone, 0.5, mode, seed=3),
+        ):
             found.append(seen(backbone, x, batch_size=batch_size))
     assert_alike(backbone, found[1], found[0])
     assert_alike(backbone, found[2], found[0])
@@ -366,9 +381,8 @@ def test_which_patches_are_dropped(backbone):
 
     half = dropped(0.5)
     assert (half.sum(1) == 8).all() and len(half.unique(dim=0)) == 6
-    assert torch.equal(half, dropped(0.5, batches=(1, 3, 2))) and torch.equal(
-        half, dropped(0.5, registers=2)
-    )
+    assert torch.equal(half, dropped(0.5, batches=(1, 3, 2)))
+    assert torch.equal(half, dropped(0.5, registers=2))
     assert not torch.equal(half, dropped(0.5, seed=1))
     assert (half <= dropped(0.75)).all()
     assert dropped(0.999).sum(1).tolist() == [15] * 6  # one patch is always left
@@ -385,37 +399,38 @@ def test_every_patch_is_as_likely_to_be_dropped(backbone):
 
 @vit
 def test_one_patch_left_and_all_left(backbone):
-    x = pixels(backbone)
+    x, grid = pixels(backbone), OnPatches("a", abs, at=-1)
     with dropped_patches(backbone, 0.999):
         assert backbone.layout.patches == 1
-        with pytest.raises(ValueError, match="1 of 4 x 4 patches are left, which is no grid"):
-            capture(backbone, x, [OnPatches("a", abs, at=-1)])
+        for reducer in (grid, OnQKV("b", abs), SelectedTokens(torch.zeros(3, 1).long())):
+            with pytest.raises(ValueError, match="1 of 4 x 4 patches are left, which is no grid"):
+                capture(backbone, x, [reducer])
     for rate in (0.0, 0.01):  # all 16 are left: still a grid
         with dropped_patches(backbone, rate):
-            assert capture(backbone, x, [OnPatches("a", abs, at=-1)])["a"].shape[1:3] == (4, 4)
+            assert capture(backbone, x, [grid])["a"].shape[1:3] == (4, 4)
 
 
-@one_each
+@models("registers", "swiglu", "open_clip")
 def test_mixed_precision(backbone):
     x, found = pixels(backbone), []
     for dtype in (torch.float32, torch.bfloat16):
-        with appended_registers(backbone, 1, "normal"), dropped_patches(backbone, 0.5):
+        with moved_neurons(backbone, NEURONS), dropped_patches(backbone, 0.5):
             found.append(capture(backbone, x, [PatchNorms()], dtype=dtype)["patch_norms"])
     assert not torch.equal(*found)
-    torch.testing.assert_close(*found, rtol=0.05, atol=0)
+    torch.testing.assert_close(*found, rtol=0.1, atol=0)
 
 
 @vit
 @pytest.mark.parametrize(
     "intervention, arguments, message",
     [
-        (appended_registers, (-1,), "-1 registers cannot be appended; give 0 or more"),
+        (appended_registers, (-1,), "-1 registers cannot be appended; give at least 0"),
         (
             appended_registers,
             (10**7,),
-            "10,000,000 registers cannot be appended; give at most 1,000",
+            "10,000,000 registers cannot be appended; .* at most 1,000",
         ),
-        (appended_registers, (1001,), "1,001 registers cannot be appended; give at most 1,000"),
+        (appended_registers, (1001,), "1,001 registers cannot be appended; .* at most 1,000"),
         (appended_registers, (1, "ones"), "init is 'ones'; choose one of zeros, mean, normal"),
         (dropped_patches, (1.0,), r"rate 1.0 is not in \[0, 1\); give the share"),
         (dropped_patches, (-0.1,), "rate -0.1 is not in"),
@@ -428,3 +443,19 @@ def test_bad_input(backbone, intervention, arguments, message):
     with pytest.raises(ValueError, match=message), intervention(backbone, *arguments):
         pass
     assert backbone.layout is layout and hooks(backbone.model) == 0
+
+
+def test_nested_changes_are_those_entered_one_inside_another():
+    backbone, counts = load_backbone("control-clean", image_size=64), [2, 3]
+    changes = [partial(appended_registers, count=count, init="normal") for count in counts]
+    drop, x = partial(dropped_patches, rate=0.4, seed=5), pixels(backbone)
+    with changes[0](backbone), drop(backbone), changes[1](backbone):
+        expected = backbone.layout, backbone.interventions, seen(backbone, x)
+    condition = nested(changes[0], drop, changes[1])
+    for _ in range(2):  # it can be entered again
+        with condition(backbone) as same:
+            found = backbone.layout, backbone.interventions, seen(backbone, x)
+        assert same is backbone and found[:2] == expected[:2] and found[0].appended == 5
+        assert all(torch.equal(found[2][key], value) for key, value in expected[2].items())
+    with nested()(backbone):
+        assert backbone.layout.appended == 0 and not backbone.interventions

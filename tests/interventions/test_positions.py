@@ -1,16 +1,30 @@
+"""Positions that are moved, and changes at a few patches, against the forward pass of tests/zoo.py,
+in float64, without a hook."""
+
+from contextlib import ExitStack
+
 import pytest
 import torch
+from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
 
-from helpers.capture import PatchNorms, capture, capture_conditions
+from helpers.capture import Output, PatchNorms, TokenNorms, capture, capture_conditions
 from helpers.images import load_images
 from helpers.interventions import (
+    ablated_neurons,
+    appended_registers,
+    averaged_neurons,
     carriers,
+    dropped_patches,
     expected_at,
     moved_positions,
     moved_sources,
+    neurons_off_at,
     position_conditions,
+    removed_patches,
     rolled_content,
+    unit_treatments,
 )
+from helpers.interventions import neurons as module
 from helpers.models import TokenLayout, load_backbone
 
 LAYOUT = TokenLayout((4, 6))  # its centre: 8, 9, 14 and 15
@@ -91,3 +105,140 @@ def test_outliers_are_expected_where_a_permutation_puts_the_embeddings():
     assert [sources[p] for p in expected_at(LAYOUT, CORNERS, "permuted", seed=3)] == sorted(
         CORNERS, key=sources.index
     )
+
+
+# Changes at a few patches
+# --------------------------------------------------------------------------------------------------
+
+
+KINDS = ("small", "registers", "swiglu", "pooled", "open_clip", "dinov3-reg4", "rope-mixed")
+every = models(*KINDS)
+vit = models("small")
+NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
+PLACES = [5, 0, 3]
+
+
+def looks(backbone, x, **options):
+    return capture(backbone, x, [TokenNorms(), Output()], **options)
+
+
+def assert_by_hand(backbone, got, tokens, appended=0, **changes):
+    residual = stack(forward(backbone, tokens, **changes), "residual")
+    assert_near(got["token_norms"], residual.norm(dim=-1))
+    assert_near(got["output"], finished(backbone, residual.select(1, -1), appended)[-1])
+
+
+@every
+def test_neurons_are_off_at_their_places_only(backbone):
+    x, (start, _), layout = pixels(backbone), bounds(backbone), backbone.layout
+
+    def change(block, hidden):
+        for place in PLACES:
+            hidden[:, start + place, [unit for where, unit in NEURONS if where == block]] = 0
+        return hidden
+
+    with neurons_off_at(backbone, NEURONS, PLACES) as same:
+        assert same is backbone and backbone.layout is layout
+        got = looks(backbone, x, batch_size=2)
+    assert_by_hand(backbone, got, entering(backbone, x), change=change)
+    with ablated_neurons(backbone, NEURONS):
+        assert (looks(backbone, x)["output"] - got["output"]).abs().max() > 1e-4
+    assert hooks(backbone.model) == 0
+
+
+@every
+def test_patches_are_removed_where_they_stand(backbone):
+    x, (start, end), layout = pixels(backbone), bounds(backbone), backbone.layout
+    plain = entering(backbone, x)
+    with removed_patches(backbone, PLACES) as same:
+        assert same is backbone and backbone.layout == layout.with_kept(end - start - 3)
+        entered, got = entering(backbone, x), looks(backbone, x, batch_size=2)
+    rest = [t for t in range(plain.shape[1]) if t - start not in PLACES]
+    assert torch.equal(entered, plain[:, rest])
+    left = [patch for patch in range(end - start) if patch not in PLACES]
+    assert_by_hand(backbone, got, plain[:, rest], moved=lambda rotation: rotation[..., left, :])
+    assert backbone.layout is layout and hooks(backbone.model) == 0
+
+
+@vit
+def test_nothing_to_change(backbone):
+    x, layout = pixels(backbone), backbone.layout
+    plain = looks(backbone, x)
+    for nothing in (
+        removed_patches(backbone, []),
+        neurons_off_at(backbone, NEURONS, []),
+        neurons_off_at(backbone, [], PLACES),
+    ):
+        with nothing:
+            assert backbone.layout == layout
+            same = looks(backbone, x)
+        assert all(torch.equal(value, plain[key]) for key, value in same.items())
+
+
+@vit
+@pytest.mark.parametrize("order", [1, -1])
+def test_beside_appended_tokens(backbone, order):
+    x, (start, end), layout = pixels(backbone), bounds(backbone), backbone.layout
+    plain = entering(backbone, x)
+    rest = [t for t in range(plain.shape[1]) if t - start not in PLACES]
+    with ExitStack() as both:
+        for change in [
+            lambda: appended_registers(backbone, 2, "normal"),
+            lambda: removed_patches(backbone, PLACES),
+        ][::order]:
+            both.enter_context(change())
+        assert backbone.layout == layout.with_kept(end - start - 3).with_appended(2)
+        assert torch.equal(entering(backbone, x)[:, :-2], plain[:, rest])
+        looks(backbone, x)
+
+
+@vit
+def test_places_that_are_not_there(backbone):
+    patches = backbone.layout.patches
+    for places in ([patches], [-1, 2]):
+        for change in (
+            removed_patches(backbone, places),
+            neurons_off_at(backbone, NEURONS, places),
+        ):
+            with (
+                pytest.raises(ValueError, match=f"not all there; choose from 0 to {patches - 1}"),
+                change,
+            ):
+                pass
+    with (
+        pytest.raises(ValueError, match="would be removed; leave at least one"),
+        removed_patches(backbone, range(patches)),
+    ):
+        pass
+    with (
+        dropped_patches(backbone, 0.5),
+        pytest.raises(ValueError, match="patches were removed"),
+        removed_patches(backbone, [0]),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match="no neuron"),
+        neurons_off_at(backbone, [(0, 10_000)], PLACES),
+    ):
+        pass
+
+
+def test_treatments_are_those_of_each_model():
+    images, model, places = load_images("scenes", 3), "control-position", [90, 91, 104, 105]
+    given = {model: [(1, 0)]}, {model: [(1, 3)]}, {model: places}
+    backbone = load_backbone(model)
+    changes = {
+        "ablated": lambda: ablated_neurons(backbone, [(1, 0)]),
+        "ablated_there": lambda: neurons_off_at(backbone, [(1, 0)], places),
+        "averaged": lambda: averaged_neurons(backbone, [(1, 0)]),
+        "matched": lambda: ablated_neurons(backbone, [(1, 3)]),
+        "shifted": lambda: module.test_time_registers(backbone, [(1, 0)]),
+        "dropped": lambda: removed_patches(backbone, places),
+        "dropped_centre": lambda: removed_patches(backbone, backbone.layout.centre),
+    }
+    passes, _ = capture_conditions([model], images, [PatchNorms(-1)], unit_treatments(*given))
+    assert [*passes] == [*changes]
+    for name, change in changes.items():
+        with change():
+            expected = capture(backbone, images, [PatchNorms(-1)])["patch_norms"]
+        assert torch.equal(passes[name][model]["patch_norms"], expected)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from stopping import goes_on
 
 from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
@@ -21,8 +22,17 @@ from helpers.models import (
     trained,
 )
 from helpers.training import Diverged, train
-from helpers.training.added import Likeness, Shown, images_of, unlike, writer
-from helpers.training.targets import Targets, _denoised, _shifted, shifts
+from helpers.training.added import (
+    Likeness,
+    Shown,
+    Targets,
+    _denoised,
+    _shifted,
+    images_of,
+    shifts,
+    unlike,
+    writer,
+)
 
 TINY = PostHoc(
     base="scratch-reg0", train="scenes", test="scenes", n_train=8, n_test=6, neurons="3:5",
@@ -32,9 +42,9 @@ TINY = PostHoc(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    model, history, _ = train(TINY, folder / "x")
-    return model, history, folder
+    """Model, history, and the steps after a stop: a training that goes on is the same to the
+    bit."""
+    return goes_on(TINY, tmp_path_factory.mktemp("whole"), step=2)[:3]
 
 
 # Targets
@@ -165,27 +175,29 @@ def test_items_hang_on_recipe_and_position_alone():
     images, _ = images_of(TINY)
     transform = load_backbone("scratch-reg0").transform
     shown = Shown(images, transform, None, TINY, 0)
-    assert len(shown) == 24 and len(Shown(images, transform, None, TINY, 2)) == 16
     assert torch.equal(Shown(images, transform, None, TINY, 1)[0][0], shown[4][0])
     epochs = [[float(shown[i + 8 * epoch][0].sum()) for i in range(8)] for epoch in range(3)]
-    assert (
-        len({tuple(epoch) for epoch in epochs}) == 3
-        and len({tuple(sorted(epoch)) for epoch in epochs}) == 1
-    )
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert len({tuple(sorted(epoch)) for epoch in epochs}) == 1
 
 
-def test_images_in_both_sets_and_missing_labels_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test": "folder:{}/.", "n_test": 0}, "3 images lie in both"),
+        ({"labels": 1.0}, "has no labels"),
+        ({"train": "folder:{}/empty"}, "no images"),
+    ],
+    ids=["both", "labels", "empty"],
+)
+def test_images_that_cannot_be_learnt_from(tmp_path, change, message):
     for i, picture in enumerate(load_images("scenes", 3, 0)):
         picture.save(tmp_path / f"{i}.png")
-    own = f"folder:{tmp_path}"
-    with pytest.raises(ValueError, match="3 images lie in both"):
-        images_of(replace(TINY, train=own, test=f"folder:{tmp_path}/.", n_train=0, n_test=0))
-    with pytest.raises(ValueError, match="has no labels"):
-        images_of(replace(TINY, train=own, labels=1.0, n_train=0))
-    with pytest.raises(ValueError, match="no images"):
-        images_of(replace(TINY, train=f"folder:{tmp_path / 'empty'}")) if (
-            tmp_path / "empty"
-        ).mkdir() is None else None
+    (tmp_path / "empty").mkdir()
+    change = {"train": "folder:{}"} | change
+    own = {k: v.format(tmp_path) if isinstance(v, str) else v for k, v in change.items()}
+    with pytest.raises(ValueError, match=message):
+        images_of(replace(TINY, n_train=0, **own))
 
 
 # The training
@@ -193,37 +205,13 @@ def test_images_in_both_sets_and_missing_labels_are_refused(tmp_path):
 
 
 def test_it_learns_to_be_what_it_was_and_says_what_became_of_it(whole):
-    _, history, _ = whole
-    assert [entry["step"] for entry in history] == [0, 2, 4, 6] and history[-1]["loss"] < history[
-        1
-    ]["loss"]
+    _, history, after_the_stop = whole
+    assert [entry["step"] for entry in history] == [0, 2, 4, 6] and after_the_stop == [4, 6]
     last = history[-1]
-    assert (
-        len(last["register_norm"]) == len(last["register_attention"]) == 4
-        and len(last["norm_ratio"]) == 8
-    )
+    assert last["loss"] < history[1]["loss"] and len(last["norm_ratio"]) == 8
+    assert len(last["register_norm"]) == len(last["register_attention"]) == 4
     assert 0 <= last["same_answer"] <= 100 and last["norm_largest"] >= last["norm_median"]
     assert (last["writer"] is None) == (last["outlier_images"] <= 0.05)
-
-
-def test_a_training_that_was_stopped_goes_on_to_the_bit(whole, tmp_path, monkeypatch):
-    from helpers.training import loop
-
-    steps = []
-
-    def stopped(self, step, *batch):
-        if step == 3 and not steps.count("again"):
-            steps.append("again")
-            raise KeyboardInterrupt
-        return advance(self, step, *batch)
-
-    advance = loop._Training.advance
-    monkeypatch.setattr(loop._Training, "advance", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        train(TINY, tmp_path / "x")
-    model, history, _ = train(TINY, tmp_path / "x")
-    weights, others = model.state_dict(), whole[0].state_dict()
-    assert all(torch.equal(weights[name], others[name]) for name in others) and history == whole[1]
 
 
 def test_a_loss_that_is_not_finite_ends_it(tmp_path):

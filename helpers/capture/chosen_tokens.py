@@ -1,5 +1,5 @@
-"""Outlier tokens, as many normal tokens of the same images, and random ones, for probes of what a
-token holds.
+"""Tokens of chosen patches for probes: outliers, as many normal ones of the same images, and random
+ones; or those on objects and off them.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -7,15 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from helpers.capture.engine import capture
-from helpers.capture.passes import Captured, Condition, backbones
+from helpers.capture.passes import (
+    Captured,
+    Condition,
+    backbones,
+    capture_conditions,
+    require_models,
+)
 from helpers.capture.reducers import PatchNorms, Reducer, SelectedPixels, SelectedTokens
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import PatchTokens
-from helpers.models import Backbone, ModelUnavailable
+from helpers.measures.twins import object_places
+from helpers.models import Backbone
 
 
 @dataclass(frozen=True)
@@ -80,15 +87,14 @@ def paired_tokens(
     Raises ModelUnavailable where none can be had, ValueError for another rule, a count below one or
     more random patches than there are, and what `capture` raises.
     """
-    if not names:
-        raise ModelUnavailable("no model was named; give at least one")
+    require_models(names)
     kept, not_run = {}, dict[str, str]()
     for backbone in backbones(names, not_run, image_size):
         norms = capture(backbone, images, [PatchNorms(-1)], **options)["patch_norms"]
         outliers, norms = norms > threshold(norms[:learnt], rule), norms[learnt:].clone()
-        kept[backbone.name] = _paired(
-            backbone, images, norms, outliers, count, random, seed, pixels, reducers, read, options
-        )
+        positions, chosen = _chosen(outliers, count, random, seed, pixels)
+        captured = Captured.of(backbone, capture(backbone, images, [*chosen, *reducers], **options))
+        kept[backbone.name] = _pairs(captured, positions, count, norms, outliers, read)
     return kept, not_run
 
 
@@ -121,63 +127,101 @@ def tokens_at(
 
     Raises what `paired_tokens` raises, and ValueError where models have another grid of patches.
     """
-    if not names:
-        raise ModelUnavailable("no model was named; give at least one")
-    kept: dict[Hashable, dict[str, PairedTokens]] = {condition: {} for condition in conditions}
-    not_run = dict[str, str]()
-    for backbone in backbones(names, not_run, image_size):
-        for condition, change in conditions.items():
-            if (intervention := change(backbone)) is not None:
-                with intervention:
-                    pairs = _paired(
-                        backbone,
-                        images,
-                        None,
-                        places,
-                        count,
-                        random,
-                        seed,
-                        pixels,
-                        reducers,
-                        read,
-                        options,
-                    )
-                kept[condition][backbone.name] = pairs
-    return kept, not_run
+    require_models(names)
+    positions, chosen = _chosen(places, count, random, seed, pixels)
 
+    def pairs(captured: Captured) -> PairedTokens:
+        norms = captured.tensors.pop("patch_norms")
+        return _pairs(captured, positions, count, norms, places, read)
 
-def _paired(
-    backbone: Backbone,
-    images: Any,
-    norms: Float[Tensor, "tested patch"] | None,
-    outliers: Bool[Tensor, "image patch"],
-    count: int,
-    random: int,
-    seed: int,
-    pixels: bool | str,
-    reducers: Sequence[Reducer],
-    read: Callable[[PairedTokens], Any] | None,
-    options: Mapping[str, Any],
-) -> PairedTokens:
-    """One model as it is now, in one pass; `norms` are taken in it unless given."""
-    drawn = (
-        random_positions(*outliers.shape, random, seed)
-        if random
-        else torch.empty(len(outliers), 0, dtype=torch.int64)
+    asked = [*chosen, PatchNorms(-1), *reducers]
+    return capture_conditions(
+        names, images, asked, conditions, image_size=image_size, read=pairs, **options
     )
-    positions = torch.cat([*paired_positions(outliers, count, seed), drawn], dim=1)
-    chosen = [
-        SelectedTokens(positions),
-        *([SelectedPixels(positions, pixels == "mean")] if pixels else []),
-    ]
-    chosen += [PatchNorms(-1)] if norms is None else []
-    tensors = capture(backbone, images, [*chosen, *reducers], **options)
-    norms = tensors.pop("patch_norms") if norms is None else norms
+
+
+def _chosen(
+    outliers: Bool[Tensor, "image patch"], count: int, random: int, seed: int, pixels: bool | str
+) -> tuple[Int[Tensor, "image k"], list[Reducer]]:
+    """The patches of the pairs, and random ones, and what keeps them."""
+    drawn = paired_positions(outliers, count, seed)
+    if random:
+        drawn = *drawn, random_positions(*outliers.shape, random, seed)
+    positions = torch.cat(drawn, dim=1)
+    colours = [SelectedPixels(positions, pixels == "mean")] if pixels else []
+    return positions, [SelectedTokens(positions), *colours]
+
+
+def _pairs(
+    captured: Captured,
+    positions: Int[Tensor, "image k"],
+    count: int,
+    norms: Float[Tensor, "tested patch"],
+    outliers: Bool[Tensor, "image patch"],
+    read: Callable[[PairedTokens], Any] | None,
+) -> PairedTokens:
+    tensors = captured.tensors
     tokens = PatchTokens(positions, tensors.pop("tokens"), tensors.pop("pixels", None))
     kinds = (
         tokens.columns(slice(*ends)) for ends in ((0, count), (count, 2 * count), (2 * count, None))
     )
-    pairs = PairedTokens.of(backbone, tensors, norms, outliers, *kinds)
+    pairs = PairedTokens(*vars(captured).values(), norms, outliers, *kinds)
     if read is not None:
         pairs = replace(pairs, tensors={}, outlier=None, normal=None, random=None, read=read(pairs))
     return pairs
+
+
+@dataclass(frozen=True)
+class ObjectTokens(Captured):
+    """What `object_tokens` kept of one model.
+
+    `tensors` has what the reducers asked for, of the tested images.
+
+    Attributes:
+        learnt, tested: output tokens (after the final LayerNorm) of random patches, half of them on
+            objects, of either set of images; None where it is not known where the objects are.
+    """
+
+    learnt: PatchTokens | None
+    tested: PatchTokens | None
+
+
+def object_tokens(
+    names: Sequence[str],
+    learnt: Any,
+    tested: Any,
+    count: int,
+    reducers: Callable[[Backbone], Sequence[Reducer]] = lambda backbone: (),
+    *,
+    seed: int = 0,
+    image_size: int | None = None,
+    whole: bool = False,
+    **options: Any,
+) -> tuple[dict[str, ObjectTokens], dict[str, str]]:
+    """Each model's tokens, loaded once, with no more than one model in memory.
+
+    Args:
+        learnt, tested: images, with `masks` of their objects or None.
+        count: patches on objects of an image, and as many off them.
+        reducers: what else to keep of the tested images, by model.
+        seed: of the choice of patches, as in `helpers.measures.twins.object_places`.
+        image_size: as in `capture_conditions`.
+        whole: as in `load_backbone`.
+        options: as in `capture`.
+
+    Returns:
+        model -> what was kept, and model -> why it cannot be had here.
+
+    Raises ModelUnavailable where none can be had, and what `capture` raises.
+    """
+    require_models(names)
+    kept, not_run = {}, dict[str, str]()
+    for backbone in backbones(names, not_run, image_size, whole=whole):
+        grid, groups = backbone.layout.grid, []
+        for images, more in ((learnt, ()), (tested, reducers(backbone))):
+            places = object_places(images.masks, [grid], count, seed).get(grid)
+            asked = [*more, *(() if places is None else (SelectedTokens(places),))]
+            tensors = capture(backbone, images, asked, **options) if asked else {}
+            groups.append(None if places is None else PatchTokens(places, tensors.pop("tokens")))
+        kept[backbone.name] = ObjectTokens(*vars(Captured.of(backbone, tensors)).values(), *groups)
+    return kept, not_run

@@ -1,13 +1,52 @@
-"""Losses: cross-entropy in the manner of DeiT, or the disagreement of two views (DINO, SwAV)."""
+"""Small models from scratch: their images, augmented by chance, and their losses, cross-entropy in
+the manner of DeiT or the disagreement of two views (DINO, SwAV).
+"""
+
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from timm.data import Mixup
+from timm.data import Mixup, create_transform
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
+from helpers.images import Images, load_train_test
 from helpers.models import Recipe
+from helpers.models import trained as scratch
+from helpers.training.evaluation import evaluate
+from helpers.training.recipes import DATA_SEED
+from helpers.training.tasks import Items, Task, seed_all
+
+
+class Batches(Items):
+    """The images of a training, each augmented by chance of its own.
+
+    All images are kept decoded in memory.
+    """
+
+    def __init__(self, images: Images, recipe: Recipe, start: int = 0):
+        """`start`: the step to begin with."""
+        super().__init__(recipe, start)
+        self.pictures, self.labels = list(images), images.labels
+        shown = {name: scratch.DATA[name] for name in ("mean", "std", "interpolation")}
+        changes = {
+            "scale": (recipe.scale, 1.0),
+            "auto_augment": recipe.augment or None,
+            "re_prob": recipe.erase,
+            "re_mode": "pixel",
+        }
+        self.transform = create_transform(recipe.image_size, is_training=True, **shown, **changes)
+
+    def __getitem__(self, item: int) -> tuple[Tensor, int]:
+        index = self.picture(item, len(self.pictures))
+        seed_all(self.recipe.seed, 0, self.first + item)
+        picture, label = self.pictures[index], int(self.labels[index])
+        if self.recipe.objective == "self-distillation":
+            return torch.stack([self.transform(picture), self.transform(picture)]), label
+        return self.transform(picture), label
 
 
 class Supervised(nn.Module):
@@ -103,3 +142,35 @@ def _cosines(model: nn.Module, x: Float[Tensor, "image 3 h w"]) -> Float[Tensor,
 
 
 OBJECTIVES = {"supervised": Supervised, "self-distillation": SelfDistillation}
+
+
+class FromScratch(Task):
+    """A small model of its own, beside its twins."""
+
+    prefix = scratch.SHIPPED
+    twins = (0, 1, 2, 4)
+    save = staticmethod(scratch.save)
+
+    def __init__(self, recipe: Recipe, device: str, cache: Path):
+        super().__init__(recipe, device, cache)
+        self.learnt, self.tested = load_train_test(
+            recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED
+        )
+        classes = int(max(self.learnt.labels.max(), self.tested.labels.max())) + 1
+        self.objective = OBJECTIVES[recipe.objective](recipe, classes)
+        self.model = scratch.build(recipe, self.objective.outputs)
+
+    def items(self, start: int) -> Dataset:
+        return Batches(self.learnt, self.recipe, start)
+
+    def measure(self, model: nn.Module) -> dict[str, Any]:
+        return evaluate(model, self.tested, scratch.DATA, self.objective.classifies)
+
+    def finished(self, model: nn.Module) -> nn.Module:
+        if not self.objective.classifies:
+            model.reset_classifier(0)
+        return model
+
+    @classmethod
+    def stored(cls, path: Path) -> Recipe:
+        return scratch.load(f"{scratch.FILE}{path}")[1]

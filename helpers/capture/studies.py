@@ -1,0 +1,326 @@
+"""Studies that several claims share: what names the class of an image, probes in several states of
+a model, and models with a register at test time beside its controls.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from helpers.capture.passes import (
+    Captured,
+    Condition,
+    Reducers,
+    capture_conditions,
+    capture_each,
+)
+from helpers.capture.reducers import Feature, Pooled, Reducer
+from helpers.capture.register_neurons import matched_neurons_of, register_neurons_of
+from helpers.interventions import MatchedNeuron, RegisterNeuron, neuron_conditions
+from helpers.measures.answers import probe_answers
+from helpers.measures.outliers import outlier_images
+from helpers.measures.probes import Probe, Schedule, fit_classifier
+from helpers.settings import check_choice, settings_of
+
+FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
+
+
+@dataclass(frozen=True)
+class Classifiers:
+    """One for each model.
+
+    What they classify was captured with `Feature()` and, for the checkpoint's own head, `Output()`.
+
+    Attributes:
+        probes: model -> probe on its feature; None for the checkpoint's own heads.
+    """
+
+    probes: Mapping[str, Probe] | None
+
+    def scores(self, model: str, captured: Captured) -> Float[Tensor, "image classes"]:
+        """The logits of the images."""
+        return (
+            captured["output"] if self.probes is None else self.probes[model](captured["feature"])
+        )
+
+    def correct(self, model: str, captured: Captured, images: Any) -> Float[Tensor, " image"]:
+        """100 where the class of the highest score is the image's, else 0: its mean is the accuracy
+        in per cent.
+
+        Args:
+            images: labelled; the first of them were captured.
+
+        Raises ValueError where they have no labels, or the checkpoint's own head names another
+        number of classes than they have.
+        """
+        scores, labels = self.scores(model, captured), images.require_labels()
+        classes = images.class_names or ()
+        if self.probes is None and classes and len(classes) != scores.shape[1]:
+            raise ValueError(
+                f"the head of {model!r} names {scores.shape[1]} classes, and the images have "
+                f"{len(classes)}; "
+                "take images of its classes, or a probe"
+            )
+        return 100 * (scores.argmax(-1) == torch.as_tensor(labels[: len(scores)])).float()
+
+
+def classifiers_of(
+    kind: str,
+    models: Sequence[str],
+    train: Any = None,
+    *,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Classifiers:
+    """The classifiers of `models`.
+
+    Args:
+        kind: "probe", fitted to the feature of the labelled images `train`; "published", the
+            checkpoint's own head.
+        models: none have no probes.
+        schedule, seed: as in `fit_classifier`.
+        options: as in `capture_each`, such as an intervention; the probes are fitted on its device,
+            too.
+
+    Raises ValueError for another kind, and what `capture_each` and `fit_classifier` raise.
+    """
+    check_choice("classifier", kind, ("probe", "published"))
+    if kind == "published":
+        return Classifiers(None)
+    captured = capture_each(models, train, [Feature()], **options)[0] if models else {}
+    how = {"schedule": schedule, "seed": seed, "device": options.get("device")}
+    return Classifiers(
+        {model: fit_classifier(c["feature"], train.labels, **how) for model, c in captured.items()}
+    )
+
+
+class Readout(NamedTuple):
+    """What of an image a probe reads: the reducer that keeps it, and the vector in what was
+    kept.
+    """
+
+    reducer: Reducer
+    read: Callable[[Captured], Float[Tensor, "image width"]]
+
+
+READOUTS = {
+    "feature": Readout(Feature(), lambda captured: captured["feature"]),
+    "registers": Readout(
+        Pooled(), lambda captured: captured["registers"].mean(1)
+    ),  # trained and appended ones
+}
+
+
+@dataclass(frozen=True)
+class ProbeStudy:
+    """What became of the test images.
+
+    Attributes:
+        passes: state -> model -> what was kept of them.
+        right: state -> model -> readout -> whether the probe trained in that state names the class
+            of each image; only of models that can be had in every state.
+        not_run: model -> why it cannot be had here.
+    """
+
+    passes: Mapping[Hashable, Mapping[str, Captured]]
+    right: Mapping[Hashable, Mapping[str, Mapping[str, Bool[Tensor, " image"]]]]
+    not_run: Mapping[str, str]
+
+
+def probe_study(
+    models: Sequence[str],
+    train: Any,
+    images: Any,
+    states: Mapping[Hashable, Condition],
+    more: Sequence[Reducer] = (),
+    *,
+    readouts: Sequence[str] = ("feature",),
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> ProbeStudy:
+    """In each state a probe for each readout, trained on one set of images and tested on another.
+
+    Args:
+        train, images: labelled sets, as from `load_train_test`.
+        states: name -> what changes the forward pass, as the conditions of `capture_conditions`. A
+            model that one of them leaves out is captured in the others, and gets no probe.
+        more: what to keep of the test images beside the readouts.
+        readouts: names in READOUTS.
+        schedule, seed: as in `fit_classifier`.
+        options: as in `capture_conditions`; the probes are fitted on its device, too.
+
+    Raises ValueError for another readout and for images without labels, and what
+    `capture_conditions` and `fit_classifier` raise.
+    """
+    for name in readouts:
+        check_choice("readout", name, READOUTS)
+    kept, labels = [READOUTS[name].reducer for name in readouts], images.require_labels()
+    passes, not_run = capture_conditions(models, images, [*kept, *more], states, **options)
+    in_all = [model for model in models if all(model in own for own in passes.values())]
+    learnt, _ = capture_conditions(in_all, train, kept, states, **options)
+    how, right = {"schedule": schedule, "seed": seed, "device": options.get("device")}, {}
+    for state, of_model in learnt.items():
+        right[state] = {model: {} for model in of_model}
+        for model, own in of_model.items():
+            for name in readouts:
+                x, y = (READOUTS[name].read(captured) for captured in (own, passes[state][model]))
+                right[state][model][name] = probe_answers(
+                    x, train.require_labels(), y, labels, **how
+                )
+    return ProbeStudy(passes, right, not_run)
+
+
+@dataclass(frozen=True)
+class TestTimeStudy:
+    """What was captured with and without test-time registers.
+
+    Attributes:
+        plain: model -> what was kept of it as it is.
+        passes: condition -> model -> what was kept. Under a condition "moved" stand all models,
+            those that get no register as they are; under all others those that get one.
+        changes: condition -> what it does, for further images.
+        not_run: model -> why it cannot be had here.
+    """
+
+    __test__ = False  # pytest must not collect it
+    plain: Mapping[str, Captured]
+    passes: Mapping[Hashable, Mapping[str, Captured]]
+    changes: Mapping[Hashable, Condition]
+    not_run: Mapping[str, str]
+
+    def each(self) -> Iterator[tuple[Hashable, str, Captured]]:
+        """Condition, model and what was kept, in the order of the conditions."""
+        return (
+            (condition, model, captured)
+            for condition, own in self.passes.items()
+            for model, captured in own.items()
+        )
+
+
+def test_time_study(
+    models: Sequence[str],
+    images: Any,
+    learn: Any,
+    reducers: Reducers,
+    count: int,
+    conditions: Mapping[Hashable, str],
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> TestTimeStudy:
+    """Capture each model as it is.
+
+    And where it has outliers and no trained register, under `conditions`, too.
+
+    A model has outliers where more than 5 % of the images have a patch above three times the median
+    norm. Its register neurons are those most active at the outliers of other images (Jiang et al.,
+    arXiv:2506.08010); they act on one appended token.
+
+    Args:
+        models, images: as in `capture_each`.
+        learn: other images, on which the register neurons are found. A model without an outlier
+            there gets no register.
+        reducers: as in `capture_each`; among them `PatchNorms` with the last block first, by which
+            outliers are known.
+        count: register neurons of a model; 0: no model gets a register.
+        conditions: name -> "plain" for the model as it is, or one of those of
+            `helpers.interventions.neuron_conditions`.
+        seed: of the random and of the matched neurons; the latter are found on `learn`, too.
+        options: as in `capture`.
+
+    Raises ValueError for another condition, and what `capture_each` and `find_register_neurons`
+    raise.
+    """
+    for condition in conditions.values():
+        check_choice("condition", condition, ("plain", *neuron_conditions({}, matched={})))
+    plain, not_run = capture_each(models, images, reducers, **options)
+    chosen = [
+        model
+        for model, own in plain.items()
+        if count
+        and not own.layout.registers
+        and outlier_images(own["patch_norms"][:, 0]).value > FEW
+    ]
+    neurons = register_neurons_of(chosen, learn, top_k=count, **options)[0] if chosen else {}
+    asked = neurons if "matched neurons" in conditions.values() else {}
+    matched = matched_neurons_of(asked, learn, seed=seed, **options)
+    changes = {"plain": nullcontext, **neuron_conditions(neurons, seed=seed, matched=matched)}
+    changes = {name: changes[condition] for name, condition in conditions.items()}
+    others = {name: change for name, change in changes.items() if conditions[name] != "plain"}
+    passes, _ = capture_conditions(list(neurons), images, reducers, others, **options)
+    own = {model: plain[model] for model in neurons}
+    passes = {name: passes.get(name, own) for name in conditions}
+    passes |= {
+        name: plain | passes[name] for name, condition in conditions.items() if condition == "moved"
+    }
+    return TestTimeStudy(plain, passes, changes, not_run)
+
+
+@dataclass(frozen=True)
+class SearchedNeurons:
+    """Register neurons of several models, and what their effect is compared with.
+
+    Attributes:
+        at: model -> its rule, layer and top_k.
+        neurons: model -> its neurons, the most active first; only models with an outlier.
+        moved: model -> the first `top_k` of them.
+        matched: model -> others that write most nearly as much as those of `moved`.
+        not_run: model -> why it cannot be had here.
+    """
+
+    at: Mapping[str, SimpleNamespace]
+    neurons: Mapping[str, list[RegisterNeuron]]
+    moved: Mapping[str, list[RegisterNeuron]]
+    matched: Mapping[str, list[MatchedNeuron]]
+    not_run: Mapping[str, str]
+
+    def first(self, count: int) -> dict[str, list[RegisterNeuron]]:
+        """The first `count` neurons of each model that has as many."""
+        return {model: own[:count] for model, own in self.neurons.items() if len(own) >= count}
+
+    def matched_writes(self, model: str) -> float:
+        """What the matched neurons write over what the moved ones write; 1: as much."""
+        own = self.matched[model]
+        return sum(neuron.written for neuron in own) / sum(neuron.wanted for neuron in own)
+
+
+def searched_neurons(
+    models: Sequence[str],
+    images: Any,
+    by_model: Sequence[str] = (),
+    *,
+    rule: str,
+    layer: int,
+    top_layer: int,
+    top_k: int,
+    most: int = 0,
+    sparsity: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> SearchedNeurons:
+    """The register neurons of each model, and as many others of its blocks that write as much.
+
+    Args:
+        models, images, by_model, rule, layer, top_layer: as in `register_neurons_of`.
+        top_k: neurons that are moved.
+        most: neurons to find where these are more.
+        sparsity: as in `find_register_neurons`.
+        seed: of the matched neurons.
+        options: as in `capture`, and `image_size`.
+
+    Raises what `register_neurons_of` and `matched_neurons_of` raise.
+    """
+    at = settings_of(models, by_model, rule=rule, layer=layer, top_k=top_k)
+    search = {"rule": rule, "layer": layer, "by_model": by_model} | options
+    find = {"top_layer": top_layer, "top_k": max(top_k, most), "sparsity": sparsity}
+    neurons, not_run = register_neurons_of(models, images, **find, **search)
+    moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
+    matched = matched_neurons_of(moved, images, among="later", seed=seed, **search)
+    return SearchedNeurons(at, neurons, moved, matched, not_run)

@@ -1,0 +1,286 @@
+"""Classifiers, probes in several states and test-time registers beside their controls, on models of
+which it is known what their features tell, and whether they have outliers."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from helpers.capture import (
+    Captured,
+    ClsParts,
+    Feature,
+    Output,
+    PatchNorms,
+    Pooled,
+    capture,
+    capture_each,
+    classifiers_of,
+    find_register_neurons,
+    matched_neurons,
+    probe_study,
+    studies,
+)
+from helpers.images import load_images
+from helpers.interventions import ablated_neurons, averaged_neurons, random_neurons
+from helpers.interventions import test_time_registers as registers
+from helpers.measures.probes import SCHEDULES, fit_classifier
+from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, load_backbone
+
+PLANTED = "control-position"
+NEURONS = [(PLANTED_BLOCK[PLANTED], REGISTER_NEURON)]
+NAMES = [PLANTED, "control-clean"]
+BATCH = 16
+STATES = {
+    "before": nullcontext,
+    "after": lambda b: registers(b, NEURONS, 2) if b.name == PLANTED else None,
+    "zeroed": lambda b: ablated_neurons(b, NEURONS) if b.name == PLANTED else None,
+}
+
+
+@pytest.fixture(scope="module")
+def sets():
+    """For training and for testing; the colour of scenes tells their class."""
+    return load_images("scenes", 120, 0), load_images("scenes", 60, 1)
+
+
+@pytest.fixture(scope="module")
+def study(sets):
+    return probe_study(NAMES, *sets, STATES, [PatchNorms(-1)], batch_size=BATCH)
+
+
+@pytest.fixture(scope="module")
+def features(sets):
+    """state -> features of the planted model for training and for testing."""
+    backbone, found = load_backbone(PLANTED), {}
+    for state, change in STATES.items():
+        with change(backbone):
+            found[state] = [
+                capture(backbone, images, [Feature()], batch_size=BATCH)["feature"]
+                for images in sets
+            ]
+    return found
+
+
+# Classifiers and probes
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_probes_are_those_of_scikit_learn_fitted_in_that_state(study, sets, features, state):
+    """Planted: [CLS] gathers the colour of the image's objects, so its class can be read well above
+    one in ten."""
+    (train, test), (x, y) = sets, features[state]
+    right = study.right[state][PLANTED]["feature"]
+    answers = fit_classifier(x, train.labels)(y).argmax(-1)
+    assert torch.equal(right, answers == torch.as_tensor(test.labels))
+    x, y = ((part - x.mean(0)) / x.std(0, correction=0).clamp(min=1e-3) for part in (x, y))
+    theirs = LogisticRegression(max_iter=5000).fit(x, train.labels).predict(y)
+    assert (right.numpy() == (theirs == test.labels)).mean() > 0.9
+    assert study.passes[state][PLANTED]["patch_norms"].shape == (60, 196)
+
+
+def test_what_the_planted_neuron_writes_is_worth_accuracy(study):
+    """By construction [CLS] reads global information at the outliers; without them no probe finds
+    it again. A model that a state leaves out gets no probe."""
+    right = {state: own[PLANTED]["feature"].float().mean() for state, own in study.right.items()}
+    assert right["before"] > max(right["after"], right["zeroed"])
+    assert [*study.passes["before"]] == NAMES and not study.not_run
+    assert all([*own] == [PLANTED] for own in study.right.values())
+
+
+def test_registers_are_read_by_their_mean(sets):
+    train, images = (x.select(range(30)) for x in sets)
+    states = {count: partial(registers, neurons=NEURONS, count=count) for count in (1, 3)}
+    study = probe_study([PLANTED], train, images, states, readouts=["feature", "registers"])
+    backbone = load_backbone(PLANTED)
+    for count, change in states.items():
+        with change(backbone):
+            x, y = (
+                capture(backbone, part, [Pooled()])["registers"].mean(1) for part in (train, images)
+            )
+        alone = fit_classifier(x, train.labels)(y).argmax(-1) == torch.as_tensor(images.labels)
+        assert torch.equal(study.right[count][PLANTED]["registers"], alone)
+        assert [*study.right[count][PLANTED]] == ["feature", "registers"]
+
+
+def test_classifiers_are_probes_on_the_feature(sets, features):
+    (train, test), (x, y) = sets, features["before"]
+    tested = Captured({"feature": y}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
+    classifiers = classifiers_of("probe", [PLANTED], train, batch_size=BATCH)
+    scores = classifiers.scores(PLANTED, tested)
+    torch.testing.assert_close(scores, fit_classifier(x, train.labels)(y))
+    correct = classifiers.correct(PLANTED, tested, test)
+    assert correct.tolist() == (100.0 * (scores.argmax(-1).numpy() == test.labels)).tolist()
+    assert correct.mean() > 80 and not classifiers_of("probe", [], train).probes
+    shuffled = replace(train, labels=np.random.default_rng(0).permutation(train.labels))
+    chance = classifiers_of("probe", [PLANTED], shuffled, batch_size=BATCH)
+    assert chance.correct(PLANTED, tested, test).mean() < 30
+    how = {"schedule": SCHEDULES["need-registers"], "batch_size": BATCH}
+    fit = [
+        classifiers_of("probe", [PLANTED], train, seed=seed, **how).scores(PLANTED, tested)
+        for seed in (0, 0, 1)
+    ]
+    assert torch.equal(fit[0], fit[1]) and not torch.equal(fit[0], fit[2])
+
+
+def test_the_checkpoints_own_head():
+    """The highest of its logits, of a model trained on such scenes; nothing is captured for it."""
+    classifiers, name = classifiers_of("published", ["scratch-reg4"]), "scratch-reg4"
+    assert classifiers.probes is None
+    images = load_images("scenes", 40, 1)
+    captured = capture_each([name], images, [Output()])[0][name]
+    assert torch.equal(classifiers.scores(name, captured), captured["output"])
+    assert classifiers.correct(name, captured, images).mean() > 80
+    known = Captured({"output": torch.eye(3)}, TokenLayout((1, 1)), (1, 1), 1, 1, {})
+    three = replace(images, labels=np.array([0, 1, 0] + [2] * 37), class_names=None)
+    assert classifiers.correct(name, known, three).tolist() == [100, 100, 0]
+    with pytest.raises(ValueError, match="names 3 classes, and the images have 10; take images"):
+        classifiers.correct(name, known, images)
+    # A probe has the classes that it was fitted to.
+    probed = classifiers_of("probe", [name], images)
+    shown = capture_each([name], images.select(range(3)), [Feature()])[0][name]
+    assert len(probed.correct(name, shown, images)) == 3
+
+
+# Test-time registers
+# --------------------------------------------------------------------------------------------------
+
+MODELS = ["control-content", "control-registers", "control-clean"]
+MODEL = MODELS[0]
+REDUCERS = [PatchNorms((-1, -2)), ClsParts()]
+COUNT, SEED = 2, 3
+CONDITIONS = {
+    "": "moved",
+    "as it is": "plain",
+    "random": "random neurons",
+    "matched": "matched neurons",
+    "empty": "empty token",
+    "zero": "set to zero",
+    "mean": "set to mean",
+}
+# The same, entered by hand with (backbone, neurons, images to learn from).
+CHANGES = {
+    "": lambda b, own, _: registers(b, own, 1, seed=SEED),
+    "as it is": lambda *_: nullcontext(),
+    "random": lambda b, own, _: registers(b, random_neurons(b, own, SEED), 1, seed=SEED),
+    "matched": lambda b, own, learn: registers(
+        b, matched_neurons(b, own, learn, seed=SEED, batch_size=5), 1, seed=SEED
+    ),
+    "empty": lambda b, *_: registers(b, [], 1, seed=SEED),
+    "zero": lambda b, own, _: ablated_neurons(b, own),
+    "mean": lambda b, own, _: averaged_neurons(b, own),
+}
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """Images to measure on, and to learn from."""
+    return load_images("scenes", 12, 0), load_images("scenes", 9, 1)
+
+
+@pytest.fixture(scope="module")
+def moved(shown):
+    return studies.test_time_study(
+        MODELS, *shown, REDUCERS, COUNT, CONDITIONS, seed=SEED, batch_size=5
+    )
+
+
+def test_what_is_kept_of_a_model_with_outliers(moved, shown):
+    images, learn = shown
+    backbone = load_backbone(MODEL)
+    neurons = find_register_neurons(backbone, learn, top_k=COUNT)
+    for name, change in CHANGES.items():
+        with change(backbone, neurons, learn):
+            expected, layout = capture(backbone, images, REDUCERS, batch_size=5), backbone.layout
+        kept = moved.passes[name][MODEL]
+        assert kept.layout == layout and kept.tensors.keys() == expected.keys(), name
+        assert all(torch.equal(kept[key], values) for key, values in expected.items()), name
+    with moved.changes[""](backbone):
+        again = capture(backbone, images, REDUCERS, batch_size=5)
+    assert torch.equal(again["patch_norms"], moved.passes[""][MODEL]["patch_norms"])
+
+
+def test_a_moved_register_clears_the_patches(moved):
+    """The controls beside it do not: only the neurons that write the outliers take them away."""
+    peaks = {
+        name: own[MODEL]["patch_norms"][:, 0].amax(1).mean() for name, own in moved.passes.items()
+    }
+    clean, left = ("", "zero", "mean"), ("as it is", "random", "matched", "empty")
+    assert max(peaks[name] for name in clean) < 0.5 * min(peaks[name] for name in left)
+
+
+def test_models_without_outliers_or_with_registers_stay_as_they_are(moved):
+    assert [*moved.passes] == [*CONDITIONS] and not moved.not_run
+    assert [*moved.plain] == [*moved.passes[""]] == MODELS
+    for model in MODELS[1:]:
+        own = moved.plain[model]
+        assert moved.passes[""][model] is own and own.layout.appended == 0
+        assert all(model not in kept for name, kept in moved.passes.items() if name)
+    assert moved.passes["as it is"][MODEL] is moved.plain[MODEL]
+    assert moved.changes[""](load_backbone("control-clean")) is None
+    rows = [("", model) for model in MODELS] + [(name, MODEL) for name in CONDITIONS if name]
+    assert [row[:2] for row in moved.each()] == rows
+    assert all(kept is moved.passes[name][model] for name, model, kept in moved.each())
+
+
+def noise():
+    """Images without an outlier: the model plants them in flat regions."""
+    size = load_backbone(MODEL).image_size
+    return torch.randn(3, 3, *size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("models", "count", "learn"),
+    [(MODELS, 0, None), (MODELS[1:], COUNT, None), (MODELS[:1], COUNT, noise)],
+    ids=["none asked for", "no outliers", "no outliers to learn from"],
+)
+def test_without_neurons_to_move_there_is_nothing_but_the_models(shown, models, count, learn):
+    images, others = shown
+    others = learn() if learn else others
+    study = studies.test_time_study(models, images, others, REDUCERS, count, CONDITIONS)
+    assert [*study.passes[""]] == models
+    assert not any(own for name, own in study.passes.items() if name)
+
+
+@pytest.mark.parametrize(("images_with", "expected"), [(1, []), (2, ["a"])])
+def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with, expected):
+    """One image of twenty is 5 %, and not more."""
+    norms = torch.ones(20, 2, 16)
+    norms[:images_with, 0, 3] = 4
+    norms[:, 1] *= 9  # another block, which does not count
+    layout, asked = load_backbone("control-clean").layout, []
+    plain = {"a": Captured({"patch_norms": norms}, layout, (32, 32), 1, 2, {})}
+    monkeypatch.setattr(studies, "capture_each", lambda *_, **__: (plain, {"b": "no weights"}))
+
+    def search(models, *_, **__):
+        asked.extend(models)
+        return {}, {}
+
+    monkeypatch.setattr(studies, "register_neurons_of", search)
+    study = studies.test_time_study(["a", "b"], None, None, REDUCERS, COUNT, CONDITIONS)
+    assert asked == expected and study.not_run == {"b": "no weights"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: classifiers_of("nearest", NAMES), "classifier is 'nearest'; choose one of probe"),
+        (
+            lambda: probe_study(NAMES, None, None, STATES, readouts=["patches"]),
+            "readout is 'patches'; choose one of feature, registers",
+        ),
+        (
+            lambda: studies.test_time_study(MODELS, None, None, REDUCERS, 1, {"a": "shuffled"}),
+            "condition is 'shuffled'; choose one of plain, moved, empty token",
+        ),
+    ],
+    ids=["classifier", "readout", "condition"],
+)
+def test_another_choice_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
