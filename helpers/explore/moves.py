@@ -10,7 +10,7 @@ from helpers.explore.photographs import described, jpeg, shown
 from helpers.images import Images
 from helpers.interventions import expected_at, position_conditions
 from helpers.measures.outliers import PRESENT
-from helpers.measures.placement import counts_at, placement
+from helpers.measures.outliers import counts_at, placement
 from helpers.models import ModelUnavailable
 from helpers.packed import pack
 

@@ -5,7 +5,7 @@ import torch
 
 from helpers.capture import FinalTokens, PatchNorms, capture_each, object_tokens
 from helpers.images import load_images
-from helpers.measures.twins import object_places
+from helpers.measures.registers import object_places
 from helpers.models import ModelUnavailable, load_backbone
 
 MODEL, TWIN = "control-content", "control-registers"
