@@ -65,26 +65,16 @@ def test_paired_accuracy_in_per_cent():
         assert per_cent[name] == shares[name]
 
 
-def test_probe_answers_against_sklearn():
+def test_probe_answers_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     labels = np.arange(160) % 4
     tokens = rng.normal(0, 1.2, (160, 6)) + np.eye(4, 6)[labels] * 2
     tokens = (tokens - tokens[:100].mean(0)) / tokens[:100].std(0)  # as the probe does
-    expected = (
-        LogisticRegression(tol=1e-8, max_iter=1000)
-        .fit(tokens[:100], labels[:100])
-        .predict(tokens[100:])
-        == labels[100:]
-    )
-    train, test = torch.from_numpy(tokens[:100]).float(), torch.from_numpy(tokens[100:]).float()
+    reference = LogisticRegression(tol=1e-8, max_iter=1000).fit(tokens[:100], labels[:100])
+    expected = reference.predict(tokens[100:]) == labels[100:]
+    train, test = torch.from_numpy(tokens).float().split((100, 60))
     answers = probe_answers(train, labels[:100], test, labels[100:])
-    assert (
-        answers.dtype == torch.bool
-        and answers.tolist() == expected.tolist()
-        and 0.5 < expected.mean() < 1
-    )
-    shuffled = rng.permutation(labels[:100])  # nothing to learn: a quarter by chance
-    assert probe_answers(train, shuffled, test, torch.from_numpy(labels[100:])).float().mean() < 0.5
+    assert answers.tolist() == expected.tolist() and 0.5 < expected.mean() < 1
 
 
 @BOTH

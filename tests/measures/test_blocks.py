@@ -23,7 +23,7 @@ from helpers.measures.blocks import (
     settled_depth,
     thirds,
 )
-from helpers.measures.stats import bootstrap, over_images
+from helpers.measures.stats import over_images
 
 
 def test_thirds_are_numpys():
@@ -277,28 +277,6 @@ def test_attention_on_planted_outliers():
     assert (
         found[:2].tolist() == pytest.approx([(0.5 + 0.01 + 0.01 + 0.3) / 2, 0.01])
         and found[2].isnan()
-    )
-
-
-@BOTH_SUPPRESSION
-def test_medians_of_patches_of_a_register_and_their_ratio(convert):
-    rng = np.random.default_rng(1)
-    patches, register = (
-        rng.lognormal(2, 0.2, (30, 16)).astype(np.float32),
-        rng.lognormal(4, 0.1, (30, 1)).astype(np.float32),
-    )
-    patches[:, 0] = 1000  # a median does not see one outlier in sixteen
-    found = medians("norm", convert(patches), convert(register), 100, seed=2)
-    assert list(found) == ["patch_norm", "register_norm", "norm_ratio"]
-    of_patches, of_register, ratio = found.values()
-    middle = np.sort(patches, axis=None)
-    assert of_patches.value == pytest.approx((middle[239] + middle[240]) / 2)
-    middle = np.sort(register[:, 0])
-    assert of_register.value == pytest.approx((middle[14] + middle[15]) / 2)
-    assert ratio.value == pytest.approx(of_register.value / of_patches.value)
-    assert all(e.low < e.value < e.high and e.n == 30 for e in (of_patches, of_register, ratio))
-    assert of_patches == bootstrap(patches, np.median, 100, seed=2) and of_register == bootstrap(
-        register, np.median, seed=2
     )
 
 

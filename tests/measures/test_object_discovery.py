@@ -6,7 +6,6 @@ from helpers.images import draw_scene
 from helpers.images.scenes import SIZE
 from helpers.measures.object_discovery import (
     box_hits,
-    box_iou,
     corloc,
     covered,
     lost_box_sweep,
@@ -44,17 +43,6 @@ def lost_by_loops(features, k, bias):
     r, c = [p // columns for p in reached], [p % columns for p in reached]
     box = [min(c) / columns, min(r) / rows, (max(c) + 1) / columns, (max(r) + 1) / rows]
     return np.array(degree).reshape(rows, columns), divmod(seed, columns), mask, box
-
-
-def iou_by_cells(a, b, cells):
-    """Intersection over union of boxes at whole multiples of 1 / cells, by counting cells."""
-
-    def drawn(box):
-        xmin, ymin, xmax, ymax = np.rint(np.asarray(box) * cells).astype(int)
-        return {(x, y) for x in range(xmin, xmax) for y in range(ymin, ymax)}
-
-    a, b = drawn(a), drawn(b)
-    return len(a & b) / len(a | b)
 
 
 def planted(rows, columns, *objects):
@@ -175,16 +163,6 @@ REFUSED = {
 def test_what_has_no_box_is_refused(message):
     with pytest.raises(ValueError, match=message):
         REFUSED[message]()
-
-
-def test_box_iou_against_counted_cells():
-    corners = np.sort(np.random.default_rng(0).integers(0, 17, (200, 2, 2)), axis=1)
-    boxes = corners[(corners[:, 0] < corners[:, 1]).all(axis=1)].reshape(-1, 4) / 16
-    expected = [iou_by_cells(boxes[0], box, 16) for box in boxes]
-    assert 0 < np.mean(np.array(expected) > 0) < 1
-    assert box_iou(boxes[0], boxes) == pytest.approx(expected)
-    found = box_iou(torch.from_numpy(boxes[0]).float(), torch.from_numpy(boxes).float())
-    assert isinstance(found, torch.Tensor) and found.numpy() == pytest.approx(expected, abs=1e-6)
 
 
 def test_corloc_takes_any_object_and_its_level_is_inclusive():

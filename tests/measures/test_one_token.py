@@ -6,7 +6,6 @@ import pytest
 import torch
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
-from sklearn.metrics import r2_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -180,18 +179,6 @@ def test_coordinates_are_regressed_as_scikit_learn_does():
     assert known.square.max() < 1e-3 < known.variance.min()
 
 
-def test_r2_is_that_of_scikit_learn_where_images_have_as_many_tokens():
-    rng = np.random.default_rng(0)
-    true, found = rng.integers(0, 12, (30, 6)), rng.normal(size=(30, 6))
-    rows = [((a - b) ** 2).mean(1) for a, b in ((true, found), (true, true.mean()))]
-    r = Reading(*(torch.zeros(30) for _ in range(4)), *map(torch.from_numpy, rows), torch.zeros(30))
-    estimate = reading_estimates({"normal": r, "outlier": r}, seed=3)["r2_normal"]
-    assert (
-        estimate.value == pytest.approx(r2_score(true.ravel(), found.ravel()))
-        and estimate.low < estimate.value < estimate.high
-    )
-
-
 def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
     _, normal, usual, tested = planted()
     noisy = patches(False, normal.positions.numpy(), 3)
@@ -278,26 +265,6 @@ def test_mean_colour_of_channels_that_stand_one_after_the_other():
     assert (
         mean_colour(torch.cat([red, green, blue], dim=-1)).tolist() == [[[2.0, 2.0, 4.0]] * 3] * 2
     )
-
-
-def test_what_tokens_hold_is_read_and_what_they_lost_is_not():
-    """Of the second kind the place is gone, so that the error is the variance of place and guess
-    together."""
-    learn, kept, lost = (
-        patches_of_patch_regression(200, 6, 0),
-        patches_of_patch_regression(50, 4, 1),
-        patches_of_patch_regression(50, 4, 2),
-    )
-    rng = np.random.default_rng(3)
-    lost.tokens[..., :2] = torch.from_numpy(
-        np.stack([rng.integers(0, 3, (50, 4)), rng.integers(0, 5, (50, 4))], axis=-1)
-    )
-    errors = regression_errors(learn, {"kept": kept, "lost": lost}, GRID_PATCH_REGRESSION)
-    assert errors["position"].shape == (50, 2) and errors["position"][:, 0].max() < 1e-4
-    assert errors["position"][:, 1].mean() == pytest.approx(
-        2 * (8 + 24) / 12, rel=0.2
-    )  # twice that of 1 to 3, and of 1 to 5
-    assert errors["rgb"].max() < 1e-4
 
 
 def test_planted_shares_are_read():

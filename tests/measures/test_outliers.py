@@ -381,15 +381,10 @@ def test_strongest_are_as_many_as_the_outliers():
     assert chosen.sum(1).tolist() == outlier.sum(1).tolist()
     for row, a in zip(chosen.numpy(), activation.numpy(), strict=True):
         assert row.sum() == 0 or a[row].min() > a[~row].max()
-    assert strongest(torch.ones(1, 4), torch.tensor([[False, True, False, True]])).tolist() == [
-        [True, True, False, False]
-    ]
-    overlap = np.mean(
-        [
-            jaccard_score(x, y)
-            for x, y in zip(chosen[:20].numpy(), outlier[:20].numpy(), strict=True)
-        ]
-    )
+    equal = strongest(torch.ones(1, 4), torch.tensor([[False, True, False, True]]))
+    assert equal.tolist() == [[True, True, False, False]]
+    pairs = zip(chosen[:20].numpy(), outlier[:20].numpy(), strict=True)
+    overlap = np.mean([jaccard_score(*pair) for pair in pairs])
     assert firing(activation, outlier).overlap.value == pytest.approx(overlap)
 
 

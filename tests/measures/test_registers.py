@@ -7,7 +7,7 @@ from sklearn.linear_model import LinearRegression
 
 from helpers.measures.norms import norm_ratio
 from helpers.measures.object_discovery import covered
-from helpers.measures.one_token import PatchTokens, answers_of_tokens, regression_errors
+from helpers.measures.one_token import PatchTokens
 from helpers.measures.probes import fit_classifier
 from helpers.measures.registers import (
     HEADS,
@@ -77,16 +77,11 @@ def test_the_interval_of_a_tail_is_that_of_pairs():
 
 
 def test_planted_steadiness():
-    """The register halves the first change, undoes the second, turns the third round, and makes the
-    last one worse."""
-    without, with_one = torch.tensor([4.0, -2.0, 3.0, 1.0]), torch.tensor([2.0, 0.0, -3.0, -6.0])
-    assert steadiness(without, with_one, 2).tolist() == [2.0, 2.0, 0.0, -5.0]
-    x, y = (torch.from_numpy(RNG.normal(size=200)) for _ in range(2))
-    expected = [round(abs(a) - abs(b), 3) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
-    np.testing.assert_allclose(steadiness(x, y, 3), expected, atol=1e-12)
-    assert (
-        steadiness(torch.tensor([0.004]), torch.tensor([0.0]), 2).item() == 0
-    )  # less than a hundredth is rounding
+    """The register halves the first change, undoes the second, turns the third round, makes the
+    fourth worse; the last differs by rounding."""
+    without = torch.tensor([4.0, -2.0, 3.0, 1.0, 0.004])
+    with_one = torch.tensor([2.0, 0.0, -3.0, -6.0, 0.0])
+    assert steadiness(without, with_one, 2).tolist() == [2, 2, 0, -5, 0]
 
 
 def test_planted_gains():
@@ -410,22 +405,6 @@ def test_what_was_planted_at_the_places(holds, gap, ratio):
     assert (
         torch.equal(found["error_ratio"][:, 0], found["error_outlier"])
         and len(found["error_normal"]) == IMAGES - LEARNT
-    )
-
-
-def test_it_is_what_the_probes_say():
-    outlier, normal, random, mask, cls, registers = parts("image")
-    found = place_traits(outlier, normal, random, mask, cls, registers, LABELS, LEARNT, GRID)
-    answers = answers_of_tokens(
-        outlier, normal, {"cls": cls, "register": registers.mean(1)}, LABELS, LEARNT
-    )
-    assert all(torch.equal(found[f"accuracy_{kind}"], x.mean(0)) for kind, x in answers.items())
-    learn, tested = (
-        outlier[:LEARNT].beside(random[:LEARNT]),
-        {"outlier": outlier[LEARNT:], "normal": normal[LEARNT:]},
-    )
-    assert torch.equal(
-        found["error_ratio"], regression_errors(learn, tested, GRID, targets=["pixels"])["pixels"]
     )
 
 

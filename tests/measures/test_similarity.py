@@ -75,16 +75,11 @@ def test_neighbour_cosine_against_a_loop(shape, neighbours):
 
 
 def test_neighbour_cosine_of_known_grids():
-    redundant = torch.ones(1, 3, 3, 8) * torch.arange(1.0, 10.0).reshape(
-        1, 3, 3, 1
-    )  # same direction, any length
-    assert neighbour_cosine(redundant) == pytest.approx(torch.ones(1, 3, 3))
     rows, columns = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
     chequered = torch.eye(2)[(rows + columns) % 2][None]
     assert neighbour_cosine(chequered, 4).abs().max() == 0
     assert neighbour_cosine(chequered, 8)[0, 1, 1] == 0.5  # the diagonal half of the neighbours
-    black = torch.ones(1, 1, 2, 3)
-    black[0, 0, 0] = 0
+    black = torch.tensor([[[[0.0, 0, 0], [1, 1, 1]]]])
     assert neighbour_cosine(black).tolist() == [[[0, 0]]]
     assert neighbour_cosine(torch.ones(1, 1, 1, 3)).isnan().all()
 
@@ -250,14 +245,12 @@ def test_what_has_no_similarity_is_refused(message):
 def test_cosine_of_rows():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(5, 3, 8)), rng.normal(size=(5, 1, 8))
-    expected = [cosine_similarity(rows, other)[:, 0] for rows, other in zip(a, b, strict=True)]
-    assert cosine(a, b) == pytest.approx(np.array(expected))
+    rows = zip(a, b, strict=True)
+    expected = np.array([cosine_similarity(many, one)[:, 0] for many, one in rows])
+    assert cosine(a, b) == pytest.approx(expected)
     found = cosine(torch.from_numpy(a).bfloat16(), torch.from_numpy(b).bfloat16())
-    assert found.dtype == torch.float32 and found.numpy() == pytest.approx(
-        np.array(expected), abs=0.02
-    )
+    assert found.dtype == torch.float32 and found.numpy() == pytest.approx(expected, abs=0.02)
     assert np.isnan(cosine(np.zeros((1, 3)), np.ones((1, 3)))).all()
-    assert cosine(np.array([[3.0, 4.0]]), np.array([[-6.0, -8.0]])).tolist() == pytest.approx([-1])
 
 
 def test_pairwise_cosine():

@@ -159,20 +159,15 @@ def test_what_is_continuous_is_at_its_limits_by_construction():
     assert over_images(near[::40], (0, 1), continuous=True).step is None
 
 
-def test_parts_of_answers_have_no_other_interval_than_whole_ones_nearly_like_them():
-    """One part of an answer makes no certainty of what none leaves open."""
-    none, most = np.zeros(80), np.full(80, 100.0)
-    for values, limits in ((none, (-100, 100)), (most, (0, 100))):
-        part = values.copy()
-        part[0] += 100 / 3 if part[0] == 0 else -100 / 3
-        whole, parted = over_images(values, limits), over_images(part, limits)
-        assert parted.high - parted.low == pytest.approx(whole.high - whole.low, rel=0.4)
-        assert parted.step == pytest.approx(100 / 3 / 80)
-    # Agresti and Coull: z^2 / 2 successes and as many failures more.
+def test_parts_of_answers_have_agresti_and_coulls_interval():
+    """z^2 / 2 successes and as many failures more; one part of an answer makes no certainty."""
     values, z2 = np.repeat([0.0, 0.2, 1.0], [20, 30, 30]), scipy_stats.norm.ppf(0.975) ** 2
     estimate, n, mean = over_images(values, (0, 1)), 80 + z2, (36 + z2 / 2) / (80 + z2)
     half = np.sqrt(z2 * ((30 * 0.04 + 30 + z2 / 2) / n - mean**2) / n)
     assert (estimate.low, estimate.high) == pytest.approx((mean - half, mean + half))
+    part = np.r_[100 / 3, np.zeros(79)]
+    none, parted = over_images(np.zeros(80), (-100, 100)), over_images(part, (-100, 100))
+    assert parted.high - parted.low == pytest.approx(none.high - none.low, rel=0.4)
 
 
 def test_the_interval_of_a_mean_ends_at_the_limits():
@@ -386,15 +381,12 @@ def test_bootstrap_of_nothing_is_nan(recwarn):
 
 @pytest.mark.parametrize("function", OVER_PATCHES)
 def test_nan_scores_are_left_out(function):
+    """As if there were neither the patches nor the images without one."""
     scores, mask = planted(images=30)
-    holed = np.concatenate([scores, np.full((2, 40), np.nan)])
-    holed[0, :5] = np.nan
-    estimate = function(holed, np.concatenate([mask, mask[:2]]))
-    kept = ~np.isnan(holed)
-    assert estimate.n == 30 and estimate.low < estimate.value < estimate.high
-    if function is auc_over_images:
-        both = np.concatenate([mask, mask[:2]])
-        assert estimate.value == auc(holed[both & kept], holed[~both & kept])
+    holed = np.r_[scores, np.full((2, 40), np.nan)]
+    holed[:, :5] = np.nan
+    found = function(holed, np.r_[mask, mask[:2]])
+    assert found[:3] == pytest.approx(function(scores[:, 5:], mask[:, 5:])[:3])
 
 
 def test_matched_auc_against_pairs_and_removes_position():
@@ -629,32 +621,24 @@ def test_what_float32_cannot_tell_apart_is_equal():
     assert roc_auc_score(mask.ravel(), noisy.ravel()) != pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "a, b, message",
-    [
-        (np.ones(5, bool), np.zeros(1, bool), "5 and 1 images"),
-        (np.ones(5, bool), np.zeros(4, bool), "5 and 4 images"),
-        (np.ones(5), np.zeros(5, bool), "float64"),
-        (np.ones((5, 2), bool), np.zeros((5, 2), bool), r"\(5, 2\)"),
-    ],
-)
-def test_mcnemar_wants_two_answers_for_each_image(a, b, message):
+RIGHT = np.ones(5, bool)
+NO_ANSWERS = {
+    "5 and 1 images": (mcnemar, RIGHT, RIGHT[:1]),
+    "5 and 4 images": (mcnemar, RIGHT, RIGHT[:4]),
+    "mcnemar is not taken of float64": (mcnemar, np.ones(5), RIGHT),
+    r"mcnemar .*\(5, 2\)": (mcnemar, np.ones((5, 2), bool), RIGHT),
+    "a share .* float64": (share, np.array([np.nan, 1])),
+    "a share .* int64": (share, np.array([1, 0, 2])),
+    r"a share .*\(3, 2\)": (share, np.ones((3, 2), bool)),
+}
+
+
+@pytest.mark.parametrize("message", NO_ANSWERS)
+def test_answers_are_true_or_false_for_each_image(message):
+    """As users have the measures: without the check of types, which exists in tests alone."""
+    function, *arguments = NO_ANSWERS[message]
     with pytest.raises(ValueError, match=f"{message}.*; give true or false for each image"):
-        unchecked(mcnemar)(a, b)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [np.array([0.5, 0.2]), np.array([1, 0, 2]), np.array([np.nan, 1]), np.ones((3, 2), bool)],
-)
-def test_a_share_is_of_what_is_true_or_false(values):
-    with pytest.raises(ValueError, match="a share .*; give true or false for each image"):
-        unchecked(share)(values)
-
-
-def unchecked(function):
-    """A measure as users have it: without the check of types, which exists in tests alone."""
-    return inspect.unwrap(function)
+        inspect.unwrap(function)(*arguments)
 
 
 def test_an_interval_needs_resamples():
@@ -704,29 +688,17 @@ def test_a_zero_among_other_numbers_makes_no_answers_of_them():
     assert over_images(values, (0, 1))[:3] == over_images(values)[:3]
 
 
-def test_a_limit_holds_to_a_millionth():
+@pytest.mark.parametrize("limits, outside", [((0, 1), 1e-6), ((-1, 1), 2e-6), ((0, 100), 1e-4)])
+def test_a_limit_holds_to_a_millionth(limits, outside):
     """What float32 leaves of it."""
-    for limits, outside in (((0, 1), 1e-6), ((-1, 1), 2e-6), ((0, 100), 1e-4)):
-        lowest, highest = limits
-        least, most = (np.full(9, float(end)) for end in limits)
-        for values, sign in ((least, -1), (most, 1)):
-            values[0] += sign * 0.999 * outside
-            assert (
-                lowest
-                <= over_images(values, limits).low
-                <= over_images(values, limits).high
-                <= highest
-            )
-            values[0] += sign * 0.5 * outside
-            with pytest.raises(ValueError, match="do not lie in the limits"):
-                over_images(values, limits)
-    assert (
-        over_images(np.r_[-1e-6, FIVE], (0, 1)).n
-        == over_images(np.r_[1 + 1e-6, FIVE], (0, 1)).n
-        == 6
-    )
-    with pytest.raises(ValueError, match="values from -0.5 to 1 do not lie"):
-        over_images(np.r_[-0.5, FIVE], (0, 1))
+    for end, sign in zip(limits, (-1, 1), strict=True):
+        values = np.full(9, float(end))
+        values[0] += sign * 0.999 * outside
+        found = over_images(values, limits)
+        assert limits[0] <= found.low <= found.high <= limits[1]
+        values[0] += sign * 0.5 * outside
+        with pytest.raises(ValueError, match="do not lie in the limits"):
+            over_images(values, limits)
 
 
 def test_a_statistic_keeps_its_limits_to_a_millionth():
