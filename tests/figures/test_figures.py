@@ -21,9 +21,9 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 
 from helpers import figures
 from helpers.claims.criteria import VERDICTS, Value
-from helpers.condensed import condensed
 from helpers.figures.style import WIDE, WIDTH, EndNames
 from helpers.measures.stats import Estimate
+from helpers.summary import summary
 
 matplotlib.use("agg")
 
@@ -680,7 +680,7 @@ def test_numbers_of_points_pictures_and_long_arrays():
     figures.block_maps([np.eye(20)], np.array([other]))
     points, picture = figures.drawn(one.figure)
     assert points["points"] == [{"x": [1, 2], "y": [3, 4]}]
-    assert picture["images"] == [condensed(np.eye(20))]
+    assert picture["images"] == [summary(np.eye(20))]
     assert picture["images"][0]["shape"] == "20x20" and picture["images"][0]["mean"] == 0.05
     told = shown(DRAWN["token_maps"]()[0])
     assert told[0]["images"][0]["shape"] == "32x32x3" and len(told) == 6
