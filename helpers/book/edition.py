@@ -19,9 +19,9 @@ from helpers.claims.markdown import inert, table_of
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.registry import Registry
 from helpers.claims.terms import term
-from helpers.condensed import rounded
 from helpers.files import written_whole
 from helpers.names import short_names
+from helpers.summary import rounded
 
 FILE, WHY = Path("book/edition.json"), Path("book/edition-why.yml")
 COLUMNS = ("name", "model", "value", "low", "high", "n", "unit")  # of a stored value

@@ -16,7 +16,7 @@ from helpers.claims import digests
 from helpers.claims.registry import Registry
 from helpers.claims.terms import term
 from helpers.names import short_names
-from helpers.packed import unpack
+from helpers.quantised import dequantise
 
 KINDS = ("patches", "thresholds", "moves")
 # Claim -> what shows what it asks, and the heading of this on its page.
@@ -132,14 +132,14 @@ def patches(models: Sequence[Mapping]) -> dict:
     A model with outliers comes first, at the block where they begin.
     """
     models = sorted(models, key=lambda one: one["neuron"] is None)
-    first, norms = models[0], [unpack(one["norms"]) for one in models]
+    first, norms = models[0], [dequantise(one["norms"]) for one in models]
     counts = np.array(first["outliers"])[0, 0]
     block = int((counts > 0).argmax()) if counts.any() else len(counts) - 1
     over = np.flatnonzero(norms[0][0, 0, block] > 3 * first["medians"][0][block])
     data = {
         "scales": {
             "norms": _scale(norms),
-            "attention": _scale([unpack(one["attention"]) for one in models]),
+            "attention": _scale([dequantise(one["attention"]) for one in models]),
         },
         "photographs": [one["jpeg"] for one in first["photographs"]],
         "states": STATES,

@@ -21,7 +21,7 @@ from helpers.capture.passes import (
 from helpers.capture.reducers import PatchNorms, Reducer, SelectedPixels, SelectedTokens
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import PatchTokens
-from helpers.measures.twins import object_places
+from helpers.measures.registers import object_places
 from helpers.models import Backbone
 
 
@@ -204,7 +204,7 @@ def object_tokens(
         learnt, tested: images, with `masks` of their objects or None.
         count: patches on objects of an image, and as many off them.
         reducers: what else to keep of the tested images, by model.
-        seed: of the choice of patches, as in `helpers.measures.twins.object_places`.
+        seed: of the choice of patches, as in `helpers.measures.registers.object_places`.
         image_size: as in `capture_conditions`.
         whole: as in `load_backbone`.
         options: as in `capture`.

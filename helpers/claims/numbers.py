@@ -20,7 +20,7 @@ import numpy as np
 from helpers.claims.criteria import Value
 from helpers.claims.result import Claim, Result
 from helpers.claims.results import bundle, displayed
-from helpers.condensed import FIGURE, rounded
+from helpers.summary import FIGURE, rounded
 
 SUFFIX = ".numbers.json"
 RELATIVE = 1e-3  # what one number may differ by, of itself

@@ -9,10 +9,9 @@ from helpers.capture import PatchNorms, capture_conditions, capture_each
 from helpers.explore.photographs import described, jpeg, shown
 from helpers.images import Images
 from helpers.interventions import expected_at, position_conditions
-from helpers.measures.outliers import PRESENT
-from helpers.measures.placement import counts_at, placement
+from helpers.measures.outliers import PRESENT, counts_at, placement
 from helpers.models import ModelUnavailable
-from helpers.packed import pack
+from helpers.quantised import quantise
 
 PLAIN = "as it is"
 CONTENT = ("constant", "noise", "rolled", "padded", "flipped", "cropped")
@@ -46,7 +45,7 @@ def moves(
         terms of the example; `conditions`, name -> `frequency` (patch), in how many of the n images
         the patch is an outlier; `expected`, where outliers are that follow position; `count`,
         `images`, `share` and `filled` of `counts_at`, each [value, low, high]; `picture`, the
-        example as JPEG in base64; `norms`, packed, of its patches after the last block. `sources`.
+        example as JPEG in base64; `norms`, quantised, of its patches at the end; `sources`.
 
     Raises ModelUnavailable where its weights cannot be had, ValueError for a model without outliers
     in these images.
@@ -84,7 +83,7 @@ def moves(
             "expected": expected,
             **{name: _rounded(x) for name, x in counts_at(mask, expected).items()},
             "picture": jpeg(pictures[kind][0], THUMB),
-            "norms": pack(seen[kind][model]["patch_norms"][0, 0].numpy()),
+            "norms": quantise(seen[kind][model]["patch_norms"][0, 0].numpy()),
         }
     return {
         "model": model,

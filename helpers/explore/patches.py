@@ -13,7 +13,7 @@ from helpers.interventions import neuron_conditions, test_time_registers
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import PRESENT
 from helpers.models import ModelUnavailable, load_backbone
-from helpers.packed import pack, unpack
+from helpers.quantised import dequantise, quantise
 
 
 def patches(model: str, *, rule: str = PRESENT, device: str = "cpu") -> dict[str, Any]:
@@ -28,7 +28,7 @@ def patches(model: str, *, rule: str = PRESENT, device: str = "cpu") -> dict[str
     Returns:
         `model`; `grid`; `neuron`, (block, unit) or None; `states`: "before", "moved" (the neuron
         acts at one appended token), "set to zero", "empty token" (that token alone); `photographs`;
-        `norms` and `attention`, packed (state, photograph, block, patch): L2 norm of the residual
+        `norms` and `attention`, quantised (state, photograph, block, patch): norm of the residual
         stream after the block, before the final LayerNorm, and the attention of [CLS] to the patch
         in the block, mean over heads, a share of its attention to all tokens; `medians`
         (photograph, block) of the norms before; `outliers` (state, photograph, block), the number
@@ -59,10 +59,10 @@ def patches(model: str, *, rule: str = PRESENT, device: str = "cpu") -> dict[str
         device=device,
     )
     captured = [passes[state][model] for state in states]
-    norms = pack(np.stack([c["patch_norms"].numpy() for c in captured]))
+    norms = quantise(np.stack([c["patch_norms"].numpy() for c in captured]))
     # Medians and counts are those of the numbers as they are stored, so that a page that computes
     # with these agrees.
-    stored = unpack(norms)
+    stored = dequantise(norms)
     medians = np.median(stored[0], axis=-1)
     limits = [[threshold(block, PRESENT) for block in photograph] for photograph in stored[0]]
     return {
@@ -73,7 +73,7 @@ def patches(model: str, *, rule: str = PRESENT, device: str = "cpu") -> dict[str
         "states": states,
         "photographs": described(photographs),
         "norms": norms,
-        "attention": pack(np.stack([c.patches("cls_attention").numpy() for c in captured])),
+        "attention": quantise(np.stack([c.patches("cls_attention").numpy() for c in captured])),
         "medians": medians.round(6).tolist(),
         "outliers": (stored > np.array(limits)[..., None]).sum(-1).tolist(),
         "sources": [captured[0].source, photographs.describe(), others.describe()],

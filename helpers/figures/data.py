@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 from matplotlib_inline.config import InlineBackend
 
-from helpers.condensed import FIGURE, condensed, figure_text
 from helpers.figures.svg import drawn_small
+from helpers.summary import FIGURE, figure_text, summary
 
 
 def drawn(figure: Figure) -> list[dict]:
     """The numbers that a figure shows, for each of its axes but colour bars, as JSON data.
 
-    Long ones as `helpers.condensed` gives them. Each has its axis (title and labels), and where it
+    Long ones as `helpers.summary` gives them. Each has its axis (title and labels), and where it
     has any: lines, segments (the intervals of error bars and curves), points, steps (histograms),
     boxes, images, meshes (heat maps), and texts but numbers, which a heat map repeats.
     """
@@ -56,19 +56,19 @@ def _data(ax: Axes) -> dict:
         ),
         "steps": [
             {
-                name: condensed(x)
+                name: summary(x)
                 for name, x in zip(("heights", "edges"), patch.get_data(), strict=False)
             }
             for patch in ax.patches
             if isinstance(patch, StepPatch)
             and not patch.get_fill()  # what is filled has an outline too
         ],
-        "boxes": dict(zip(("x", "y", "width", "height"), map(condensed, sides.T), strict=True))
+        "boxes": dict(zip(("x", "y", "width", "height"), map(summary, sides.T), strict=True))
         if boxes
         else {},
-        "images": [condensed(values, whole=values.ndim == 2) for values in maps],
+        "images": [summary(values, whole=values.ndim == 2) for values in maps],
         "meshes": [
-            condensed(drawn.get_array()) for drawn in ax.collections if isinstance(drawn, QuadMesh)
+            summary(drawn.get_array()) for drawn in ax.collections if isinstance(drawn, QuadMesh)
         ],
         "texts": [text for text in written if re.search(r"[^\W\d]", text) and not _number(text)],
     }
@@ -94,9 +94,7 @@ def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
     small = [points for points in drawn if len(points) <= few]
     joined = [np.concatenate(small)] if small else []
     large = [points for points in drawn if len(points) > few]
-    return [
-        {"x": condensed(points[:, 0]), "y": condensed(points[:, 1])} for points in joined + large
-    ]
+    return [{"x": summary(points[:, 0]), "y": summary(points[:, 1])} for points in joined + large]
 
 
 if (shell := get_ipython()) is not None:

@@ -2,10 +2,28 @@
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Array = Tensor | np.ndarray
+
+# Shapes that many measures share. With a tensor:
+PerImage = Float[Tensor, " image"]
+PerPatch = Float[Tensor, "image patch"]
+PerBlock = Float[Tensor, "image block"]
+PerRegister = Float[Tensor, "image register"]
+PerBlockPatch = Float[Tensor, "image block patch"]
+PatchMask = Bool[Tensor, "image patch"]
+ImageMask = Bool[Tensor, " image"]
+Vectors = Float[Tensor, "image width"]
+Tokens = Float[Tensor, "image token width"]
+# with either:
+PatchScores = Float[Array, "image patch"]
+PatchSet = Bool[Array, "image patch"]
+Answers = Bool[Array, " image"]
+Labels = Int[Array, " image"]
+BlockScores = Float[Array, "image block"]
+Pairs = Float[np.ndarray, "image 2"]
 
 
 def to_numpy(x: Array) -> np.ndarray:

@@ -1,7 +1,11 @@
-"""Answers, right or wrong on each image: those of a probe, and how they change."""
+"""Answers, right or wrong on each image: of a probe, how they change, and from one image a class.
 
-from collections.abc import Iterable, Mapping
-from itertools import takewhile
+Classification from one image a class learns from a full output and is tested on its parts, as in
+decoupling, section 3.3.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,11 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy.stats import binomtest, fisher_exact
 from torch import Tensor
+from torch.nn import functional as F
 
-from helpers.measures._arrays import Array, to_numpy
+from helpers.measures._arrays import Answers, Array, ImageMask, Labels, Vectors, to_numpy
 from helpers.measures.probes import fit_classifier
 from helpers.measures.stats import Estimate, jackknife, macro_auc, mcnemar, over_images, share
 
+SIGNIFICANT = 0.05  # a p-value below it
 WHOLE = 0.02  # images by which an accuracy of four digits may miss a whole number of a few hundred
 
 
@@ -40,10 +46,10 @@ class Recount(NamedTuple):
 def probe_answers(
     train: Float[Tensor, "training_image width"],
     train_labels: Int[Array, " training_image"],
-    tokens: Float[Tensor, "image width"],
-    labels: Int[Array, " image"],
+    tokens: Vectors,
+    labels: Labels,
     **options: Any,
-) -> Bool[Tensor, " image"]:
+) -> ImageMask:
     """Whether a probe fitted to the training tokens is right on each image.
 
     Args:
@@ -58,14 +64,14 @@ def probe_answers(
     return probe(tokens).argmax(-1) == torch.as_tensor(labels)
 
 
-def points(after: Bool[Array, " image"], before: Bool[Array, " image"]) -> Estimate:
+def points(after: Answers, before: Answers) -> Estimate:
     """The share of right answers after minus that before, in points, paired over images."""
     change = to_numpy(after).astype(np.float64) - to_numpy(before)
     return over_images(100 * change, (-100, 100))
 
 
 def paired_accuracy(
-    after: Bool[Array, " image"], before: Bool[Array, " image"], unit: float = 1
+    after: Answers, before: Answers, unit: float = 1
 ) -> dict[str, Estimate | int | float]:
     """The accuracies before and after a change of the model, paired over images.
 
@@ -95,7 +101,7 @@ def paired_accuracy(
 
 def condition_changes(
     answers: Mapping[str, Bool[Array, " _"]],
-    before: Bool[Array, " image"],
+    before: Answers,
     names: Mapping[str, str],
 ) -> dict[str, Estimate | float]:
     """What several changes of the model do to the answers of one classifier.
@@ -153,7 +159,7 @@ def moved_changes(
 
 
 def class_scores(
-    scores: Float[Array, "image class"], labels: Int[Array, " image"]
+    scores: Float[Array, "image class"], labels: Labels
 ) -> dict[str, Estimate | float]:
     """Other measures than accuracy of how well the classes are told apart.
 
@@ -175,7 +181,7 @@ def class_scores(
     }
 
 
-def macro_scores(given: Int[Array, " image"], labels: Int[Array, " image"]) -> dict[str, Estimate]:
+def macro_scores(given: Labels, labels: Labels) -> dict[str, Estimate]:
     """F1, precision and recall of the classes that images were given, with intervals.
 
     Args:
@@ -217,7 +223,7 @@ def _macro(counts: Int[np.ndarray, "3 row class"]) -> dict[str, Float[np.ndarray
     }
 
 
-def recounted(before: float, after: float, n: int, level: float = 0.05) -> Recount:
+def recounted(before: float, after: float, n: int) -> Recount:
     """What two published accuracies on the same `n` images can say of a change.
 
     The answers themselves are not published.
@@ -225,7 +231,6 @@ def recounted(before: float, after: float, n: int, level: float = 0.05) -> Recou
     Args:
         before, after: accuracies from 0 to 1, with as many digits as give the number of images.
         n: number of images.
-        level: below which a p-value is significant.
 
     Raises:
         ValueError: an accuracy is not a whole number of n images.
@@ -239,7 +244,9 @@ def recounted(before: float, after: float, n: int, level: float = 0.05) -> Recou
     right = round(before * n), round(after * n)
     net = right[1] - right[0]
     most_back = min(*right, n - right[0], n - right[1])  # changed answers against the net change
-    back = list(takewhile(lambda other: _sign_p(other, abs(net)) < level, range(most_back + 1)))
+    back = list(
+        takewhile(lambda other: _sign_p(other, abs(net)) < SIGNIFICANT, range(most_back + 1))
+    )
     return Recount(
         *right,
         net,
@@ -272,11 +279,129 @@ def recount_table(rows: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -
     return "\n".join(lines)
 
 
-def least_significant(level: float = 0.05) -> int:
+def least_significant() -> int:
     """The smallest paired change, in images, that can be significant in any number of images."""
-    return next(net for net in range(1, 1000) if _sign_p(0, net) < level)
+    return next(net for net in range(1, 1000) if _sign_p(0, net) < SIGNIFICANT)
 
 
 def _sign_p(other: int, net: int) -> float:
     """McNemar's p-value of `other` answers changed in one direction, `other + net` in the other."""
     return float(binomtest(other, 2 * other + net).pvalue) if other + net else 1.0
+
+
+# Training and test images, one of each class.
+Draw = tuple[Int[np.ndarray, " class"], Int[np.ndarray, " class"]]
+DECIMALS = 6  # of a score: those that differ by less are equal
+
+
+def one_shot_images(labels: Int[np.ndarray, " image"], draws: int) -> Int[np.ndarray, " chosen"]:
+    """The images for so many draws, class by class: the first of each, one more than `draws`.
+
+    A class with one image has none.
+
+    Raises:
+        ValueError: all classes have one image.
+    """
+    classes = [own for own in _by_class(labels) if len(own) > 1]
+    if not classes:
+        raise ValueError(
+            "no class has two images, one to learn from and one to test; give more images"
+        )
+    return np.concatenate([own[: draws + 1] for own in classes])
+
+
+def one_shot_draws(labels: Int[np.ndarray, " image"], draws: int) -> list[Draw]:
+    """Draws of one training and one other test image of each class.
+
+    At most `draws`, and at most as many as the smallest class has images. No image is used twice on
+    either side: a class with two images allows two draws, and either is the training image once.
+    """
+    classes = _by_class(labels)
+    count = min(draws, *map(len, classes))
+    sides = [np.array([own[i % len(own)] for own in classes]) for i in range(count + 1)]
+    return list(pairwise(sides))
+
+
+def one_shot_ranks(
+    full: Vectors,
+    parts: Mapping[str, Vectors],
+    renormalised: Mapping[str, Vectors],
+    draws: Sequence[Draw],
+    device: Any = None,
+) -> dict[tuple[str, str], Int[Tensor, "draw class"]]:
+    """How many classes beat the true one, for each part and reading of it.
+
+    Args:
+        full: from which the classifiers learn.
+        parts: what is tested beside it; those that are zero in all images are left out.
+        renormalised: the same parts where the weights of their tokens sum to one.
+        draws: as `one_shot_draws` gives them.
+        device: where the logistic regressions are fitted: of a thousand classes one takes seconds
+            on a GPU, minutes elsewhere.
+
+    Returns:
+        (part, reading) -> ranks in each draw; the full output is the part 'full'. The readings are
+        '': cosine to the full output of each class's training image; 'logistic': logistic
+        regression on these; 'centred': cosine without the mean of the training images, of the full
+        outputs and of the part; and of a part 'renormalised': cosine, where its weights sum to one;
+        'own': cosine, the classifier learns from the part itself.
+    """
+    ranks = {}
+    for train, test in draws:
+        shared = _by_cosine(full[train])
+        logistic = fit_classifier(full[train], torch.arange(len(train)), device=device)
+        centred = _by_cosine(full[train] - full[train].mean(0))
+        for kind, x in {"full": full, **parts}.items():
+            if not x.any():
+                continue
+            scores = {
+                "": shared(x[test]),
+                "logistic": logistic(x[test]),
+                "centred": centred(x[test] - x[train].mean(0)),
+            }
+            if kind != "full":
+                scores["renormalised"] = shared(renormalised[kind][test])
+                scores["own"] = _by_cosine(x[train])(x[test])
+            for reading, values in scores.items():
+                ranks.setdefault((kind, reading), []).append(beaten_by(values))
+    return {key: torch.stack(own) for key, own in ranks.items()}
+
+
+def beaten_by(scores: Float[Tensor, "class class"]) -> Int[Tensor, " class"]:
+    """How many classes have a higher score than the true one; that of row i is i."""
+    scores = scores.round(decimals=DECIMALS)
+    return (scores > scores.diagonal()[:, None]).sum(1)
+
+
+def one_shot_accuracy(
+    ranks: Mapping[tuple[str, str], Int[Tensor, "draw class"]], best: int
+) -> dict[str, Estimate]:
+    """The share of test images whose class is among the `best` answers, and what a part loses.
+
+    In %, and in points, paired.
+
+    Returns:
+        'PART_top5_READING' (without the last '_' for ''), and for parts 'PART_gap_READING', but for
+        'own': accuracy of the full output minus that of the part. 'renormalised' has no full output
+        of its own and is compared with ''. The intervals are over classes, after the mean over
+        draws.
+    """
+    right = {key: 100 * (x < best).double().mean(0) for key, x in ranks.items()}
+    estimates = {}
+    for (kind, reading), x in right.items():
+        end = f"_{reading}" if reading else ""
+        estimates[f"{kind}_top5{end}"] = over_images(x, (0, 100))
+        if kind != "full" and reading != "own":
+            full = right.get(("full", reading), right["full", ""])
+            estimates[f"{kind}_gap{end}"] = over_images(full - x, (-100, 100))
+    return estimates
+
+
+def _by_class(labels: np.ndarray) -> list[np.ndarray]:
+    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+
+def _by_cosine(train: Tensor) -> Callable[[Tensor], Tensor]:
+    """Scores by the cosine to each training image."""
+    train = F.normalize(train, dim=1)
+    return lambda x: F.normalize(x, dim=1) @ train.T

@@ -6,12 +6,22 @@ code).
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy.special import entr
 from scipy.stats import rankdata
 from torch import Tensor
 
-from helpers.measures._arrays import Array, like, settled, to_numpy
+from helpers.measures._arrays import (
+    Answers,
+    Array,
+    ImageMask,
+    Labels,
+    PatchScores,
+    PatchSet,
+    like,
+    settled,
+    to_numpy,
+)
 
 TIE = 1e-5  # of a value, to the next one
 MOST = 4  # tokens that may share a sink: as many as the twins have registers
@@ -40,15 +50,13 @@ def entropy(rows: Float[Array, "*batch token"]) -> Float[Array, "*batch"]:
     return (torch.special.entr(rows) if isinstance(rows, Tensor) else entr(rows)).sum(-1)
 
 
-def iou(a: Bool[Array, "image patch"], b: Bool[Array, "image patch"]) -> Float[Array, " image"]:
+def iou(a: PatchSet, b: PatchSet) -> Float[Array, " image"]:
     """Intersection over union of two sets of patches, image by image; nan where both are empty."""
     with np.errstate(invalid="ignore"):
         return (a & b).sum(-1) / (a | b).sum(-1)
 
 
-def top_patches(
-    scores: Float[Array, "image patch"], counts: Int[Array, " image"]
-) -> Bool[Array, "image patch"]:
+def top_patches(scores: PatchScores, counts: Labels) -> PatchSet:
     """The `counts` patches of each image with the largest scores.
 
     Of equal ones (`settled`) the first in row-major order.
@@ -66,9 +74,7 @@ def top_patches(
     return like(ranks < wanted[:, None], scores)
 
 
-def rank_correlation(
-    a: Float[Array, "image patch"], b: Float[Array, "image patch"]
-) -> Float[Array, " image"]:
+def rank_correlation(a: PatchScores, b: PatchScores) -> Float[Array, " image"]:
     """Spearman's rank correlation of two maps, image by image; nan where a map is constant.
 
     Ties get their mean rank. Values tie that follow each other by less than 1e-5 of themselves,
@@ -80,9 +86,7 @@ def rank_correlation(
     return like(found, a)
 
 
-def top_agreement(
-    a: Float[Array, "image patch"], b: Float[Array, "image patch"]
-) -> Bool[Array, " image"]:
+def top_agreement(a: PatchScores, b: PatchScores) -> Answers:
     """Whether both maps have their largest value at the same patch, the first of equal ones."""
     return a.argmax(-1) == b.argmax(-1)
 
@@ -128,7 +132,7 @@ def value_ratio(
     return own / others.clamp(min=1e-12)
 
 
-def with_sink(attention: Float[Tensor, "image *place"]) -> Bool[Tensor, " image"]:
+def with_sink(attention: Float[Tensor, "image *place"]) -> ImageMask:
     """Which images have a sink anywhere, from the `shared_attention` of their heads."""
     return (attention >= EVENT).flatten(1).any(1)
 
@@ -137,7 +141,7 @@ def sinks_by_image(
     patches: Float[Tensor, "image *place"],
     registers: Float[Tensor, "image *place"],
     one: Float[Tensor, "image *place"],
-    idle: Bool[Tensor, " image"] | None = None,
+    idle: ImageMask | None = None,
 ) -> dict[str, Tensor]:
     """Whether each image has a sink: of patches, of registers, of any one token.
 

@@ -1,25 +1,43 @@
-"""What is measured block by block, such as the patch norm, and when it settles."""
+"""What is measured block by block, when it settles, and how much of it is gone when outliers are
+suppressed.
+"""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from helpers.measures._arrays import Array, to_numpy
+from helpers.measures._arrays import (
+    Array,
+    BlockScores,
+    Labels,
+    Pairs,
+    PatchMask,
+    PatchScores,
+    PerBlock,
+    PerBlockPatch,
+    PerImage,
+    PerPatch,
+    PerRegister,
+    to_numpy,
+)
+from helpers.measures.attention import mass
 from helpers.measures.similarity import cosine
-from helpers.measures.stats import Estimate, over_images
+from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means
 
 
 class Thirds(NamedTuple):
     """Means over the first, the second and the last third of the blocks."""
 
-    early: Float[Tensor, " image"]
-    middle: Float[Tensor, " image"]
-    late: Float[Tensor, " image"]
+    early: PerImage
+    middle: PerImage
+    late: PerImage
 
 
-def thirds(by_block: Float[Tensor, "image block"]) -> Thirds:
+def thirds(by_block: PerBlock) -> Thirds:
     """The mean over each third of the blocks.
 
     Where three does not divide their number, the first thirds have one more.
@@ -27,12 +45,12 @@ def thirds(by_block: Float[Tensor, "image block"]) -> Thirds:
     return Thirds(*(third.mean(1) for third in by_block.tensor_split(3, dim=1)))
 
 
-def growth(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " image"]:
+def growth(by_block: PerBlock) -> PerImage:
     """The last block over the mean of the first third, image by image."""
     return by_block[:, -1] / thirds(by_block).early
 
 
-def growth_before(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " image"]:
+def growth_before(by_block: PerBlock) -> PerImage:
     """The last block but one over the mean of the first third, image by image.
 
     It is `growth` without what the last block adds.
@@ -41,7 +59,7 @@ def growth_before(by_block: Float[Tensor, "image block"]) -> Float[Tensor, " ima
 
 
 def over_blocks(
-    per_image: Float[Array, "image block"],
+    per_image: BlockScores,
     limits: tuple[float, float] | None = None,
     continuous: bool = False,
 ) -> list[Estimate]:
@@ -49,14 +67,12 @@ def over_blocks(
     return [over_images(column, limits, continuous) for column in to_numpy(per_image).T]
 
 
-def peak_block(per_image: Float[Array, "image block"]) -> int:
+def peak_block(per_image: BlockScores) -> int:
     """The block (0-based) in which the mean over images is largest, the first of equal ones."""
     return int(to_numpy(per_image).mean(axis=0, dtype=np.float64).argmax())
 
 
-def at_peak(
-    per_image: Float[Array, "image block"], reference: Float[Array, "image block"]
-) -> Float[Array, " image"]:
+def at_peak(per_image: BlockScores, reference: BlockScores) -> Float[Array, " image"]:
     """The values in the peak block of `reference`.
 
     Such as that of the same quantity before an intervention.
@@ -64,7 +80,7 @@ def at_peak(
     return per_image[:, peak_block(reference)]
 
 
-def median_onset(onset: Int[Array, " image"]) -> int:
+def median_onset(onset: Labels) -> int:
     """The block in which outliers start in the median image that has any, rounded down.
 
     Args:
@@ -79,7 +95,7 @@ def median_onset(onset: Int[Array, " image"]) -> int:
     return int(starts[(len(starts) - 1) // 2]) if len(starts) else 0
 
 
-def largest_before(per_image: Float[Array, "image block"], block: int) -> Estimate:
+def largest_before(per_image: BlockScores, block: int) -> Estimate:
     """The largest of each image in the blocks before `block`, mean over images.
 
     Before block 0 there is none: an estimate of no image.
@@ -90,7 +106,7 @@ def largest_before(per_image: Float[Array, "image block"], block: int) -> Estima
 
 def cosines_with_last(
     tokens: Float[Tensor, "image block width"], centred: bool = False
-) -> Float[Tensor, "image block"]:
+) -> PerBlock:
     """Cosine of a token after each block with the same token after the last (decoupling, Fig. 5b).
 
     Args:
@@ -102,7 +118,7 @@ def cosines_with_last(
     return cosine(x, x.narrow(1, -1, 1)).clamp(max=1)
 
 
-def settled_depth(cosines: Float[Tensor, "image block"], level: float) -> Estimate:
+def settled_depth(cosines: PerBlock, level: float) -> Estimate:
     """The first block from which on the cosine stays above `level`, as a share of the depth.
 
     Blocks count from 1: 1 means in the last block only. A cosine that is nan is not above. The mean
@@ -111,3 +127,160 @@ def settled_depth(cosines: Float[Tensor, "image block"], level: float) -> Estima
     depth = cosines.shape[1]
     settled = depth - (cosines > level).flip(1).cumprod(1).sum(1) + 1
     return over_images(settled / depth, (0, 1), continuous=True)
+
+
+class Largest(NamedTuple):
+    """What is largest on the patches of each image after each block.
+
+    Attributes:
+        norm: of a patch.
+        attention, attention_heads: on a patch, in the mean over heads and in any head.
+    """
+
+    norm: PerBlock
+    attention: PerBlock
+    attention_heads: PerBlock
+
+
+def largest(norms: PerBlockPatch, attention: Float[Tensor, "image block head patch"]) -> Largest:
+    """The maxima over patches, and of the third over heads."""
+    return Largest(norms.amax(-1), attention.mean(2).amax(-1), attention.amax((2, 3)))
+
+
+def reduction(
+    after: BlockScores,
+    before: BlockScores,
+    decimals: int = 2,
+    seed: int = 0,
+) -> Estimate:
+    """How much is gone in the block where it is largest before, in %.
+
+    It is 1 minus the mean after over the mean before.
+
+    Args:
+        after, before: something positive of the same images, such as their largest norm.
+        decimals: to which values and resamples are rounded; what differs by less is rounding of the
+            forward pass.
+        seed: of the bootstrap, which draws both sides of an image together.
+    """
+    pairs = np.stack([to_numpy(at_peak(x, before)) for x in (after, before)], axis=1)
+
+    def percent(rows: Pairs) -> float:
+        return round(100 * (1 - ratio_of_means(rows)), decimals) + 0.0  # no -0.0
+
+    return bootstrap(pairs, percent, seed=seed)
+
+
+def reductions(
+    after: Largest, before: Largest, decimals: int = 2, seed: int = 0
+) -> dict[str, Estimate]:
+    """norm_reduction, attention_reduction and attention_reduction_heads: `reduction` of each."""
+    names = ("norm_reduction", "attention_reduction", "attention_reduction_heads")
+    return {
+        name: reduction(x, y, decimals, seed)
+        for name, x, y in zip(names, after, before, strict=True)
+    }
+
+
+def peaks(now: Largest, before: Largest) -> dict[str, Estimate]:
+    """max_norm and max_attention: means over images in the blocks where they are largest before."""
+    return {
+        "max_norm": over_images(at_peak(now.norm, before.norm)),
+        "max_attention": over_images(
+            at_peak(now.attention, before.attention), (0, 1), continuous=True
+        ),
+    }
+
+
+def under_conditions(
+    tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
+) -> dict[str, Estimate]:
+    """What is largest before and after outliers are suppressed, and how much is gone.
+
+    Args:
+        tops: condition -> what is largest under it; "before" is the model as it is.
+        names: condition -> end of the names of its `reductions`; others are left out.
+        decimals, seed: as in `reduction`.
+
+    Returns:
+        `peaks` of "before" (_before) and of "moved" (_after), and `reductions` of each condition.
+    """
+    before = tops["before"]
+    estimates = {
+        f"{name}{end}": estimate
+        for condition, end in (("before", "_before"), ("moved", "_after"))
+        if condition in tops
+        for name, estimate in peaks(tops[condition], before).items()
+    }
+    for condition, end in names.items():
+        if condition in tops:
+            gone = reductions(tops[condition], before, decimals, seed)
+            estimates |= {f"{name}{end}": estimate for name, estimate in gone.items()}
+    return estimates
+
+
+def attention_on(attention: Float[Tensor, "image head patch"], outlier: PatchMask) -> PerImage:
+    """The attention that lands on the outliers of an image, summed, mean over heads.
+
+    Nan for an image without an outlier.
+    """
+    return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
+
+
+def outlier_attention(
+    attention: Float[Tensor, "image head patch"], outlier: PatchMask
+) -> dict[str, Estimate]:
+    """outlier_attention: the mean of `attention_on` over images with an outlier."""
+    on = attention_on(attention, outlier)
+    return {"outlier_attention": over_images(on, (0, 1), continuous=True)}
+
+
+def medians(
+    name: str,
+    patches: PatchScores,
+    registers: Float[Array, "image register"],
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """The medians of a quantity at the patches and at the registers, and their ratio.
+
+    Args:
+        name: of the quantity, such as "norm".
+        patches, registers: several an image, or one, such as the largest attention.
+        resamples: for the first and the third; the second, which is cheap, has 1000.
+        seed: of the bootstrap.
+
+    Returns:
+        patch_NAME, the median over images and patches; register_NAME, that over images and
+        registers; NAME_ratio, the second over the first.
+    """
+    patches, registers = to_numpy(patches), to_numpy(registers)
+    both, count = np.concatenate([registers, patches], axis=1), registers.shape[1]
+
+    def ratio(rows: Float[np.ndarray, "image more"]) -> float:
+        return float(np.median(rows[:, :count]) / np.median(rows[:, count:]))
+
+    return {
+        f"patch_{name}": bootstrap(patches, np.median, resamples, seed=seed),
+        f"register_{name}": bootstrap(registers, np.median, seed=seed),
+        f"{name}_ratio": bootstrap(both, ratio, resamples, seed=seed),
+    }
+
+
+def at_register(
+    norms: PerPatch,
+    attention: Float[Tensor, "image head patch"],
+    register_norms: PerRegister,
+    register_attention: Float[Tensor, "image head register"],
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """`medians` of norm and of attention after one block.
+
+    Attention is that of the medical paper's Figures 5 and 6: the largest over heads and, at the
+    patches, over these too; of several registers each counts. The intervals of the first, for which
+    all patches are sorted, take 200 resamples.
+    """
+    most, on_registers = attention.amax((1, 2))[:, None], register_attention.amax(1)
+    return medians("norm", norms, register_norms, 200, seed) | medians(
+        "attention", most, on_registers, seed=seed
+    )

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from helpers.measures._arrays import Array, to_numpy
+from helpers.measures._arrays import Array, PatchMask, PerImage, PerPatch, Vectors, to_numpy
 from helpers.measures.attention import mass
 from helpers.measures.similarity import cka_floor, cka_over_images, cosine, linear_cka
 from helpers.measures.stats import Estimate, bootstrap, jackknife, over_images, ratio_of_means
@@ -21,7 +21,7 @@ ROUNDING = 1e-3  # of the whole: a part of a lower norm is a difference of numbe
 PART_ROUNDING = 3e-3  # the same for a direction
 
 
-def register_share(masses: Float[Tensor, "image 3"]) -> Float[Tensor, " image"]:
+def register_share(masses: Float[Tensor, "image 3"]) -> PerImage:
     """The registers' part of the attention that [CLS] gives to registers and patches.
 
     As in decoupling, Fig. 2a. It is nan where no image gives them any, as in a model without
@@ -33,10 +33,10 @@ def register_share(masses: Float[Tensor, "image 3"]) -> Float[Tensor, " image"]:
 
 
 def share_at_patches(
-    attention: Float[Tensor, "image patch"],
-    mask: Bool[Tensor, "image patch"],
+    attention: PerPatch,
+    mask: PatchMask,
     masses: Float[Tensor, "image 3"],
-) -> Float[Tensor, " image"]:
+) -> PerImage:
     """The part of some patches, of the attention that [CLS] gives to registers and patches.
 
     To six decimals.
@@ -53,9 +53,9 @@ def attention_per_token(
 
 
 def part_alignment(
-    part: Float[Tensor, "image width"],
-    whole: Float[Tensor, "image width"],
-    renormalised: Float[Tensor, "image width"],
+    part: Vectors,
+    whole: Vectors,
+    renormalised: Vectors,
     permutations: int = 100,
 ) -> dict[str, Estimate | float]:
     """How far a part arranges the images as the whole does (decoupling, section 3.3).
@@ -84,8 +84,8 @@ def part_alignment(
 
 
 def cka_by_images(
-    part: Float[Tensor, "image width"],
-    whole: Float[Tensor, "image width"],
+    part: Vectors,
+    whole: Vectors,
     counts: Sequence[int] | Int[np.ndarray, " counts"],
 ) -> tuple[list[float], list[float], list[float]]:
     """CKA of the first images, so many as each of `counts` says.
@@ -99,9 +99,7 @@ def cka_by_images(
     return plain, debiased, [cka_floor(*pair).mean for pair in pairs]
 
 
-def part_cosine(
-    part: Float[Tensor, "image width"], total: Float[Tensor, "image width"]
-) -> Float[Tensor, " image"]:
+def part_cosine(part: Vectors, total: Vectors) -> PerImage:
     """Cosine of a part with the total (decoupling, section 3.4), image by image.
 
     Nan for a part of less than 0.003 of the total, whose direction is rounding.
@@ -111,10 +109,10 @@ def part_cosine(
 
 
 def along_total(
-    norms: Float[Tensor, "image patch"],
-    cosines: Float[Tensor, "image patch"],
+    norms: PerPatch,
+    cosines: PerPatch,
     parts: Float[Tensor, "image part width"],
-) -> Float[Tensor, "image patch"]:
+) -> PerPatch:
     """What each patch adds along what all tokens contribute together, as a share of that.
 
     As in decoupling, Fig. 4.
@@ -127,7 +125,7 @@ def along_total(
     return norms * cosines / parts.narrow(1, 0, 3).sum(1).norm(dim=1, keepdim=True)
 
 
-def levelled(maps: Float[Tensor, "image patch"]) -> Float[Tensor, "image patch"]:
+def levelled(maps: PerPatch) -> PerPatch:
     """Maps with a largest magnitude of one, to four decimals.
 
     Patches that differ by less have one rank.
@@ -135,16 +133,14 @@ def levelled(maps: Float[Tensor, "image patch"]) -> Float[Tensor, "image patch"]
     return (maps / maps.abs().amax(1, keepdim=True)).round(decimals=4)
 
 
-def residual(
-    parts: Float[Tensor, "image part width"], total: Float[Tensor, "image width"]
-) -> float:
+def residual(parts: Float[Tensor, "image part width"], total: Vectors) -> float:
     """The largest difference of the parts' sum from the total, over the latter's largest value."""
     return ((parts.sum(1) - total).abs().max() / total.abs().max()).item()
 
 
 def length_ratio(
-    a: Float[Tensor, "image width"],
-    b: Float[Tensor, "image width"],
+    a: Vectors,
+    b: Vectors,
     centred: bool = False,
     seed: int = 0,
 ) -> Estimate:
@@ -162,9 +158,7 @@ def length_ratio(
     return bootstrap(lengths.round(decimals=4) if centred else lengths, ratio_of_means, seed=seed)
 
 
-def gram_shares_over_images(
-    parts: Float[Array, "image part width"], centred: bool = True
-) -> list[list[Estimate]]:
+def gram_shares_over_images(parts: Float[Array, "image part width"]) -> list[list[Estimate]]:
     """The share of each term A B' in the Gram matrix X X' of the sum of the parts, in float64.
 
     The terms are those of decoupling, eq. 5, which measures none. Here the share of a term is
@@ -175,8 +169,6 @@ def gram_shares_over_images(
     Args:
         parts: of each image; those that `helpers.capture.ClsParts` returns without the skip
             connection, for example.
-        centred: subtract the mean of each part over the images, as CKA does. What is the same in
-            all images then has no share.
 
     Returns:
         By part A, then by part B, with intervals over images by `helpers.measures.stats.jackknife`;
@@ -189,13 +181,12 @@ def gram_shares_over_images(
     n = len(parts)
     if n < 2:
         raise ValueError(f"{n} image has no similarity to others; give at least 2")
-    if centred:
-        parts = parts - parts[0]  # first, so that what is constant becomes exactly zero
-        parts = parts - parts.mean(axis=0)
+    parts = parts - parts[0]  # first, so that what is constant becomes exactly zero
+    parts = parts - parts.mean(axis=0)
     total = parts.sum(axis=1)
     moments = np.einsum("iaw,iv->awv", parts, total, optimize=True)  # A'X
     inner = np.einsum("awv,bwv->ab", moments, moments, optimize=True)  # <A B', X X'> = <A'X, B'X>
-    loss = n / (n - 1) if centred else 1.0  # A'X loses this times a x' with an image
+    loss = n / (n - 1)  # A'X loses this times a x' with an image
     along = np.einsum("iaw,ibw->iab", parts, np.einsum("bwv,iv->ibw", moments, total))
     products = np.einsum("iaw,ibw->iab", parts, parts) * (total**2).sum(axis=1)[:, None, None]
     value = _shares(inner)

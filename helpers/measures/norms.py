@@ -4,16 +4,16 @@ Quantiles go through NumPy: torch.quantile refuses more than 16 million elements
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from helpers.measures._arrays import Array, like, to_numpy
+from helpers.measures._arrays import Array, Labels, PatchScores, PatchSet, like, to_numpy
 from helpers.measures.stats import Estimate, bootstrap
 
 
@@ -87,7 +87,7 @@ def threshold(norms: Float[Array, "..."], rule: str) -> float:
     return float(RULES[kind](norms, number))
 
 
-def outliers(norms: Float[Array, "image patch"], rule: str) -> Bool[Array, "image patch"]:
+def outliers(norms: PatchScores, rule: str) -> PatchSet:
     """Which patches lie above `threshold`, one threshold for all images given.
 
     >>> outliers(np.array([[1.0, 2.0, 9.0], [1.0, 2.0, 3.0]]), "median:3").tolist()
@@ -96,9 +96,9 @@ def outliers(norms: Float[Array, "image patch"], rule: str) -> Bool[Array, "imag
     return norms > threshold(norms, rule)
 
 
-def norm_ratio(norms: Float[Array, "..."], q: float = 99.9) -> float:
-    """The `q`-th percentile of the norms over their median: how far the largest norms stand out."""
-    upper, median = np.percentile(to_numpy(norms), (q, 50))
+def norm_ratio(norms: Float[Array, "..."]) -> float:
+    """The 99.9th percentile of the norms over their median: how far the largest norms stand out."""
+    upper, median = np.percentile(to_numpy(norms), (99.9, 50))
     return float(upper / median)
 
 
@@ -137,9 +137,7 @@ def modes(norms: Float[Array, "..."]) -> Modes:
     return Modes(_mode(logs[~upper]), _mode(logs[upper]), float(upper.mean()))
 
 
-def modes_over_images(
-    norms: Float[Array, "image patch"], resamples: int = 200, seed: int = 0
-) -> dict[str, Estimate]:
+def modes_over_images(norms: PatchScores, seed: int = 0) -> dict[str, Estimate]:
     """The `modes` with their intervals over images.
 
     Returns:
@@ -147,13 +145,13 @@ def modes_over_images(
     """
     names = zip(("low_peak", "high_peak", "upper_share"), Modes._fields, strict=True)
     return {
-        name: bootstrap(norms, lambda x, of=of: getattr(modes(x), of), resamples, seed=seed)
+        name: bootstrap(norms, lambda x, of=of: getattr(modes(x), of), 200, seed=seed)
         for name, of in names
     }
 
 
 def middle_range(
-    per_image: Float[Array, "image *rest"], percent: float, resamples: int = 400, seed: int = 0
+    per_image: Float[Array, "image *rest"], percent: float, seed: int = 0
 ) -> dict[str, Estimate]:
     """The range of the middle `percent` of all numbers, with intervals over images.
 
@@ -162,7 +160,7 @@ def middle_range(
     """
     ends = {"low": 50 - percent / 2, "high": 50 + percent / 2}
     return {
-        end: bootstrap(per_image, partial(np.percentile, q=q), resamples, seed=seed)
+        end: bootstrap(per_image, partial(np.percentile, q=q), 400, seed=seed)
         for end, q in ends.items()
     }
 
@@ -203,18 +201,13 @@ def _mode(logs: Float[np.ndarray, " token"]) -> float:
 
 
 def block_quantiles(
-    norms: Float[Array, "image block patch"], quantiles: Sequence[float] = (0.5, 0.98, 1.0)
+    norms: Float[Array, "image block patch"],
 ) -> Float[np.ndarray, "quantile block"]:
-    """Quantiles of the patch norms of all images, block by block.
-
-    By default median, 98th percentile and maximum.
-    """
-    return np.quantile(to_numpy(norms), quantiles, axis=(0, 2))
+    """Median, 98th percentile and maximum of the patch norms of all images, block by block."""
+    return np.quantile(to_numpy(norms), (0.5, 0.98, 1.0), axis=(0, 2))
 
 
-def onset_block(
-    norms: Float[Array, "image block patch"], rule_factor: float = 3.0
-) -> Int[Array, " image"]:
+def onset_block(norms: Float[Array, "image block patch"], rule_factor: float = 3.0) -> Labels:
     """The first block with an outlier: a patch norm above `rule_factor` times the block's median.
 
     The median is over all images. Darcet et al., Fig. 4a, look for it by eye.
@@ -228,7 +221,7 @@ def onset_block(
 
 
 def paired_positions(
-    outliers: Bool[Array, "image patch"], count: int, seed: int = 0
+    outliers: PatchSet, count: int, seed: int = 0
 ) -> tuple[Int64[Tensor, "image {count}"], Int64[Tensor, "image {count}"]]:
     """Up to `count` random outlier patches of each image, and as many random normal ones of it.
 

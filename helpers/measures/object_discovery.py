@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision import ops
 
-from helpers.measures._arrays import Array, like, to_numpy
+from helpers.measures._arrays import Answers, Array, PatchMask, PerImage, like, to_numpy
 from helpers.measures.answers import points
 from helpers.measures.stats import Estimate, mcnemar, over_images
 
@@ -137,17 +137,14 @@ def box_iou(a: Float[Array, "4"], b: Float[Array, "n 4"]) -> Float[Array, " n"]:
     return like(ops.box_iou(a_[None], b_)[0].numpy(), a)
 
 
-def corloc(
-    found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]], level: float = 0.5
-) -> Bool[Array, " image"]:
-    """Whether each image's box is right: its IoU with any of the objects is at least `level`.
+def corloc(found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]]) -> Answers:
+    """Whether each image's box is right: its IoU with any of the objects is at least a half.
 
     The mean is CorLoc.
 
     Args:
         found: one box an image.
         truth: per image the boxes of its objects (objects, 4).
-        level: of the IoU.
 
     Raises:
         ValueError: another number of images, an image without an object (no box could be right) or
@@ -170,7 +167,7 @@ def corloc(
                 "of the picture"
             )
     right = [
-        bool((box_iou(box, boxes) >= level).any()) for box, boxes in zip(found, truth, strict=True)
+        bool((box_iou(box, boxes) >= 0.5).any()) for box, boxes in zip(found, truth, strict=True)
     ]
     return like(to_numpy(torch.tensor(right, dtype=torch.bool)), found)
 
@@ -225,16 +222,14 @@ def corloc_under(
     return estimates
 
 
-def whole_box_hits(
-    truth: Sequence[Float[Array, "_ 4"]] | None, images: int
-) -> Float[Tensor, " image"]:
+def whole_box_hits(truth: Sequence[Float[Array, "_ 4"]] | None, images: int) -> PerImage:
     """`box_hits` of a box around the whole picture: what a method reaches by finding nothing."""
     return box_hits(torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(images, -1), truth)
 
 
 def share_in_boxes(
     maps: Float[Tensor, "image row column"], truth: Sequence[Float[Array, "_ 4"]] | None
-) -> Float[Tensor, " image"]:
+) -> PerImage:
     """The share of a map that lies on patches whose middle is in a true box.
 
     Args:
@@ -259,18 +254,13 @@ def share_in_boxes(
     return shares
 
 
-def covered(
-    masks: Sequence[Bool[Array, "_ _ _"]], grid: tuple[int, int], level: float = 0.5
-) -> Bool[Tensor, "image patch"]:
-    """Which patches of each image lie on an object, row-major.
+def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: tuple[int, int]) -> PatchMask:
+    """Which patches of each image lie on an object by half of their area, row-major.
 
     Args:
         masks: per image (objects, height, width), over the whole picture.
         grid: (rows, columns) of patches. Where they do not divide the picture's sides, a patch
             takes in the pixels at its edges.
-        level: the share of a patch's area that its objects cover at least.
     """
     seen = (torch.from_numpy(to_numpy(mask).any(axis=0)).float() for mask in masks)
-    return torch.stack(
-        [F.adaptive_avg_pool2d(mask[None], grid).flatten() >= level for mask in seen]
-    )
+    return torch.stack([F.adaptive_avg_pool2d(mask[None], grid).flatten() >= 0.5 for mask in seen])

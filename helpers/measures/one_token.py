@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from helpers.measures._arrays import mean_where
+from helpers.measures._arrays import PatchMask, PerImage, Tokens, Vectors, mean_where
 from helpers.measures.probes import (
     Schedule,
     coordinates,
@@ -39,7 +39,7 @@ class PatchTokens:
     """
 
     positions: Int[Tensor, "image token"]
-    tokens: Float[Tensor, "image token width"]
+    tokens: Tokens
     pixels: Float[Tensor, "image token output"] | None = None
 
     def __getitem__(self, images: slice) -> "PatchTokens":
@@ -57,7 +57,7 @@ class PatchTokens:
         positions = torch.cat([self.positions, other.positions], dim=1)
         return PatchTokens(positions, torch.cat([self.tokens, other.tokens], dim=1), pixels)
 
-    def outside(self, mask: Bool[Tensor, "image patch"]) -> "PatchTokens":
+    def outside(self, mask: PatchMask) -> "PatchTokens":
         """Without the tokens of patches in `mask`, whose position becomes -1."""
         masked = mask.gather(1, self.positions.clamp(min=0))
         return replace(self, positions=self.positions.masked_fill(masked, -1))
@@ -68,7 +68,7 @@ class PatchTokens:
 
 
 def held_out_answers(
-    features: Float[Tensor, "image width"],
+    features: Vectors,
     labels: Int[Any, " image"],
     learnt: int,
     **options: Any,
@@ -90,10 +90,10 @@ def held_out_answers(
 
 
 def head_answers(
-    features: Float[Tensor, "image width"],
+    features: Vectors,
     head: tuple[Float[Tensor, "class read"], Float[Tensor, " class"]],
     labels: Int[Any, " image"],
-) -> Float[Tensor, " image"]:
+) -> PerImage:
     """100 where a linear head that was trained elsewhere names the class of the image, else 0.
 
     Args:
@@ -117,7 +117,7 @@ def head_answers(
 def answers_of_tokens(
     outlier: PatchTokens,
     normal: PatchTokens,
-    whole: Mapping[str, Float[Tensor, "image width"]],
+    whole: Mapping[str, Vectors],
     labels: Int[Any, " image"],
     learnt: int,
     *,
@@ -181,21 +181,21 @@ class Reading:
         error: squared, summed over the normalised pixels of a patch.
     """
 
-    top1: Float[Tensor, " image"]
-    chance: Float[Tensor, " image"]
-    distance: Float[Tensor, " image"]
-    constant: Float[Tensor, " image"]
-    square: Float[Tensor, " image"]
-    variance: Float[Tensor, " image"]
-    error: Float[Tensor, " image"]
+    top1: PerImage
+    chance: PerImage
+    distance: PerImage
+    constant: PerImage
+    square: PerImage
+    variance: PerImage
+    error: PerImage
 
     @property
-    def skill(self) -> Float[Tensor, " image"]:
+    def skill(self) -> PerImage:
         """`top1` minus `chance`: tokens that never move reveal their position by their kind."""
         return self.top1 - self.chance
 
     @property
-    def distance_skill(self) -> Float[Tensor, " image"]:
+    def distance_skill(self) -> PerImage:
         """`constant` minus `distance`: below zero where a constant answer comes nearer."""
         return self.constant - self.distance
 
@@ -253,7 +253,7 @@ def read_pairs(
     outlier: PatchTokens,
     normal: PatchTokens,
     random: PatchTokens,
-    mask: Bool[Tensor, "image patch"],
+    mask: PatchMask,
     learnt: int,
     grid: tuple[int, int],
     **how: Any,
@@ -433,8 +433,8 @@ def read_shares(
 
 
 def pixel_errors(
-    changed: Float[Tensor, "image token width"],
-    plain: Float[Tensor, "image token width"],
+    changed: Tokens,
+    plain: Tokens,
     pixels: Float[Tensor, "image token values"],
     device: Any = None,
 ) -> Float[Tensor, "half 2"]:

@@ -1,6 +1,7 @@
-"""Whether a model has outliers, where they start, what they hold, and which neurons fire there."""
+"""Whether a model has outliers, where they lie and start, and which neurons fire there."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,16 +10,34 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
-from helpers.measures._arrays import Array, like, mean_where, to_numpy
+from helpers.measures._arrays import (
+    Array,
+    ImageMask,
+    Pairs,
+    PatchMask,
+    PatchScores,
+    PerBlockPatch,
+    PerImage,
+    PerPatch,
+    Tokens,
+    Vectors,
+    like,
+    mean_where,
+    to_numpy,
+)
+from helpers.measures.answers import points
 from helpers.measures.attention import iou, top_patches
-from helpers.measures.norms import outliers
+from helpers.measures.blocks import over_blocks
+from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import (
     Estimate,
     auc_over_images,
     bootstrap,
     matched_auc_over_images,
+    mcnemar,
     over_images,
+    position_share,
     ratio_of_means,
     share,
     share_at,
@@ -30,7 +49,7 @@ PRESENT = "median:3"
 LARGEST_RATIO = 1e6  # of a neuron that is silent elsewhere
 
 
-def outlier_images(norms: Float[Array, "image patch"], rule: str = PRESENT) -> Estimate:
+def outlier_images(norms: PatchScores, rule: str = PRESENT) -> Estimate:
     """The share of images with at least one outlier, with its interval.
 
     Args:
@@ -43,9 +62,7 @@ def outlier_images(norms: Float[Array, "image patch"], rule: str = PRESENT) -> E
     return share(outliers(norms, rule).any(1))
 
 
-def outlier_shares(
-    norms: Float[Array, "image patch"], rule: str = PRESENT
-) -> dict[str, Estimate | float]:
+def outlier_shares(norms: PatchScores, rule: str = PRESENT) -> dict[str, Estimate | float]:
     """The share of images with an outlier, and the share of patches that are outliers.
 
     Returns:
@@ -62,10 +79,10 @@ def outlier_shares(
 
 def under_rule(
     rule: str,
-    norms: Float[Tensor, "image block patch"],
-    attention: Float[Tensor, "image patch"],
-    similarities: Mapping[str, Float[Tensor, "image patch"]],
-    parts: Mapping[str, Float[Tensor, "image patch"]],
+    norms: PerBlockPatch,
+    attention: PerPatch,
+    similarities: Mapping[str, PerPatch],
+    parts: Mapping[str, PerPatch],
 ) -> dict[str, Estimate | float]:
     """What the claims about outliers measure, with outliers by one rule after the last block.
 
@@ -109,9 +126,7 @@ def relative_norms(norms: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return (norms / norms.median()).round(decimals=4)
 
 
-def as_common(
-    scores: Float[Tensor, "image patch"], norms: Float[Tensor, "image patch"], rule: str
-) -> Bool[Tensor, "image patch"]:
+def as_common(scores: PerPatch, norms: PerPatch, rule: str) -> PatchMask:
     """Which scores are high by the same rule as norms.
 
     A fixed norm means nothing for scores: of these, as large a share is taken as of the norms.
@@ -121,7 +136,7 @@ def as_common(
     return outliers(scores, rule)
 
 
-def onset_depth(norms: Float[Tensor, "image block patch"], rule: str) -> Float[Tensor, " image"]:
+def onset_depth(norms: PerBlockPatch, rule: str) -> PerImage:
     """The first block with an outlier by `rule`, applied block by block, as a share of the depth.
 
     1 is the last block; nan stands for an image without an outlier.
@@ -132,10 +147,10 @@ def onset_depth(norms: Float[Tensor, "image block patch"], rule: str) -> Float[T
 
 
 def onset_ratio(
-    norms: Float[Tensor, "image block patch"],
-    parts: Float[Tensor, "image block patch"],
+    norms: PerBlockPatch,
+    parts: PerBlockPatch,
     onset: Int[Tensor, " image"],
-) -> Float[Tensor, " image"]:
+) -> PerImage:
     """The first outlier's query, key or value norm over the median patch's, where it is read first.
 
     That is the block after the onset, or the last where there is none after.
@@ -167,10 +182,10 @@ def overlapping(
 
 
 def after_rolling(
-    before: Bool[Tensor, "image patch"],
-    after: Bool[Tensor, "image patch"],
-    source: Bool[Tensor, "image patch"],
-    similarity: Float[Tensor, "image patch"],
+    before: PatchMask,
+    after: PatchMask,
+    source: PatchMask,
+    similarity: PerPatch,
 ) -> dict[str, Estimate]:
     """Whether outliers follow the content of rolled images or stay at their positions.
 
@@ -270,9 +285,7 @@ class Firing(NamedTuple):
     overlap: Estimate
 
 
-def at_and_elsewhere(
-    activation: Float[Tensor, "image patch"], outlier: Bool[Tensor, "image patch"]
-) -> Float[Tensor, "image 2"]:
+def at_and_elsewhere(activation: PerPatch, outlier: PatchMask) -> Float[Tensor, "image 2"]:
     """Mean activation at the outliers and at the other patches.
 
     Both are nan for an image without an outlier.
@@ -281,9 +294,7 @@ def at_and_elsewhere(
     return torch.stack(sides, 1).masked_fill(~outlier.any(1)[:, None], torch.nan)
 
 
-def strongest(
-    activation: Float[Tensor, "image patch"], outlier: Bool[Tensor, "image patch"]
-) -> Bool[Tensor, "image patch"]:
+def strongest(activation: PerPatch, outlier: PatchMask) -> PatchMask:
     """The patches where it is largest, as many as the image has outliers.
 
     Of equal ones the first.
@@ -298,7 +309,7 @@ def limited_ratio(rows: Float[Tensor, "image 2"], seed: int = 0) -> Estimate:
     It is nan where both are zero.
     """
 
-    def ratio(rows: Float[np.ndarray, "image 2"]) -> float:
+    def ratio(rows: Pairs) -> float:
         first, second = rows.mean(0)
         below = max(second, first / LARGEST_RATIO)
         return first / below if below else np.nan
@@ -306,9 +317,7 @@ def limited_ratio(rows: Float[Tensor, "image 2"], seed: int = 0) -> Estimate:
     return bootstrap(rows, ratio, seed=seed)
 
 
-def firing(
-    activation: Float[Tensor, "image patch"], outlier: Bool[Tensor, "image patch"], seed: int = 0
-) -> Firing:
+def firing(activation: PerPatch, outlier: PatchMask, seed: int = 0) -> Firing:
     """How a neuron fires at outliers and elsewhere.
 
     Args:
@@ -322,9 +331,9 @@ def firing(
 
 
 def runner_up(
-    second: Float[Tensor, "image patch"],
-    first: Float[Tensor, "image patch"],
-    outlier: Bool[Tensor, "image patch"],
+    second: PerPatch,
+    first: PerPatch,
+    outlier: PatchMask,
     seed: int = 0,
 ) -> Estimate:
     """Activation of the second neuron at outliers over that of the first, by `limited_ratio`."""
@@ -333,9 +342,9 @@ def runner_up(
 
 
 def activity_at(
-    activation: Float[Tensor, "image patch"],
-    second: Float[Tensor, "image patch"],
-    mask: Bool[Tensor, "image patch"],
+    activation: PerPatch,
+    second: PerPatch,
+    mask: PatchMask,
     seed: int = 0,
 ) -> dict[str, Estimate]:
     """What a neuron does at outliers, each a mean over the patches of an image.
@@ -357,11 +366,11 @@ def activity_at(
 
 
 def unit_traits(
-    activation: Float[Tensor, "image patch"],
-    second: Float[Tensor, "image patch"],
-    mask: Bool[Tensor, "image patch"],
-    outlier: Float[Tensor, "image token width"],
-    normal: Float[Tensor, "image token width"],
+    activation: PerPatch,
+    second: PerPatch,
+    mask: PatchMask,
+    outlier: Tokens,
+    normal: Tokens,
     seed: int = 0,
 ) -> dict[str, Estimate]:
     """What a neuron does at outliers, and what these hold beside as many other patches.
@@ -384,7 +393,7 @@ def unit_traits(
     }
 
 
-def largest_channel_share(tokens: Float[Tensor, "image token width"]) -> Estimate:
+def largest_channel_share(tokens: Tokens) -> Estimate:
     """Share of a token's squared norm that is in its largest channel.
 
     A mean over the tokens of an image; tokens of zeros do not count.
@@ -393,7 +402,7 @@ def largest_channel_share(tokens: Float[Tensor, "image token width"]) -> Estimat
     return over_images((energy.amax(-1) / energy.sum(-1)).nanmean(1), (0, 1), continuous=True)
 
 
-def leading_channels(tokens: Float[Tensor, "image width"], count: int) -> list[tuple[int, float]]:
+def leading_channels(tokens: Vectors, count: int) -> list[tuple[int, float]]:
     """The channels that hold most of a token's squared norm, a mean over images.
 
     Returns:
@@ -405,7 +414,7 @@ def leading_channels(tokens: Float[Tensor, "image width"], count: int) -> list[t
     return [(int(i), float(shares[i])) for i in order]
 
 
-def cosine_with_others(tokens: Float[Tensor, "image token width"]) -> Estimate:
+def cosine_with_others(tokens: Tokens) -> Estimate:
     """Cosine of a token with the mean token of other images, a mean over the tokens of an image.
 
     It is near 1 where a token says little about its image. The mean token is that of the first half
@@ -413,3 +422,161 @@ def cosine_with_others(tokens: Float[Tensor, "image token width"]) -> Estimate:
     """
     learnt, tested = tokens.tensor_split(2)
     return over_images(cosine(tested, learnt.sum((0, 1))).nanmean(1), (-1, 1), continuous=True)
+
+
+USUAL = 4  # positions; a picture has as many corners
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The outliers of unchanged images, after the last block.
+
+    Attributes:
+        limit: the norm above which a patch is one; it holds for changed images, too.
+        mask: which patches are outliers.
+        onset: the first block with an outlier, as `onset_block` gives it.
+        usual: the four positions at which most images have one; none without any.
+        estimates: what `placement` says.
+    """
+
+    limit: float
+    mask: PatchMask
+    onset: Int[Tensor, " image"]
+    usual: list[int]
+    estimates: dict[str, Estimate]
+
+
+def placement(
+    norms: PerBlockPatch,
+    corners: Sequence[int],
+    rule: str = "median:3",
+    seed: int = 0,
+) -> Placement:
+    """Where and when a model's outliers are.
+
+    Its estimates: `outlier_images`; `outliers_per_image`; `position_share` and `position_share_98`,
+    the share of the outliers at the positions where most are, by the rule and by the 98th
+    percentile; `corner_share`, in the corners; `filled` and `corner_filled`, of the pairs of an
+    image and one of the usual positions, or a corner, the share with an outlier; where there are
+    outliers also `onset_block`, of the images with one, and `onset_share`, the share of images at
+    the commonest onset.
+
+    Args:
+        norms: of the patches after each block, of unchanged images.
+        corners: the patches in the corners of the grid.
+        rule: of an outlier, as in `helpers.measures.norms.threshold`; the onset is always by three
+            medians of the block.
+        seed: of the halves of `position_share`.
+    """
+    last = norms[:, -1]
+    limit, onset = threshold(last, rule), onset_block(norms)
+    mask = last > limit
+    usual = usual_positions(mask, USUAL) if mask.any() else []
+    estimates = {
+        "outlier_images": outlier_images(last),
+        "outliers_per_image": over_images(mask.sum(1)),
+        "position_share": position_share(mask, seed=seed),
+        "position_share_98": position_share(outliers(last, "percentile:98"), seed=seed),
+        "corner_share": share_at(mask, corners),
+    }
+    if usual:
+        started = onset[onset >= 0]
+        estimates |= {
+            "filled": filled(mask, usual),
+            "corner_filled": filled(mask, corners),
+            "onset_block": over_images(started),
+            "onset_share": share(onset == started.bincount().argmax()),
+        }
+    return Placement(limit, mask, onset, usual, estimates)
+
+
+def filled(mask: PatchMask, positions: Sequence[int]) -> Estimate:
+    """Of the pairs of an image and one of `positions`, the share with an outlier.
+
+    Counts, where `share_at` is a share of the outliers there are: an image without any counts here,
+    and not there.
+    """
+    return over_images(mask[:, list(positions)].float().mean(1), (0, 1))
+
+
+def counts_at(mask: PatchMask, positions: Sequence[int]) -> dict[str, Estimate]:
+    """How many outliers images have, and where.
+
+    Args:
+        mask: which patches are outliers.
+        positions: patches where they are expected.
+
+    Returns:
+        "count", outliers an image; "images", the share of images with one anywhere; "share", of the
+        outliers at `positions`; "filled", of the pairs of an image and one of `positions` with an
+        outlier.
+    """
+    return {
+        "count": over_images(mask.sum(1)),
+        "images": share(mask.any(1)),
+        "share": share_at(mask, positions),
+        "filled": filled(mask, positions),
+    }
+
+
+def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
+    """What the counts of several conditions (`counts_at`) say together, in words.
+
+    Position decides *where* outliers are if in every condition with outliers more than `margin`
+    of them are where they are expected, and *whether* there is one if in every condition more than
+    `margin` of these places have one.
+
+    Returns:
+        "position", where it decides both; "position mainly, content has a veto", where it decides
+        where; else "not position".
+    """
+    where = [x["share"].value for x in counts.values() if x["share"].n]
+    if not where or min(where) <= margin:
+        return "not position"
+    whether = min(x["filled"].value for x in counts.values())
+    return "position" if whether > margin else "position mainly, content has a veto"
+
+
+def curves_at(norms: PerBlockPatch, positions: Sequence[int]) -> dict[str, list[Estimate]]:
+    """The mean norm after each block at the usual positions and elsewhere.
+
+    Returns:
+        "usual positions" and "all others": each a mean over the patches of an image.
+    """
+    rest = [patch for patch in range(norms.shape[-1]) if patch not in positions]
+    places = {"usual positions": list(positions), "all others": rest}
+    return {name: over_blocks(norms[:, :, at].mean(2)) for name, at in places.items()}
+
+
+def treated(
+    norms: Mapping[str, PerPatch],
+    limit: float,
+    right: Mapping[str, ImageMask] | None = None,
+) -> dict[str, Estimate | float]:
+    """Outliers and accuracy of a model as it is, and under treatments such as an ablation.
+
+    Args:
+        norms: condition -> patch norms of the same images, the model as it is first; treatments may
+            leave fewer patches.
+        limit: the norm above which a patch is an outlier.
+        right: condition -> whether the answer is right; None where there are no answers.
+
+    Returns:
+        For each condition, with `_CONDITION` at the end of the name but for the first: `max_norm`,
+        largest norm of an image; `images`, the share of images with an outlier; and with answers
+        `accuracy` in %, and of a treatment `loss`, the accuracy lost in points, paired over images,
+        and `mcnemar_p`, its exact p-value.
+    """
+    estimates: dict[str, Estimate | float] = {}
+    first = next(iter(norms))
+    for condition, x in norms.items():
+        end = "" if condition == first else f"_{condition}"
+        estimates["max_norm" + end] = over_images(x.amax(1))
+        estimates["images" + end] = share((x > limit).any(1))
+        if right is None:
+            continue
+        estimates["accuracy" + end] = over_images(100 * right[condition].float(), (0, 100))
+        if end:
+            estimates["loss" + end] = points(right[first], right[condition])
+            estimates["mcnemar_p" + end] = mcnemar(right[first], right[condition])
+    return estimates

@@ -20,12 +20,13 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.measures._arrays import Array, like, settled, to_numpy
+from helpers.measures._arrays import Array, Labels, Tokens, Vectors, like, settled, to_numpy
 
 # Of the gradient's largest entry, in coordinates in which the curvature is about one.
 TOLERANCE = 1e-7
 ITERATIONS = 20_000  # far above what any fit has needed (about 2,000)
 HISTORY = 20  # steps that L-BFGS remembers
+RIDGE = 1e-4  # of the mean variance
 CHUNK = 8192  # tokens held in float64 at a time
 
 
@@ -87,8 +88,8 @@ SCHEDULES = {
 
 
 def fit_classifier(
-    tokens: Float[Tensor, "image width"],
-    labels: Int[Array, " image"] | None,
+    tokens: Vectors,
+    labels: Labels | None,
     *,
     schedule: Schedule | None = None,
     seed: int = 0,
@@ -133,7 +134,7 @@ def fit_classifier(
 
 
 def fit_position(
-    tokens: Float[Tensor, "image token width"],
+    tokens: Tokens,
     positions: Int[Tensor, "image token"],
     grid: tuple[int, int],
     *,
@@ -182,16 +183,15 @@ def fit_position(
 
 
 def fit_regression(
-    tokens: Float[Tensor, "image token width"],
+    tokens: Tokens,
     targets: Float[Tensor, "image token output"],
     *,
     mask: Bool[Tensor, "image token"] | None = None,
-    ridge: float = 1e-4,
     device: Any = None,
 ) -> Probe:
     """Least squares with a small ridge: the optimum, so there is no seed and no schedule.
 
-    Solves (C + ridge x mean(diag C) I) W = X'Y / n for standardised tokens X with covariance C. C
+    Solves (C + 1e-4 mean(diag C) I) W = X'Y / n for standardised tokens X with covariance C. C
     and X'Y are accumulated in float64 over chunks of images, so the memory does not grow with their
     number.
 
@@ -199,7 +199,6 @@ def fit_regression(
         tokens: several an image.
         targets: what is to be read from each.
         mask: the tokens to fit; all unless given.
-        ridge: of the mean variance.
         device: where to compute; that of the tokens unless given.
 
     Raises:
@@ -225,7 +224,7 @@ def fit_regression(
         covariance = covariance + x.T @ x / n
         product = product + x.T @ y / n
         total = total + y.sum(dim=0) / n
-    covariance.diagonal().add_(ridge * covariance.diagonal().mean())
+    covariance.diagonal().add_(RIDGE * covariance.diagonal().mean())
     weight = torch.linalg.solve(covariance, product).T
     return Probe(*(x.to(tokens.device) for x in (mean, scale, weight, total)))
 

@@ -1,16 +1,40 @@
-"""What register tokens take over, what linear heads read from them, and what one changes."""
+"""Registers: what they take over, what linear heads read from them, and what more of them change.
 
-from collections.abc import Mapping
+Models alike but for their number of registers are a family; those of one seed are twins.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int64, Shaped
 from torch import Tensor
 
-from helpers.measures.norms import norm_ratio
-from helpers.measures.probes import Probe, fit_classifier
-from helpers.measures.stats import Estimate, bootstrap
+from helpers.measures._arrays import (
+    Array,
+    ImageMask,
+    PatchMask,
+    PerImage,
+    PerPatch,
+    PerRegister,
+    Tokens,
+    Vectors,
+    mean_where,
+)
+from helpers.measures.norms import norm_ratio, outliers, paired_positions
+from helpers.measures.object_discovery import covered
+from helpers.measures.one_token import (
+    PatchTokens,
+    answers_of_tokens,
+    constant_errors,
+    regression_errors,
+)
+from helpers.measures.outliers import PRESENT
+from helpers.measures.probes import Probe, fit_classifier, fit_regression
+from helpers.measures.stats import Estimate, bootstrap, over_images, over_seeds, share
 
 # Heads, and what they read of that which `helpers.capture.Pooled` keeps (reproduction of Darcet et
 # al., Table 5).
@@ -21,7 +45,7 @@ HEADS = {
 }
 
 
-def head_features(pooled: Mapping[str, Tensor], head: str) -> Float[Tensor, "image width"]:
+def head_features(pooled: Mapping[str, Tensor], head: str) -> Vectors:
     """What a head of HEADS reads, side by side."""
     return torch.cat([pooled[part].flatten(1) for part in HEADS[head]], dim=1)
 
@@ -50,7 +74,7 @@ def fit_heads(
 
 def answers_of_heads(
     heads: Mapping[str, Probe], pooled: Mapping[str, Tensor], labels: Int[Any, " image"]
-) -> dict[str, Float[Tensor, " image"]]:
+) -> dict[str, PerImage]:
     """Head -> 100 where it names the class of an image, else 0."""
     given = {head: probe(head_features(pooled, head)).argmax(-1) for head, probe in heads.items()}
     return {
@@ -58,9 +82,7 @@ def answers_of_heads(
     }
 
 
-def register_ratio(
-    registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]
-) -> Float[Tensor, " image"]:
+def register_ratio(registers: PerRegister, patches: PerPatch) -> PerImage:
     """The largest register norm of an image over its median patch norm.
 
     Nan where there is no register.
@@ -74,9 +96,8 @@ def register_ratio(
 
 
 def tail_ratio(
-    without: Float[Tensor, "image patch"],
-    with_register: Float[Tensor, "image patch"],
-    resamples: int = 400,
+    without: PerPatch,
+    with_register: PerPatch,
     seed: int = 0,
 ) -> Estimate:
     """The `norm_ratio` with a register over that without, paired image by image."""
@@ -84,12 +105,10 @@ def tail_ratio(
     def ratio(rows: Float[np.ndarray, "image 2 patch"]) -> float:
         return norm_ratio(rows[:, 1]) / norm_ratio(rows[:, 0])
 
-    return bootstrap(torch.stack([without, with_register], dim=1), ratio, resamples, seed=seed)
+    return bootstrap(torch.stack([without, with_register], dim=1), ratio, 400, seed=seed)
 
 
-def steadiness(
-    without: Float[Tensor, " image"], with_one: Float[Tensor, " image"], decimals: int
-) -> Float[Tensor, " image"]:
+def steadiness(without: PerImage, with_one: PerImage, decimals: int) -> PerImage:
     """By how much less an image's quantity moves with a register than without.
 
     It is `|change without| - |change with|`.
@@ -139,21 +158,17 @@ def answers_by_count(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Floa
     return {"right_always": always, "right_never": never, "right_sometimes": 100 - always - never}
 
 
-def by_rank(attention: Float[Tensor, "image register"]) -> Float[Tensor, "image register"]:
+def by_rank(attention: PerRegister) -> PerRegister:
     """The registers in the order of their mean attention, the most attended one first."""
     return attention[:, attention.mean(0).argsort(descending=True, stable=True)]
 
 
-def register_first(
-    registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]
-) -> Bool[Tensor, " image"]:
+def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:
     """Whether a register gets more attention than any patch, image by image."""
     return registers.amax(1) > patches.amax(1)
 
 
-def register_use(
-    registers: Float[Tensor, "image register"], patches: Float[Tensor, "image patch"]
-) -> dict[str, Tensor]:
+def register_use(registers: PerRegister, patches: PerPatch) -> dict[str, Tensor]:
     """How much attention registers get, image by image.
 
     Args:
@@ -167,3 +182,224 @@ def register_use(
     ranked = by_rank(registers)
     use = {"register_attention": ranked.sum(1), "register_first": register_first(ranked, patches)}
     return use | {f"register_attention {i}": x for i, x in enumerate(ranked.unbind(1), start=1)}
+
+
+def object_places(
+    masks: Sequence[Bool[Array, "_ _ _"]] | None,
+    grids: Iterable[tuple[int, int]],
+    count: int,
+    seed: int = 0,
+) -> dict[tuple[int, int], Int64[Tensor, "image both"]]:
+    """For each grid, random patches of each image: `count` on objects, then as many off them.
+
+    Args:
+        masks: of the objects, as in `covered`; None where they are not known, and no grid has any.
+        grids: (rows, columns).
+        count: patches of either kind.
+        seed: of the choice.
+
+    Returns:
+        grid -> row-major patch indices; -1 where there are fewer.
+    """
+    if masks is None:
+        return {}
+    return {
+        grid: torch.cat(paired_positions(covered(masks, grid), count, seed), dim=1)
+        for grid in grids
+    }
+
+
+def object_accuracy(
+    train_tokens: Float[Tensor, "train token width"],
+    train_places: Int64[Tensor, "train token"],
+    tokens: Tokens,
+    places: Int64[Tensor, "image token"],
+    device: Any = None,
+) -> PerImage:
+    """How often least squares tells from one token whether its patch lies on an object, in %.
+
+    On and off are equally often among the tokens, so that chance is 50 %.
+
+    Args:
+        train_tokens, train_places: what the probe is fitted to: tokens of other images, and from
+            which patches they are (`object_places`); those at -1 are left out.
+        tokens, places: what it is tested on. An image without any is nan.
+        device: where to fit.
+    """
+    on = torch.tensor([True, False]).repeat_interleave(places.shape[1] // 2)
+    targets = (2.0 * on - 1).expand(train_tokens.shape[:2])[..., None]
+    probe = fit_regression(train_tokens, targets, mask=train_places >= 0, device=device)
+    right = (probe(tokens)[..., 0] > 0) == on
+    return 100 * mean_where(right.float(), places >= 0)
+
+
+def place_traits(
+    outlier: PatchTokens,
+    normal: PatchTokens,
+    random: PatchTokens,
+    mask: PatchMask,
+    cls: Vectors,
+    registers: Float[Tensor, "image register width"],
+    labels: Int[Any, " image"],
+    learnt: int,
+    grid: tuple[int, int],
+    device: Any = None,
+) -> dict[str, Float[Tensor, "_ ..."]]:
+    """What one token at these places holds, beside a normal one of the same image.
+
+    For `family_estimates`. The class is read by a classifier for each kind of token, position and
+    pixels by least squares of both kinds together.
+
+    Args:
+        outlier, normal: tokens at the places and at as many others, pairs; with pixels.
+        random: more tokens of the same images, of which those that are not at these places are
+            learnt from.
+        mask: the places.
+        cls, registers: of each image; of the registers, if any, their mean is read.
+        labels, learnt: as in `helpers.measures.one_token.answers_of_tokens`.
+        grid: (rows, columns) of the patches.
+        device: where to fit.
+
+    Returns:
+        Of tested images that have such a place, one row each: "accuracy_KIND", right answers in %,
+        mean over draws, of "outlier", "normal", "cls" and "register"; "gap", "accuracy_outlier"
+        minus "accuracy_normal". Of all tested images, nan without one: "error_KIND", the squared
+        error summed over a patch's normalised pixels. Two columns, for `ratio_of_means`:
+        "error_ratio", the pixel errors of outlier and normal; "position_unexplained_KIND", the
+        squared error of row and column and that of a constant answer. Nothing where no learnt image
+        has such a place.
+    """
+    whole = {"cls": cls} | ({"register": registers.mean(1)} if registers.shape[1] else {})
+    answers = answers_of_tokens(outlier, normal, whole, labels, learnt, device=device)
+    if not answers:
+        return {}
+    traits = {f"accuracy_{kind}": x.mean(0) for kind, x in answers.items()}
+    traits["gap"] = traits["accuracy_outlier"] - traits["accuracy_normal"]
+    learn = outlier[:learnt].beside(random[:learnt].outside(mask[:learnt]))
+    tested = {"outlier": outlier[learnt:], "normal": normal[learnt:]}
+    errors = regression_errors(learn, tested, grid, device, ("position", "pixels"))
+    constant = constant_errors(learn, tested, grid, ("position",))
+    for i, kind in enumerate(tested):
+        traits[f"error_{kind}"] = errors["pixels"][:, i]
+        pair = [x["position"][:, i].double() for x in (errors, constant)]
+        traits[f"position_unexplained_{kind}"] = torch.stack(pair, dim=1)
+    return traits | {"error_ratio": errors["pixels"]}
+
+
+def member_traits(
+    norms: tuple[PerPatch, PerRegister],
+    attention: tuple[PerPatch, PerRegister],
+) -> dict[str, Shaped[Tensor, "image ..."]]:
+    """Where one model has its high norms, and what its registers take over.
+
+    Args:
+        norms: of its patches and of its registers, taken at the same place.
+        attention: of [CLS] to the same tokens, shares.
+
+    Returns:
+        For `family_estimates`: "outlier_images": whether a patch lies above 3 x the median of all
+        images' patches; "max_norm": the largest patch norm; "norm_ratio": all patch norms. With
+        registers also "register_ratio"; "register_largest": whether the token of the largest norm
+        is a register; and `register_use`.
+    """
+    patches, registers = norms
+    traits = {
+        "outlier_images": outliers(patches, PRESENT).any(1),
+        "max_norm": patches.amax(1),
+        "norm_ratio": patches,
+    }
+    if registers.shape[1]:
+        traits |= {
+            "register_ratio": register_ratio(registers, patches),
+            "register_largest": register_first(registers, patches),
+            **register_use(*reversed(attention)),
+        }
+    return traits
+
+
+def recorded_shares(
+    entries: Mapping[tuple[int, int], Mapping[str, Any]], names: Iterable[str], images: int
+) -> dict[str, Estimate]:
+    """Shares of images that trainings wrote down, their mean over the trainings by `over_seeds`.
+
+    Args:
+        entries: (registers, seed of the training) -> name -> share of so many `images`.
+        names: of the shares.
+        images: of each training.
+
+    Returns:
+        'NAME_seeds_REGISTERS' -> estimate; n counts the trainings, where there are several.
+    """
+    places, estimates = np.arange(images), {}
+    for name in names:
+        shares: dict[int, list[Estimate]] = {}
+        for (count, _), own in sorted(entries.items()):
+            shares.setdefault(count, []).append(share(places < round(images * own[name])))
+        for count, each in shares.items():
+            estimates[f"{name}_seeds_{count}"] = over_seeds(each, limits=(0, 1))
+    return estimates
+
+
+def family_estimates(
+    measured: Mapping[tuple[int, int], Mapping[str, Shaped[Array, "image ..."]]],
+    limits: Mapping[str, float | tuple[float, float]],
+    statistics: Mapping[str, Callable[[Any], float]],
+    gains: Collection[str] = (),
+    states: Mapping[str, Mapping[str, Shaped[Array, "image ..."]]] = MappingProxyType({}),
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """What each number of registers has and changes, with intervals over images and trainings.
+
+    Those over trainings are by `over_seeds`.
+
+    Args:
+        measured: (registers, seed of the training) -> name -> one value an image, the same images
+            for all. A name may be one of several parts of a quantity: 'register_attention 1'.
+        limits: the largest possible value of a quantity, whose smallest is 0, or both ends, as
+            (-100, 100); 1 for those that are not named, infinite for those that have none.
+        statistics: of quantities that are no mean over images, for `bootstrap` with 200 resamples
+            and `seed`.
+        gains: quantities whose change against the twin without registers, and against the first of
+            `states`, is of interest.
+        states: where the family was trained on from one finished model, what that is: state -> name
+            -> one value an image. The first is the model as it was, the others are that with an
+            intervention.
+        seed: of the bootstrap.
+
+    Returns:
+        'NAME_REGISTERS' -> estimate, such as 'accuracy_4', 'register_attention_4_1' for a part;
+        'NAME_STATE', such as 'accuracy_before'; 'NAME_gain_REGISTERS', with registers minus
+        without, paired over images and seeds, where both twins have it; and 'NAME_change_REGISTERS'
+        and 'NAME_change_STATE', that minus the first state, paired over images.
+    """
+    found: dict[str, tuple[tuple[float, float], list[Estimate]]] = {}
+
+    def add(name: str, ends: tuple[float, float], estimate: Estimate) -> None:
+        found.setdefault(name, (ends, []))[1].append(estimate)
+
+    first = next(iter(states), None)
+    before = states.get(first, {})
+    models = [
+        (state, {} if state == first else {"change": before}, own) for state, own in states.items()
+    ]
+    for (count, training), own in measured.items():
+        twin = measured.get((0, training), {}) if count else {}
+        models.append((count, {"gain": twin, "change": before}, own))
+    for which, references, own in models:
+        for name, x in own.items():
+            quantity, _, part = name.partition(" ")
+            full = f"{quantity}_{which}" + (f"_{part}" if part else "")
+            ends = limits.get(quantity, 1)
+            ends = ends if isinstance(ends, tuple) else (0, ends)
+            if quantity in statistics:
+                drawn = bootstrap(x, statistics[quantity], resamples=200, seed=seed)
+                add(full, (0, math.inf), drawn)
+            elif x.dtype == torch.bool:
+                add(full, ends, share(x))
+            else:
+                add(full, ends, over_images(x, ends if ends[1] < math.inf else None))
+        for kind, reference in references.items():
+            for name in (name for name in gains if name in own and name in reference):
+                ends = (-limits.get(name, 1), limits.get(name, 1))
+                add(f"{name}_{kind}_{which}", ends, over_images(own[name] - reference[name], ends))
+    return {name: over_seeds(each, limits=ends) for name, (ends, each) in found.items()}

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.measures._arrays import Array, to_numpy
+from helpers.measures._arrays import Array, Vectors, to_numpy
 from helpers.measures.stats import Estimate, bootstrap, jackknife, over_images, ratio_of_means
 
 FOUR = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -78,7 +78,7 @@ def pairwise_cosine(x: Float[Array, "n width"]) -> float:
     return float((total @ total - n) / (n * (n - 1)))
 
 
-def pairwise_cosine_over_images(x: Float[Tensor, "image width"]) -> Estimate:
+def pairwise_cosine_over_images(x: Vectors) -> Estimate:
     """`pairwise_cosine` with its interval over images, by `helpers.measures.stats.jackknife`.
 
     Each image is in many pairs, so that pairs cannot be drawn.
@@ -89,9 +89,7 @@ def pairwise_cosine_over_images(x: Float[Tensor, "image width"]) -> Estimate:
     return jackknife(*_pairwise_and_without(x), (-1, 1))
 
 
-def pairwise_cosine_drop(
-    before: Float[Tensor, "image width"], after: Float[Tensor, "image width"]
-) -> Estimate:
+def pairwise_cosine_drop(before: Vectors, after: Vectors) -> Estimate:
     """`pairwise_cosine` of `before` minus that of `after`. Paired: each image is left out of both.
 
     Raises:
@@ -101,14 +99,12 @@ def pairwise_cosine_drop(
     return jackknife(round(one - two, 6), without_one - without_two, (-2, 2))
 
 
-def largest_dimensions(x: Float[Tensor, "image width"]) -> Int[Tensor, " width"]:
+def largest_dimensions(x: Vectors) -> Int[Tensor, " width"]:
     """The dimensions in the order of their mean magnitude over the images, the largest first."""
     return x.abs().mean(0).argsort(descending=True, stable=True)
 
 
-def magnitudes(
-    x: Float[Tensor, "image width"], dimensions: Int[Tensor, " dimension"]
-) -> Float[Tensor, " dimension"]:
+def magnitudes(x: Vectors, dimensions: Int[Tensor, " dimension"]) -> Float[Tensor, " dimension"]:
     """Mean magnitude over the images in some dimensions, over the largest of these.
 
     Nan below 0.0001.
@@ -117,13 +113,13 @@ def magnitudes(
     return torch.where(means > SEEN * means.max(), means / means.max(), torch.nan)
 
 
-def dimension_share(x: Float[Tensor, "image width"], dimension: int | Tensor) -> Estimate:
+def dimension_share(x: Vectors, dimension: int | Tensor) -> Estimate:
     """The share of the squared norm that lies in one dimension, mean over images."""
     shares = (x[:, dimension] ** 2 / (x**2).sum(1)).round(decimals=5)
     return over_images(shares, (0, 1), continuous=True)
 
 
-def varying_share(x: Float[Tensor, "image width"], seed: int = 0) -> Estimate:
+def varying_share(x: Vectors, seed: int = 0) -> Estimate:
     """The share of the squared norm, summed over images, that is not their mean.
 
     It is 0 where all images have the same vector.
@@ -133,76 +129,33 @@ def varying_share(x: Float[Tensor, "image width"], seed: int = 0) -> Estimate:
 
 
 class Comoments:
-    """What linear CKA needs to know of two representations of the same images.
-
-    Added up batch by batch in float64: neither the features nor an n x n matrix are kept, so memory
-    depends on the widths alone. The sums are those of all products of `(x, |x|^2, 1)` with
-    `(y, |y|^2, 1)`, counted from the first image, so that a large common offset costs no precision.
-    They hold everything about the centred features, since another origin is a linear map of such
-    vectors.
-
-    Attributes:
-        n: number of images so far.
-    """
+    """Two representations of the same images, given at once or batch by batch."""
 
     def __init__(self) -> None:
-        self.n = 0
-        self._origins: tuple[np.ndarray, ...] = ()  # the first image, as x and as y
-        self._sums: list[np.ndarray] = []  # of x with x, x with y, and y with y
+        self._batches: list[tuple[np.ndarray, np.ndarray]] = []
 
     def update(self, x: Float[Array, "n_x width_x"], y: Float[Array, "n_y width_y"]) -> "Comoments":
         """Add images and return self.
 
         Raises:
-            ValueError: an unlike number of rows, or widths unlike those before.
+            ValueError: an unlike number of rows.
         """
-        x, y = _paired(x, y)
-        if not len(x):
-            return self
-        if not self.n:
-            self._origins = x[0].copy(), y[0].copy()
-        if (given := (x.shape[1], y.shape[1])) != (widths := tuple(map(len, self._origins))):
-            raise ValueError(
-                f"features of widths {given} do not go with those of widths {widths}; "
-                "give the same ones"
-            )
-        a, b = (
-            np.hstack([z, (z**2).sum(axis=1, keepdims=True), np.ones((len(z), 1))])
-            for z in (x - self._origins[0], y - self._origins[1])
-        )
-        batch = [a.T @ a, a.T @ b, b.T @ b]
-        self._sums = [old + new for old, new in zip(self._sums or (0, 0, 0), batch, strict=True)]
-        self.n += len(x)
+        self._batches.append(_paired(x, y))
         return self
-
-    def cka(self, debiased: bool = False) -> float:
-        """`linear_cka` of the images so far.
-
-        Raises:
-            ValueError: fewer than 2 images, or 4 where debiased.
-        """
-        _require(self.n, debiased)
-        xx, xy, yy = (_hsic(*sums, debiased) for sums in self._centred())
-        return float(_ratio(xy, xx * yy))
 
     def floor(self) -> float:
         """The mean of plain CKA over all n! ways to pair the images of x with those of y.
 
         It is `tr(K) tr(L) / ((n - 1) |K| |L|)` for the centred K = XX' and L = YY' (Kazi-Aoual et
         al. 1995). What is not above it says nothing. Debiased, it is 0.
-        """
-        _require(self.n, False)
-        xx, _, yy = self._centred()
-        return float(_ratio(xx.total_x * yy.total_x, xx.squared * yy.squared)) / (self.n - 1)
 
-    def _centred(self) -> list["_Sums"]:
-        x, y = (-sums[:-2, -1] / self.n for sums in (self._sums[0], self._sums[2]))
-        moved = (
-            _moved(sums, *by) for sums, by in zip(self._sums, ((x, x), (x, y), (y, y)), strict=True)
-        )
-        return [
-            _Sums((m[:-2, :-2] ** 2).sum(), m[-2, -2], m[-2, -1], m[-1, -2], self.n) for m in moved
-        ]
+        Raises:
+            ValueError: fewer than 2 images.
+        """
+        x, y = (_centred(np.concatenate(side)) for side in zip(*self._batches, strict=True))
+        _require(len(x), False)
+        scale = _hsic_of(x, x, False) * _hsic_of(y, y, False)
+        return float(_ratio((x**2).sum() * (y**2).sum(), scale)) / (len(x) - 1)
 
 
 def linear_cka(
@@ -213,13 +166,16 @@ def linear_cka(
     Plain: `||Y'X||^2 / (||X'X|| ||Y'Y||)` of the centred features (Kornblith et al. 2019, eq. 5;
     decoupling, eq. 4). It is biased upwards when n is not much larger than the widths: see
     `cka_floor`. `debiased` uses the unbiased HSIC (Song et al. 2012, eq. 5; Nguyen et al. 2021),
-    which is about 0 for independent features. Both work on features, so no n x n matrix is built;
-    `Comoments` does the same batch by batch. Nan where one representation is constant.
+    which is about 0 for independent features. Both work on features, so no n x n matrix is built.
+    Nan where one representation is constant.
 
     Raises:
         ValueError: fewer than 2 images (4 where debiased), or not the same number in x and y.
     """
-    return Comoments().update(x, y).cka(debiased)
+    x, y = map(_centred, _paired(x, y))
+    _require(len(x), debiased)
+    xx, xy, yy = (_hsic_of(a, b, debiased) for a, b in ((x, x), (x, y), (y, y)))
+    return float(_ratio(xy, xx * yy))
 
 
 def cka_over_images(
@@ -241,7 +197,6 @@ def cka_over_images(
 def cka_difference(
     first: tuple[Float[Array, "n_x width_x"], Float[Array, "n_y width_y"]],
     second: tuple[Float[Array, "n_z width_z"], Float[Array, "n_w width_w"]],
-    debiased: bool = False,
 ) -> Estimate:
     """`linear_cka` of the `first` two representations minus that of the `second` two.
 
@@ -250,10 +205,10 @@ def cka_difference(
     Raises:
         ValueError: as `cka_over_images`, and where the images are not as many.
     """
-    one, other = (_cka_and_without(x, y, debiased) for x, y in (first, second))
+    one, other = (_cka_and_without(x, y, False) for x, y in (first, second))
     if len(one[1]) != len(other[1]):
         raise ValueError(UNPAIRED.format(len(one[1]), len(other[1])))
-    return jackknife(one[0] - other[0], one[1] - other[1], (-2, 2) if debiased else (-1, 1))
+    return jackknife(one[0] - other[0], one[1] - other[1], (-1, 1))
 
 
 class Floor(NamedTuple):
@@ -261,22 +216,17 @@ class Floor(NamedTuple):
 
     Attributes:
         mean: of all.
-        high: a high quantile.
-        permutations: how many there were.
+        high: the 95th percentile.
     """
 
     mean: float
     high: float
-    permutations: int
 
 
 def cka_floor(
     x: Float[Array, "n_x width_x"],
     y: Float[Array, "n_y width_y"],
-    debiased: bool = False,
     permutations: int = 100,
-    quantile: float = 0.95,
-    seed: int = 0,
 ) -> Floor:
     """`linear_cka` after seeded permutations of the images of y; nan where one is constant.
 
@@ -289,32 +239,21 @@ def cka_floor(
     if permutations < 1:
         raise ValueError(f"{permutations} permutations; give at least 1")
     x, y = map(_centred, _paired(x, y))
-    _require(len(x), debiased)
-    rng = np.random.default_rng(seed)
-    scale = _hsic_of(x, x, debiased) * _hsic_of(y, y, debiased)
-    draws = [
-        _ratio(_hsic_of(x, y[rng.permutation(len(y))], debiased), scale)
-        for _ in range(permutations)
-    ]
-    return Floor(float(np.mean(draws)), float(np.quantile(draws, quantile)), permutations)
+    _require(len(x), False)
+    rng = np.random.default_rng(0)
+    scale = _hsic_of(x, x, False) * _hsic_of(y, y, False)
+    orders = (rng.permutation(len(y)) for _ in range(permutations))
+    draws = [_ratio(_hsic_of(x, y[order], False), scale) for order in orders]
+    return Floor(float(np.mean(draws)), float(np.quantile(draws, 0.95)))
 
 
 UNPAIRED = "{} and {} images do not go together; give representations of the same images"
 
 
-class _Sums(NamedTuple):
-    """Of centred features: ||X'Y||^2; the sums over the images of |x|^2 |y|^2, |x|^2 and |y|^2."""
-
-    squared: float
-    products: float
-    total_x: float
-    total_y: float
-    n: float
-
-
 def _hsic(squared, products, total_x, total_y, n, debiased):
-    """HSIC of the features that the `_Sums` belong to, times (n - 1)^2; debiased, times n (n - 3).
+    """HSIC of centred features, times (n - 1)^2; debiased, times n (n - 3).
 
+    `squared` is ||X'Y||^2; the others are sums over the images, of |x|^2 |y|^2, |x|^2 and |y|^2.
     Song et al. 2012, eq. 5, for XX' and YY' with their diagonals set to zero: the rows of these
     then sum to -|x|^2 and -|y|^2.
     """
@@ -365,16 +304,6 @@ def _ratio(hsic, scale):
     """`hsic` over the root of `scale`; nan where that is no positive number."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(scale > 0, hsic / np.sqrt(scale), np.nan)
-
-
-def _moved(sums: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The same sums of products with x + a in the place of x and y + b in the place of y."""
-    for shift in (a, b):
-        sums = sums.copy()
-        sums[-2] += 2 * shift @ sums[:-2] + shift @ shift * sums[-1]
-        sums[:-2] += np.outer(shift, sums[-1])
-        sums = sums.T
-    return sums
 
 
 def _centred(z: np.ndarray) -> np.ndarray:

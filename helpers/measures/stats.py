@@ -13,25 +13,36 @@ Tokens of one image depend on each other. The intervals are:
 How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images
 have no interval: its ends are nan, and no test is decided by it. Where only some images count, as
 those with outliers do for their AUC, these are the 5. Scores that are nan are left out; an empty
-group gives Estimate(nan, nan, nan, 0), no error. A level outside (0, 1), and fewer than one
-resample, raise ValueError.
+group gives Estimate(nan, nan, nan, 0), no error.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Num, Shaped
+from jaxtyping import Bool, Float, Num, Shaped
 from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import binomtest, rankdata, t
 
-from helpers.measures._arrays import Array, settled, to_numpy
+from helpers.measures._arrays import (
+    Answers,
+    Array,
+    Labels,
+    Pairs,
+    PatchScores,
+    PatchSet,
+    settled,
+    to_numpy,
+)
 
 FEWEST = 5  # images, for an interval
 AT_LIMIT = 1e-9  # of a part of the way from limit to limit: its part times the rest
 REPETITIONS = 12  # at most, of what is right or wrong on an image
-LEVEL = 0.95  # of the intervals that are given at no other
+OPPOSITE = {"supported", "refuted"}
+LEVEL = 0.95  # of all intervals
+NO_INTERVAL = (math.nan, math.nan)
 
 
 class Estimate(NamedTuple):
@@ -52,14 +63,13 @@ class Estimate(NamedTuple):
     step: float | None = None
 
 
-NONE = Estimate(float("nan"), float("nan"), float("nan"), 0)
+NONE = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 def over_images(
     per_image: Shaped[Array, "image ..."],
     limits: tuple[float, float] | None = None,
     continuous: bool = False,
-    level: float = 0.95,
 ) -> Estimate:
     """The mean of one number an image, and its interval. No seed and no resample: it is a formula.
 
@@ -77,7 +87,6 @@ def over_images(
         continuous: a quantity that no image brings to its limits by chance, as a cosine or a share
             of attention: where it is there on all images, it is so by construction. It has no
             steps.
-        level: how often such an interval covers the truth, in (0, 1).
 
     Returns:
         What is the same on all images, and not at its limits, is taken as exact: its interval has
@@ -86,7 +95,6 @@ def over_images(
     Raises:
         ValueError: an image lies outside the limits or has more than one number, or other limits.
     """
-    _check_level(level)
     values = to_numpy(per_image).astype(np.float64)
     if values.ndim != 1:
         raise ValueError(
@@ -99,7 +107,7 @@ def over_images(
         return NONE
     value = float(values.mean())
     if limits is None:
-        return Estimate(value, *_mean_interval(values, level), n)
+        return Estimate(value, *_mean_interval(values), n)
     lowest, highest = limits
     if not 0 < highest < math.inf or lowest not in (0, -highest):
         raise ValueError(
@@ -114,9 +122,9 @@ def over_images(
     answers = (values / highest).round(6)
     step = None if continuous else _step(answers, highest)
     if not continuous and (step is not None or not answers.any()):
-        low, high = (highest * end for end in _answers_interval(answers, lowest < 0, level))
+        low, high = (highest * end for end in _answers_interval(answers, lowest < 0))
     else:
-        low, high = _mean_interval(values, level)
+        low, high = _mean_interval(values)
     return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, step)
 
 
@@ -124,7 +132,6 @@ def bootstrap(
     per_image: Shaped[Array, "image ..."],
     statistic: Callable[[np.ndarray], float],
     resamples: int = 1000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> Estimate:
     """A statistic of per-image values and its percentile interval over images.
@@ -140,11 +147,9 @@ def bootstrap(
         statistic: takes resampled rows (image, ...) in float64 and returns a number; pass
             np.nanmedian and the like where rows may hold some nan.
         resamples: how many sets of n images are drawn with replacement.
-        level: how often such an interval covers the truth, in (0, 1).
         seed: of the draws; the same seed and number of images draw the same images.
     """
     values = to_numpy(per_image).astype(np.float64)
-    _check_level(level)
     values = values[~np.isnan(values).all(axis=tuple(range(1, values.ndim)))]
     n = len(values)
     if values.size == 0:
@@ -152,10 +157,10 @@ def bootstrap(
     draws = [
         statistic(np.repeat(values, weights, axis=0)) for weights in _weights(n, resamples, seed)
     ]
-    return _percentiles(statistic(values), np.array(draws), n, level)
+    return _percentiles(statistic(values), np.array(draws), n)
 
 
-def ratio_of_means(rows: Float[np.ndarray, "image 2"]) -> float:
+def ratio_of_means(rows: Pairs) -> float:
     """Mean of the first column over mean of the second, nan left out.
 
     A `bootstrap` statistic that pairs the columns image by image.
@@ -164,7 +169,7 @@ def ratio_of_means(rows: Float[np.ndarray, "image 2"]) -> float:
         return float(np.divide(*np.nanmean(rows, axis=0)))
 
 
-def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
+def share(per_image: Answers) -> Estimate:
     """The share of images for which something holds, with Wilson's interval.
 
     Raises:
@@ -175,18 +180,16 @@ def share(per_image: Bool[Array, " image"], level: float = 0.95) -> Estimate:
     (0.75, 0.6, 0.86, 40)
     """
     values = _answers(per_image, "a share")
-    _check_level(level)
     n, k = len(values), int(values.sum())
     if n == 0:
         return NONE
-    return Estimate(k / n, *_share_interval(k, n, level), n, 1 / n)
+    return Estimate(k / n, *_share_interval(k, n), n, 1 / n)
 
 
 def jackknife(
     value: float,
     without: Float[np.ndarray, " image"],
     limits: tuple[float, float] | None = None,
-    level: float = 0.95,
     carriers: int | None = None,
 ) -> Estimate:
     """The interval of a smooth statistic, from its values without each image (Efron & Stein 1981).
@@ -207,13 +210,12 @@ def jackknife(
     Raises:
         ValueError: the value lies outside the limits.
     """
-    _check_level(level)
     n = len(without)
     carriers = n if carriers is None else carriers
     if carriers < FEWEST or not np.isfinite([value, *without]).all():
-        return Estimate(float(value), float("nan"), float("nan"), n)
+        return Estimate(float(value), math.nan, math.nan, n)
     error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
-    reach = t.ppf((1 + level) / 2, carriers - 1) * error
+    reach = t.ppf((1 + LEVEL) / 2, carriers - 1) * error
     if limits is None:
         return Estimate(float(value), float(value - reach), float(value + reach), n)
     lowest, width = limits[0], limits[1] - limits[0]
@@ -232,7 +234,7 @@ def jackknife(
     part = float(np.clip((value - lowest) / width, 0, 1))
     slope = part * (1 - part) * width
     if slope < AT_LIMIT * width:
-        ends = _share_interval(round(part) * carriers, carriers, level)
+        ends = _share_interval(round(part) * carriers, carriers)
     else:
         ends = expit(logit(part) + np.array([-reach, reach]) / slope)
     return Estimate(float(value), *(float(lowest + width * end) for end in ends), n)
@@ -240,7 +242,6 @@ def jackknife(
 
 def over_seeds(
     estimates: Sequence[Estimate],
-    level: float = 0.95,
     limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> Estimate:
     """The mean over models trained with different seeds, for new trainings and new images.
@@ -251,22 +252,19 @@ def over_seeds(
     models without an outlier would else make the absence of outliers certain.
 
     Args:
-        estimates: one a model, with its interval over images at the same `level`; those of value
-            nan are left out.
-        level: of this interval.
+        estimates: one a model, with its interval over images; those of value nan are left out.
         limits: what values are possible, such as (0, 1) for a share; the interval ends there.
 
     Returns:
         n counts the models, and step is that of one image in one model, where all have the same. A
         single model: its estimate, as it is.
     """
-    _check_level(level)
     kept = [estimate for estimate in estimates if not np.isnan(estimate.value)]
     if len(kept) < 2:
         return kept[0] if kept else NONE
     n, ends = len(kept), np.array([estimate[:3] for estimate in kept])
     value, low, high = ends.mean(axis=0)
-    reach = t.ppf((1 + level) / 2, n - 1) * ends[:, 0].std(ddof=1) / np.sqrt(n)
+    reach = t.ppf((1 + LEVEL) / 2, n - 1) * ends[:, 0].std(ddof=1) / np.sqrt(n)
     low, high = np.clip(
         (value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)), *limits
     )
@@ -287,14 +285,12 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
     positive, negative = settled(_without_nan(positive)), settled(_without_nan(negative))
     p, q = len(positive), len(negative)
     if p == 0 or q == 0:
-        return float("nan")
+        return math.nan
     ranks = rankdata(np.concatenate([positive, negative]))
     return float((ranks[:p].sum() - p * (p + 1) / 2) / (p * q))
 
 
-def auc_over_images(
-    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]
-) -> Estimate:
+def auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     """`auc` of the scores in `mask` against the others, pooled over patches, by `jackknife`."""
     scores, mask = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
@@ -307,7 +303,7 @@ def auc_over_images(
     return _auc_interval(wins, pairs, np.array(inside), own, _fewer(positive, negative))
 
 
-def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]) -> float:
+def matched_auc(scores: PatchScores, mask: PatchSet) -> float:
     """`auc` stratified by patch position: only patches at the same position are compared.
 
     Positions are pooled by their pairs. It removes what position alone explains; it is nan where no
@@ -317,7 +313,7 @@ def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image pa
     positive, negative = _groups(scores, mask)
     pairs = positive.sum(axis=0) * negative.sum(axis=0)
     if not pairs.any():
-        return float("nan")
+        return math.nan
     wins = sum(
         count * auc(s[m], s[~m])
         for s, m, count in zip(scores.T, mask.T, pairs, strict=True)
@@ -326,9 +322,7 @@ def matched_auc(scores: Float[Array, "image patch"], mask: Bool[Array, "image pa
     return float(wins / pairs.sum())
 
 
-def matched_auc_over_images(
-    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]
-) -> Estimate:
+def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     """`matched_auc` with its interval over images by `jackknife`.
 
     Only images with a masked patch that has others to be compared with at its position carry it, or
@@ -348,7 +342,7 @@ def matched_auc_over_images(
     return _auc_interval(wins, pairs, none, none, carriers)._replace(n=carriers)
 
 
-def position_share(mask: Bool[Array, "image patch"], seed: int = 0) -> Estimate:
+def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
     """Share of the masked patches at the few positions where most of them lie.
 
     It is 1 where the same patches are always masked. The positions are learnt on one half of the
@@ -361,7 +355,7 @@ def position_share(mask: Bool[Array, "image patch"], seed: int = 0) -> Estimate:
     return share_at(tested, usual_positions(learnt, count))
 
 
-def usual_positions(mask: Bool[Array, "image patch"], count: int) -> list[int]:
+def usual_positions(mask: PatchSet, count: int) -> list[int]:
     """The `count` patches that are masked in most images, the most frequent first.
 
     Of equally frequent ones the first.
@@ -369,7 +363,7 @@ def usual_positions(mask: Bool[Array, "image patch"], count: int) -> list[int]:
     return np.argsort(-to_numpy(mask).sum(axis=0), kind="stable")[:count].tolist()
 
 
-def share_at(mask: Bool[Array, "image patch"], positions: Sequence[int]) -> Estimate:
+def share_at(mask: PatchSet, positions: Sequence[int]) -> Estimate:
     """Share of the masked patches that lie at `positions` (patch indices), by `jackknife`.
 
     n counts all images, those without a masked patch too.
@@ -383,9 +377,7 @@ def share_at(mask: Bool[Array, "image patch"], positions: Sequence[int]) -> Esti
     return jackknife(there.sum() / all_masked.sum(), without, (0, 1), carriers=carriers)
 
 
-def cohens_d_over_images(
-    scores: Float[Array, "image patch"], mask: Bool[Array, "image patch"]
-) -> Estimate:
+def cohens_d_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     """Cohen's d of the scores in `mask` against the others, pooled over patches, by `jackknife`.
 
     The difference of the means over the pooled standard deviation (Cohen 1988); nan where a group
@@ -396,7 +388,7 @@ def cohens_d_over_images(
     return _of_moments(scores.astype(np.float64) - mean, mask, _standardised_difference)
 
 
-def mcnemar(a_correct: Bool[Array, " image"], b_correct: Bool[Array, " image"]) -> float:
+def mcnemar(a_correct: Answers, b_correct: Answers) -> float:
     """Exact two-sided p-value for two classifiers being equally often right (McNemar 1947).
 
     1 where they never differ.
@@ -414,7 +406,7 @@ def mcnemar(a_correct: Bool[Array, " image"], b_correct: Bool[Array, " image"]) 
     return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
 
-def macro_auc(scores: Float[Array, "image class"], labels: Int[Array, " image"]) -> float:
+def macro_auc(scores: Float[Array, "image class"], labels: Labels) -> float:
     """`auc` of each class against the others, by its score, averaged over classes.
 
     Averaged over those that some, but not all, images have. For comparable scores give
@@ -452,27 +444,27 @@ def bootstrap_spread(
             numbers = f"numbers for {(~np.isnan(group)).sum()} of {len(group)} images"
             raise ValueError(f"group {i} of {len(groups)} has {numbers}; give one for each image")
     if len(groups) < 2:
-        return NONE, float("nan")
+        return NONE, math.nan
     means = np.array([group.mean() for group in groups])
     draws = np.stack(
         [_weights(len(g), resamples, seed + i) @ g / len(g) for i, g in enumerate(groups)], axis=1
     )
     low, *_, high = means.argsort(kind="stable")  # two groups, also where all have one mean
     n, images = min(map(len, groups)), sum(map(len, groups))
-    estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n, LEVEL)
+    estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n)
     if n < FEWEST:
-        return estimate._replace(n=images), float("nan")
+        return estimate._replace(n=images), math.nan
     wider = t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1)) / ndtri((1 + LEVEL) / 2)
     chance = wider * np.ptp(draws - means, axis=1)
     least = max(0.0, estimate.value - float(np.quantile(chance, LEVEL)))
-    most = estimate.high if chance.any() or estimate.value else float("nan")
+    most = estimate.high if chance.any() or estimate.value else math.nan
     p_value = float((1 + (chance >= estimate.value - 1e-9).sum()) / (1 + resamples))
     return estimate._replace(low=least, high=most, n=images), p_value
 
 
 def enrichment_over_images(
-    scores: Float[Array, "image patch"],
-    mask: Bool[Array, "image patch"],
+    scores: PatchScores,
+    mask: PatchSet,
     quantile: float = 0.75,
 ) -> Estimate:
     """How much likelier a score above the pooled `quantile` is in `mask` than outside.
@@ -487,6 +479,41 @@ def enrichment_over_images(
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
     above = np.where(np.isnan(scores), np.nan, scores > cut)
     return _of_moments(above, mask, _ratio_of_groups, (0, math.inf))
+
+
+def disagreement(table: Mapping[str, Mapping[str, object]], columns: Iterable[str]) -> float:
+    """The share of the rows in which not all of these columns say the same.
+
+    Args:
+        table: row, such as a claim -> column, such as an outlier rule -> what it says.
+        columns: those that are compared.
+
+    Raises:
+        KeyError: a row lacks a column.
+        ZeroDivisionError: no row.
+    """
+    columns = list(columns)
+    return sum(len({row[column] for column in columns}) > 1 for row in table.values()) / len(table)
+
+
+def contradictions(table: Mapping[str, Mapping[str, object]], columns: Iterable[str]) -> float:
+    """Of the pairs of these columns that both decide a row, the share that decide it oppositely.
+
+    Nan where none do. Any other verdict than 'supported' and 'refuted' decides nothing.
+
+    Args:
+        table: row, such as a claim -> column, such as an outlier rule -> its verdict.
+        columns: those that are compared.
+
+    Raises:
+        KeyError: a row lacks a column.
+    """
+    columns = list(columns)
+    pairs = [
+        (row[one], row[other]) for row in table.values() for one, other in combinations(columns, 2)
+    ]
+    decided = [pair for pair in pairs if OPPOSITE.issuperset(pair)]
+    return sum(one != other for one, other in decided) / len(decided) if decided else math.nan
 
 
 def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -511,11 +538,6 @@ def _answers(values: Array, what: str) -> Bool[np.ndarray, " image"]:
     return values
 
 
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(f"level {level} of an interval does not lie between 0 and 1, such as 0.95")
-
-
 def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     """How often each of n images is drawn in each resample: (resample, image)."""
     if resamples < 1:
@@ -536,16 +558,16 @@ def _step(answers: np.ndarray, unit: float) -> float | None:
     return None
 
 
-def _mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
+def _mean_interval(values: np.ndarray) -> tuple[float, float]:
     """Of the mean of (image,) values: Student's t through the inverse of Hall's monotone cubic."""
     n, mean = len(values), values.mean()
     if n < FEWEST:
-        return float("nan"), float("nan")
+        return NO_INTERVAL
     spread = values.std(ddof=1)
     if spread <= 1e-12 * np.abs(values).max():
         return float(mean), float(mean)
     skewness = ((values - mean) ** 3).mean() / spread**3
-    quantile = t.ppf((1 + level) / 2, n - 1) / np.sqrt(n)
+    quantile = t.ppf((1 + LEVEL) / 2, n - 1) / np.sqrt(n)
     ends = np.array([quantile, -quantile])
     if abs(skewness) > 1e-6:  # else the cubic is a line
         ends = (np.cbrt(1 + skewness * (ends - skewness / (6 * n))) - 1) * 3 / skewness
@@ -553,19 +575,19 @@ def _mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _share_interval(k: int, n: int, level: float) -> tuple[float, float]:
+def _share_interval(k: int, n: int) -> tuple[float, float]:
     """Wilson's score interval of k of n (Wilson 1927).
 
     Not a bootstrap: resampling 0 of n gives 0 every time, and would make the absence of outliers
     look certain.
     """
     if n < FEWEST:
-        return float("nan"), float("nan")
-    interval = binomtest(int(k), int(n)).proportion_ci(level, method="wilson")
+        return NO_INTERVAL
+    interval = binomtest(int(k), int(n)).proportion_ci(LEVEL, method="wilson")
     return float(interval.low), float(interval.high)
 
 
-def _answers_interval(answers: np.ndarray, signed: bool, level: float) -> tuple[float, float]:
+def _answers_interval(answers: np.ndarray, signed: bool) -> tuple[float, float]:
     """Of the mean of (image,) answers from 0 to 1, or of changes of them from -1 to 1.
 
     In parts of a few repetitions or whole. Whole answers are a share. Else it is Wald's interval
@@ -573,11 +595,11 @@ def _answers_interval(answers: np.ndarray, signed: bool, level: float) -> tuple[
     at each for answers (Agresti & Coull 1998), so that a few answers in one direction are not
     certain.
     """
-    n, z = len(answers), ndtri((1 + level) / 2)
+    n, z = len(answers), ndtri((1 + LEVEL) / 2)
     if n < FEWEST:
-        return float("nan"), float("nan")
+        return NO_INTERVAL
     if not signed and np.isin(answers, (0, 1)).all():
-        return _share_interval(int(answers.sum()), n, level)
+        return _share_interval(int(answers.sum()), n)
     added = 1.0 if signed else z**2 / 2  # at each limit
     mean = (answers.sum() + (0 if signed else added)) / (n + 2 * added)
     squares = ((answers**2).sum() + (2 if signed else added)) / (n + 2 * added)
@@ -585,13 +607,13 @@ def _answers_interval(answers: np.ndarray, signed: bool, level: float) -> tuple[
     return float(mean - reach), float(mean + reach)
 
 
-def _percentiles(value: float, draws: np.ndarray, n: int, level: float) -> Estimate:
+def _percentiles(value: float, draws: np.ndarray, n: int) -> Estimate:
     """The interval of draws: as far out as Student's t of n images says."""
     if np.isnan(value):
         return NONE
     if n < FEWEST:
         return Estimate(float(value), math.nan, math.nan, n)
-    quantile = t.ppf((1 + level) / 2, n - 1) * np.sqrt(n / (n - 1))
+    quantile = t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1))
     low, high = np.nanquantile(draws, ndtr([-quantile, quantile]))
     return Estimate(float(value), float(low), float(high), n)
 

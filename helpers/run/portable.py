@@ -27,9 +27,9 @@ from helpers.claims import numbers
 from helpers.claims.place import HELPERS
 from helpers.claims.project import Project
 from helpers.claims.result import MIME, Result
-from helpers.condensed import FIGURE, figure_text
 from helpers.files import written_whole
 from helpers.run.provenance import ARITHMETIC
+from helpers.summary import FIGURE, figure_text
 
 MOST = 1000.0  # the ratio of what must be equal and is not, since JSON has no infinity
 TESTS = "numeric tests"  # stands where the identifier of a claim stands

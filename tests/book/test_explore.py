@@ -15,7 +15,7 @@ from page_rules import NAMED, PATIENCE, PHONE
 
 from helpers.book import explore
 from helpers.claims import load_registry
-from helpers.packed import unpack
+from helpers.quantised import dequantise
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "book" / "explore").glob("*.json"))
@@ -48,7 +48,7 @@ def test_stored_measurements_are_whole_and_say_where_they_are_from(path, tmp_pat
 
 def test_patches_agree_with_themselves():
     for data in stored("patches").values():
-        norms, attention = unpack(data["norms"]), unpack(data["attention"])
+        norms, attention = dequantise(data["norms"]), dequantise(data["attention"])
         medians = np.array(data["medians"])
         assert attention.shape == norms.shape and norms.shape[2:] == (12, 196)
         assert math.prod(data["grid"]) == 196 and len(data["states"]) == len(norms)
@@ -60,7 +60,7 @@ def test_patches_agree_with_themselves():
 def test_one_unit_makes_the_outliers_of_the_corners():
     """What the first figure says, of each photograph."""
     data = stored("patches")[REAL]
-    counts, norms = np.array(data["outliers"]), unpack(data["norms"])
+    counts, norms = np.array(data["outliers"]), dequantise(data["norms"])
     before, *off = (data["states"].index(state) for state in ("before", "set to zero", "moved"))
     assert data["neuron"] == [7, 417]
     assert (counts[before, :, 7:] == 4).all() and (counts[before, :, :6] == 0).all()
@@ -75,7 +75,7 @@ def test_the_stored_picture_of_the_first_page_is_of_these_numbers():
     page = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
     for name, digits in (("norms", 0), ("attention", 2)):
         for state, word in (("before", "as trained"), ("moved", "unit moved")):
-            values = unpack(data[name])[data["states"].index(state), cat, -1]
+            values = dequantise(data[name])[data["states"].index(state), cat, -1]
             assert f"{word}: largest {values.max():.{digits}f}," in page
     assert len(re.findall(r"src='\.\./_static/first/(.*?)'", page)) == 5
 
@@ -216,7 +216,9 @@ def slide(figure, value):
 
 def assert_shown(figure, data, state, photograph, block, patch):
     """The patch explorer says of a patch what is stored: place, norm, ratio, rank, attention."""
-    norms, seen = (unpack(data[name])[state, photograph, block] for name in ("norms", "attention"))
+    norms, seen = (
+        dequantise(data[name])[state, photograph, block] for name in ("norms", "attention")
+    )
     row, column = divmod(patch, data["grid"][1])
     norm = norms[patch]
     ratio, rank = norm / data["medians"][photograph][block], 1 + (norms > norm).sum()
@@ -232,7 +234,7 @@ def test_without_javascript_there_are_tables_and_no_controls(opened):
     assert page.locator("figure table").count() == 3
     data = stored("patches")[REAL]
     rows = page.locator("figure[data-explore=patches] tbody tr").all()
-    largest = unpack(data["norms"])[data["states"].index("set to zero"), 0].max(-1)
+    largest = dequantise(data["norms"])[data["states"].index("set to zero"), 0].max(-1)
     shown = [float(row.locator("td").nth(2).text_content()) for row in rows]
     assert shown == pytest.approx(largest, abs=0.051)
     assert "Stefan van der Walt, CC0" in page.locator("figcaption").first.inner_text()
@@ -241,7 +243,7 @@ def test_without_javascript_there_are_tables_and_no_controls(opened):
 
 def test_the_pointer_a_tap_and_the_keys_choose_a_patch(patches, opened):
     data, page = stored("patches")[REAL], patches.page
-    assert_shown(patches, data, 0, 0, 7, int(unpack(data["norms"])[0, 0, 7].argmax()))
+    assert_shown(patches, data, 0, 0, 7, int(dequantise(data["norms"])[0, 0, 7].argmax()))
     for name, patch in (("norms", 0), ("attention", 45), ("photograph", 195), ("norms", 0)):
         page.mouse.move(*point(patches, name, patch))
         assert_shown(patches, data, 0, 0, 7, patch)
@@ -286,7 +288,7 @@ def test_colours_keep_their_meaning(patches):
         for block in (2, 9):
             slide(patches, block)
             fills = cells.evaluate_all("cells => cells.map((cell) => cell.getAttribute('fill'))")
-            norms = unpack(data["norms"])[data["states"].index(state), 0, block]
+            norms = dequantise(data["norms"])[data["states"].index(state), 0, block]
             for norm, fill in zip(norms, fills, strict=True):
                 seen.setdefault(fill, []).append(norm)
     ramp = patches.locator(".explore-ramp").first.evaluate("ramp => ramp.style.background")

@@ -25,7 +25,7 @@ from helpers.images import load_images
 from helpers.interventions import appended_registers
 from helpers.measures.norms import paired_positions, random_positions, threshold
 from helpers.measures.one_token import mean_colour
-from helpers.measures.twins import object_places
+from helpers.measures.registers import object_places
 from helpers.models import ModelUnavailable, load_backbone
 
 MODEL, LEARNT = "control-content", 4

@@ -12,7 +12,7 @@ from helpers.claims.criteria import Value
 from helpers.claims.numbers import compare
 from helpers.claims.project import Project
 from helpers.claims.result import MIME
-from helpers.condensed import FIGURE, condensed, figure_text
+from helpers.summary import FIGURE, figure_text, summary
 
 PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))
 every_file = pytest.mark.parametrize(
@@ -346,20 +346,20 @@ def test_the_worst_comes_first_and_nothing_stored_is_all_wrong():
 
 
 def test_condensed_arrays():
-    assert condensed([1.0, math.nan, math.inf, 1e-12, 2 / 3]) == [1, None, None, 0, 0.666667]
-    assert condensed(np.eye(2)) == {"shape": "2x2", "numbers": [1, 0, 0, 1]}
-    assert condensed([]) == [] and condensed(np.ma.masked_equal([1, 2], 2)) == [1, None]
+    assert summary([1.0, math.nan, math.inf, 1e-12, 2 / 3]) == [1, None, None, 0, 0.666667]
+    assert summary(np.eye(2)) == {"shape": "2x2", "numbers": [1, 0, 0, 1]}
+    assert summary([]) == [] and summary(np.ma.masked_equal([1, 2], 2)) == [1, None]
     x = np.random.default_rng(0).normal(size=(20, 10))
     x[3, 3] = np.nan
-    found = condensed(x)
+    found = summary(x)
     assert found["shape"] == "20x10" and found["finite"] == 199
     expected = {"mean": np.nanmean(x), "sd": np.nanstd(x), "min": np.nanmin(x), "max": np.nanmax(x)}
     expected |= {f"q{q}": np.nanquantile(x, q / 100) for q in range(10, 100, 10)}
     assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-5)
-    backwards = condensed(x[::-1, ::-1])
+    backwards = summary(x[::-1, ::-1])
     assert {key for key in found if found[key] != backwards[key]} == {"order"}
-    assert condensed(np.full(200, np.nan)) == {"shape": "200", "finite": 0}
-    assert condensed(np.full((4, 4, 3), 7, dtype=np.uint8), whole=False) == {
+    assert summary(np.full(200, np.nan)) == {"shape": "200", "finite": 0}
+    assert summary(np.full((4, 4, 3), 7, dtype=np.uint8), whole=False) == {
         "shape": "4x4x3",
         "finite": 48,
         "mean": 7,

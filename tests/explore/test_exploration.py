@@ -21,7 +21,7 @@ from helpers.images import load_images
 from helpers.measures.norms import outliers, threshold
 from helpers.measures.stats import auc_over_images
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
-from helpers.packed import unpack
+from helpers.quantised import dequantise
 
 SIZE = (224, 224)
 
@@ -55,7 +55,7 @@ def test_patches_are_those_of_a_capture(planted):
     norms = capture(load_backbone("control-position", whole=True), photographs, [PatchNorms()])[
         "patch_norms"
     ].numpy()
-    stored = unpack(planted["norms"])
+    stored = dequantise(planted["norms"])
     assert abs(stored[0] - norms).max() <= planted["norms"]["step"] / 2 + 1e-6
     assert np.median(stored[0], axis=-1) == pytest.approx(np.array(planted["medians"]))
     counts = (stored > 3 * np.array(planted["medians"])[None, ..., None]).sum(-1)
@@ -73,7 +73,7 @@ def test_each_state_is_what_its_name_says(planted):
     for state, change in changes.items():
         with change:
             norms = capture(backbone, photographs, [PatchNorms()])["patch_norms"].numpy()
-        stored = unpack(planted["norms"])[planted["states"].index(state)]
+        stored = dequantise(planted["norms"])[planted["states"].index(state)]
         assert abs(stored - norms).max() <= planted["norms"]["step"] / 2 + 1e-4, state
 
 
@@ -87,8 +87,8 @@ def test_a_planted_neuron_is_found_and_taken_away(planted):
 
 
 def test_attention_is_a_share(planted):
-    attention = unpack(planted["attention"])
-    assert attention.shape == unpack(planted["norms"]).shape
+    attention = dequantise(planted["attention"])
+    assert attention.shape == dequantise(planted["norms"]).shape
     assert (
         attention.sum(-1) <= 1 + 196 * planted["attention"]["step"]
     ).all() and attention.max() < 1

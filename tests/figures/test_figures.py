@@ -21,9 +21,9 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 
 from helpers import figures
 from helpers.claims.criteria import VERDICTS, Value
-from helpers.condensed import condensed
 from helpers.figures.style import WIDE, WIDTH, EndNames
 from helpers.measures.stats import Estimate
+from helpers.summary import summary
 
 matplotlib.use("agg")
 
@@ -401,17 +401,6 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
         assert min(text.get_fontsize() for text in texts) / 72 * 350 / width >= 9
 
 
-def test_the_band_of_a_curve_ends_at_a_gap():
-    ax, curves = DRAWN["response"]()
-    bands = [
-        [{*map(tuple, path.vertices)} for path in band.get_paths()] for band in ax.collections[::2]
-    ]
-    x, _, low, high = curves[LONG[0]]
-    assert bands[0] == [{*zip(x, low, strict=True), *zip(x, high, strict=True)}]
-    # The second band has no area at its first point, whose interval the bar shows.
-    assert bands[1:] == [[{(0, 18), (0, 21)}, {(2, 20), (2, 25), (3, 20), (3, 22)}], []]
-
-
 def test_norms_are_counted_in_shares():
     ax, norms = DRAWN["norm_histogram"]()
     told = shown(ax)
@@ -463,8 +452,6 @@ def test_a_kind_of_training_looks_the_same_in_all_panels():
     assert len(set.union(*looks.values())) == 3
     assert len({ax.get_ylim() for ax in axes.flat[:3]}) == 1 and axes[0, 0].get_ylim()[0] == 0
     assert axes[0, 0].get_xlim() != axes[0, 1].get_xlim() and not axes[1, 1].axison
-    empty = figures.trainings({}, plt.subplots(1, 2)[1], reference=1.0)
-    assert not any(ax.axison or ax.lines for ax in empty.flat)
 
 
 def test_maps_and_pictures_are_those_given(caplog):
@@ -541,9 +528,9 @@ def test_numbers_of_a_sweep_fit_their_cells_and_stand_out(columns):
 
 
 def test_curves_of_estimates():
-    assert figures.curve(estimates(3.0, 5.0), [10, 20]) == ([10, 20], [3, 5], [2, 4], [5, 7])
-    assert figures.curve(iter(estimates(3.0, 5.0))) == (range(2), [3, 5], [2, 4], [5, 7])
-    assert figures.curve([]) == (range(0), [], [], [])
+    ends = [3, 5], [2, 4], [5, 7]
+    assert figures.curve(estimates(3.0, 5.0), [10, 20]) == ([10, 20], *ends)
+    assert figures.curve(iter(estimates(3.0, 5.0))) == (range(2), *ends)
 
 
 def test_strips_of_maps_under_their_titles():
@@ -575,18 +562,15 @@ def test_a_row_of_maps_for_each_model_and_image():
 def test_images_sorted_by_their_number():
     """As many points as images: the curve is the sorted numbers, without those that are nan."""
     one = torch.rand(21, generator=torch.Generator().manual_seed(0))
-    shares = {"one": one, "two": torch.linspace(0, 1, 101).double()}
+    shares = {"one": one, "two": torch.tensor([torch.nan, 0, 1, 0.5]).double()}
     labels = "images (%)", "share"
     ax = figures.sorted_images(shares, plt.subplots()[1], *labels, reference=0.5, points=21)
     first, second, reference = shown(ax)["lines"]
     assert first["x"] == pytest.approx(np.linspace(0, 100, 21))
     assert first["y"] == pytest.approx(sorted(one.tolist()), rel=1e-5)
-    assert second["y"] == pytest.approx(np.array(second["x"]) / 100, rel=1e-5)
+    assert second["y"] == pytest.approx(np.linspace(0, 1, 21), abs=1e-6)
     assert reference["y"] == [0.5, 0.5] and (ax.get_xlabel(), ax.get_ylabel()) == labels
     assert names(ax) == ["one", "two", "reference: 0.5"]
-    known = {"one": torch.tensor([torch.nan, 3, 1, 2])}
-    ax = figures.sorted_images(known, plt.subplots()[1], *labels, points=3)
-    assert shown(ax)["lines"] == [{"x": [0, 50, 100], "y": [1, 2, 3]}]
 
 
 # ---- Edges
@@ -689,17 +673,6 @@ def test_a_name_is_shown_in_short_and_given_whole():
     assert shown(axes)[0]["axis"]["title"].replace("\n", "") == LONG[0]
 
 
-def test_rows_and_lines_are_as_large_as_they_are_asked_to_be():
-    axes = figures.rows(3, 4, each=2.0, more=0.5)
-    assert axes.shape == (3, 4) and axes[0, 0].figure.get_size_inches().tolist() == [7, 6.5]
-    assert figures.rows(1).shape == (1, 1)
-    assert figures.rows(2, each=1.5)[0, 0].figure.get_size_inches().tolist() == [WIDTH, 3]
-    for count, inches in ((1, 1.6), (5, 4.8)):
-        ax = figures.lines(count)
-        assert ax.figure.get_size_inches() == pytest.approx([WIDTH, inches])
-    assert figures.lines(4, each=0.5, more=1.0).figure.get_figheight() == 3
-
-
 def test_numbers_of_points_pictures_and_long_arrays():
     """No colour bar has numbers of its own."""
     _, (one, other) = plt.subplots(1, 2)
@@ -707,7 +680,7 @@ def test_numbers_of_points_pictures_and_long_arrays():
     figures.block_maps([np.eye(20)], np.array([other]))
     points, picture = figures.drawn(one.figure)
     assert points["points"] == [{"x": [1, 2], "y": [3, 4]}]
-    assert picture["images"] == [condensed(np.eye(20))]
+    assert picture["images"] == [summary(np.eye(20))]
     assert picture["images"][0]["shape"] == "20x20" and picture["images"][0]["mean"] == 0.05
     told = shown(DRAWN["token_maps"]()[0])
     assert told[0]["images"][0]["shape"] == "32x32x3" and len(told) == 6

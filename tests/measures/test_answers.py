@@ -6,12 +6,19 @@ import torch
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import precision_recall_fscore_support, roc_auc_score, top_k_accuracy_score
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
 
 from helpers.measures.answers import (
+    beaten_by,
     class_scores,
     condition_changes,
     least_significant,
     macro_scores,
+    one_shot_accuracy,
+    one_shot_draws,
+    one_shot_images,
+    one_shot_ranks,
     paired_accuracy,
     points,
     probe_answers,
@@ -40,24 +47,13 @@ def planted(lost, gained, right, wrong):
 def test_paired_accuracy_counts_planted_changes(convert):
     pair = [convert(x) for x in planted(lost=12, gained=3, right=60, wrong=25)]
     paired = paired_accuracy(*pair)
-    assert list(paired) == [
-        "accuracy_baseline",
-        "accuracy_moved",
-        "accuracy_change",
-        "lost",
-        "gained",
-        "mcnemar_p",
-    ]
-    assert (paired["lost"], paired["gained"]) == (12, 3)
-    assert paired["accuracy_baseline"].value == pytest.approx(0.72) and paired[
-        "accuracy_moved"
-    ].value == pytest.approx(0.63)
+    values = {name: getattr(x, "value", x) for name, x in paired.items()}
+    assert values == pytest.approx({
+        "accuracy_baseline": 0.72, "accuracy_moved": 0.63, "accuracy_change": -9,
+        "lost": 12, "gained": 3, "mcnemar_p": reference(12, 3),
+    })  # fmt: skip
     assert paired["accuracy_change"] == points(*pair)
-    assert (
-        paired["accuracy_change"].value == pytest.approx(-9) and paired["accuracy_change"].n == 100
-    )
-    assert paired["accuracy_change"].step == pytest.approx(1)  # an image more is a point
-    assert paired["mcnemar_p"] == pytest.approx(reference(12, 3))
+    assert paired["accuracy_change"].n == 100 and paired["accuracy_change"].step == pytest.approx(1)
 
 
 def test_paired_accuracy_in_per_cent():
@@ -69,37 +65,16 @@ def test_paired_accuracy_in_per_cent():
         assert per_cent[name] == shares[name]
 
 
-def test_paired_accuracy_without_a_change():
-    after, _ = planted(0, 0, 30, 20)
-    paired = paired_accuracy(after, after)
-    assert (
-        paired["accuracy_change"].value == 0
-        and paired["mcnemar_p"] == 1
-        and (paired["lost"], paired["gained"]) == (0, 0)
-    )
-    assert paired["accuracy_change"].low < 0 < paired["accuracy_change"].high
-
-
-def test_probe_answers_against_sklearn():
+def test_probe_answers_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     labels = np.arange(160) % 4
     tokens = rng.normal(0, 1.2, (160, 6)) + np.eye(4, 6)[labels] * 2
     tokens = (tokens - tokens[:100].mean(0)) / tokens[:100].std(0)  # as the probe does
-    expected = (
-        LogisticRegression(tol=1e-8, max_iter=1000)
-        .fit(tokens[:100], labels[:100])
-        .predict(tokens[100:])
-        == labels[100:]
-    )
-    train, test = torch.from_numpy(tokens[:100]).float(), torch.from_numpy(tokens[100:]).float()
+    reference = LogisticRegression(tol=1e-8, max_iter=1000).fit(tokens[:100], labels[:100])
+    expected = reference.predict(tokens[100:]) == labels[100:]
+    train, test = torch.from_numpy(tokens).float().split((100, 60))
     answers = probe_answers(train, labels[:100], test, labels[100:])
-    assert (
-        answers.dtype == torch.bool
-        and answers.tolist() == expected.tolist()
-        and 0.5 < expected.mean() < 1
-    )
-    shuffled = rng.permutation(labels[:100])  # nothing to learn: a quarter by chance
-    assert probe_answers(train, shuffled, test, torch.from_numpy(labels[100:])).float().mean() < 0.5
+    assert answers.tolist() == expected.tolist() and 0.5 < expected.mean() < 1
 
 
 @BOTH
@@ -117,20 +92,6 @@ def test_class_scores_against_sklearn(convert, classes):
     one_hot = np.eye(classes)[labels]
     assert found["macro_auc"] == pytest.approx(
         roc_auc_score(one_hot, probabilities, average="macro"), abs=1e-4
-    )
-
-
-def test_class_scores_of_equal_scores():
-    found = class_scores(np.zeros((4, 4)), np.arange(4))
-    values = {name: getattr(x, "value", x) for name, x in found.items()}
-    assert values == pytest.approx(
-        {
-            "top3": 0.75,
-            "macro_f1": 0.1,
-            "macro_precision": 0.0625,
-            "macro_recall": 0.25,
-            "macro_auc": 0.5,
-        }
     )
 
 
@@ -159,14 +120,9 @@ def test_macro_scores_and_their_intervals_against_sklearn(convert):
 
 
 def test_macro_scores_without_a_mistake_are_not_certain():
-    found = macro_scores(np.arange(30) % 3, np.arange(30) % 3)
-    assert all(
-        x.value == 1 and x[1:3] == pytest.approx(share(np.ones(30, bool))[1:3])
-        for x in found.values()
-    )
-    assert all(
-        np.isnan(x.low) for x in macro_scores(np.arange(4), np.arange(4)).values()
-    )  # of fewer than five images
+    right = share(np.ones(30, bool))
+    for found in macro_scores(np.arange(30) % 3, np.arange(30) % 3).values():
+        assert found[:3] == pytest.approx(right[:3])
 
 
 def hypergeometric_p(a, b, n):
@@ -201,20 +157,9 @@ def test_recounted_against_tables_of_all_pairings(before, after, n):
     assert found.most_changed == max((k for k, p in tables.items() if p < 0.05), default=None)
 
 
-def test_recounted_perfect_accuracy_leaves_no_choice():
-    assert recounted(0.9, 1.0, 100).most_changed == 10  # what was right stays right
-    assert (
-        recounted(1.0, 0.9, 100)[:3] == (100, 90, -10)
-        and recounted(1.0, 0.9, 100).most_changed == 10
-    )
-    assert (
-        recounted(0.0, 0.1, 100).most_changed == 10 and recounted(0.1, 0.0, 100).most_changed == 10
-    )
-
-
-def test_recounted_without_a_change():
-    found = recounted(0.5, 0.5, 10)
-    assert (found.net, found.unpaired_p, found.best_p, found.most_changed) == (0, 1, 1, None)
+@pytest.mark.parametrize("pair", [(0.9, 1.0), (1.0, 0.9), (0.0, 0.1), (0.1, 0.0)])
+def test_recounted_perfect_accuracy_leaves_no_choice(pair):
+    assert recounted(*pair, 100).most_changed == 10  # what was right, or wrong, stays so
 
 
 @pytest.mark.parametrize("accuracy", [0.6, -0.1, 1.1, 0.7071])
@@ -225,22 +170,11 @@ def test_recounted_needs_whole_images(accuracy):
         recounted(3 / 7, accuracy, 7)
 
 
-@pytest.mark.parametrize("level", [0.05, 0.01, 0.001])
-def test_least_significant_against_the_binomial(level):
-    least = least_significant(level)
-    assert 2 * binom.pmf(0, least, 0.5) < level <= 2 * binom.pmf(0, least - 1, 0.5)
-    assert least_significant() == 6
-    assert recounted(0.5, 0.5 + least / 100, 100, level).most_changed >= least
-    assert recounted(0.5, 0.5 + (least - 1) / 100, 100, level).most_changed is None
-
-
-def test_recounted_where_a_p_value_is_at_its_level():
-    """Five of five changed answers have p = 2 / 2^5: not below it."""
-    assert least_significant(2 / 32) == 6
-    assert (
-        recounted(0.5, 0.55, 100, 2 / 32).most_changed is None
-        and recounted(0.5, 0.56, 100, 2 / 32).most_changed >= 6
-    )
+def test_least_significant_against_the_binomial():
+    assert 2 * binom.pmf(0, 6, 0.5) < 0.05 <= 2 * binom.pmf(0, 5, 0.5) and least_significant() == 6
+    assert recounted(0.5, 0.56, 100).most_changed >= 6
+    assert recounted(0.5, 0.55, 100).most_changed is None
+    assert recounted(0.5, 0.5, 10) == (5, 5, 0, 1, 1, None)
 
 
 def test_recounted_takes_a_fiftieth_of_an_image_for_rounding():
@@ -271,22 +205,142 @@ def test_condition_changes_are_paired_with_the_same_images_before(convert):
 
 
 def test_recount_table_has_a_line_for_each_pair():
-    where, value = (
-        "Table 1, Knees",
-        {"accuracy_baseline": 0.65, "accuracy_change": 5.0, "accuracy_moved": 0.70},
-    )
+    where = "Table 1, Knees"
+    value = {"accuracy_baseline": 0.65, "accuracy_change": 5.0, "accuracy_moved": 0.70}
     rows = [{"where": where, "model": "A", "name": name, "value": x} for name, x in value.items()]
     head, line, end = recount_table(rows, {"Knees": 100, "Hips": 3}).split("\n")
     found = recounted(0.65, 0.7, 100)
-    words = line.replace(where, "").split()
-    assert words == [
-        "A",
-        "100",
-        "65",
-        "70",
-        "+5",
-        f"{found.unpaired_p:.2f}",
-        f"{found.best_p:.3f}",
-        "never",
-    ]
+    words = f"A 100 65 70 +5 {found.unpaired_p:.2f} {found.best_p:.3f} never"
+    assert " ".join(line.replace(where, "").split()) == words
     assert len(head) == len(line) and end.endswith(": 6 images")
+
+
+LABELS = np.array([3, 0, 3, 7, 0, 3, 0, 3])  # 7 has one image
+CLASSES, COPIES, WIDTH = 12, 3, 16
+
+
+def test_images_of_classes_with_two_and_no_more_than_are_needed():
+    assert one_shot_images(LABELS, 10).tolist() == [1, 4, 6, 0, 2, 5, 7]
+    assert one_shot_images(LABELS, 1).tolist() == [1, 4, 0, 2]
+    with pytest.raises(ValueError, match="no class has two images"):
+        one_shot_images(np.array([2, 0, 1]), 10)
+
+
+@pytest.mark.parametrize(("draws", "count"), [(1, 1), (2, 2), (10, 3)])
+def test_draws(draws, count):
+    labels = LABELS[LABELS != 7]
+    found = one_shot_draws(labels, draws)
+    assert len(found) == count
+    for sides in zip(*found, strict=True):
+        used = np.array(sides)  # (draw, class)
+        assert (
+            all((labels[row] == [0, 3]).all() for row in used) and len(np.unique(used)) == used.size
+        )
+    assert all(not set(train) & set(test) for train, test in found)
+
+
+def test_classes_that_beat_the_true_one():
+    scores = torch.tensor([[0.5, 0.9, 0.5], [0.1, 0.2, 0.3], [0.0, 0.7 + 4e-7, 0.7]])
+    assert beaten_by(scores).tolist() == [1, 1, 0]  # equal but for rounding: not beaten
+    assert beaten_by(torch.tensor([[0.5, 0.500004], [0.1, 0.2]])).tolist() == [1, 0]
+
+
+def planted_of_one_shot():
+    """Registers carry the class, patches are the same for all classes but for noise, [CLS] adds
+    nothing."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(CLASSES), COPIES)
+    registers = rng.normal(size=(CLASSES, WIDTH))[labels] + 0.05 * rng.normal(
+        size=(len(labels), WIDTH)
+    )
+    patches = 0.05 * rng.normal(size=(len(labels), WIDTH))
+    parts = {
+        "patch": torch.from_numpy(patches).float(),
+        "register": torch.from_numpy(registers).float(),
+    }
+    return parts["patch"] + parts["register"], parts, one_shot_draws(labels, 10)
+
+
+def test_the_part_that_carries_the_class_loses_nothing():
+    full, parts, draws = planted_of_one_shot()
+    found = one_shot_accuracy(one_shot_ranks(full, parts, parts, draws), best=1)
+    for reading in ("", "_logistic", "_centred"):
+        assert found[f"full_top5{reading}"].value == found[f"register_top5{reading}"].value == 100
+        assert found[f"register_gap{reading}"].value == 0 and found[f"patch_gap{reading}"].low > 40
+    assert found["register_top5_own"].value == 100 and found["patch_top5_own"].value < 50
+    assert not {"full_top5_own", "full_top5_renormalised", "patch_gap_own"} & found.keys()
+
+
+def test_readings_against_sklearn():
+    """What is right by each reading: nearest training image by cosine, and logistic regression on
+    standardised features."""
+    full, parts, draws = planted_of_one_shot()
+    rng = np.random.default_rng(1)
+    parts["patch"] = full + torch.from_numpy(2 * rng.normal(size=full.shape)).float()
+    alone = {
+        "patch": full + torch.from_numpy(1.5 * rng.normal(size=full.shape)).float(),
+        "register": parts["register"],
+    }
+    ranks = one_shot_ranks(full, parts, alone, draws)
+    classes = np.arange(CLASSES)
+    for i, (train, test) in enumerate(draws):
+        x, part = full.numpy(), parts["patch"].numpy()
+
+        def nearest(learnt, tested):
+            return (
+                KNeighborsClassifier(1, metric="cosine").fit(learnt, classes).predict(tested)
+                == classes
+            )
+
+        expected = {
+            "": nearest(x[train], part[test]),
+            "centred": nearest(x[train] - x[train].mean(0), part[test] - part[train].mean(0)),
+            "renormalised": nearest(x[train], alone["patch"].numpy()[test]),
+            "own": nearest(part[train], part[test]),
+        }
+        for reading, right in expected.items():
+            assert 0 < right.sum() < CLASSES  # else nothing is tested
+            assert (ranks["patch", reading][i] == 0).tolist() == right.tolist()
+        scaler = StandardScaler().fit(x[train])
+        logistic = LogisticRegression(max_iter=1000).fit(scaler.transform(x[train]), classes)
+        answers = logistic.predict(scaler.transform(part[test])) == classes
+        assert (
+            (ranks["patch", "logistic"][i] == 0).numpy() == answers
+        ).mean() > 0.8  # of another strength of decay
+
+
+def test_a_part_that_is_zero_is_left_out():
+    full, parts, draws = planted_of_one_shot()
+    parts["patch"][0, 0] = 0  # which is not all of it
+    ranks = one_shot_ranks(
+        full, {"register": torch.zeros_like(full), "patch": parts["patch"]}, parts, draws
+    )
+    assert {kind for kind, _ in ranks} == {"full", "patch"}
+
+
+def test_accuracy_and_what_a_part_loses():
+    """Two draws of four classes; an interval over classes, after the mean over draws."""
+    ranks = {
+        ("full", ""): torch.tensor([[0, 0, 1, 2], [0, 1, 1, 0]]),
+        ("full", "logistic"): torch.tensor([[0, 0, 0, 0], [0, 0, 0, 0]]),
+        ("patch", ""): torch.tensor([[0, 3, 3, 3], [0, 3, 3, 1]]),
+        ("patch", "logistic"): torch.tensor([[0, 0, 5, 0], [0, 0, 5, 0]]),
+        ("patch", "renormalised"): torch.tensor([[0, 0, 1, 2], [0, 1, 1, 0]]),
+        ("patch", "own"): torch.tensor([[0, 0, 0, 0], [0, 0, 0, 5]]),
+    }
+    found = {name: x.value for name, x in one_shot_accuracy(ranks, best=2).items()}
+    assert found == pytest.approx(
+        {
+            "full_top5": 87.5,
+            "full_top5_logistic": 100,
+            "patch_top5": 37.5,
+            "patch_gap": 50,
+            "patch_top5_logistic": 75,
+            "patch_gap_logistic": 25,
+            "patch_top5_renormalised": 87.5,
+            "patch_gap_renormalised": 0,
+            "patch_top5_own": 87.5,
+        }
+    )
+    assert one_shot_accuracy(ranks, best=2)["patch_gap"].n == 4
+    assert list(found)[:3] == ["full_top5", "full_top5_logistic", "patch_top5"]

@@ -9,10 +9,13 @@ from helpers.measures.attention import (
     iou,
     mass,
     rank_correlation,
+    shared_attention,
+    sinks_by_image,
     top_agreement,
     top_patches,
+    value_ratio,
+    with_sink,
 )
-from helpers.measures.norms import outliers
 
 BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
@@ -57,17 +60,10 @@ def test_entropy_forgives_a_hundredth():
 @BOTH
 def test_iou_against_sklearn(convert):
     a, b = np.random.default_rng(0).random((2, 20, 30)) < 0.2
+    empty = convert(a[:1] & False)
+    assert np.isnan(iou(empty, empty)).all() and (iou(empty, convert(a[:1])) == 0).all()
     expected = [jaccard_score(x, y) for x, y in zip(a, b, strict=True)]
     assert np.asarray(iou(convert(a), convert(b))) == pytest.approx(expected)
-
-
-@BOTH
-def test_iou_of_empty_sets_is_nan(convert):
-    a = np.array([[False, False], [False, True], [True, True]])
-    b = np.array([[False, False], [False, False], [True, True]])
-    assert np.asarray(iou(convert(a), convert(b))).tolist() == pytest.approx(
-        [np.nan, 0, 1], nan_ok=True
-    )
 
 
 @BOTH
@@ -83,14 +79,6 @@ def test_rank_correlation_against_scipy(convert, ties):
     assert type(found) is type(convert(a)) and np.asarray(found) == pytest.approx(
         expected, rel=1e-3
     )  # values 1e-5 apart tie
-
-
-def test_rank_correlation_knows_monotone_reversed_and_constant_maps():
-    a = np.random.default_rng(0).normal(size=(1, 50))
-    maps = np.concatenate([np.exp(a), -(a**3), np.ones((1, 50))])
-    assert rank_correlation(a.repeat(3, axis=0), maps).tolist() == pytest.approx(
-        [1, -1, np.nan], nan_ok=True
-    )
 
 
 @BOTH
@@ -111,26 +99,6 @@ def test_rank_correlation_ties_what_lies_a_hundred_thousandth_apart(size):
     assert correlation(0.9e-5) == pytest.approx(
         np.sign(size) * np.sqrt(3) / 2
     )  # ranks 1.5, 1.5 and 3
-
-
-def test_rank_correlation_ties_what_float32_cannot_tell_apart():
-    rng = np.random.default_rng(0)
-    levels = (
-        rng.integers(0, 6, (5, 196)) + 40.0
-    )  # a few kinds of patch, as in a picture with a flat background
-    other = levels + 30 * rng.random((5, 196))
-    noisy = levels * (1 + 1e-7 * rng.normal(size=levels.shape))
-    exact = [stats.spearmanr(a, b).statistic for a, b in zip(levels, other, strict=True)]
-    np.testing.assert_allclose(rank_correlation(levels, other), exact)
-    np.testing.assert_allclose(rank_correlation(noisy, other), exact)
-    assert not np.allclose(
-        [stats.spearmanr(a, b).statistic for a, b in zip(noisy, other, strict=True)],
-        exact,
-        rtol=1e-3,
-    )
-    assert np.isnan(
-        rank_correlation(np.full((1, 9), 3.0) * (1 + 1e-7 * rng.normal(size=9)), rng.random((1, 9)))
-    ).all()
 
 
 @BOTH
@@ -166,14 +134,80 @@ def test_top_patches_refuses_what_is_no_number_of_patches(counts):
         top_patches(np.zeros((2, 4)), np.array(counts))
 
 
-def test_as_many_patches_overlap_where_one_rule_selects_ten_times_as_many():
-    """The same four patches stand out in both maps, and the tail of one is heavy: 3 medians find
-    it, and the overlap falls."""
-    rng = np.random.default_rng(0)
-    norms, attention = 1 + 0.1 * rng.random((50, 196)), rng.lognormal(sigma=1.0, size=(50, 196))
-    norms[:, :4], attention[:, :4] = 9.0, 99.0
-    found = outliers(norms, "median:3")
-    assert iou(found, top_patches(attention, found.sum(1))).tolist() == [1] * 50
-    assert iou(found, outliers(attention, "median:3")).mean() < 0.2
-    unrelated = iou(found, top_patches(rng.random((50, 196)), found.sum(1)))
-    assert unrelated.mean() < 0.05
+def planted(queries, tokens, sink, share, of=1.0):
+    """Uniform rows, of which the part `of` gives `share` to the tokens in `sink`, equally."""
+    rows = torch.full((queries, tokens), 1 / tokens)
+    for row in rows[: round(of * queries)]:
+        row[:] = (1 - share) / (tokens - len(sink))
+        row[sink] = share / len(sink)
+    return rows
+
+
+@pytest.mark.parametrize("queries", [1, 7, 10, 64])
+@pytest.mark.parametrize("sink", [[3], [0, 5], [1, 2, 6, 8]])
+def test_what_is_planted_is_found_and_shared_by_no_more_than_most(queries, sink):
+    rows = planted(queries, 12, sink, 0.8)
+    for most in (1, 2, 4):
+        expected = 0.8 * min(most, len(sink)) / len(sink) + 0.2 / (12 - len(sink)) * max(
+            0, most - len(sink)
+        )
+        assert shared_attention(rows, most).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_nine_queries_in_ten_are_enough_and_eight_are_not():
+    assert shared_attention(planted(10, 20, [4], 0.9, of=0.9), 1) == pytest.approx(0.9)
+    assert shared_attention(planted(10, 20, [4], 0.9, of=0.8), 1) == pytest.approx(1 / 20)
+    assert shared_attention(planted(64, 20, [4], 0.9, of=58 / 64), 1) == pytest.approx(
+        0.9
+    )  # 57.6 are 58
+    assert shared_attention(planted(64, 20, [4], 0.9, of=57 / 64), 1) == pytest.approx(1 / 20)
+
+
+def test_queries_that_attend_strongly_but_each_elsewhere_are_no_sink():
+    assert shared_attention(torch.eye(20), 4) == 0
+
+
+def test_it_is_the_rule_of_the_paper_for_one_token():
+    """Most attended in the mean; at least 90 % of the queries give it so much."""
+    rows = torch.rand(30, 2, 11, 9, generator=torch.Generator().manual_seed(0)).pow(6)
+    rows /= rows.sum(-1, keepdim=True)
+    found = shared_attention(rows, 1)
+    for image in range(30):
+        for head in range(2):
+            a = rows[image, head].numpy()
+            given = sorted(a[:, a.mean(0).argmax()], reverse=True)
+            assert found[image, head] == pytest.approx(given[int(np.ceil(0.9 * 11)) - 1])
+
+
+def test_no_token_gets_nothing():
+    assert shared_attention(torch.empty(5, 2, 8, 0), 4).tolist() == [[0.0, 0.0]] * 5
+
+
+def test_value_ratio_is_that_of_the_norms():
+    rows = planted(6, 5, [2], 0.9)
+    values = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.6, 0.8], [6.0, 8.0], [0.0, 4.0]])
+    assert value_ratio(rows, values).item() == pytest.approx(
+        1 / 5
+    )  # 1 over the mean of 5, 1, 10 and 4
+    assert value_ratio(rows, torch.zeros(5, 2)) == 0
+
+
+def test_an_image_has_a_sink_where_any_head_of_any_block_has():
+    attention = torch.zeros(3, 4, 2)
+    attention[1, 2, 1], attention[2, 0, 0] = 0.5, 0.4999
+    assert with_sink(attention).tolist() == [False, True, False]
+
+
+def test_images_are_told_by_kind_of_sink_and_those_with_nothing_to_fetch_apart():
+    patches, registers = torch.zeros(4, 1, 2), torch.zeros(4, 1, 2)
+    patches[0], patches[1], registers[2] = 0.9, 0.6, 0.7
+    found = sinks_by_image(patches, registers, patches, torch.tensor([True, False, True, False]))
+    assert (
+        found["sink_images"].tolist()
+        == found["sink_one_images"].tolist()
+        == [True, True, False, False]
+    )
+    assert found["register_sink_images"].tolist() == [False, False, True, False]
+    np.testing.assert_array_equal(found["idle_sink_images"], [1, np.nan, 0, np.nan])
+    np.testing.assert_array_equal(found["idle_register_sink_images"], [0, np.nan, 1, np.nan])
+    assert len(found) == 6 and len(sinks_by_image(patches, registers, patches)) == 3

@@ -4,7 +4,18 @@ import torch
 
 from helpers.images import draw_scene
 from helpers.images.scenes import SIZE
-from helpers.measures.object_discovery import box_iou, corloc, covered, lost_boxes, lost_maps
+from helpers.measures.object_discovery import (
+    box_hits,
+    corloc,
+    covered,
+    lost_box_sweep,
+    lost_boxes,
+    lost_boxes_of_share,
+    lost_boxes_within,
+    lost_maps,
+    share_in_boxes,
+    whole_box_hits,
+)
 
 
 def lost_by_loops(features, k, bias):
@@ -32,17 +43,6 @@ def lost_by_loops(features, k, bias):
     r, c = [p // columns for p in reached], [p % columns for p in reached]
     box = [min(c) / columns, min(r) / rows, (max(c) + 1) / columns, (max(r) + 1) / rows]
     return np.array(degree).reshape(rows, columns), divmod(seed, columns), mask, box
-
-
-def iou_by_cells(a, b, cells):
-    """Intersection over union of boxes at whole multiples of 1 / cells, by counting cells."""
-
-    def drawn(box):
-        xmin, ymin, xmax, ymax = np.rint(np.asarray(box) * cells).astype(int)
-        return {(x, y) for x in range(xmin, xmax) for y in range(ymin, ymax)}
-
-    a, b = drawn(a), drawn(b)
-    return len(a & b) / len(a | b)
 
 
 def planted(rows, columns, *objects):
@@ -85,17 +85,6 @@ def test_lost_against_loops(shape, k, bias):
         assert box.numpy() == pytest.approx(expected, abs=1e-6)
 
 
-def test_lost_of_dense_features_against_loops():
-    features = np.random.default_rng(1).normal(size=(12, 10, 64)) + 0.05
-    maps = lost_maps(torch.from_numpy(features))
-    degree, seed, mask, _ = lost_by_loops(features, 100, 0.0)
-    assert (
-        np.array_equal(maps.degree, degree)
-        and maps.seed == seed
-        and np.array_equal(maps.mask, mask)
-    )
-
-
 def test_lost_finds_a_planted_object():
     features = planted(8, 10, (2, 3, 5, 7))
     maps = lost_maps(features, k=20)
@@ -118,50 +107,12 @@ def test_the_first_of_equal_patches_is_the_seed_and_corners_do_not_connect():
     assert boxes.tolist() == [[1, 1, 3, 3], [0, 0, 2, 2]]
 
 
-def test_k_bounds_the_expansion_of_the_seed():
-    maps = lost_maps(chain(1.0), k=3)
-    assert maps.seed == (0, 0) and maps.degree.tolist() == [
-        [1, 2, 1, 2, 2, 2]
-    ]  # in order: a, c, b, background
-    assert lost_maps(chain(1.0), k=2).mask.tolist() == [
-        [True, True, False, False, False, False]
-    ]  # a alone; c is not like it
-    assert maps.mask.tolist() == [
-        [True, True, True, False, False, False]
-    ]  # a and b: c is more like b than unlike a
-
-
 def test_the_bias_is_added_to_every_similarity():
     features = planted(6, 6, (1, 2, 4, 5))
     everything = lost_maps(features, k=36, bias=10.0)
     assert everything.mask.all() and (everything.degree == 35).all() and everything.seed == (0, 0)
     nothing = lost_maps(features, k=36, bias=-10.0)  # not even the seed resembles itself
     assert (nothing.degree == 0).all() and nothing.mask.nonzero().tolist() == [[0, 0]]
-    assert lost_boxes(features[None], k=36, bias=-10.0)[0].tolist() == pytest.approx(
-        [0, 0, 1 / 6, 1 / 6]
-    )
-    # Object and background meet at -0.2 and themselves at about 1: a bias in between changes
-    # nothing but the sums.
-    assert torch.equal(lost_boxes(features[None], 36, 0.1), lost_boxes(features[None], 36))
-    assert not torch.equal(lost_boxes(features[None], 36, 0.3), lost_boxes(features[None], 36))
-
-
-def test_similarity_is_not_normalised():
-    # Seed and b decide about c; a longer seed weighs more.
-    assert lost_maps(chain(1.0), k=3).mask.sum() == 3 and lost_maps(chain(3.0), k=3).mask.sum() == 2
-    features = torch.randn(2, 7, 7, 8, generator=torch.Generator().manual_seed(0))
-    for bias in (0.0, -0.5):  # one factor for all changes nothing
-        assert torch.equal(lost_boxes(4 * features, 49, bias), lost_boxes(features, 49, bias))
-
-
-def test_batch_equals_single_images_and_the_features_stay_as_they_are():
-    features = torch.randn(4, 11, 10, 32, generator=torch.Generator().manual_seed(0))
-    before = features.clone()
-    boxes = lost_boxes(features)
-    assert torch.equal(
-        boxes, torch.cat([lost_boxes(image[None]) for image in features])
-    ) and torch.equal(features, before)
-    assert lost_boxes(features[:0]).shape == (0, 4)
 
 
 def test_half_precision_is_raised():
@@ -193,35 +144,25 @@ def test_the_colours_of_a_scene_lead_to_its_object_and_shuffled_colours_do_not()
     assert corloc(lost_boxes(scene_features(30, shuffled=True)), truth).float().mean() <= 0.1
 
 
-@pytest.mark.parametrize("k", [0, 37])
-def test_lost_refuses_a_k_that_the_grid_does_not_have(k):
-    with pytest.raises(ValueError, match=f"k = {k} does not fit the 36 patches of a 6 x 6 grid"):
-        lost_boxes(torch.ones(1, 6, 6, 2), k=k)
+FLAT = torch.ones(1, 6, 6, 2)
+BOXES, BOX = np.array([[0, 0, 0.5, 1]] * 2), np.array([[0, 0, 1.0, 1]])
+REFUSED = {
+    "k = 0 does not fit the 36 patches of a 6 x 6 grid": lambda: lost_boxes(FLAT, k=0),
+    "k = 37 does not fit": lambda: lost_boxes(FLAT, k=37),
+    "k = 100 does not fit": lambda: lost_maps(FLAT[0]),
+    "k = 100 .* 36 patches": lambda: lost_boxes(FLAT),
+    "nan or infinity": lambda: lost_maps(FLAT[0] * torch.nan, k=36),
+    "or infinity, which are similar": lambda: lost_maps(FLAT[0] * torch.inf, k=36),
+    "2 boxes found, but true boxes for 1 images": lambda: corloc(BOXES, [BOX]),
+    "image 1 has no true box": lambda: corloc(BOXES, [BOX, BOX[:0]]),
+    "a true box of image 1 reaches to 224": lambda: corloc(BOXES, [BOX, 224 * BOX]),
+}
 
 
-def test_k_is_the_papers_unless_given():
-    features = torch.ones(1, 9, 11, 2)
-    for call in (lambda: lost_maps(features[0]), lambda: lost_boxes(features)):
-        with pytest.raises(ValueError, match="k = 100 does not fit the 99 patches"):
-            call()
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_lost_refuses_features_that_are_not_finite(value):
-    features = planted(6, 6, (1, 2, 4, 5))
-    features[0, 0, 0] = value
-    with pytest.raises(ValueError, match="nan or infinity"):
-        lost_maps(features, k=36)
-
-
-def test_box_iou_against_counted_cells():
-    corners = np.sort(np.random.default_rng(0).integers(0, 17, (200, 2, 2)), axis=1)
-    boxes = corners[(corners[:, 0] < corners[:, 1]).all(axis=1)].reshape(-1, 4) / 16
-    expected = [iou_by_cells(boxes[0], box, 16) for box in boxes]
-    assert 0 < np.mean(np.array(expected) > 0) < 1
-    assert box_iou(boxes[0], boxes) == pytest.approx(expected)
-    found = box_iou(torch.from_numpy(boxes[0]).float(), torch.from_numpy(boxes).float())
-    assert isinstance(found, torch.Tensor) and found.numpy() == pytest.approx(expected, abs=1e-6)
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_has_no_box_is_refused(message):
+    with pytest.raises(ValueError, match=message):
+        REFUSED[message]()
 
 
 def test_corloc_takes_any_object_and_its_level_is_inclusive():
@@ -232,20 +173,9 @@ def test_corloc_takes_any_object_and_its_level_is_inclusive():
         np.array([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 0.9]], dtype=np.float32),  # the second of two
     ]
     assert corloc(found, truth).tolist() == [True, False, True]
-    assert corloc(found, truth, level=0.9).tolist() == [False, False, False]
     right = corloc(torch.from_numpy(found), [torch.from_numpy(boxes) for boxes in truth])
     assert right.dtype == torch.bool and right.tolist() == [True, False, True]
     assert corloc(found[:0], []).shape == (0,)
-
-
-def test_corloc_refuses_what_it_cannot_judge():
-    found, box = np.array([[0, 0, 0.5, 1]] * 2), np.array([[0, 0, 1.0, 1]])
-    with pytest.raises(ValueError, match="2 boxes found, but true boxes for 1 images"):
-        corloc(found, [box])
-    with pytest.raises(ValueError, match="image 1 has no true box"):
-        corloc(found, [box, np.empty((0, 4))])
-    with pytest.raises(ValueError, match="a true box of image 1 reaches to 224"):
-        corloc(found, [box, 224 * box])
 
 
 def test_covered_counts_the_pixels_of_each_patch():
@@ -262,11 +192,99 @@ def test_covered_counts_the_pixels_of_each_patch():
 def test_covered_takes_all_objects_together_and_any_grid():
     mask = np.zeros((2, 8, 12), dtype=bool)
     mask[0, :4, :1], mask[1, :4, 3:4] = True, True  # a quarter of the first patch each
-    assert covered([mask, mask[:0]], (2, 3)).tolist() == [[True] + 5 * [False], 6 * [False]]
-    assert (
-        covered([mask[:1]], (2, 3), level=0.25).sum() == 1 and not covered([mask[:1]], (2, 3)).any()
-    )
-    assert covered([torch.from_numpy(mask)], (4, 6)).tolist() == [
-        [i in (0, 1, 6, 7) for i in range(24)]
-    ]
+    assert covered([mask, mask[:1]], (2, 3)).tolist() == [[True] + 5 * [False], 6 * [False]]
+    finer = [i in (0, 1, 6, 7) for i in range(24)]
+    assert covered([torch.from_numpy(mask)], (4, 6)).tolist() == [finer]
     assert covered([np.ones((1, 10, 10), dtype=bool)], (3, 4)).all()  # 10 pixels, 3 rows
+
+
+FEATURES = torch.randn(3, 5, 4, 6, generator=torch.Generator().manual_seed(0))
+TRUTH = [
+    torch.tensor([[0.0, 0.0, 0.5, 0.5]]),
+    torch.tensor([[0.5, 0.5, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]),
+]
+CORNER, REST, NOTHING = [0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0], [0.9, 0.0, 1.0, 0.1]
+
+
+def area(box):
+    return max(box[2] - box[0], 0) * max(box[3] - box[1], 0)
+
+
+def overlap(a, b):
+    both = area([max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])])
+    return both / (area(a) + area(b) - both)
+
+
+def test_a_coarse_grid_gives_all_its_patches():
+    assert torch.equal(lost_boxes_within(FEATURES, 1000, -0.5), lost_boxes(FEATURES, 20, -0.5))
+    assert torch.equal(lost_boxes_within(FEATURES[:1], 1000), lost_boxes(FEATURES[:1], 20))
+    assert torch.equal(lost_boxes_within(FEATURES, 3), lost_boxes(FEATURES, 3))
+    assert not torch.equal(lost_boxes_within(FEATURES, 1), lost_boxes_within(FEATURES, 1000))
+
+
+def test_a_sweep_has_every_setting_in_its_place():
+    found = lost_box_sweep(FEATURES, [0.0, -0.5, -1.0], [2, 1000])
+    assert found.shape == (3, 3, 2, 4)
+    for i, bias in enumerate([0.0, -0.5, -1.0]):
+        for j, k in enumerate([2, 20]):
+            assert torch.equal(found[:, i, j], lost_boxes(FEATURES, k, bias))
+
+
+@pytest.mark.parametrize("share, k", [(0.4, 8), (0.12, 2), (0.0, 1), (1.0, 20)])
+def test_a_share_of_the_patches(share, k):
+    assert torch.equal(lost_boxes_of_share(FEATURES, share), lost_boxes(FEATURES, k))
+
+
+def test_planted_hits_in_every_set():
+    """Right in the first image only, in the second only, in both, in none."""
+    found = torch.tensor([[CORNER, NOTHING, CORNER, NOTHING], [NOTHING, REST, REST, NOTHING]])
+    expected = [[100, 0, 100, 0], [0, 100, 100, 0]]
+    assert box_hits(found, TRUTH).tolist() == expected
+    assert box_hits(found.unflatten(1, (2, 2)), TRUTH).tolist() == [
+        [[100, 0], [100, 0]],
+        [[0, 100], [100, 0]],
+    ]
+    assert box_hits(found[:, 1], TRUTH).tolist() == [0, 100]
+
+
+def test_hits_against_areas_by_hand():
+    found = torch.rand(2, 40, 4, generator=torch.Generator().manual_seed(2))
+    found = torch.cat([found[..., :2] * 0.5, 0.5 + found[..., 2:] * 0.5], dim=-1)
+    by_hand = [
+        [100.0 * any(overlap(box.tolist(), true.tolist()) >= 0.5 for true in boxes) for box in own]
+        for own, boxes in zip(found, TRUTH, strict=True)
+    ]
+    assert box_hits(found, TRUTH).tolist() == by_hand and 0 < sum(map(sum, by_hand)) < 8000
+
+
+def test_without_true_boxes_nothing_is_known():
+    assert box_hits(torch.rand(3, 2, 4), None).isnan().all() and box_hits(
+        torch.rand(3, 2, 4), None
+    ).shape == (3, 2)
+    assert whole_box_hits(TRUTH, 2).tolist() == [0, 100]
+    assert whole_box_hits(None, 2).isnan().tolist() == [True, True]
+
+
+def test_a_planted_share_in_boxes():
+    """Patches of 1 to 8 in two rows; a box around the first two of each row, and one around 4 that
+    overlaps another."""
+    maps = torch.arange(1.0, 9).reshape(1, 2, 4).expand(4, -1, -1)
+    first = [0.0, 0.0, 0.5, 1.0]
+    fourth = [[0.75, 0.0, 1.0, 0.5], [0.7, 0.1, 1.0, 0.4]]
+    truth = [np.float32(x).reshape(-1, 4) for x in ([first], fourth, [first, *fourth], [])]
+    found = share_in_boxes(maps, truth)
+    assert (
+        found[:3].tolist() == pytest.approx([(1 + 2 + 5 + 6) / 36, 4 / 36, 18 / 36])
+        and found[3].isnan()
+    )
+
+
+def test_a_patch_belongs_to_the_box_that_holds_its_middle():
+    flat, almost = torch.ones(2, 2, 2), np.float32([[0.0, 0.0, 0.24, 1.0]])
+    assert share_in_boxes(flat, [almost, almost + np.float32([0, 0, 0.02, 0])]).tolist() == [0, 0.5]
+
+
+def test_shares_without_boxes_and_of_other_images():
+    assert share_in_boxes(torch.ones(3, 2, 2), None).isnan().all()
+    with pytest.raises(ValueError):
+        share_in_boxes(torch.ones(3, 2, 2), [np.zeros((1, 4), np.float32)])

@@ -4,8 +4,8 @@ other."""
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import r2_score
+from sklearn.dummy import DummyRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -13,11 +13,17 @@ from helpers.measures.one_token import (
     PatchTokens,
     Reading,
     answers_of_tokens,
+    constant_errors,
     error_ratio,
     head_answers,
     held_out_answers,
+    mean_colour,
+    pixel_errors,
     read_patches,
+    read_shares,
     reading_estimates,
+    regression_errors,
+    unexplained,
 )
 from helpers.measures.probes import fit_position, fit_regression
 
@@ -173,18 +179,6 @@ def test_coordinates_are_regressed_as_scikit_learn_does():
     assert known.square.max() < 1e-3 < known.variance.min()
 
 
-def test_r2_is_that_of_scikit_learn_where_images_have_as_many_tokens():
-    rng = np.random.default_rng(0)
-    true, found = rng.integers(0, 12, (30, 6)), rng.normal(size=(30, 6))
-    rows = [((a - b) ** 2).mean(1) for a, b in ((true, found), (true, true.mean()))]
-    r = Reading(*(torch.zeros(30) for _ in range(4)), *map(torch.from_numpy, rows), torch.zeros(30))
-    estimate = reading_estimates({"normal": r, "outlier": r}, seed=3)["r2_normal"]
-    assert (
-        estimate.value == pytest.approx(r2_score(true.ravel(), found.ravel()))
-        and estimate.low < estimate.value < estimate.high
-    )
-
-
 def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
     _, normal, usual, tested = planted()
     noisy = patches(False, normal.positions.numpy(), 3)
@@ -249,3 +243,137 @@ def test_a_head_that_was_trained_elsewhere():
         ValueError, match="the head reads 2 features, not 3; give that of this model"
     ):
         head_answers(torch.ones(4, 3), head, np.zeros(4, int))
+
+
+GRID_PATCH_REGRESSION = (3, 5)
+
+
+def patches_of_patch_regression(images, count, seed):
+    """Tokens of noise with pixels of 2 x 2, whose first five features hold row, column and mean
+    colour."""
+    rng = np.random.default_rng(seed)
+    positions, pixels = rng.integers(0, 15, (images, count)), rng.normal(size=(images, count, 12))
+    tokens = rng.normal(size=(images, count, 9))
+    tokens[..., 0], tokens[..., 1] = positions // 5, positions % 5
+    tokens[..., 2:5] = pixels.reshape(images, count, 3, 4).mean(-1)
+    return PatchTokens(*map(torch.from_numpy, (positions, tokens, pixels)))
+
+
+def test_mean_colour_of_channels_that_stand_one_after_the_other():
+    red, green, blue = (torch.full((2, 3, 4), value) for value in (1.0, 2.0, 4.0))
+    red[..., 0] = 5.0
+    assert (
+        mean_colour(torch.cat([red, green, blue], dim=-1)).tolist() == [[[2.0, 2.0, 4.0]] * 3] * 2
+    )
+
+
+def test_planted_shares_are_read():
+    """All of the first kind is read. In the second, half of the tokens name the next row, and the
+    colour is noise."""
+    learn, kept, lost = (
+        patches_of_patch_regression(200, 6, 0),
+        patches_of_patch_regression(50, 4, 1),
+        patches_of_patch_regression(50, 4, 2),
+    )
+    lost.tokens[:, :2, 0] += 1
+    lost.tokens[..., 2:5] = torch.randn(50, 4, 3, generator=torch.Generator().manual_seed(0)) / 2
+    found = read_shares(learn, {"kept": kept, "lost": lost}, GRID_PATCH_REGRESSION)
+    assert found["position_kept"].value == 100 and found["position_lost"].value == 50
+    assert found["rgb_kept"].value == pytest.approx(100, abs=0.1)
+    assert (
+        found["rgb_lost"].value == pytest.approx(-100, abs=25) and found["rgb_lost"].n == 50
+    )  # twice the variance
+
+
+def test_the_probes_are_scikit_learns_least_squares():
+    learn, tested = patches_of_patch_regression(40, 5, 4), patches_of_patch_regression(20, 3, 5)
+    learn.tokens[..., :5] += torch.randn(40, 5, 5, generator=torch.Generator().manual_seed(0))
+    tested.positions[2], tested.positions[3, 1] = -1, -1
+    names = ("position", "rgb", "pixels")
+    errors = regression_errors(learn, {"kind": tested}, GRID_PATCH_REGRESSION, targets=names)
+    places = [
+        np.stack([x.positions // 5, x.positions % 5], axis=-1).reshape(-1, 2)
+        for x in (learn, tested)
+    ]
+    colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
+    pixels = [x.pixels.numpy().reshape(-1, 12) for x in (learn, tested)]
+    for name, (target, true) in zip(names, (places, colours, pixels), strict=True):
+        reference = LinearRegression().fit(learn.tokens.reshape(-1, 9), target)
+        squares = (
+            ((reference.predict(tested.tokens.reshape(-1, 9)) - true) ** 2).sum(-1).reshape(20, 3)
+        )
+        squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
+        assert errors[name][2].isnan().all()
+        expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
+        np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-2)
+
+
+def test_the_constant_answer_is_scikit_learns():
+    learn, tested = patches_of_patch_regression(40, 5, 6), patches_of_patch_regression(20, 3, 7)
+    tested.positions[2], tested.positions[3, 1] = -1, -1
+    errors = constant_errors(learn, {"kind": tested}, GRID_PATCH_REGRESSION)
+    places = [
+        np.stack([x.positions // 5, x.positions % 5], axis=-1).reshape(-1, 2)
+        for x in (learn, tested)
+    ]
+    colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
+    for name, (target, true) in (("position", places), ("rgb", colours)):
+        reference = DummyRegressor().fit(np.zeros((len(target), 1)), target)
+        squares = ((reference.predict(np.zeros((len(true), 1))) - true) ** 2).sum(-1).reshape(20, 3)
+        squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
+        assert errors[name][2].isnan().all()
+        expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
+        np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-5)
+
+
+def test_nothing_is_learnt_from_tokens_that_are_not_there():
+    """What stands where an image has fewer tokens is far from all others."""
+    learn, tested = (
+        patches_of_patch_regression(40, 5, 4),
+        {"kind": patches_of_patch_regression(20, 3, 5)},
+    )
+    more = patches_of_patch_regression(40, 2, 6)
+    more.positions[:], more.tokens[:], more.pixels[:] = -1, 1e3, -1e3
+    for of in (regression_errors, constant_errors):
+        alone, beside = (
+            of(x, tested, GRID_PATCH_REGRESSION, targets=["position", "pixels"])
+            for x in (learn, learn.beside(more))
+        )
+        for name, errors in alone.items():
+            torch.testing.assert_close(beside[name], errors)
+
+
+def test_the_ratio_is_paired_and_leaves_out_images_without_a_token():
+    rng = np.random.default_rng(9)
+    errors, constant = (torch.from_numpy(rng.lognormal(size=(50, 2))) for _ in range(2))
+    errors[7], constant[7] = torch.nan, torch.nan
+    kept = np.delete(np.arange(50), 7)
+    e, c = errors.numpy()[kept], constant.numpy()[kept]
+    found = unexplained(errors, constant, seed=3)
+    shares = e.mean(0) / c.mean(0)
+    assert [x.value for x in found] == pytest.approx([*shares, shares[0] / shares[1]]) and {
+        x.n for x in found
+    } == {49}
+    drawn = [rng.integers(0, 49, 49) for _ in range(4000)]
+    ratios = [np.divide(*(e[at].mean(0) / c[at].mean(0))) for at in drawn]
+    assert (found[2].low, found[2].high) == pytest.approx(
+        np.percentile(ratios, (2.5, 97.5)), rel=0.08
+    )
+
+
+def test_pixels_that_a_change_takes_away():
+    """The plain tokens hold all four pixels, the changed ones of odd images none: the reference is
+    scikit-learn's probe."""
+    rng = np.random.default_rng(10)
+    pixels = rng.normal(size=(60, 5, 4))
+    plain = np.concatenate([pixels @ rng.normal(size=(4, 4)), rng.normal(size=(60, 5, 2))], axis=-1)
+    changed = plain.copy()
+    changed[1::2] = rng.permutation(changed[1::2].reshape(-1, 6)).reshape(-1, 5, 6)
+    errors = pixel_errors(*map(torch.from_numpy, (changed, plain, pixels)))
+    probe = LinearRegression().fit(plain[:30].reshape(-1, 6), pixels[:30].reshape(-1, 4))
+    for column, tokens in zip(errors.T, (changed, plain), strict=True):
+        squares = (
+            (probe.predict(tokens[30:].reshape(-1, 6)) - pixels[30:].reshape(-1, 4)) ** 2
+        ).sum(-1)
+        np.testing.assert_allclose(column, squares.reshape(30, 5).mean(1), rtol=1e-2, atol=1e-3)
+    assert errors[:, 1].max() < 1e-3 and errors[::2, 0].max() < 1e-3 < 1 < errors[1::2, 0].min()

@@ -2,8 +2,40 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
+from sklearn.metrics import jaccard_score, roc_auc_score
 
-from helpers.measures.outliers import outlier_images, outlier_shares
+from helpers.measures.norms import threshold
+from helpers.measures.outliers import (
+    activity_at,
+    after_rolling,
+    as_common,
+    at_and_elsewhere,
+    cosine_with_others,
+    counts_at,
+    curves_at,
+    driver,
+    filled,
+    firing,
+    largest_channel_share,
+    leading_channels,
+    limited_ratio,
+    onset_depth,
+    onset_ratio,
+    outlier_images,
+    outlier_shares,
+    over_larger,
+    overlapping,
+    placement,
+    relative_norms,
+    runner_up,
+    size_slope,
+    strongest,
+    treated,
+    under_rule,
+    unit_traits,
+)
+from helpers.measures.stats import NONE, Estimate, auc_over_images, over_images
+from helpers.models import TokenLayout
 
 
 def planted(images=40, bearing=7, factor=4.0, patches=49, seed=0):
@@ -44,3 +76,576 @@ def test_outlier_shares(to):
         "outlier_images": outlier_images(norms),
         "outlier_tokens": 0,
     }
+
+
+def planted_of_outlier_traits(images=40, bearing=7, factor=4.0, patches=49, seed=0):
+    """Norms near 10, and in the last `bearing` of the images two patches of `factor` times that."""
+    norms = np.random.default_rng(seed).uniform(9, 11, (images, patches)).astype(np.float32)
+    norms[images - bearing :, 3:5] *= factor
+    return norms
+
+
+def test_norms_that_differ_by_rounding_are_equal():
+    norms = torch.tensor([[50.0, 50.00001, 100.0], [49.99999, 25.0, 50.01]])
+    assert relative_norms(norms).flatten().tolist() == pytest.approx([1, 1, 2, 1, 0.5, 1.0002])
+    assert len(relative_norms(norms).unique()) == 4
+
+
+def starting(onsets, blocks=6, patches=25, seed=0):
+    """(image, block, patch): in each image one patch ten times the others from its onset block on;
+    none where that is None."""
+    norms = np.random.default_rng(seed).uniform(9, 11, (len(onsets), blocks, patches))
+    at = np.arange(len(onsets)) % patches
+    for image, onset in enumerate(onsets):
+        if onset is not None:
+            norms[image, onset:, at[image]] *= 10
+    return torch.from_numpy(norms).float(), at
+
+
+def test_onset_ratio_is_that_of_the_block_that_reads_the_token_first():
+    onsets = [0, 3, 5, None]
+    norms, at = starting(onsets)
+    parts = torch.from_numpy(np.random.default_rng(1).uniform(1, 2, norms.shape)).float()
+    ratio = onset_ratio(norms, parts, torch.tensor([-1 if o is None else o for o in onsets]))
+    for image, reader in enumerate(
+        [1, 4, 5]
+    ):  # nothing reads the last block, which stands for itself
+        read = parts[image, reader].numpy()
+        assert ratio[image] == pytest.approx(read[at[image]] / np.median(read), rel=1e-6)
+    assert ratio[3].isnan()
+
+
+@pytest.mark.parametrize("rule", ["median:3", "fixed:50"])
+def test_onset_depth_counts_from_one(rule):
+    norms, _ = starting([0, 2, 5, None])
+    assert onset_depth(norms, rule).tolist() == pytest.approx(
+        [1 / 6, 3 / 6, 1, np.nan], nan_ok=True
+    )
+
+
+def test_scores_stand_out_by_the_same_rule_or_as_often_as_norms_above_a_fixed_one():
+    norms = torch.from_numpy(planted_of_outlier_traits())  # 14 of 40 x 49 are above 30
+    scores = torch.arange(norms.numel()).view(norms.shape) + 1.0
+    assert as_common(scores, norms, "fixed:30").flatten().nonzero().flatten().tolist() == list(
+        range(40 * 49 - 14, 40 * 49)
+    )
+    assert as_common(scores, norms, "percentile:90").sum() == 4 * 49
+    assert not as_common(scores, norms, "median:3").any()
+
+
+@pytest.mark.parametrize(
+    "grid, other", [((4, 4), (9, 9)), ((3, 5), (7, 7)), ((6, 6), (4, 5)), ((4, 4), (4, 4))]
+)
+def test_overlapping_patches_share_area(grid, other):
+    positions = [0, 6, grid[0] * grid[1] - 1]
+
+    def sides(index, shape):
+        return [(i / n, (i + 1) / n) for i, n in zip(divmod(index, shape[1]), shape, strict=True)]
+
+    def overlap(one, two):
+        return all(
+            a < d - 1e-9 and c < b - 1e-9
+            for (a, b), (c, d) in zip(sides(one, grid), sides(two, other), strict=True)
+        )
+
+    expected = [p for p in range(other[0] * other[1]) if any(overlap(at, p) for at in positions)]
+    assert overlapping(positions, grid, other) == expected
+
+
+def tokens_of_two_kinds(images=10, width=32, seed=0):
+    """Each image has a vector of its own with a planted channel, then a vector of zeros that does
+    not count."""
+    own = np.random.default_rng(seed).normal(size=(images, 1, width))
+    own[..., 3] = 30
+    return torch.from_numpy(np.concatenate([own, np.zeros_like(own)], axis=1))
+
+
+def test_largest_channel_share():
+    tokens = tokens_of_two_kinds()
+    tokens[4] = 0
+    expected = [900 / float((x[0] ** 2).sum()) for i, x in enumerate(tokens) if i != 4]
+    measured = largest_channel_share(tokens)
+    assert measured.value == pytest.approx(np.mean(expected)) and measured.n == 9
+    assert 0.9 < measured.low < measured.value < measured.high <= 1
+
+
+def test_leading_channels():
+    tokens = torch.tensor([[3.0, 0, 4, 0], [0, 0, 2, 0], [0, 0, 0, 0]])
+    assert leading_channels(tokens, 2) == [
+        (2, pytest.approx((16 / 25 + 1) / 2)),
+        (0, pytest.approx(9 / 50)),
+    ]
+    assert [i for i, _ in leading_channels(torch.ones(2, 4), 3)] == [0, 1, 2], (
+        "of equal ones the first"
+    )
+
+
+def test_cosine_with_the_mean_token_of_other_images():
+    tokens = tokens_of_two_kinds()
+    mean = tokens[:5, 0].mean(0)
+    expected = [float(x @ mean / (x.norm() * mean.norm())) for x in tokens[5:, 0]]
+    measured = cosine_with_others(tokens)
+    assert (
+        measured.value == pytest.approx(np.mean(expected))
+        and measured.n == 5
+        and measured.value > 0.9
+    )
+    tokens[..., 3] = 0  # what is left is each image's own
+    assert abs(cosine_with_others(tokens).value) < 0.5
+
+
+def test_activity_at_planted_outliers():
+    mask = np.zeros((8, 6), dtype=bool)
+    mask[:7, 1:3] = True  # the last image has none
+    activation = np.where(mask, 6.0, 1.0) + np.arange(8)[:, None]
+    second = np.where(mask, 2.0, 9.0)
+    activity = activity_at(*map(torch.from_numpy, (activation, second, mask)))
+    assert {name: (e.value, e.n) for name, e in activity.items()} == {
+        "activation": (9, 7),
+        "elsewhere": (pytest.approx(4.5), 8),
+        "lead": (4.5, 7),
+    }
+    assert activity["lead"].low < 4.5 < activity["lead"].high
+
+
+def test_traits_of_a_unit_are_those_of_its_patches_and_tokens():
+    mask = torch.eye(12, dtype=torch.bool)
+    activation, second = (
+        torch.from_numpy(np.random.default_rng(seed).uniform(1, 2, (12, 12))) for seed in (1, 2)
+    )
+    outlier, normal = tokens_of_two_kinds(12), tokens_of_two_kinds(12, seed=5)
+    normal[..., 3] /= 10
+    found = unit_traits(activation, second, mask, outlier, normal, seed=3)
+    assert found == {
+        **{f"neuron_{name}": e for name, e in activity_at(activation, second, mask, 3).items()},
+        "channel_share": largest_channel_share(outlier),
+        "cosine_outlier": cosine_with_others(outlier),
+        "channel_share_normal": largest_channel_share(normal),
+        "cosine_normal": cosine_with_others(normal),
+    }
+    assert found["channel_share"].value > 0.9 > 0.5 > found["channel_share_normal"].value
+
+
+RNG = np.random.default_rng(0)
+RULES = ("percentile:98", "fixed:40", "median:3", "mad:10")
+
+
+@pytest.fixture(scope="module")
+def planted_of_rules():
+    """Two outliers of norm 60 in 30 of 40 images of 100 patches, from the fourth of six blocks on:
+    most attended, more alike than their neighbours, with short keys and long values."""
+    norms = RNG.uniform(8, 12, (40, 6, 100))
+    attention, alike, key, value = (RNG.uniform(1, 2, (40, 100)) for _ in range(4))
+    at = np.zeros((40, 100), dtype=bool)
+    for image in range(30):
+        at[image, RNG.choice(100, 2, replace=False)] = True
+    norms[:, 3:][np.broadcast_to(at[:, None], (40, 3, 100))] = 60
+    attention[at], alike[at] = 9, 1.6
+    key[at], value[at] = 0.5, 5
+    tensors = [torch.from_numpy(x).float() for x in (norms, attention, alike, key, value)]
+    return torch.from_numpy(at), *tensors
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_planted_outliers_under_every_rule_that_finds_them(planted_of_rules, rule):
+    at, norms, attention, alike, key, value = planted_of_rules
+    found = under_rule(rule, norms, attention, {"": alike, "_8": -alike}, {"k": key, "v": value})
+    extra = norms[:, -1] > threshold(norms[:, -1], rule)
+    if rule == "percentile:98":  # 2 % are 80, of which 60 were planted
+        assert extra.sum() == 80 and found["outlier_images"].value > 0.75
+        assert found["onset_depth"].value < 4 / 6
+        return
+    assert torch.equal(extra, at)
+    assert found["outlier_images"].value == 0.75 and found["outlier_tokens"] == pytest.approx(0.015)
+    assert found["iou_top"].value == 1 and found["iou_top"].n == 30
+    assert found["onset_depth"].value == pytest.approx(4 / 6) and found["onset_depth"].n == 30
+    reference = roc_auc_score(at.flatten(), alike.flatten())
+    assert found["auc"].value == pytest.approx(reference, abs=1e-4) and found[
+        "auc_8"
+    ].value == pytest.approx(1 - reference, abs=1e-4)
+    assert 0.3 < found["auc_matched"].value < 0.9 and found["auc_matched_8"].value == pytest.approx(
+        1 - found["auc_matched"].value
+    )
+    assert found["k_auc"].value == 0 and found["v_auc"].value == 1
+
+
+def test_attention_is_put_to_the_same_rule_or_to_as_many_patches(planted_of_rules):
+    """The attention stands out by less than three medians where it is 4 and not 9, but the same
+    patches are the most attended."""
+    at, norms, attention, alike, key, _ = planted_of_rules
+    faint = torch.where(at, 4.0, attention)
+    found = under_rule("median:3", norms, faint, {}, {})
+    assert found["iou"].value == 0 and found["iou_top"].value == 1
+    assert under_rule("median:3", norms, attention, {}, {})["iou"].value == 1
+    assert not {"auc", "k_auc"} & found.keys()
+
+
+def test_a_rule_that_finds_nothing_has_nothing_to_say(planted_of_rules):
+    _, norms, attention, alike, key, _ = planted_of_rules
+    found = under_rule("fixed:100", norms, attention, {"": alike}, {"k": key})
+    assert found["outlier_images"].value == 0 and found["outlier_tokens"] == 0
+    assert all(
+        found[name].n == 0 for name in ("iou_top", "onset_depth", "auc", "auc_matched", "k_auc")
+    )
+
+
+RNG_SIZES = np.random.default_rng(0)
+SIZES = [2e7, 8e7, 3e8, 1.1e9]
+
+
+def test_a_planted_slope():
+    """Each image rises by its own amount for ten times the size."""
+    rise = torch.tensor([3.0, -1.0, 0.0], dtype=torch.float64)
+    per_image = 5 + rise[:, None] * torch.tensor(SIZES, dtype=torch.float64).log10()
+    torch.testing.assert_close(size_slope(SIZES, per_image), rise)
+
+
+def test_the_mean_is_the_slope_of_the_means():
+    per_image = RNG_SIZES.random((30, 4))
+    expected = np.polyfit(np.log10(SIZES), per_image.mean(0), 1)[0]
+    assert size_slope(SIZES, per_image).mean() == pytest.approx(expected)
+
+
+def test_sizes_that_make_no_line():
+    with pytest.raises(
+        ValueError, match=r"no trend over the sizes 10, 10; give models of at least two sizes"
+    ):
+        size_slope([10, 10], np.ones((3, 2)))
+    with pytest.raises(ValueError, match="2 sizes for 3 models"):
+        size_slope([10, 20], np.ones((3, 3)))
+
+
+def test_a_smaller_model_with_planted_outliers_and_longer_norms():
+    """One patch of ten in the smaller model, on a finer grid none in the larger; norms of three
+    times the length."""
+    few, none = torch.zeros(20, 10, dtype=torch.bool), torch.zeros(20, 40, dtype=torch.bool)
+    few[:, 3] = True
+    norms = torch.full((20, 10), 6.0), torch.full((20, 40), 2.0)
+    found = over_larger((few, none), norms)
+    assert (
+        found["tokens_over_larger"].value == pytest.approx(10)
+        and found["tokens_over_larger"].low > 9
+    )
+    assert found["norm_over_larger"][:4] == pytest.approx((3, 3, 3, 20))
+    back = over_larger((none, few), norms[::-1])
+    assert back["tokens_over_larger"].value == pytest.approx(-10) and back[
+        "norm_over_larger"
+    ].value == pytest.approx(1 / 3)
+
+
+def test_a_comparison_is_paired():
+    """What makes an image's norms long in both models does not widen the interval."""
+    scale = torch.from_numpy(RNG_SIZES.lognormal(3, 1, (50, 1)))
+    norms = scale * torch.ones(50, 4), 2 * scale * torch.ones(50, 9)
+    nothing = torch.zeros(50, 4, dtype=torch.bool), torch.zeros(50, 9, dtype=torch.bool)
+    ratio = over_larger(nothing, norms)["norm_over_larger"]
+    assert ratio.low == pytest.approx(0.5) and ratio.high == pytest.approx(0.5)
+
+
+def planted_of_activations(images=30, patches=25, at=8.0, elsewhere=0.5, seed=0):
+    """A neuron that fires at the outliers, which the last ten images do not have."""
+    rng = np.random.default_rng(seed)
+    outlier = rng.random((images, patches)) < 0.1
+    outlier[:, 0], outlier[-10:] = True, False
+    activation = rng.uniform(0.9, 1.1, (images, patches)) * np.where(outlier, at, elsewhere)
+    return torch.from_numpy(activation).float(), torch.from_numpy(outlier)
+
+
+def test_a_planted_neuron_marks_the_outliers():
+    found = firing(*planted_of_activations())
+    assert found.at_outliers.value == pytest.approx(
+        8, rel=0.02
+    ) and found.elsewhere.value == pytest.approx(0.5, rel=0.02)
+    assert (
+        found.ratio.value == pytest.approx(16, rel=0.03)
+        and found.ratio.low < found.ratio.value < found.ratio.high
+    )
+    assert found.overlap.value == 1 and {x.n for x in found} == {20}  # images with an outlier
+
+
+def test_a_neuron_that_is_silent_elsewhere_has_a_limited_ratio():
+    assert firing(*planted_of_activations(elsewhere=0.0)).ratio[:3] == pytest.approx((1e6,) * 3)
+
+
+def test_sides_against_numpy():
+    activation, outlier = planted_of_activations(images=12)
+    sides = at_and_elsewhere(activation, outlier)
+    for row, a, found in zip(sides, activation.numpy(), outlier.numpy(), strict=True):
+        expected = [a[found].mean(), a[~found].mean()] if found.any() else [np.nan, np.nan]
+        assert row.tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_strongest_are_as_many_as_the_outliers():
+    activation, outlier = planted_of_activations(at=1.0, elsewhere=1.0)
+    chosen = strongest(activation, outlier)
+    assert chosen.sum(1).tolist() == outlier.sum(1).tolist()
+    for row, a in zip(chosen.numpy(), activation.numpy(), strict=True):
+        assert row.sum() == 0 or a[row].min() > a[~row].max()
+    equal = strongest(torch.ones(1, 4), torch.tensor([[False, True, False, True]]))
+    assert equal.tolist() == [[True, True, False, False]]
+    pairs = zip(chosen[:20].numpy(), outlier[:20].numpy(), strict=True)
+    overlap = np.mean([jaccard_score(*pair) for pair in pairs])
+    assert firing(activation, outlier).overlap.value == pytest.approx(overlap)
+
+
+def test_limited_ratio_is_one_of_means():
+    rows = torch.tensor([[1.0, 1.0], [3.0, 0.0], [2.0, 1.0], [2.0, 0.0], [2.0, 0.5]])
+    found = limited_ratio(rows, seed=1)
+    assert (
+        found.value == pytest.approx(10 / 2.5)
+        and found.low < 4 < found.high
+        and found != limited_ratio(rows, seed=2)
+    )
+
+
+def test_runner_up_at_the_outliers():
+    (first, outlier), (second, _) = (
+        planted_of_activations(),
+        planted_of_activations(at=2.0, elsewhere=30.0),
+    )
+    found = runner_up(second, first, outlier)
+    assert found.value == pytest.approx(0.25) and found.n == 20
+
+
+LAYOUT = TokenLayout((8, 10))
+CORNERS = LAYOUT.corners
+PLAIN = 4  # patches of each image
+
+
+def images(count=60, seed=0):
+    """Similarity with the neighbours: high for a few patches of each image, which are plain."""
+    rng = np.random.default_rng(seed)
+    similarity = torch.from_numpy(rng.random((count, LAYOUT.patches))).float()
+    plain = torch.from_numpy(rng.random(similarity.shape).argsort(1).argsort(1) < PLAIN)
+    return similarity + plain.float(), plain
+
+
+def at(positions, like):
+    mask = torch.zeros_like(like)
+    mask[:, positions] = True
+    return mask
+
+
+def test_outliers_that_content_makes_follow_it():
+    similarity, plain = images()
+    rolled = LAYOUT.rolled(plain)
+    found = after_rolling(plain, rolled, rolled, LAYOUT.rolled(similarity))
+    assert list(found) == ["auc_rolled", "rolled_share", "rolled_follow", "rolled_stay"]
+    assert found["auc_rolled"].value == 1 and found["rolled_follow"].value == 1
+    assert found["rolled_share"].value < 0.12 and found["rolled_stay"].value < 0.12
+    assert {estimate.n for estimate in found.values()} == {60}
+
+
+def test_outliers_that_position_makes_stay_although_the_picture_is_plain_there():
+    """Corners are plain, as in photographs, and so all outliers are: the association alone would be
+    perfect."""
+    similarity, _ = images()
+    corners = at(CORNERS, similarity.bool())
+    similarity = similarity + 2 * corners
+    assert auc_over_images(similarity, corners).value == 1
+    found = after_rolling(corners, corners, LAYOUT.rolled(corners), LAYOUT.rolled(similarity))
+    assert found["auc_rolled"].high < 0.6
+    assert (
+        found["rolled_share"].value == found["rolled_stay"].value == 1
+        and found["rolled_follow"].value == 0
+    )
+
+
+def test_a_veto_of_content_is_no_following():
+    """Position puts outliers into the corners, and content that is not plain prevents half of them:
+    what is left stands there."""
+    similarity, _ = images()
+    corners, rolled = at(CORNERS, similarity.bool()), LAYOUT.rolled(similarity)
+    left = corners & (rolled > rolled.median())
+    found = after_rolling(corners, left, LAYOUT.rolled(corners), rolled)
+    assert (
+        found["rolled_share"].value == 1 == found["rolled_stay"].value
+        and found["rolled_follow"].value == 0
+    )
+    assert found["auc_rolled"].low > 0.6  # by similarity alone it would pass
+    assert found["rolled_follow"].n == found["rolled_stay"].n == int(left.any(1).sum()) < 60
+
+
+def test_shares_are_those_counted_patch_by_patch():
+    rng = np.random.default_rng(1)
+    before, after = (
+        torch.from_numpy(rng.random((40, LAYOUT.patches)) < share) for share in (0.05, 0.03)
+    )
+    after[:3] = False
+    found = after_rolling(
+        before, after, LAYOUT.rolled(before), torch.from_numpy(rng.random(before.shape))
+    )
+    follow, stay, usual = [], [], np.argsort(-before.sum(0).numpy(), kind="stable")[:4]
+    for image in range(3, 40):
+        at = np.argwhere(LAYOUT.to_grid(before).numpy()[image])
+        went = [(row + 4) % 8 * 10 + (column + 5) % 10 for row, column in at]
+        now = after[image].nonzero()[:, 0].tolist()
+        if now:
+            follow.append(np.mean([patch in went for patch in now]))
+            stay.append(np.mean([before[image, patch].item() for patch in now]))
+    assert round(before.sum(1).double().mean().item()) == 4
+    assert found["rolled_follow"].value == pytest.approx(np.mean(follow)) and found[
+        "rolled_follow"
+    ].n == len(follow)
+    assert found["rolled_stay"].value == pytest.approx(np.mean(stay)) and found[
+        "rolled_stay"
+    ].n == len(stay)
+    assert found["rolled_share"].value == pytest.approx(
+        (after[:, usual].sum() / after.sum()).item()
+    )
+
+
+def test_without_an_outlier_after_the_roll_nothing_is_known():
+    similarity, plain = images(10)
+    found = after_rolling(plain, torch.zeros_like(plain), plain, similarity)
+    assert all(np.isnan(estimate.value) and estimate.n == 0 for estimate in found.values())
+
+
+def test_few_outliers_have_one_usual_position():
+    before = torch.zeros(10, 4, dtype=torch.bool)
+    before[0, 2] = before[1, 1] = before[2, 1] = True
+    after = torch.ones(10, 4, dtype=torch.bool)
+    assert after_rolling(before, after, before, torch.rand(10, 4))["rolled_share"].value == 0.25
+
+
+CORNERS_PLACEMENT = [0, 6, 42, 48]
+
+
+def planted_of_placement(images=40, blocks=3, patches=49, at=(3, 5, 7, 11), missing=(), seed=0):
+    """(image, block, patch) norms near 10; after the last block 50 at four positions, but for the
+    pairs `missing`, and after the one before it in images with an even number."""
+    norms = np.random.default_rng(seed).uniform(9, 11, (images, blocks, patches)).astype(np.float32)
+    for position in at:
+        norms[:, -1, position] = 50
+        norms[::2, -2, position] = 50
+    for image, position in missing:
+        norms[image, :, position] = 10
+    return torch.from_numpy(norms)
+
+
+def test_planted_places_are_found_and_counted():
+    norms = planted_of_placement(missing=[(1, 3), (1, 5), (9, 11)])
+    found = placement(norms, CORNERS_PLACEMENT, seed=1)
+    assert found.limit == pytest.approx(3 * np.median(norms[:, -1])) and sorted(found.usual) == [
+        3,
+        5,
+        7,
+        11,
+    ]
+    assert torch.equal(found.mask, norms[:, -1] > 20) and found.mask.sum() == 157
+    values = {name: e.value for name, e in found.estimates.items()}
+    assert values == {
+        "outlier_images": 1,
+        "outliers_per_image": pytest.approx(157 / 40),
+        "position_share": 1,
+        "position_share_98": 1,
+        "corner_share": 0,
+        "filled": pytest.approx(157 / 160),
+        "corner_filled": 0,
+        "onset_block": 1.5,
+        "onset_share": 0.5,
+    }
+    assert found.onset.tolist() == [1, 2] * 20
+
+
+def test_a_model_without_outliers_has_no_places():
+    found = placement(planted_of_placement(at=()), CORNERS_PLACEMENT)
+    assert found.usual == [] and not found.mask.any() and set(found.onset.tolist()) == {-1}
+    assert [*found.estimates] == [
+        "outlier_images",
+        "outliers_per_image",
+        "position_share",
+        "position_share_98",
+        "corner_share",
+    ]
+    assert found.estimates["position_share"].n == 0
+
+
+def test_the_rule_moves_the_limit_and_not_the_onset():
+    found = placement(planted_of_placement(), CORNERS_PLACEMENT, "fixed:60")
+    assert (
+        found.limit == 60 and not found.mask.any() and found.estimates["outlier_images"].value == 1
+    )
+    assert found.onset.tolist() == [1, 2] * 20
+
+
+def test_filled_counts_pairs_where_a_share_counts_outliers():
+    mask = torch.zeros(30, 9, dtype=torch.bool)
+    mask[:10, 2:4] = True  # in a third of the images, always there
+    mask[0, 8] = True
+    counts = counts_at(mask, [2, 3])
+    assert {name: (e.value, e.n) for name, e in counts.items()} == {
+        "count": (pytest.approx(21 / 30), 30),
+        "images": (pytest.approx(1 / 3), 30),
+        "share": (pytest.approx(20 / 21), 30),
+        "filled": (pytest.approx(1 / 3), 30),
+    }
+    assert filled(mask, [2]).step == pytest.approx(1 / 30)
+
+
+def counted(share, whether, n=50):
+    return {
+        "share": NONE if share is None else Estimate(share, share, share, n),
+        "filled": Estimate(whether, whether, whether, n),
+    }
+
+
+@pytest.mark.parametrize(
+    "counts, expected",
+    [
+        ([(1, 0.98), (0.95, 0.91)], "position"),
+        ([(1, 0.98), (1, 0.75)], "position mainly, content has a veto"),
+        ([(1, 0.98), (0.5, 0.95)], "not position"),
+        ([(1, 0.98), (0.9, 0.95)], "not position"),  # not above the margin
+        ([(1, 0.98), (1, 0.9)], "position mainly, content has a veto"),
+        (
+            [(1, 0.98), (None, 0)],
+            "position mainly, content has a veto",
+        ),  # no outlier at all in a condition
+        ([(None, 0)], "not position"),
+    ],
+)
+def test_what_drives_outliers(counts, expected):
+    assert driver({str(i): counted(*pair) for i, pair in enumerate(counts)}, 0.9) == expected
+
+
+def test_curves_at_the_usual_positions_and_elsewhere():
+    norms = planted_of_placement()
+    curves = curves_at(norms, [3, 5, 7, 11])
+    rest = [i for i in range(49) if i not in (3, 5, 7, 11)]
+    assert [*curves] == ["usual positions", "all others"]
+    for estimates, at in zip(curves.values(), ([3, 5, 7, 11], rest), strict=True):
+        assert len(estimates) == 3
+        for block, estimate in enumerate(estimates):
+            assert estimate[:3] == pytest.approx(
+                over_images(norms[:, block, at].numpy().mean(1))[:3], rel=1e-5
+            )
+    assert curves["usual positions"][2].value == 50
+
+
+def test_treatments_are_paired_with_the_model_as_it_is():
+    norms = {
+        "plain": torch.tensor([[1.0, 9], [1, 2], [8, 9]]).repeat(20, 1),
+        "zeroed": torch.ones(60, 1),
+    }
+    right = {
+        "plain": torch.arange(60) < 45,
+        "zeroed": torch.arange(60) % 4 > 0,
+    }  # 45 both; lost and gained differ
+    found = treated(norms, 5, right)
+    assert [*found] == ["max_norm", "images", "accuracy"] + [
+        f"{x}_zeroed" for x in ("max_norm", "images", "accuracy", "loss", "mcnemar_p")
+    ]
+    assert found["max_norm"].value == pytest.approx(20 / 3) and found[
+        "images"
+    ].value == pytest.approx(2 / 3)
+    assert found["max_norm_zeroed"].value == 1 and found["images_zeroed"].value == 0
+    assert (
+        found["accuracy"].value == found["accuracy_zeroed"].value == 75
+        and found["loss_zeroed"].value == 0
+    )
+    lost, gained = (int((a & ~b).sum()) for a, b in (right.values(), [*right.values()][::-1]))
+    assert found["mcnemar_p_zeroed"] == pytest.approx(binomtest(lost, lost + gained).pvalue)
+    right["zeroed"] = torch.arange(60) < 30
+    lost = treated(norms, 5, right)["loss_zeroed"]
+    assert lost.value == 25 and 0 < lost.low < 25 < lost.high and lost.n == 60

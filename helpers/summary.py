@@ -1,4 +1,4 @@
-"""Numbers as JSON data: rounded, and arrays condensed where they are long.
+"""Numbers as JSON data: rounded, and arrays summarised where they are long.
 
 Figures carry theirs so, and tests compare them.
 """
@@ -14,7 +14,7 @@ FIGURE = "application/vnd.registers.figure+json"
 LONG = 100  # numbers up to which an array is kept as it is
 
 
-def condensed(values: ArrayLike, whole: bool = True) -> list | dict:
+def summary(values: ArrayLike, whole: bool = True) -> list | dict:
     """An array as JSON data: its numbers, or its moments where they are many or it is not to be
     kept `whole`.
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 MOST = 2**16 - 1  # the largest code
 
 
-def pack(values: Float[np.ndarray, "..."]) -> dict:
+def quantise(values: Float[np.ndarray, "..."]) -> dict:
     """Numbers from 0 on, each rounded to the step: `step`, `shape` and `base64` (row-major, lowest
     byte first).
 
@@ -23,7 +23,7 @@ def pack(values: Float[np.ndarray, "..."]) -> dict:
     values = np.asarray(values, dtype=np.float64)
     if values.size == 0 or not np.isfinite(values).all() or values.min() < 0:
         raise ValueError(
-            f"an array {values.shape} with {values.size} numbers cannot be packed; give finite "
+            f"an array {values.shape} with {values.size} numbers cannot be quantised; give finite "
             "ones from 0 on"
         )
     step = _step(float(values.max()) / MOST)
@@ -35,10 +35,12 @@ def pack(values: Float[np.ndarray, "..."]) -> dict:
     }
 
 
-def unpack(packed: Mapping) -> Float[np.ndarray, "..."]:
-    """The numbers of `pack`."""
-    codes = np.frombuffer(base64.b64decode(packed["base64"]), dtype="<u2").reshape(packed["shape"])
-    return codes * packed["step"]
+def dequantise(quantised: Mapping) -> Float[np.ndarray, "..."]:
+    """The numbers of `quantise`."""
+    codes = np.frombuffer(base64.b64decode(quantised["base64"]), dtype="<u2").reshape(
+        quantised["shape"]
+    )
+    return codes * quantised["step"]
 
 
 def _step(least: float) -> float:
