@@ -19,7 +19,7 @@ from page_rules import PATIENCE
 from helpers.book.build import published
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
-from helpers.claims.results import bundle
+from helpers.claims.result import bundle
 from helpers.files import locked
 
 # Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many

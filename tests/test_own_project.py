@@ -17,8 +17,7 @@ from helpers.__main__ import main
 from helpers.claims import place, terms
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry
-from helpers.claims.result import Result
-from helpers.claims.results import read_result
+from helpers.claims.result import Result, read_result
 from helpers.run import check, scaffold
 
 PAGE = (Path(__file__).parents[1] / "book" / "own-project.md").read_text(encoding="utf-8")

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers.claims.criteria import Value
-from helpers.claims.result import Claim, Result
-from helpers.claims.results import bundle, displayed
+from helpers.claims.result import Claim, Result, bundle, displayed
 from helpers.condensed import FIGURE, rounded
 
 SUFFIX = ".numbers.json"

@@ -24,7 +24,6 @@ from helpers.claims.result import Claim, Paper
 REGISTRY = place.shipped()
 PROFILES = "profiles.yml"
 _PAPER = re.compile(r"claims/[a-z][a-z0-9-]*\.yml")
-_FILES = ((PROFILES, "profiles.schema.json"), ("claims/*.yml", "claims.schema.json"))
 
 
 @dataclass(frozen=True)
@@ -52,30 +51,28 @@ def load_registry(folder: Path | str | None = None) -> Registry:
         ValueError: with a line for each file that is wrong, naming file, entry and field.
     """
     folder = place.registry() if folder is None else Path(folder)
+    papers = sorted(folder.glob("claims/*.yml"))
+    if not papers or not (folder / PROFILES).is_file():
+        raise FileNotFoundError(
+            f"no registry at {folder}; run from a checkout of the project or give its path"
+        )
     files, errors = {}, []
-    for pattern, schema in _FILES:
-        paths = sorted(folder.glob(pattern))
-        if not paths:
-            raise FileNotFoundError(
-                f"no registry at {folder}; run from a checkout of the project or give its path"
-            )
-        for path in paths:
-            name = path.relative_to(folder).as_posix()
-            try:
-                files[name] = _read(path, schema)
-            except ValueError as error:
-                errors.append(f"{name}: {error}")
+    for path in (folder / PROFILES, *papers):
+        name = path.relative_to(folder).as_posix()
+        try:
+            files[name] = _read(path, "profiles" if name == PROFILES else "claims")
+        except ValueError as error:
+            errors.append(f"{name}: {error}")
     # What a schema cannot state is only asked of entries that have the right form.
-    errors = errors or [f"{file}: {_line(where, why)}" for file, where, why in _rules(files)]
+    errors = errors or [f"{file}: {wrong}" for file, wrong in _between_files(files)]
     if errors:
         raise ValueError("\n".join(errors))
     profiles = files.pop(PROFILES)["profiles"]
     registry, root = Registry({}, {}), folder.resolve().parent
-    for name, data in sorted(files.items(), key=lambda item: item[1]["paper"]["order"]):
-        entry = {key: value for key, value in data["paper"].items() if key != "order"}
-        paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **entry)
+    for name, data in sorted(files.items(), key=lambda item: item[1]["paper"].pop("order")):
+        paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **data["paper"])
         for id, entry in data["claims"].items():
-            entry = entry | {
+            entry |= {
                 "criterion": _criterion(entry["criterion"]),
                 "profiles": profiles.get(id, {}),
             }
@@ -110,19 +107,23 @@ def _read(path: Path, schema: str) -> dict:
     """The data of one file of the registry.
 
     Raises:
-        ValueError: it is no YAML, or not of the form of its schema; says where.
+        ValueError: it is no YAML, or not of the form of its schema; says where, on one line.
     """
-    validator = _Validator(json.loads((REGISTRY / schema).read_text(encoding="utf-8")))
+    schema = json.loads((REGISTRY / f"{schema}.schema.json").read_text(encoding="utf-8"))
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        error = best_match(validator.iter_errors(data))
+        error = best_match(_Validator(schema).iter_errors(data))
     except Exception as error:  # what a number, a date or a tag that is none raises has no end
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"not readable as YAML: {reason[:200]}") from None
+        raise ValueError(f"not readable as YAML: {_one_line(error)}") from None
     if error:
+        place = ".".join(map(str, error.absolute_path)) or "the whole file"
         message = error.schema.get("errorMessage", error.message)
-        raise ValueError(_line(error.absolute_path, message))
+        raise ValueError(f"{_one_line(place)}: {_one_line(message)}")
     return data
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())[:200] or type(text).__name__
 
 
 def _criterion(entry: Mapping) -> Criterion:
@@ -131,51 +132,27 @@ def _criterion(entry: Mapping) -> Criterion:
     return Criterion(**{**entry, **tests})
 
 
-def _rules(files: Mapping[str, dict]) -> Iterator[tuple[str, tuple, str]]:
-    """(file, path in it, what is wrong) for the rules between fields and between files."""
-    orders, claims = {}, {}
+def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
+    """A file and what is wrong in it, for the rules between fields and between files."""
+    claims: dict[str, str] = {}
     for file, data in files.items():
-        if file == PROFILES:
-            continue
-        if not _PAPER.fullmatch(file):
-            yield file, (), "a paper's file is named by lower-case letters, digits and '-'"
-        if (other := orders.setdefault(data["paper"]["order"], file)) != file:
-            yield file, ("paper", "order"), f"{other} has the same; give each paper its own"
-        for id, entry in data["claims"].items():
+        if file != PROFILES and not _PAPER.fullmatch(file):
+            yield file, "a paper's file is named by lower-case letters, digits and '-'"
+        for id, entry in data.get("claims", {}).items():
             if (other := claims.setdefault(id, file)) != file:
-                yield file, ("claims", id), f"{other} has a claim of this name too; rename one"
-            for path, message in _unknown_models(entry, data["paper"]["models"]):
-                yield file, ("claims", id, *path), message
-    for id in files[PROFILES]["profiles"].keys() - claims.keys():
-        yield PROFILES, ("profiles", id), f"unknown claim; {_nearest(id, claims)}"
-
-
-def _unknown_models(entry: Mapping, models: Mapping) -> Iterator[tuple[tuple, str]]:
-    """(path, what is wrong) for each model that a claim names and nothing knows."""
-    for model in entry.get("paper_says", {}).get("models", {}):
-        if model not in models:
-            message = f"unknown model {model!r} of the paper; {_nearest(model, models)}"
-            yield ("paper_says", "models"), message
-    controls = entry["expected"]
-    for kind in ("applies", "tests", "needs"):
-        for i, test in enumerate(entry["criterion"].get(kind, ())):
-            model = test.get("model", "")
-            if model.startswith("control-") and model not in controls:
-                message = f"unknown control {model!r}; {_nearest(model, controls)}"
-                yield ("criterion", kind, i, "model"), message
+                yield file, f"{id}: {other} has a claim of this name too; rename one"
+            models = data["paper"]["models"]
+            for model in entry.get("paper_says", {}).get("models", {}):
+                if model not in models:
+                    yield (
+                        file,
+                        f"{id}: unknown model {model!r} of the paper; {_nearest(model, models)}",
+                    )
+    for id in files[PROFILES]["profiles"]:
+        if id not in claims:
+            yield PROFILES, f"unknown claim {id!r}; {_nearest(str(id), claims)}"
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0)
     return f"did you mean {close[0]!r}?" if close else "there are none yet"
-
-
-def _line(path: Iterable, message: str) -> str:
-    """`nr1-artifacts: criterion.tests.0.op: '~' is not one of ...`, on one line.
-
-    The entry of a claim is called by its name.
-    """
-    entry, *fields = [" ".join(str(part).split()) for part in path] or [""]
-    if entry in ("claims", "profiles") and fields:
-        entry, *fields = fields
-    return ": ".join(filter(None, [entry, ".".join(fields), " ".join(message.split())[:200]]))

@@ -11,7 +11,6 @@ import pytest
 from helpers.claims import Value, load_registry
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import MIME, Claim, Paper, Result
-from helpers.claims.results import rejudge
 from helpers.measures.stats import over_images
 
 Estimate = namedtuple("Estimate", "value low high n")
@@ -89,13 +88,6 @@ def test_value_without_interval_decides_itself(op, outcome):
 def test_undefined_or_absent_value_is_undecided():
     assert Test("auc", ">", 0.6).outcome(value("auc", at=None, low=0.7, high=0.8)) is None
     assert Test("auc", ">", 0.6).outcome(None) is None
-
-
-@pytest.mark.parametrize("margin", [float("nan"), float("inf")])
-def test_a_margin_is_a_finite_number(margin):
-    """A comparison with nan never holds, so that such a test could refute and nothing else."""
-    with pytest.raises(ValueError, match=f"auc > {margin}: a margin is a finite number"):
-        Test("auc", ">", margin)
 
 
 @pytest.mark.parametrize(
@@ -341,11 +333,11 @@ def test_result_survives_json_and_is_judged_again(registry):
         values, sources=[{"name": "scenes", "digest": "0"}], not_run={"giant": "no network"}
     )
     stored = json.loads(json.dumps(result._repr_mimebundle_()[MIME], allow_nan=False))
-    assert rejudge(claim, stored) == Result.from_json(claim, stored) == result
+    assert Result.from_json(claim, stored).rejudged() == Result.from_json(claim, stored) == result
     assert Result.from_json(claim, stored | {"verdict": "refuted"}).verdict == "refuted"
     stored["values"][1] |= {"value": 0.4, "low": 0.3, "high": 0.5}
     assert (
-        rejudge(claim, stored).verdict == "refuted"
+        Result.from_json(claim, stored).rejudged().verdict == "refuted"
         and Result.from_json(claim, stored).verdict == "supported"
     )
     in_a_run = stored | {"run": "paper", "provenance": {"sources": stored["sources"]}}
@@ -436,7 +428,7 @@ def test_paper_stands_above_ours_for_the_same_model(registry):
         model=claim.source.models["DINOv2-G"],
         dataset="x",
     )
-    lines = claim.judge([ours]).beside().splitlines()
+    lines = claim.judge([ours])._repr_markdown_().splitlines()
     first = next(
         i
         for i, line in enumerate(lines)

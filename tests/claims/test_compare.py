@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from helpers.__main__ import main
-from helpers.claims import digests
 from helpers.claims.compare import compared, difference, excludes_zero, read_side, report
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
+from helpers.files import digest_of_json
 from helpers.measures.stats import over_images
 
 PROJECT = Project()
@@ -26,7 +26,7 @@ def stored():
 def written(path, result):
     """The result as a file with the digest that fits it."""
     content = {key: value for key, value in result.items() if key != "sha256"}
-    path.write_text(json.dumps({**content, "sha256": digests.of_json(content)}), encoding="utf-8")
+    path.write_text(json.dumps({**content, "sha256": digest_of_json(content)}), encoding="utf-8")
     return path
 
 
@@ -57,10 +57,7 @@ def test_a_thing_and_itself_do_not_differ(stored):
     assert not one.moved and not one.settings and one.alone == ([], [])
     assert one.pairs and not any(pair.differs for pair in one.pairs)
     assert {pair.images for pair in one.pairs if pair.a.n} == {"same"}
-    assert (
-        next(iter(one.pairs)).judged
-        and "no verdict moved on 1 claims" in list(report({}, {}, [one]))[-1]
-    )
+    assert next(iter(one.pairs)).judged and "no verdict moved on 1 claims" in report({}, {}, [one])
 
 
 def test_everything_that_differs_is_named(stored):
@@ -84,7 +81,7 @@ def test_everything_that_differs_is_named(stored):
     assert one.settings[f"weights of {model}"][1] == "ffff"
     (changed,) = [pair for pair in one.pairs if pair.differs]
     assert changed.difference.value == pytest.approx(-0.75) and changed.images == "other"
-    text = "\n".join(report({CLAIM: stored}, {CLAIM: other, "x": {}}, [one]))
+    text = report({CLAIM: stored}, {CLAIM: other, "x": {}}, [one])
     assert (
         f"{CLAIM}: supported -> refuted  MOVED" in text
         and "only in B: x" in text

@@ -2,8 +2,8 @@ import ast
 
 import pytest
 
-from helpers.claims import digests
-from helpers.files import digest_of
+from helpers.claims.notebook import form
+from helpers.files import digest_of, digest_of_json
 
 SAMPLE = """
 @decorated
@@ -25,7 +25,7 @@ except* OSError:
 
 
 def same(one, other):
-    return digests.form(ast.parse(one)) == digests.form(ast.parse(other))
+    return form(ast.parse(one)) == form(ast.parse(other))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_computes_is(one, other):
 
 def test_every_python_gives_the_same_digest():
     """CI runs this on each version that is supported."""
-    digest = digest_of(digests.form(ast.parse(SAMPLE)))
+    digest = digest_of(form(ast.parse(SAMPLE)))
     assert digest == "dd6cabb14b3ce040af38971e2286814d15767e59182cfd9370212f50d76b778a"
 
 
@@ -72,9 +72,9 @@ def test_the_digest_of_data_is_that_of_canonical_json():
     """Against coreutils: `printf '{"a":["é",1.5],"b":null}' | sha256sum`."""
     digest = "6f7fa1bab9a908edab17d26a52fff29e1000ce076b321e2af54e6eee5f31d3f7"
     assert (
-        digests.of_json({"b": None, "a": ["é", 1.5]})
-        == digests.of_json({"a": ["é", 1.5], "b": None})
+        digest_of_json({"b": None, "a": ["é", 1.5]})
+        == digest_of_json({"a": ["é", 1.5], "b": None})
         == digest
     )
     with pytest.raises(ValueError, match="not JSON compliant"):
-        digests.of_json([float("nan")])
+        digest_of_json([float("nan")])

@@ -4,7 +4,7 @@ verdict hangs on it."""
 import pytest
 from test_claims import claim_with
 
-from helpers.claims import Value, digests
+from helpers.claims import Value
 from helpers.claims.criteria import FEWEST, MIN_N, Criterion, Test
 from helpers.measures.stats import FEWEST as STATISTICS
 from helpers.measures.stats import Estimate, over_images, share
@@ -88,5 +88,7 @@ def test_plain_numbers_and_none_at_all_are_not_few():
 
 def test_the_usual_minimum_leaves_digests_as_they_were():
     """Those of criteria that were stored before a criterion could ask for a minimum."""
-    assert "min_n" not in digests.deciding(Criterion("all", TESTS))
-    assert digests.deciding(Criterion("all", TESTS, min_n=MIN_N + 1))["min_n"] == MIN_N + 1
+    assert Criterion("all", TESTS, min_n=MIN_N).digest == Criterion("all", TESTS).digest
+    assert Criterion("all", TESTS, min_n=MIN_N + 1).digest != Criterion("all", TESTS).digest
+    digest = "c5ed0425bac23d9995d8ce1aec931fb63ffa668864df68447388c525140bdf67"
+    assert Criterion("all", TESTS, why="x").digest == digest

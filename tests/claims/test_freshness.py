@@ -11,7 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.claims import numbers
-from helpers.claims.freshness import PARTS, inputs, of_code, of_numbers
+from helpers.claims.notebook import PARTS, inputs, of_code, of_numbers
 from helpers.claims.project import CONTROLS, Project
 from helpers.run import check
 

@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from helpers.claims import Value, load_registry
-from helpers.claims.agreement import ANSWERS, agreement, in_words
-from helpers.claims.criteria import VERDICTS, Criterion, Test
+from helpers.claims.criteria import ANSWERS, VERDICTS, Criterion, Test, in_words
 from helpers.claims.result import MIME, Claim, Paper, Result
 
 CHECKPOINTS = {"ViT-S": "vit_small", "ViT-L": "vit_large", "ViT-G": "vit_giant"}
@@ -29,7 +28,8 @@ def compared(paper, verdict, **verdicts):
     dicts = [
         {"model": f"vit_{name}", "verdict": own, "reason": ""} for name, own in verdicts.items()
     ]
-    return agreement(paper, CHECKPOINTS, CRITERION, verdict, dicts, {}, {}, CRITERION.tests)
+    claim = claim_with(paper)
+    return Result(claim, verdict, "", dicts, [], {}, [], claim.criterion.digest).agreement
 
 
 @pytest.mark.parametrize(
