@@ -230,7 +230,7 @@ def test_invalid_registry(project, capsys):
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"].pop("title"))
     assert main(["list"], project.root) == 2
     assert (
-        "error: claims/beyond.yml: aa1-first: 'title' is a required property"
+        "error: claims/beyond.yml: claims.aa1-first: 'title' is a required property"
         in capsys.readouterr().err
     )
     (project.root / "notebooks" / "profiles.yml").unlink()
@@ -268,7 +268,7 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, capsy
         assert main(arguments, project.root) == status
         assert capsys.readouterr().out.splitlines() == [
             agree,
-            "note: book/runs/large/aa1-first.json: stale, made with other notebook criterion",
+            "note: book/runs/large/aa1-first.json: stale, made with other notebook",
             "note: 1 of 2 published results are not of today's code; `run --changed` makes them "
             "anew",
             unchecked,

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from conftest import rows
 
 from helpers.claims import Value, load_registry
 from helpers.claims.criteria import Criterion, Test
@@ -52,30 +53,32 @@ def test_the_ends_of_a_value():
         assert Value("x", "m", value=2.0, low=1.0, high=4.0, n=n).ends == (1, 4)
 
 
-@pytest.mark.parametrize(
-    ("op", "low", "high", "outcome"),
-    [
-        (">", 0.61, 0.7, True),
-        (">", 0.6, 0.7, None),
-        (">", 0.5, 0.7, None),
-        (">", 0.5, 0.6, False),
-        (">", 0.4, 0.5, False),
-        (">=", 0.6, 0.7, True),
-        (">=", 0.5, 0.6, None),
-        (">=", 0.4, 0.59, False),
-        ("<", 0.4, 0.59, True),
-        ("<", 0.5, 0.6, None),
-        ("<", 0.6, 0.7, False),
-        ("<=", 0.5, 0.6, True),
-        ("<=", 0.6, 0.7, None),
-        ("<=", 0.61, 0.7, False),
-    ],
-)
+OUTCOMES = """
+    >   0.61  0.7   True
+    >   0.6   0.7   None
+    >   0.5   0.7   None
+    >   0.5   0.6   False
+    >   0.4   0.5   False
+    >=  0.6   0.7   True
+    >=  0.5   0.6   None
+    >=  0.4   0.59  False
+    <   0.4   0.59  True
+    <   0.5   0.6   None
+    <   0.6   0.7   False
+    <=  0.5   0.6   True
+    <=  0.6   0.7   None
+    <=  0.61  0.7   False
+    >   0.7   None  True
+    >   0.5   None  None
+    >   None  0.5   False
+    >   None  0.7   None
+"""
+
+
+@pytest.mark.parametrize(("op", "low", "high", "outcome"), rows(OUTCOMES))
 def test_interval_against_margin(op, low, high, outcome):
-    assert (
-        Test("auc", op, 0.6).outcome(value("auc", at=(low + high) / 2, low=low, high=high))
-        is outcome
-    )
+    """A bound that is missing is none."""
+    assert Test("auc", op, 0.6).outcome(value("auc", at=0.6, low=low, high=high)) is outcome
 
 
 @pytest.mark.parametrize(
@@ -90,77 +93,68 @@ def test_undefined_or_absent_value_is_undecided():
     assert Test("auc", ">", 0.6).outcome(None) is None
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "outcome"),
-    [(0.7, None, True), (0.5, None, None), (None, 0.5, False), (None, 0.7, None)],
-)
-def test_one_missing_bound_is_unbounded(low, high, outcome):
-    assert Test("auc", ">", 0.6).outcome(value("auc", at=0.65, low=low, high=high)) is outcome
-
-
 # --- one model
 # --------------------------------------------------------------------------------------------------
 
 YES, NO, OPEN = dict(at=1.0), dict(at=0.0), dict(at=0.5, low=0.0, high=1.0)
+WORDS = {"yes": YES, "no": NO, "open": OPEN}
+ONE_MODEL = """
+    yes   yes   yes   supported
+    yes   yes   open  inconclusive
+    yes   yes   no    refuted
+    yes   open  no    refuted
+    yes   open  open  inconclusive
+    no    yes   yes   not applicable
+    no    no    no    not applicable
+    open  yes   yes   inconclusive
+    open  no    no    inconclusive
+"""
 
 
-@pytest.mark.parametrize(
-    ("applies", "first", "second", "verdict"),
-    [
-        (YES, YES, YES, "supported"),
-        (YES, YES, OPEN, "inconclusive"),
-        (YES, YES, NO, "refuted"),
-        (YES, OPEN, NO, "refuted"),
-        (YES, OPEN, OPEN, "inconclusive"),
-        (NO, YES, YES, "not applicable"),
-        (NO, NO, NO, "not applicable"),
-        (OPEN, YES, YES, "inconclusive"),
-        (OPEN, NO, NO, "inconclusive"),
-    ],
-)
+@pytest.mark.parametrize(("applies", "first", "second", "verdict"), rows(ONE_MODEL))
 def test_truth_table_of_one_model(applies, first, second, verdict):
     claim = claim_with(
         applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5), ("y", ">=", 0.5)]
     )
-    result = claim.judge([value("outliers", **applies), value("x", **first), value("y", **second)])
+    measured = {"outliers": applies, "x": first, "y": second}
+    result = claim.judge([value(name, **WORDS[word]) for name, word in measured.items()])
     assert result.verdict == result.verdicts[0]["verdict"] == verdict
 
 
 # --- several models
 # --------------------------------------------------------------------------------------------------
 
-S, R, U, N = "supported", "refuted", "inconclusive", "not applicable"
-KINDS = {S: (YES, YES), R: (YES, NO), U: (YES, OPEN), N: (NO, YES)}
+# The first letters of verdicts: on each model, together for all of them, and for any.
+LETTERS = {"S": "supported", "R": "refuted", "I": "inconclusive", "N": "not applicable"}
+KINDS = {"S": (YES, YES), "R": (YES, NO), "I": (YES, OPEN), "N": (NO, YES)}
+QUANTIFIED = """
+    SS    S  S
+    RR    R  R
+    SR    R  S
+    SI    I  S
+    RI    R  I
+    II    I  I
+    SN    S  S
+    RN    R  R
+    IN    I  I
+    NN    N  N
+    SRIN  R  S
+"""
 
 
-@pytest.mark.parametrize(
-    ("models", "for_all", "for_any"),
-    [
-        ([S, S], S, S),
-        ([R, R], R, R),
-        ([S, R], R, S),
-        ([S, U], U, S),
-        ([R, U], R, U),
-        ([U, U], U, U),
-        ([S, N], S, S),
-        ([R, N], R, R),
-        ([U, N], U, U),
-        ([N, N], N, N),
-        ([S, R, U, N], R, S),
-    ],
-)
-@pytest.mark.parametrize("quantifier", ["all", "any"])
-def test_quantifiers(quantifier, models, for_all, for_any):
-    claim = claim_with(
-        quantifier=quantifier, applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5)]
-    )
+@pytest.mark.parametrize(("models", "for_all", "for_any"), rows(QUANTIFIED))
+def test_quantifiers(models, for_all, for_any):
     values = []
     for i, kind in enumerate(models):
         applies, x = KINDS[kind]
         values += [value("outliers", f"m{i}", **applies), value("x", f"m{i}", **x)]
-    result = claim.judge(values)
-    assert [v["verdict"] for v in result.verdicts] == models
-    assert result.verdict == (for_all if quantifier == "all" else for_any)
+    for quantifier, expected in {"all": for_all, "any": for_any}.items():
+        claim = claim_with(
+            quantifier=quantifier, applies=[("outliers", ">=", 0.5)], tests=[("x", ">=", 0.5)]
+        )
+        result = claim.judge(values)
+        assert [v["verdict"] for v in result.verdicts] == [LETTERS[kind] for kind in models]
+        assert result.verdict == LETTERS[expected]
 
 
 def test_needs_only_hold_back_support():
