@@ -14,9 +14,9 @@ import pytest
 from conftest import edit_yaml
 
 from helpers.__main__ import main
-from helpers.claims import place, terms
+from helpers.claims import place
 from helpers.claims.project import Project
-from helpers.claims.registry import load_registry
+from helpers.claims.registry import load_registry, load_terms
 from helpers.claims.result import Result, read_result
 from helpers.run import check, scaffold
 
@@ -89,7 +89,7 @@ def test_a_new_claim_is_whole(folder):
     assert project.registry[ID].title == "Outliers keep to the border"
     nbformat.validate(nbformat.read(project.source(ID), 4))
     tested = {test.value for test in project.registry[ID].criterion.tests}
-    assert all(terms.load_terms(folder / "notebooks" / "terms.yml").of(ID, name) for name in tested)
+    assert all(load_terms(folder / "notebooks" / "terms.yml").of(ID, name) for name in tested)
 
 
 def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, capsys):

@@ -22,9 +22,8 @@ from helpers.book import cite
 from helpers.book.marks import html
 from helpers.claims.markdown import table_of
 from helpers.claims.project import CONTROLS
-from helpers.claims.registry import Registry
+from helpers.claims.registry import Registry, term
 from helpers.claims.result import Result
-from helpers.claims.terms import term
 from helpers.files import digest_of_json, write_zip
 
 FOLDER = "data"  # of the built book

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.book.render import raw, render
-from helpers.claims.registry import Registry
-from helpers.claims.terms import term
+from helpers.claims.registry import Registry, term
 from helpers.files import digest_of_json
 from helpers.names import short_names
 from helpers.packed import unpack

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from helpers.book.amounts import amount, asked, behind, drawn_numbers, number, place, span_of
 from helpers.claims.criteria import OUTCOMES, in_words
 from helpers.claims.markdown import inert
-from helpers.claims.terms import term
+from helpers.claims.registry import term
 from helpers.names import short_name
 
 

@@ -1,5 +1,9 @@
 """The registry of claims: read, checked by its schemas, and completed with what can be derived.
 
+Beside it lie the terms, `notebooks/terms.yml`: what measured values are called for people. A value
+has a short name, by which criteria and code know it. A reader sees its label, its unit and what a
+higher value means.
+
 A criterion stands in `notebooks/claims/PAPER.yml` before anything is run; `criteria.py` judges by
 it. Named runs stand in `notebooks/profiles.yml`; a notebook's path and its default parameters are
 derived.
@@ -10,7 +14,8 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -22,7 +27,7 @@ from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Claim, Paper
 
 REGISTRY = place.shipped()
-PROFILES = "profiles.yml"
+PROFILES, TERMS = "profiles.yml", "terms.yml"
 _PAPER = re.compile(r"claims/[a-z][a-z0-9-]*\.yml")
 
 
@@ -156,3 +161,100 @@ def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
 def _nearest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0)
     return f"did you mean {close[0]!r}?" if close else "there are none yet"
+
+
+@dataclass(frozen=True)
+class Term:
+    """What a value is called.
+
+    Attributes:
+        label: a noun phrase in the field's words, without its unit.
+        unit: such as 'share of images', 'points', 'count'; empty for a plain ratio or index.
+        higher: what a higher value means, as a clause; empty where that is no question.
+        of: what the n of the value counts.
+    """
+
+    label: str
+    unit: str = ""
+    higher: str = ""
+    of: str = "images"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of all claims.
+
+    Attributes:
+        claims: claim -> name -> Term; a name may hold `{}`, for a number or a word, which its label
+            repeats. A name that begins with `_` is an ending of this claim's names, its label what
+            it says.
+        common: name -> Term, for every claim that does not say otherwise.
+        endings: ending of a name -> what it says, for names that have a term without it.
+    """
+
+    claims: Mapping[str, Mapping[str, Term]] = field(default_factory=dict)
+    common: Mapping[str, Term] = field(default_factory=dict)
+    endings: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, claim: str, name: str) -> Term | None:
+        """The term for the value `name` of `claim`; None where there is none.
+
+        First the name as it is, then without an ending, then as one that a name with `{}`
+        describes, the longest first; the claim's own terms go before the common ones.
+        """
+        own = self.claims.get(claim, {})
+        for terms in (own, self.common):
+            if name in terms:
+                return terms[name]
+        endings = {key: Term(says) for key, says in self.endings.items()}
+        endings |= {key: term for key, term in own.items() if key.startswith("_")}
+        for ending in sorted(endings, key=len, reverse=True):
+            if name.endswith(ending) and (found := self.of(claim, name.removesuffix(ending))):
+                says = endings[ending]
+                return replace(
+                    found,
+                    label=f"{found.label}, {says.label}",
+                    of=found.of if says.of == Term.of else says.of,
+                )
+        for terms in (own, self.common):
+            for pattern in sorted((key for key in terms if "{}" in key), key=len, reverse=True):
+                if words := re.fullmatch("(.+)".join(map(re.escape, pattern.split("{}"))), name):
+                    label = terms[pattern].label
+                    for word in words.groups():
+                        label = label.replace("{}", word.replace("_", " "), 1)
+                    return replace(terms[pattern], label=label)
+        return None
+
+
+def load_terms(path: Path | None = None) -> Terms:
+    """The terms in the file at `path`.
+
+    Unless given, those of the project, or without any those that come with the package.
+
+    Raises ValueError that names the file where it has another form.
+    """
+    own = place.registry() / TERMS
+    return _read_terms(path or (own if own.is_file() else place.shipped() / TERMS))
+
+
+@cache
+def _read_terms(path: Path) -> Terms:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        claims = {
+            id: {
+                name: Term(term) if isinstance(term, str) else Term(**term)
+                for name, term in own.items()
+            }
+            for id, own in data["claims"].items()
+        }
+        return Terms(
+            claims, {name: Term(**term) for name, term in data["common"].items()}, data["endings"]
+        )
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {_one_line(error)}") from None
+
+
+def term(claim: str, name: str) -> Term:
+    """The term for a value of a claim, or else its name in words."""
+    return load_terms().of(claim, name) or Term(name.replace("_", " "))
