@@ -194,7 +194,7 @@ def test_a_registry_that_would_not_be_readable_is_left_as_it_was(project):
         lambda data: data["profiles"].update({"zz9-gone": {"a": {}}}),
     )
     before = {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match="zz9-gone: unknown claim"):
+    with pytest.raises(ValueError, match="unknown claim 'zz9-gone'"):
         scaffold.new_claim(Project(project.root), "ab1-more")
     assert {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()} == before
 
