@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from helpers.claims import place
+from helpers.claims.history import SEEN
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.trail import SEEN
 from helpers.extras import missing
 from helpers.run import run_commands
 from helpers.run.terminal import DIGITS, Lines, Outcome, natural, pairs, positive, status
@@ -203,7 +203,7 @@ def _edit(_: Project, options: argparse.Namespace) -> int:
 
 def _explore(project: Project, options: argparse.Namespace) -> int:
     from helpers import explore, files, images, models  # here, since only this command needs them
-    from helpers.claims import digests
+    from helpers.files import digest_of_json
     from helpers.run.provenance import provenance
 
     images.check_name(options.images)
@@ -245,7 +245,7 @@ def _explore(project: Project, options: argparse.Namespace) -> int:
         "seed": options.seed,
         "provenance": {**origin, **machine},
     }
-    result |= {"sha256": digests.of_json(result)}
+    result |= {"sha256": digest_of_json(result)}
     path = (
         project.root
         / "book"
@@ -449,7 +449,7 @@ def _compare(project: Project, options: argparse.Namespace) -> int:
     comparisons = [
         compare.compared(claim, sides[0][claim.id], sides[1][claim.id]) for claim in claims
     ]
-    print(f"A: {options.a}", f"B: {options.b}", "", *compare.report(*sides, comparisons), sep="\n")
+    print(f"A: {options.a}", f"B: {options.b}", "", compare.report(*sides, comparisons), sep="\n")
     return int(any(one.moved for one in comparisons))
 
 
@@ -468,22 +468,22 @@ def _new_claim(project: Project, options: argparse.Namespace) -> int:
 
 
 def _criteria(project: Project, options: argparse.Namespace) -> int:
-    from helpers.claims import trail  # here, since `list` need not wait for it
+    from helpers.claims import history  # here, since `list` need not wait for it
 
     if options.id:
-        entry = trail.record(
+        entry = history.record(
             project, options.id, options.seen or "", options.reason or "", options.same
         )
         print(f"{options.id}: {entry.digest} ({entry.seen})")
     elif options.seen or options.reason or options.same:
         raise ValueError("name the claim whose criterion changed")
-    elif not (project.root / trail.FOLDER).is_dir():
+    elif not (project.root / history.FOLDER).is_dir():
         raise ValueError(
-            f"there is no log of criteria ({trail.FOLDER}) yet; name a claim to begin one"
+            f"there is no log of criteria ({history.FOLDER}) yet; name a claim to begin one"
         )
-    for id, entry in trail.dated(project):
+    for id, entry in history.dated(project):
         print(f"{id}: {entry.digest[:12]} since {entry.commit}")
-    problems = list(trail.problems(project))
+    problems = list(history.problems(project))
     print(*problems or ["every criterion has its entry"], sep="\n")
     return int(bool(problems))
 

@@ -4,6 +4,7 @@ which one process at a time writes, and digests of contents.
 
 import errno
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,13 @@ def digest_of(*parts: bytes | memoryview | str, length: int = 64) -> str:
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
     return digest.hexdigest()[:length]
+
+
+def digest_of_json(data: object) -> str:
+    """The digest of data as canonical JSON: sorted keys, no spaces, no NaN."""
+    return digest_of(
+        json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    )
 
 
 @contextmanager

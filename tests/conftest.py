@@ -2,8 +2,10 @@
 that waits for its own; and what the tests of pages share: this checkout's results, and a
 browser."""
 
+import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from page_rules import PATIENCE
 from helpers.book.build import published
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
-from helpers.claims.results import bundle
+from helpers.claims.result import bundle
 from helpers.files import locked
 
 # Every run tries the same examples, and none may fail for a slow machine. HYPOTHESIS_PROFILE=many
@@ -141,6 +143,24 @@ def make_project(root: Path) -> Project:
         yaml.safe_dump({"root": "book/index", "parts": [{"chapters": chapters}]})
     )
     return Project(root)
+
+
+def rows(text: str) -> list[list]:
+    """The rows of a table in text, whose cells stand two spaces or more apart.
+
+    A cell that is a literal of Python is that, any other is a text.
+    """
+    return [
+        [literal(cell) for cell in re.split(" {2,}", line.strip())]
+        for line in text.strip().splitlines()
+    ]
+
+
+def literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def examples(count: int) -> settings:

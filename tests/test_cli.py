@@ -230,7 +230,7 @@ def test_invalid_registry(project, capsys):
     edit_registry(project.root, lambda data: data["claims"]["aa1-first"].pop("title"))
     assert main(["list"], project.root) == 2
     assert (
-        "error: claims/beyond.yml: aa1-first: 'title' is a required property"
+        "error: claims/beyond.yml: claims.aa1-first: 'title' is a required property"
         in capsys.readouterr().err
     )
     (project.root / "notebooks" / "profiles.yml").unlink()

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from helpers import training
 from helpers.__main__ import main
 from helpers.book import build as book
-from helpers.claims import load_registry, trail
+from helpers.claims import history, load_registry
 from helpers.claims.project import Project
 from helpers.run import execute, parameters, portable
 
@@ -133,7 +133,7 @@ OPTIONS = {
         "--workers": TEXTS, "--jobs": TEXTS,
     },
     "check": {"--strict": None},
-    "criteria": {"--seen": st.sampled_from(trail.SEEN) | TEXTS, "--reason": TEXTS, "--same": None},
+    "criteria": {"--seen": st.sampled_from(history.SEEN) | TEXTS, "--reason": TEXTS, "--same": None},  # noqa: E501
     "baselines": {"--jobs": TEXTS},
     "portable": {
         "--quick": None, "--spread": None, "--json": PATHS, "--jobs": TEXTS, "--run": TEXTS, "-p": PAIRS,  # noqa: E501

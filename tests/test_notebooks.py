@@ -16,8 +16,7 @@ from nbval_controls import differing
 from helpers.book.sources import unlisted
 from helpers.claims import numbers
 from helpers.claims.project import Project
-from helpers.claims.result import Result
-from helpers.claims.results import bundle, rejudge
+from helpers.claims.result import Result, bundle
 from helpers.run import check
 from helpers.summary import FIGURE
 
@@ -147,7 +146,7 @@ def test_figures_say_what_they_show(path):
 @every_source
 def test_stored_verdict_follows_from_the_values_and_the_controls_behave(path):
     claim, stored = PROJECT.registry[path.stem], bundle(nbformat.read(path, 4))
-    now = rejudge(claim, stored).to_json()
+    now = Result.from_json(claim, stored).rejudged().to_json()
     assert {key: now.get(key) for key in stored} == stored
     # What was stored before a result carried them is still its result.
     assert now.keys() - stored.keys() <= {"agreement", "agreement_reason", "criterion"}

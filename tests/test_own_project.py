@@ -14,11 +14,10 @@ import pytest
 from conftest import edit_yaml
 
 from helpers.__main__ import main
-from helpers.claims import place, terms
+from helpers.claims import place
 from helpers.claims.project import Project
-from helpers.claims.registry import load_registry
-from helpers.claims.result import Result
-from helpers.claims.results import read_result
+from helpers.claims.registry import load_registry, load_terms
+from helpers.claims.result import Result, read_result
 from helpers.run import check, scaffold
 
 PAGE = (Path(__file__).parents[1] / "book" / "own-project.md").read_text(encoding="utf-8")
@@ -90,7 +89,7 @@ def test_a_new_claim_is_whole(folder):
     assert project.registry[ID].title == "Outliers keep to the border"
     nbformat.validate(nbformat.read(project.source(ID), 4))
     tested = {test.value for test in project.registry[ID].criterion.tests}
-    assert all(terms.load_terms(folder / "notebooks" / "terms.yml").of(ID, name) for name in tested)
+    assert all(load_terms(folder / "notebooks" / "terms.yml").of(ID, name) for name in tested)
 
 
 def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, capsys):
@@ -195,7 +194,7 @@ def test_a_registry_that_would_not_be_readable_is_left_as_it_was(project):
         lambda data: data["profiles"].update({"zz9-gone": {"a": {}}}),
     )
     before = {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match="zz9-gone: unknown claim"):
+    with pytest.raises(ValueError, match="unknown claim 'zz9-gone'"):
         scaffold.new_claim(Project(project.root), "ab1-more")
     assert {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()} == before
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from helpers.claims.criteria import Test, Value
-from helpers.claims.terms import Term
+from helpers.claims.registry import Term
 
 SIDES = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 SHARE = "share of "

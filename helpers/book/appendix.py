@@ -11,11 +11,11 @@ from html import escape
 
 from helpers.book.marks import badge
 from helpers.book.pages import Runs
-from helpers.claims import statistics, trail
+from helpers.claims import history, statistics
+from helpers.claims.history import Entry
 from helpers.claims.markdown import inert, table_of
 from helpers.claims.registry import Registry
 from helpers.claims.statistics import Judgement
-from helpers.claims.trail import Entry
 
 Log = Mapping[str, Sequence[Entry]]
 Cell = str | tuple[str, float]  # HTML, and the number by which a column is sorted
@@ -169,7 +169,7 @@ def _dependence(found: statistics.Shared) -> str:
 def _counted(entries: Iterable[Entry]) -> str:
     """How many of the entries were written with what in sight."""
     seen = [entry.seen for entry in entries]
-    return ", ".join(f"{seen.count(what)} with {what} seen" for what in trail.SEEN)
+    return ", ".join(f"{seen.count(what)} with {what} seen" for what in history.SEEN)
 
 
 def _entry(before: Entry | None, after: Entry) -> str:
@@ -191,7 +191,7 @@ def _difference(before: Entry | None, after: Entry) -> list[str]:
     All of it where there is none before.
     """
     lines = []
-    for kind, (gone, new) in trail.changes(before, after).items():
+    for kind, (gone, new) in history.changes(before, after).items():
         word = _WORDS.get(kind, kind)
         if kind == "expected":
             lines.append(f"{word}: {_expected(before.expected if before else {}, after.expected)}")

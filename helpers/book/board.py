@@ -15,8 +15,7 @@ from functools import cached_property
 from helpers.book.amounts import drawn_numbers, span_of
 from helpers.book.decisions import Decision, Decisions, decisions
 from helpers.book.render import raw, render
-from helpers.claims.agreement import CONTROL
-from helpers.claims.criteria import VERDICTS
+from helpers.claims.criteria import CONTROL, VERDICTS
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result

@@ -37,12 +37,11 @@ from helpers.book import (
 from helpers.book.board import board
 from helpers.book.tally import tally
 from helpers.book.template_values import TemplateValues, rendered, with_interval
-from helpers.claims import trail
+from helpers.claims import history
 from helpers.claims.criteria import Value
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, git
-from helpers.claims.result import Result
-from helpers.claims.results import bundle, read_published
+from helpers.claims.result import Result, bundle, read_published
 
 Executed = tuple[dict, NotebookNode]  # a result, and the notebook that displays it
 Runs = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
@@ -152,7 +151,7 @@ def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Pat
     ):
         for run, executed in runs.items():
             _write_run(content, kind, folder / run, executed, source / "book" / kind / run)
-    logged = trail.load(root)
+    logged = history.load(root)
     log = {id: logged[id] for id in registry.claims if id in logged}
     for paper in registry.papers.values():
         page = index_pages.paper_page(paper, registry, content.runs, log)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from helpers.claims import digests
 from helpers.claims.place import HELPERS
+from helpers.files import digest_of_json
 
 CITATION = HELPERS.parent / "CITATION.cff"
 
@@ -40,7 +40,7 @@ def bibtex_whole(
     year = max((data["provenance"]["started"][:4] for data in results), default="")
     note = {"revision": revision}
     if results:
-        note[f"SHA-256 of the {len(results)} results"] = digests.of_json([*map(_digest, results)])
+        note[f"SHA-256 of the {len(results)} results"] = digest_of_json([*map(_digest, results)])
     return _entry("registers-reproduced", citation, year, "", note)
 
 
@@ -56,7 +56,7 @@ def revision(origin: Mapping) -> str | None:
 
 
 def _digest(result: Mapping) -> str:
-    return digests.of_json({key: value for key, value in result.items() if key != "sha256"})
+    return digest_of_json({key: value for key, value in result.items() if key != "sha256"})
 
 
 def _entry(key: str, citation: Path, year: str, part: str, note: Mapping[str, str | None]) -> str:

@@ -10,9 +10,9 @@ from math import inf
 
 from helpers.book.amounts import amount, asked, behind
 from helpers.claims.criteria import Test, Value
+from helpers.claims.registry import Term, term
 from helpers.claims.result import Claim, Result, by_model
 from helpers.claims.statistics import Judgement
-from helpers.claims.terms import Term, term
 from helpers.names import short_name, short_names
 
 SCALES = {"M": 1e6, "k": 1e3}  # units of reported figures, in ours

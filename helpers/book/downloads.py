@@ -20,13 +20,11 @@ from nbformat import NotebookNode
 
 from helpers.book import cite
 from helpers.book.marks import html
-from helpers.claims import digests
 from helpers.claims.markdown import table_of
 from helpers.claims.project import CONTROLS
-from helpers.claims.registry import Registry
+from helpers.claims.registry import Registry, term
 from helpers.claims.result import Result
-from helpers.claims.terms import term
-from helpers.files import write_zip
+from helpers.files import digest_of_json, write_zip
 
 FOLDER = "data"  # of the built book
 VALUES, COLUMNS_FILE, NAMES_FILE = "values.csv", "values.dictionary.csv", "values.names.csv"
@@ -158,7 +156,7 @@ def write(
         **{folder(run, "own"): results for run, results in own.items()},
     }.items():
         for id, (data, notebook) in results.items():
-            content = data if run == CONTROLS else {**data, "sha256": digests.of_json(data)}
+            content = data if run == CONTROLS else {**data, "sha256": digest_of_json(data)}
             texts = {
                 f"{id}.json": json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
                 + "\n",

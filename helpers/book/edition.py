@@ -17,8 +17,7 @@ from helpers.book.marks import badge
 from helpers.claims.compare import Comparison, Pair, compared, excludes_zero
 from helpers.claims.markdown import inert, table_of
 from helpers.claims.project import CONTROLS, Project, git
-from helpers.claims.registry import Registry
-from helpers.claims.terms import term
+from helpers.claims.registry import Registry, term
 from helpers.files import written_whole
 from helpers.names import short_names
 from helpers.summary import rounded

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from helpers.book.render import raw, render
-from helpers.claims import digests
-from helpers.claims.registry import Registry
-from helpers.claims.terms import term
+from helpers.claims.registry import Registry, term
+from helpers.files import digest_of_json
 from helpers.names import short_names
 from helpers.quantised import dequantise
 
@@ -115,7 +114,7 @@ def read(path: Path) -> dict:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        intact = data.pop("sha256") == digests.of_json(data)
+        intact = data.pop("sha256") == digest_of_json(data)
     except (ValueError, KeyError, AttributeError):
         intact = False
     if not intact:

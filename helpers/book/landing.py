@@ -18,8 +18,7 @@ from helpers.book.render import raw, render
 from helpers.book.tally import DIFFERS, together
 from helpers.book.template_values import Comparison, TemplateValues, moved
 from helpers.claims import statistics
-from helpers.claims.agreement import CONTROL
-from helpers.claims.criteria import VERDICTS
+from helpers.claims.criteria import CONTROL, VERDICTS
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim
 from helpers.names import short_name

@@ -3,7 +3,7 @@
 from html import escape
 
 from helpers.book.render import macro
-from helpers.claims.agreement import Agreement
+from helpers.claims.criteria import Agreement
 
 
 def html(text: object) -> str:

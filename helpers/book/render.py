@@ -12,10 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from helpers.book.amounts import amount, asked, behind, drawn_numbers, number, place, span_of
-from helpers.claims.agreement import in_words
-from helpers.claims.criteria import OUTCOMES
+from helpers.claims.criteria import OUTCOMES, in_words
 from helpers.claims.markdown import inert
-from helpers.claims.terms import term
+from helpers.claims.registry import term
 from helpers.names import short_name
 
 

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from helpers.book.marks import agreement_badge, badge
-from helpers.claims.agreement import ANSWERS, CONTROL, Agreement
+from helpers.claims.criteria import ANSWERS, DECIDED, Agreement
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
 
 Runs = Mapping[str, Mapping[str, dict]]
-DECIDED = ("supported", "refuted")
 DIFFERS, CALIBRATED = "runs differ", "calibration only"
 ANSWERED = (*DECIDED, "inconclusive", DIFFERS)  # what the tally counts
 UNTESTED = ("not applicable", CALIBRATED, "not run")
@@ -95,7 +94,7 @@ def _standing(claim: Claim, stored: list[dict]) -> Standing:
     found = [
         (verdict, result.agreement.answer)
         for result in results
-        if (verdict := _without_controls(result))
+        if (verdict := result.without_controls)
     ]
     if not found:
         return Standing(claim, CALIBRATED, "not stated")
@@ -105,15 +104,3 @@ def _standing(claim: Claim, stored: list[dict]) -> Standing:
     return Standing(
         claim, "not run" if {one for one, _ in found} == {"not run"} else verdict, answer
     )
-
-
-def _without_controls(result: Result) -> str | None:
-    """The verdict on what was measured beside controls; None where nothing was."""
-    judged = [one["model"] for one in result.verdicts]
-    found = [model for model in judged if not model.startswith(CONTROL)]
-    if judged and not found:
-        return None
-    if len(found) == len(judged):
-        return result.verdict
-    own = [value for value in result.values if not value.model.startswith(CONTROL)]
-    return result.claim.judge(own, not_run=result.not_run).verdict

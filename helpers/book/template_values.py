@@ -18,9 +18,8 @@ from helpers.book.amounts import SIDES
 from helpers.book.render import macro, one_line, raw, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
-from helpers.claims.registry import Registry
+from helpers.claims.registry import Registry, Term, term
 from helpers.claims.result import Claim, Result
-from helpers.claims.terms import Term, term
 from helpers.names import short_name
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown

@@ -3,18 +3,33 @@
 A test has three outcomes (holds, fails, undecided), because a value comes with an interval. This
 module and the criterion of a claim, which is data, decide a verdict; what else is known of a claim
 does not.
+
+The second answer beside the verdict is whether it agrees with the paper. A verdict answers the
+statement. The paper may have refuted that statement itself, as a whole or for some of its models;
+then 'refuted' agrees with it. Only what is decided on both sides is compared. Controls are made
+here, so no paper speaks of them.
 """
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from helpers.files import digest_of_json
+
+if TYPE_CHECKING:
+    from helpers.claims.result import Result
 
 MIN_N = 3  # images, or trainings, behind a value that a criterion decides by, unless it says more
 FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds the two together
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
+DECIDED = ("supported", "refuted")
+ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
+CONTROL = "control-"  # how the name of every control begins
+_MISSING = "not measured"
 
 
 @dataclass(frozen=True)
@@ -56,15 +71,11 @@ class Value:
 
         An estimate is anything with .value, .low, .high, .n and maybe .step.
         """
-        if hasattr(estimate, "low"):
-            numbers = (estimate.value, estimate.low, estimate.high)
-            n = estimate.n if n is None else n
-        else:
-            numbers = (estimate, None, None)
+        if not hasattr(estimate, "low"):
+            return cls(name, model, dataset, _or_none(estimate), n=n, unit=unit)
+        numbers = map(_or_none, (estimate.value, estimate.low, estimate.high))
         step = _or_none(getattr(estimate, "step", None))
-        return cls(
-            name, model, dataset, *map(_or_none, numbers), None if n is None else int(n), unit, step
-        )
+        return cls(name, model, dataset, *numbers, int(estimate.n if n is None else n), unit, step)
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -74,22 +85,18 @@ class Value:
         """
         if self.value is None:
             return None
-        if self.n is None and self.low is None and self.high is None:
+        if self.n is self.low is self.high is None:
             return self.value, self.value
-        return (
-            -math.inf if self.low is None else self.low,
-            math.inf if self.high is None else self.high,
-        )
+        low = -math.inf if self.low is None else self.low
+        return low, math.inf if self.high is None else self.high
 
     def __str__(self) -> str:
         if self.value is None:
             return "undefined"
-        interval = (
-            ""
-            if self.low is None and self.high is None
-            else f" [{_number(self.low)}, {_number(self.high)}]"
-        )
-        return _number(self.value) + interval + (f" {self.unit}" if self.unit else "")
+        interval = f" [{_number(self.low)}, {_number(self.high)}]"
+        unbounded = self.low is self.high is None
+        unit = self.unit and f" {self.unit}"
+        return _number(self.value) + ("" if unbounded else interval) + unit
 
 
 @dataclass(frozen=True)
@@ -107,10 +114,6 @@ class Test:
     margin: float
     model: str | None = None
     extension: str = ""
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.margin):
-            raise ValueError(f"{self.value} {self.op} {self.margin}: a margin is a finite number")
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""
@@ -132,15 +135,12 @@ class Test:
         """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
         if value is None:
             return f"{self.value} was not measured ({self} undecided)"
-        return (
-            f"{self.value} = {value} {self.op} {_number(self.margin)} "
-            f"{OUTCOMES[self.outcome(value)]}"
-        )
+        outcome = OUTCOMES[self.outcome(value)]
+        return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}"
 
     def __str__(self) -> str:
-        return f"{self.value} {self.op} {_number(self.margin)}" + (
-            f" on {self.model}" if self.model else ""
-        )
+        on = f" on {self.model}" if self.model else ""
+        return f"{self.value} {self.op} {_number(self.margin)}{on}"
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,26 @@ class Criterion:
     why: str = ""
     min_n: int = MIN_N
 
+    @property
+    def all_tests(self) -> tuple[Test, ...]:
+        """What applies comes first, what is needed last."""
+        return (*self.applies, *self.tests, *self.needs)
+
+    @property
+    def digest(self) -> str:
+        """The digest of what decides a verdict, which a result carries as `criterion`.
+
+        That is all but why it was chosen and in what it goes beyond the paper. The usual minimum of
+        images is left out as well, so that a criterion which does not name it keeps its digest.
+        """
+        data = asdict(self)
+        del data["why"]
+        if self.min_n == MIN_N:
+            del data["min_n"]
+        for test in (*data["applies"], *data["tests"], *data["needs"]):
+            del test["extension"]
+        return digest_of_json(data)
+
     def on_model(self, model: str, values: Mapping[str, Value]) -> tuple[str, str]:
         """Verdict and reason for one model, from its values by name.
 
@@ -175,15 +195,11 @@ class Criterion:
             return verdict, "no test is put to this model"
         values = self._decidable(values)
         reason = "; ".join(test.sentence(values.get(test.value)) for test in forced)
-        tests = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
-        few = {
-            test.value: values[test.value].n
-            for test in tests
-            if verdict == "inconclusive" and self._too_few(values.get(test.value))
-        }
-        if not few:
+        names = [test.value for test in (*self.applies, *self.tests) if test.concerns(model)]
+        few = [name for name in dict.fromkeys(names) if self._too_few(values.get(name))]
+        if verdict != "inconclusive" or not few:
             return verdict, reason
-        named = ", ".join(f"{name} rests on {n}" for name, n in few.items())
+        named = ", ".join(f"{name} rests on {values[name].n}" for name in few)
         least = max(self.min_n, FEWEST)
         return verdict, f"too few images ({named}; take at least {least}): {reason}"
 
@@ -203,7 +219,7 @@ class Criterion:
         """
         if value is None or value.value is None or not value.n:
             return False
-        return value.n < max(self.min_n, FEWEST) and value.low is None and value.high is None
+        return value.n < max(self.min_n, FEWEST) and value.low is value.high is None
 
     def decisive(self, model: str, values: Mapping[str, Value]) -> tuple[str, str, list[Test]]:
         """Verdict on one model, from its values by name, and on what it rests.
@@ -227,76 +243,154 @@ class Criterion:
                     return verdicts[together], role, forced
         return "not applicable", "tests", []
 
-    def judged(self, values: Mapping[str, Mapping[str, Value]]) -> list[str]:
-        """The models that are judged: those with a value that the criterion names."""
-        named = {test.value for test in (*self.applies, *self.tests)}
-        return [model for model, own in values.items() if named & own.keys()]
-
     def judge(
         self, values: Mapping[str, Mapping[str, Value]], not_run: Mapping[str, str]
     ) -> tuple[str, str, list[dict[str, str]]]:
         """Verdict and reason for all models together, and for each model that is judged.
 
-        The latter as dicts of model, verdict and reason.
+        Those are the models with a value that the criterion names; each is a dict of model, verdict
+        and reason.
 
         Args:
             values: model -> name -> value.
             not_run: model -> reason.
         """
-        values = {model: self._decidable(own) for model, own in values.items()}
+        named = {test.value for test in (*self.applies, *self.tests)}
         verdicts = []
-        for model in self.judged(values):
-            verdict, reason = self.on_model(model, values[model])
-            verdicts.append({"model": model, "verdict": verdict, "reason": reason})
+        for model, own in values.items():
+            if named & own.keys():
+                verdict, reason = self.on_model(model, own)
+                verdicts.append({"model": model, "verdict": verdict, "reason": reason})
         return *self._whole(verdicts, values, not_run), verdicts
 
     def _whole(
-        self, verdicts: list[dict], by_model: Mapping[str, Mapping[str, Value]], not_run: Mapping
+        self, verdicts: list[dict], values: Mapping[str, Mapping[str, Value]], not_run: Mapping
     ) -> tuple[str, str]:
         """Verdict and reason for all models together."""
-        if not by_model:
-            return "not run", "None of the models could be run: " + "; ".join(
-                f"{m}: {why}" for m, why in not_run.items()
-            ) + "."
+        if not values:
+            reasons = "; ".join(f"{model}: {why}" for model, why in not_run.items())
+            return "not run", f"None of the models could be run: {reasons}."
         if not verdicts:
             return "inconclusive", f"No value that the criterion names was measured ({self})."
-        kinds = [v["verdict"] for v in verdicts if v["verdict"] != "not applicable"]
-        first, last = (
-            ("refuted", "supported") if self.quantifier == "all" else ("supported", "refuted")
-        )
+        found = [one["verdict"] for one in verdicts]
+        kinds = [verdict for verdict in found if verdict != "not applicable"]
+        last, first = DECIDED if self.quantifier == "all" else reversed(DECIDED)
         if not kinds:
             verdict = "not applicable"
         elif first in kinds:
             verdict = first
         else:
             verdict = last if set(kinds) == {last} else "inconclusive"
-        if verdict == "supported":
-            for test in self.needs:
-                if not any(
-                    test.concerns(m) and test.outcome(own.get(test.value)) is True
-                    for m, own in by_model.items()
-                ):
-                    return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
+        for test in self.needs if verdict == "supported" else ():
+            met = [
+                test.outcome(self._decidable(own).get(test.value))
+                for model, own in values.items()
+                if test.concerns(model)
+            ]
+            if True not in met:
+                return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
         more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
-        return verdict, f"{_count([v['verdict'] for v in verdicts])}: " + "; ".join(
-            deciding[:3]
-        ) + more + "."
+        return verdict, f"{_count(found)}: {'; '.join(deciding[:3])}{more}."
 
     def __str__(self) -> str:
-        parts = [
-            " and ".join(map(str, self.tests))
-            + f", on {self.quantifier} of the models to which it applies"
-        ]
-        if self.applies:
-            parts.append("applies to a model when " + " and ".join(map(str, self.applies)))
-        if self.needs:
-            parts.append(
-                "cannot be supported without a model that has " + " and ".join(map(str, self.needs))
-            )
-        if self.min_n != MIN_N:
-            parts.append(f"decided by {self.min_n} images or more")
+        tests, applies, needs = (
+            " and ".join(map(str, own)) for own in (self.tests, self.applies, self.needs)
+        )
+        parts = [f"{tests}, on {self.quantifier} of the models to which it applies"]
+        parts += [f"applies to a model when {applies}"] if applies else []
+        parts += [f"cannot be supported without a model that has {needs}"] if needs else []
+        parts += [f"decided by {self.min_n} images or more"] if self.min_n != MIN_N else []
         return "; ".join(parts)
+
+
+class Agreement(NamedTuple):
+    """One of ANSWERS, and in words on what it rests."""
+
+    answer: str
+    reason: str
+
+
+def agreement(result: "Result") -> Agreement:
+    """The agreement of a verdict with the paper.
+
+    Compared are the whole verdict with the paper's, and that on each model that the paper tells
+    apart with the paper's on it; 'agrees' where all comparisons agree, 'disagrees' where none does,
+    'mixed' between, 'not stated' where there is none. Tests that go beyond the paper are named.
+    """
+    claim, whole = result.claim, result.without_controls
+    found = {model: own for model, own in result.models.items() if not model.startswith(CONTROL)}
+    if not found:
+        only = (
+            "Only controls were measured; they are constructed here, and the paper says nothing "
+            "of them."
+        )
+        return Agreement("not stated", only if result.models else "No model was judged.")
+    sides = [("as a whole", claim.paper_says["verdict"], whole)]
+    for name, said in claim.paper_says.get("models", {}).items():
+        sides.append((f"on {name}", said, found.get(claim.source.models.get(name), _MISSING)))
+    compared = [side for side in sides if side[1] in DECIDED and side[2] in DECIDED]
+    equal = {said == here for _, said, here in compared}
+    if len(equal) == 1:
+        answer = "agrees" if True in equal else "disagrees"
+    else:
+        answer = "mixed" if equal else "not stated"
+    parts, why = [_side(*side) for side in compared], ""
+    if not compared:
+        parts, why = _nothing(claim.paper_says, sides)
+    if result.today is None:  # which tests of an earlier criterion went beyond, nobody knows
+        put = [model for model, own in found.items() if own != "not applicable"]
+        tests = claim.criterion.all_tests
+        parts += extensions(test for test in tests if any(map(test.concerns, put)))
+    return Agreement(answer, _sentences(parts, [why]))
+
+
+def extensions(tests: Iterable[Test]) -> list[str]:
+    """A line for each thing in which tests go beyond the paper: which tests, and what differs."""
+    differ: dict[str, list[str]] = {}
+    for test in tests:
+        if test.extension:
+            differ.setdefault(test.extension, []).append(str(test))
+    return [
+        f"our extension ({', '.join(dict.fromkeys(own))}): {_bare(text)}"
+        for text, own in differ.items()
+    ]
+
+
+def in_words(says: Mapping) -> str:
+    """The paper's own answer, then where it says so: `Refuted; on DINOv2-G supported.
+
+    It holds for DINOv2-G only (Figure 3).`
+    """
+    apart = ", ".join(f"on {name} {said}" for name, said in says.get("models", {}).items())
+    return _sentences([says["verdict"], apart], [says["why"]])
+
+
+def _side(where: str, said: str, here: str) -> str:
+    return f"{where} {said} in the paper" + (" and here" if said == here else f", {here} here")
+
+
+def _nothing(says: Mapping, sides: list[tuple[str, str, str]]) -> tuple[list[str], str]:
+    """Why there is nothing to compare, and what the registry says of the paper if that is why."""
+    stated = [side for side in sides if side[1] in DECIDED]
+    if undecided := [_side(*side) for side in stated if side[2] != _MISSING]:
+        return [f"nothing that the paper decides was decided here: {', '.join(undecided)}"], ""
+    whole = "there is no answer of a paper to compare with"
+    if says["verdict"] == "mixed":
+        whole = "the paper's own answer is mixed"
+    apart = ", and none of the models that it tells apart was measured" if stated else ""
+    return [whole + apart], says["why"]
+
+
+def _bare(text: str) -> str:
+    """A sentence without the full stop, to go into another."""
+    return text.strip().removesuffix(".")
+
+
+def _sentences(*sentences: Iterable[str]) -> str:
+    """Each of its parts, as far as there are any."""
+    texts = ["; ".join(_bare(part) for part in parts if part) for parts in sentences]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts if text)
 
 
 def _or_none(number) -> float | None:
@@ -315,6 +409,6 @@ def _number(x: float | None) -> str:
     return "0" if abs(x) < 1e-9 else f"{x:,.10g}"
 
 
-def _count(verdicts: Sequence[str]) -> str:
+def _count(verdicts: list[str]) -> str:
     """`2 supported, 1 not applicable`, in the order of VERDICTS."""
     return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in VERDICTS if kind in verdicts)

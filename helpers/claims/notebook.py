@@ -1,12 +1,27 @@
-"""A notebook's file and the cell with its parameters."""
+"""A notebook's file: its parameters, and what binds a result to it and to the code.
+
+That is numbers, not hashes of files. A result is fresh while the code of its notebook, its
+parameters, its criterion and its claim's numbers on the controls are those of its run. The numbers
+are the fingerprint of what the helpers compute: a refactoring that moves none of them leaves every
+result fresh.
+"""
 
 import ast
+import json
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers.files import digest_of_json
+
 if TYPE_CHECKING:
     import nbformat
+
+    from helpers.claims.project import Project
+
+PARTS = ("notebook", "parameters", "criterion", "numbers")
+SUFFIX = ".numbers.json"
 
 
 def read_notebook(file: Path | BytesIO) -> "nbformat.NotebookNode":
@@ -27,19 +42,107 @@ def notebook_parameters(path: Path) -> dict:
 
     Raises ValueError unless each line is `name = literal`.
     """
-    cells = [
-        cell for cell in read_notebook(path).cells if "parameters" in cell.metadata.get("tags", ())
-    ]
-    if len(cells) != 1:
+    sources = [cell.source for cell in read_notebook(path).cells if _holds_parameters(cell)]
+    if len(sources) != 1:
         raise ValueError(
-            f"{path.name}: {len(cells)} cells are tagged 'parameters'; tag exactly one"
+            f"{path.name}: {len(sources)} cells are tagged 'parameters'; tag exactly one"
         )
     try:
-        return {
-            line.targets[0].id: ast.literal_eval(line.value)
-            for line in ast.parse(cells[0].source).body
-        }
+        lines = ast.parse(sources[0]).body
+        return {line.targets[0].id: ast.literal_eval(line.value) for line in lines}
     except (AttributeError, ValueError, SyntaxError):
         raise ValueError(
             f"{path.name}: its parameters cell may hold only lines of the form `name = literal`"
         ) from None
+
+
+def inputs(project: "Project", id: str, parameters: Mapping) -> dict[str, str]:
+    """The digest of each of `PARTS` for a run of the claim `id` with these parameters today.
+
+    Raises:
+        ValueError: the notebook's code is no Python.
+    """
+    path, claim = project.source(id), project.registry[id]
+    try:
+        code = of_code(path)
+    except SyntaxError as error:
+        reason = f"no Python ({error.msg}): {(error.text or '').strip()!r}"
+        raise ValueError(f"{claim.notebook}: {reason}; correct it, and use no magics") from None
+    digests = code, digest_of_json(parameters), claim.criterion.digest, of_numbers(path)
+    return {part: digest[:16] for part, digest in zip(PARTS, digests, strict=True)}
+
+
+def of_code(path: Path) -> str:
+    """The digest of a notebook's code without its cell of defaults, which a run replaces.
+
+    Layout, comments, imports and the names of what is imported from the package do not count: what
+    our functions compute is in the numbers. Everything else does, keyword arguments as well.
+    """
+    cells = [cell for cell in read_notebook(path).cells if cell.cell_type == "code"]
+    tree = ast.parse("\n".join(cell.source for cell in cells if not _holds_parameters(cell)))
+    return digest_of_json(form(_WithoutNames(tree).visit(tree)))
+
+
+def of_numbers(path: Path) -> str:
+    """The digest of the values on the controls stored beside a notebook; that of none without."""
+    beside = path.with_suffix(SUFFIX)
+    stored = json.loads(beside.read_text("utf-8"))["values"] if beside.is_file() else {}
+    return digest_of_json(stored)
+
+
+def form(node: object) -> str:
+    """A tree as text, without empty fields and without what computes nothing.
+
+    So comments, docstrings and layout do not change it, nor does the version of Python: `ast.dump`
+    would let in that versions differ in the empty fields.
+    """
+    if isinstance(node, ast.JoinedStr):  # 3.12 puts an empty text at the end of a nested format
+        node = ast.JoinedStr([part for part in node.values if getattr(part, "value", None) != ""])
+    if isinstance(node, ast.AST):
+        fields = [
+            f"{name}={form(value)}"
+            for name, value in ast.iter_fields(node)
+            if value is not None and value != []
+        ]
+        return f"{type(node).__name__}({','.join(fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(form(item) for item in node if not _is_idle(item))}]"
+    return ascii(node)
+
+
+def _is_idle(item: object) -> bool:
+    """Whether a statement is a constant alone, as a docstring is."""
+    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
+
+
+def _holds_parameters(cell: "nbformat.NotebookNode") -> bool:
+    return "parameters" in cell.metadata.get("tags", ())
+
+
+class _WithoutNames(ast.NodeTransformer):
+    """Drops imports, and numbers what was imported from the package in the order of its use."""
+
+    def __init__(self, tree: ast.Module):
+        self.names = set[str]()
+        self.order = dict[str, int]()
+        for node in ast.walk(tree):
+            module = getattr(node, "module", None) or ""
+            if isinstance(node, ast.ImportFrom) and module.split(".")[0] == "helpers":
+                self.names |= {alias.asname or alias.name for alias in node.names}
+
+    def _placeholder(self, name: str) -> ast.Name:
+        return ast.Name(f"helper {self.order.setdefault(name, len(self.order))}", ast.Load())
+
+    def visit_Import(self, _: ast.Import | ast.ImportFrom) -> None:
+        """Nothing is left of it."""
+
+    visit_ImportFrom = visit_Import
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return self._placeholder(node.id) if node.id in self.names else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """`figures.rows` of an imported module is a name of ours as a whole."""
+        if isinstance(node.value, ast.Name) and node.value.id in self.names:
+            return self._placeholder(f"{node.value.id}.{node.attr}")
+        return self.generic_visit(node)

@@ -7,6 +7,7 @@ the outcome of every test, every value, and the data of every figure. It is comp
 with a tolerance for each kind; text is compared by nbval.
 """
 
+import copy
 import json
 import math
 import re
@@ -18,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers.claims.criteria import Value
-from helpers.claims.result import Claim, Result
-from helpers.claims.results import bundle, displayed
+from helpers.claims.notebook import SUFFIX
+from helpers.claims.result import Claim, Result, bundle, displayed
 from helpers.summary import FIGURE, rounded
 
-SUFFIX = ".numbers.json"
 RELATIVE = 1e-3  # what one number may differ by, of itself
 VALUE = 5e-4  # what a value may differ by, so that a helper changed by 0.1 % is noticed
 END = 0.04  # an end of an interval, of itself, however wide the interval
@@ -30,6 +30,7 @@ FLOAT = 1e-7  # what float32 leaves of the difference of two numbers of order on
 LOG_P = 4e-3  # a p-value, in decades: 0.9 % of it
 SPREADS = 4  # measured standard deviations
 _MISSING = "missing"
+_INTERVAL = ("value", "low", "high")
 _P_VALUE = re.compile(r"(?:^|_)p(?:_|$)")
 
 
@@ -74,20 +75,16 @@ def of_notebook(notebook: Mapping, claim: Claim) -> dict:
     Raises ValueError unless the notebook displays exactly one result, of this claim.
     """
     result = Result.from_json(claim, bundle(notebook))
-    verdicts = {v["model"]: v["verdict"] for v in result.verdicts}
     models = {
-        model: {"verdict": verdicts.get(model), "tests": tests}
+        model: {"verdict": result.models.get(model), "tests": tests}
         for model, tests in result.outcomes().items()
     }
-    values: dict[str, dict] = {model: {} for model in models}
-    for value in result.values:
-        values[value.model][value.name] = _entry(value)
-    return {
-        "verdict": result.verdict,
-        "models": models,
-        "values": values,
-        "figures": list(map(json.loads, displayed(notebook, FIGURE))),
+    values = {
+        model: {name: _entry(value) for name, value in own.items()}
+        for model, own in result.by_model.items()
     }
+    figures = list(map(json.loads, displayed(notebook, FIGURE)))
+    return {"verdict": result.verdict, "models": models, "values": values, "figures": figures}
 
 
 def text(numbers: Mapping) -> str:
@@ -110,17 +107,13 @@ def renewed(path: Path, numbers: Mapping) -> str:
     wrong = {tuple(one.path.split("/")[:3]) for one in compare(stored, numbers) if one.ratio > 1}
     if not wrong:
         return text(stored)
-    values = {
-        model: {
-            name: entry
-            if ("values", model, name) in wrong
-            else stored["values"].get(model, {}).get(name, entry)
-            for name, entry in own.items()
-        }
-        for model, own in numbers["values"].items()
-    }
-    spread = {"spread": stored["spread"]} if "spread" in stored else {}
-    return text({**numbers, "values": values, **spread})
+    fresh = copy.deepcopy({**stored, **numbers})
+    for model, own in fresh["values"].items():
+        for name in own:
+            before = stored["values"].get(model, {})
+            if name in before and ("values", model, name) not in wrong:
+                own[name] = before[name]
+    return text(fresh)
 
 
 def read(path: Path) -> dict:
@@ -161,13 +154,9 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
             was measured (`spreads`). Such a number may differ by four of them, where that is more.
     """
     compared = _Comparison(stored.get("spread", {}))
-    for part, leaf in (
-        ("verdict", compared.same),
-        ("models", compared.same),
-        ("values", compared.value),
-        ("figures", compared.array),
-    ):
-        _walk(part, stored.get(part, _MISSING), fresh[part], leaf)
+    leaves = {"values": compared.value, "figures": compared.array}
+    for part in ("verdict", "models", "values", "figures"):
+        _walk(part, stored.get(part, _MISSING), fresh[part], leaves.get(part, compared.same))
     return sorted(compared.deviations, key=lambda deviation: -deviation.ratio)
 
 
@@ -181,14 +170,13 @@ def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:
     """
     plain = {part: content for part, content in stored.items() if part != "spread"}
     squares, far = defaultdict(float), set()
-    for fresh in others:
-        for deviation in compare(plain, fresh):
-            if deviation.tolerance:
-                squares[deviation.path] += (deviation.ratio * deviation.tolerance) ** 2
-                far |= {deviation.path} if deviation.ratio > 0.5 else set()
+    for deviation in (one for fresh in others for one in compare(plain, fresh)):
+        if deviation.tolerance:
+            squares[deviation.path] += (deviation.ratio * deviation.tolerance) ** 2
+            far |= {deviation.path} if deviation.ratio > 0.5 else set()
     return {
-        path: float(f"{math.sqrt(squares[path] / len(others)):.2g}")
-        for path in squares
+        path: float(f"{math.sqrt(square / len(others)):.2g}")
+        for path, square in squares.items()
         if path in far
     }
 
@@ -210,19 +198,24 @@ class _Comparison:
             self.deviations.append(Deviation(path, stored, fresh, 0.0, math.inf))
 
     def near(
-        self, path: str, stored: object, fresh: object, plain: float, wider: float = 0.0
+        self,
+        path: str,
+        stored: object,
+        fresh: object,
+        plain: float,
+        wider: float = 0.0,
+        distance: Callable[[float, float], float] = lambda a, b: abs(b - a),
     ) -> None:
         """Two numbers that may differ by `plain`, or by `wider` for a reason of their own.
 
         Anything else must be equal.
         """
-        if not (_is_number(stored) and _is_number(fresh)):
+        if not _are_numbers(stored, fresh):
             return self.same(path, stored, fresh)
         tolerance = max(plain, wider, SPREADS * self.spread.get(path, 0.0))
-        if difference := abs(fresh - stored):
-            self.deviations.append(
-                Deviation(path, stored, fresh, tolerance, difference / tolerance)
-            )
+        if difference := distance(stored, fresh):
+            ratio = difference / tolerance
+            self.deviations.append(Deviation(path, stored, fresh, tolerance, ratio))
             if plain < difference <= tolerance:
                 self.moved.append((stored, fresh))
 
@@ -232,73 +225,52 @@ class _Comparison:
             return self.same(path, stored, fresh)
         for key in ("n", "unit"):
             self.same(f"{path}/{key}", stored.get(key), fresh.get(key))
-        old, new = stored.get("value"), fresh.get("value")
+        (old, new), *ends = ((stored.get(key), fresh.get(key)) for key in _INTERVAL)
+        width = max(_width(stored), _width(fresh))
+        least = max(RELATIVE**2 * width, FLOAT)
+        step = max(one.get("step") or 0.0 for one in (stored, fresh))
         # What moves a value by an image moves its interval too; without that, it is the value alone
         # that is wrong.
-        followed = any(
-            stored.get(end) != fresh.get(end) or stored.get(end) is None for end in ("low", "high")
-        )
-        step = max(one.get("step") or 0.0 for one in (stored, fresh))
-        width = max(_width(one) for one in (stored, fresh))
-        least = max(RELATIVE**2 * width, FLOAT)
-        stepped = False
-        if not (_is_number(old) and _is_number(new)):
-            self.same(f"{path}/value", old, new)
-        elif _P_VALUE.search(path.rpartition("/")[2]):
-            tolerance = max(LOG_P, SPREADS * self.spread.get(f"{path}/value", 0.0))
-            if decades := abs(math.log10(max(new, 1e-12)) - math.log10(max(old, 1e-12))):
-                self.deviations.append(
-                    Deviation(f"{path}/value", old, new, tolerance, decades / tolerance)
-                )
+        followed = any(one is None or one != other for one, other in ends)
+        is_p = _P_VALUE.search(path.rpartition("/")[2])
+        if is_p or not followed or not _are_numbers(old, new):
+            step = 0.0
+        elif abs(abs(new - old) - step) > RELATIVE * step:
+            step = 0.0
+        if is_p:
+            self.near(f"{path}/value", old, new, LOG_P, distance=_decades)
         else:
-            stepped = step > 0 and followed and abs(abs(new - old) - step) <= RELATIVE * step
-            plain = max(VALUE * max(abs(old), abs(new)), least)
-            self.near(f"{path}/value", old, new, plain, (1 + RELATIVE) * step * stepped)
-        for key in ("low", "high"):
-            old, new = stored.get(key), fresh.get(key)
-            size = max(abs(x) for x in (old, new, 0.0) if _is_number(x))
+            plain = max(VALUE * _size(old, new), least)
+            self.near(f"{path}/value", old, new, plain, (1 + RELATIVE) * step)
+        for key, (one, other) in zip(_INTERVAL[1:], ends, strict=True):
+            size = _size(one, other)
             plain = max(min(RELATIVE * max(size, width), END * size), least)
-            self.near(f"{path}/{key}", old, new, plain, 2 * step * stepped)
+            self.near(f"{path}/{key}", one, other, plain, 2 * step)
 
     def array(self, path: str, stored: object, fresh: object) -> None:
-        """The numbers of one array of a figure, in full or condensed.
+        """The numbers of one array of a figure, in full or quantised.
 
         Another part of a figure must be equal.
         """
-        if (
-            isinstance(stored, Mapping)
-            and isinstance(fresh, Mapping)
-            and stored.keys() == fresh.keys()
-        ):
-            for name in ("shape", "finite"):
-                self.same(f"{path}/{name}", stored.get(name), fresh.get(name))
-            names = [name for name in stored if name not in ("shape", "finite")]
-        elif isinstance(stored, list) and isinstance(fresh, list) and len(stored) == len(fresh):
-            names = range(len(stored))
-        else:
+        old, new = _parts(stored), _parts(fresh)
+        if old is None or new is None or old.keys() != new.keys():
             return self.same(path, stored, fresh)
-        pairs = {name: (stored[name], fresh[name]) for name in names}
-        least = 1e-2 * max(
-            (abs(x) for pair in pairs.values() for x in pair if _is_number(x)), default=0.0
-        )
+        for name in ("shape", "finite"):
+            self.same(f"{path}/{name}", old.pop(name, None), new.pop(name, None))
+        least = 1e-2 * _size(*old.values(), *new.values())
         item = _item(stored) if path.endswith("/heights") and isinstance(stored, list) else math.nan
-        for name, (one, other) in pairs.items():
-            if not self._shows_a_moved_value(one, other):
-                size = max(abs(x) for x in (one, other, 0.0) if _is_number(x))
-                counted = (
-                    _is_number(one)
-                    and _is_number(other)
-                    and abs(abs(other - one) - item) <= 1e-2 * item
-                )
-                plain = max(RELATIVE * max(size, least), FLOAT)
-                self.near(f"{path}/{name}", one, other, plain, 1.01 * item if counted else 0.0)
+        for name, one in old.items():
+            other = new[name]
+            if _are_numbers(one, other) and self._shows_a_moved_value(one, other):
+                continue
+            counted = _are_numbers(one, other) and abs(abs(other - one) - item) <= 1e-2 * item
+            plain = max(RELATIVE * max(_size(one, other), least), FLOAT)
+            self.near(f"{path}/{name}", one, other, plain, 1.01 * item if counted else 0.0)
 
-    def _shows_a_moved_value(self, stored: object, fresh: object) -> bool:
-        if not (_is_number(stored) and _is_number(fresh)):
-            return False
+    def _shows_a_moved_value(self, stored: float, fresh: float) -> bool:
         return any(
-            math.isclose(stored, a, rel_tol=1e-5) and math.isclose(fresh, b, rel_tol=1e-5)
-            for a, b in self.moved
+            math.isclose(stored, old, rel_tol=1e-5) and math.isclose(fresh, new, rel_tol=1e-5)
+            for old, new in self.moved
         )
 
 
@@ -311,18 +283,19 @@ def _walk(
     """
     if stored == fresh:
         return
-    if (
-        _has_parts(stored)
-        and _has_parts(fresh)
-        and isinstance(stored, list) == isinstance(fresh, list)
-    ):
-        old, new = (
-            dict(enumerate(one)) if isinstance(one, list) else one for one in (stored, fresh)
-        )
-        for key in dict.fromkeys([*old, *new]):
+    if type(stored) is type(fresh) and _has_parts(stored) and _has_parts(fresh):
+        old, new = _parts(stored), _parts(fresh)
+        for key in {**old, **new}:
             _walk(f"{path}/{key}", old.get(key, _MISSING), new.get(key, _MISSING), leaf)
     else:
         leaf(path, stored, fresh)
+
+
+def _parts(node: object) -> dict | None:
+    """The parts of a list or a mapping by their place, in a dict of its own."""
+    if isinstance(node, list):
+        return dict(enumerate(node))
+    return dict(node) if isinstance(node, Mapping) else None
 
 
 def _has_parts(node: object) -> bool:
@@ -338,7 +311,7 @@ def _item(heights: list) -> float:
 
     nan where there is none.
     """
-    bars = np.array([height for height in heights if height and _is_number(height)])
+    bars = np.array([height for height in heights if height and _are_numbers(height)])
     for items in range(1, 21) if bars.size else ():
         counts = bars / bars.min() * items
         if np.abs(counts - counts.round()).max() < 0.05:
@@ -349,18 +322,29 @@ def _item(heights: list) -> float:
 def _width(value: Mapping) -> float:
     """Of the interval; 0 where it has not both ends."""
     low, high = value.get("low"), value.get("high")
-    return high - low if _is_number(low) and _is_number(high) else 0.0
+    return high - low if _are_numbers(low, high) else 0.0
 
 
-def _is_number(x: object) -> bool:
-    return isinstance(x, int | float)
+def _are_numbers(*parts: object) -> bool:
+    return all(isinstance(part, int | float) for part in parts)
+
+
+def _size(*parts: object) -> float:
+    """The largest of those that are numbers."""
+    return max((abs(part) for part in parts if _are_numbers(part)), default=0.0)
+
+
+def _decades(stored: float, fresh: float) -> float:
+    """Between two p-values."""
+    return abs(math.log10(max(fresh, 1e-12)) - math.log10(max(stored, 1e-12)))
 
 
 def _entry(value: Value) -> dict:
     """A value as JSON data, without what it has not."""
-    numbers = {name: rounded(getattr(value, name)) for name in ("low", "high", "step")}
-    more = {name: x for name, x in (*numbers.items(), ("n", value.n)) if x is not None}
-    return {"value": rounded(value.value), **more, **({"unit": value.unit} if value.unit else {})}
+    entry = {name: rounded(getattr(value, name)) for name in ("low", "high", "step")}
+    entry |= {"n": value.n, "unit": value.unit or None}
+    found = {name: part for name, part in entry.items() if part is not None}
+    return {"value": rounded(value.value), **found}
 
 
 def _written(node: object, line: str) -> str:
@@ -368,18 +352,12 @@ def _written(node: object, line: str) -> str:
 
     `line` begins each of these lines.
     """
-    parts = (
-        list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
-    )
-    if not any(isinstance(part, dict | list) for part in parts):
+    parts = _parts(node) or {}
+    if not any(isinstance(part, dict | list) for part in parts.values()):
         return json.dumps(node, ensure_ascii=False, allow_nan=False)
-    names = (
-        [f"{json.dumps(name, ensure_ascii=False)}: " for name in node]
-        if isinstance(node, dict)
-        else [""] * len(parts)
-    )
-    lines = ",".join(
-        f"{line} {name}{_written(part, line + ' ')}"
-        for name, part in zip(names, parts, strict=True)
-    )
-    return ("{%s%s}" if isinstance(node, dict) else "[%s%s]") % (lines, line)
+    is_list, lines = isinstance(node, list), []
+    for name, part in parts.items():
+        key = "" if is_list else f"{json.dumps(name, ensure_ascii=False)}: "
+        lines.append(f"{line} {key}{_written(part, line + ' ')}")
+    body = ",".join(lines) + line
+    return f"[{body}]" if is_list else f"{{{body}}}"

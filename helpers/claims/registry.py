@@ -1,5 +1,9 @@
 """The registry of claims: read, checked by its schemas, and completed with what can be derived.
 
+Beside it lie the terms, `notebooks/terms.yml`: what measured values are called for people. A value
+has a short name, by which criteria and code know it. A reader sees its label, its unit and what a
+higher value means.
+
 A criterion stands in `notebooks/claims/PAPER.yml` before anything is run; `criteria.py` judges by
 it. Named runs stand in `notebooks/profiles.yml`; a notebook's path and its default parameters are
 derived.
@@ -10,7 +14,8 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -22,9 +27,8 @@ from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Claim, Paper
 
 REGISTRY = place.shipped()
-PROFILES = "profiles.yml"
+PROFILES, TERMS = "profiles.yml", "terms.yml"
 _PAPER = re.compile(r"claims/[a-z][a-z0-9-]*\.yml")
-_FILES = ((PROFILES, "profiles.schema.json"), ("claims/*.yml", "claims.schema.json"))
 
 
 @dataclass(frozen=True)
@@ -52,30 +56,28 @@ def load_registry(folder: Path | str | None = None) -> Registry:
         ValueError: with a line for each file that is wrong, naming file, entry and field.
     """
     folder = place.registry() if folder is None else Path(folder)
+    papers = sorted(folder.glob("claims/*.yml"))
+    if not papers or not (folder / PROFILES).is_file():
+        raise FileNotFoundError(
+            f"no registry at {folder}; run from a checkout of the project or give its path"
+        )
     files, errors = {}, []
-    for pattern, schema in _FILES:
-        paths = sorted(folder.glob(pattern))
-        if not paths:
-            raise FileNotFoundError(
-                f"no registry at {folder}; run from a checkout of the project or give its path"
-            )
-        for path in paths:
-            name = path.relative_to(folder).as_posix()
-            try:
-                files[name] = _read(path, schema)
-            except ValueError as error:
-                errors.append(f"{name}: {error}")
+    for path in (folder / PROFILES, *papers):
+        name = path.relative_to(folder).as_posix()
+        try:
+            files[name] = _read(path, "profiles" if name == PROFILES else "claims")
+        except ValueError as error:
+            errors.append(f"{name}: {error}")
     # What a schema cannot state is only asked of entries that have the right form.
-    errors = errors or [f"{file}: {_line(where, why)}" for file, where, why in _rules(files)]
+    errors = errors or [f"{file}: {wrong}" for file, wrong in _between_files(files)]
     if errors:
         raise ValueError("\n".join(errors))
     profiles = files.pop(PROFILES)["profiles"]
     registry, root = Registry({}, {}), folder.resolve().parent
-    for name, data in sorted(files.items(), key=lambda item: item[1]["paper"]["order"]):
-        entry = {key: value for key, value in data["paper"].items() if key != "order"}
-        paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **entry)
+    for name, data in sorted(files.items(), key=lambda item: item[1]["paper"].pop("order")):
+        paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **data["paper"])
         for id, entry in data["claims"].items():
-            entry = entry | {
+            entry |= {
                 "criterion": _criterion(entry["criterion"]),
                 "profiles": profiles.get(id, {}),
             }
@@ -110,19 +112,23 @@ def _read(path: Path, schema: str) -> dict:
     """The data of one file of the registry.
 
     Raises:
-        ValueError: it is no YAML, or not of the form of its schema; says where.
+        ValueError: it is no YAML, or not of the form of its schema; says where, on one line.
     """
-    validator = _Validator(json.loads((REGISTRY / schema).read_text(encoding="utf-8")))
+    schema = json.loads((REGISTRY / f"{schema}.schema.json").read_text(encoding="utf-8"))
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        error = best_match(validator.iter_errors(data))
+        error = best_match(_Validator(schema).iter_errors(data))
     except Exception as error:  # what a number, a date or a tag that is none raises has no end
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"not readable as YAML: {reason[:200]}") from None
+        raise ValueError(f"not readable as YAML: {_one_line(error)}") from None
     if error:
+        place = ".".join(map(str, error.absolute_path)) or "the whole file"
         message = error.schema.get("errorMessage", error.message)
-        raise ValueError(_line(error.absolute_path, message))
+        raise ValueError(f"{_one_line(place)}: {_one_line(message)}")
     return data
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())[:200] or type(text).__name__
 
 
 def _criterion(entry: Mapping) -> Criterion:
@@ -131,38 +137,25 @@ def _criterion(entry: Mapping) -> Criterion:
     return Criterion(**{**entry, **tests})
 
 
-def _rules(files: Mapping[str, dict]) -> Iterator[tuple[str, tuple, str]]:
-    """(file, path in it, what is wrong) for the rules between fields and between files."""
-    orders, claims = {}, {}
+def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
+    """A file and what is wrong in it, for the rules between fields and between files."""
+    claims: dict[str, str] = {}
     for file, data in files.items():
-        if file == PROFILES:
-            continue
-        if not _PAPER.fullmatch(file):
-            yield file, (), "a paper's file is named by lower-case letters, digits and '-'"
-        if (other := orders.setdefault(data["paper"]["order"], file)) != file:
-            yield file, ("paper", "order"), f"{other} has the same; give each paper its own"
-        for id, entry in data["claims"].items():
+        if file != PROFILES and not _PAPER.fullmatch(file):
+            yield file, "a paper's file is named by lower-case letters, digits and '-'"
+        for id, entry in data.get("claims", {}).items():
             if (other := claims.setdefault(id, file)) != file:
-                yield file, ("claims", id), f"{other} has a claim of this name too; rename one"
-            for path, message in _unknown_models(entry, data["paper"]["models"]):
-                yield file, ("claims", id, *path), message
-    for id in files[PROFILES]["profiles"].keys() - claims.keys():
-        yield PROFILES, ("profiles", id), f"unknown claim; {_nearest(id, claims)}"
-
-
-def _unknown_models(entry: Mapping, models: Mapping) -> Iterator[tuple[tuple, str]]:
-    """(path, what is wrong) for each model that a claim names and nothing knows."""
-    for model in entry.get("paper_says", {}).get("models", {}):
-        if model not in models:
-            message = f"unknown model {model!r} of the paper; {_nearest(model, models)}"
-            yield ("paper_says", "models"), message
-    controls = entry["expected"]
-    for kind in ("applies", "tests", "needs"):
-        for i, test in enumerate(entry["criterion"].get(kind, ())):
-            model = test.get("model", "")
-            if model.startswith("control-") and model not in controls:
-                message = f"unknown control {model!r}; {_nearest(model, controls)}"
-                yield ("criterion", kind, i, "model"), message
+                yield file, f"{id}: {other} has a claim of this name too; rename one"
+            models = data["paper"]["models"]
+            for model in entry.get("paper_says", {}).get("models", {}):
+                if model not in models:
+                    yield (
+                        file,
+                        f"{id}: unknown model {model!r} of the paper; {_nearest(model, models)}",
+                    )
+    for id in files[PROFILES]["profiles"]:
+        if id not in claims:
+            yield PROFILES, f"unknown claim {id!r}; {_nearest(str(id), claims)}"
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
@@ -170,12 +163,98 @@ def _nearest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else "there are none yet"
 
 
-def _line(path: Iterable, message: str) -> str:
-    """`nr1-artifacts: criterion.tests.0.op: '~' is not one of ...`, on one line.
+@dataclass(frozen=True)
+class Term:
+    """What a value is called.
 
-    The entry of a claim is called by its name.
+    Attributes:
+        label: a noun phrase in the field's words, without its unit.
+        unit: such as 'share of images', 'points', 'count'; empty for a plain ratio or index.
+        higher: what a higher value means, as a clause; empty where that is no question.
+        of: what the n of the value counts.
     """
-    entry, *fields = [" ".join(str(part).split()) for part in path] or [""]
-    if entry in ("claims", "profiles") and fields:
-        entry, *fields = fields
-    return ": ".join(filter(None, [entry, ".".join(fields), " ".join(message.split())[:200]]))
+
+    label: str
+    unit: str = ""
+    higher: str = ""
+    of: str = "images"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of all claims.
+
+    Attributes:
+        claims: claim -> name -> Term; a name may hold `{}`, for a number or a word, which its label
+            repeats. A name that begins with `_` is an ending of this claim's names, its label what
+            it says.
+        common: name -> Term, for every claim that does not say otherwise.
+        endings: ending of a name -> what it says, for names that have a term without it.
+    """
+
+    claims: Mapping[str, Mapping[str, Term]] = field(default_factory=dict)
+    common: Mapping[str, Term] = field(default_factory=dict)
+    endings: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, claim: str, name: str) -> Term | None:
+        """The term for the value `name` of `claim`; None where there is none.
+
+        First the name as it is, then without an ending, then as one that a name with `{}`
+        describes, the longest first; the claim's own terms go before the common ones.
+        """
+        own = self.claims.get(claim, {})
+        for terms in (own, self.common):
+            if name in terms:
+                return terms[name]
+        endings = {key: Term(says) for key, says in self.endings.items()}
+        endings |= {key: term for key, term in own.items() if key.startswith("_")}
+        for ending in sorted(endings, key=len, reverse=True):
+            if name.endswith(ending) and (found := self.of(claim, name.removesuffix(ending))):
+                says = endings[ending]
+                return replace(
+                    found,
+                    label=f"{found.label}, {says.label}",
+                    of=found.of if says.of == Term.of else says.of,
+                )
+        for terms in (own, self.common):
+            for pattern in sorted((key for key in terms if "{}" in key), key=len, reverse=True):
+                if words := re.fullmatch("(.+)".join(map(re.escape, pattern.split("{}"))), name):
+                    label = terms[pattern].label
+                    for word in words.groups():
+                        label = label.replace("{}", word.replace("_", " "), 1)
+                    return replace(terms[pattern], label=label)
+        return None
+
+
+def load_terms(path: Path | None = None) -> Terms:
+    """The terms in the file at `path`.
+
+    Unless given, those of the project, or without any those that come with the package.
+
+    Raises ValueError that names the file where it has another form.
+    """
+    own = place.registry() / TERMS
+    return _read_terms(path or (own if own.is_file() else place.shipped() / TERMS))
+
+
+@cache
+def _read_terms(path: Path) -> Terms:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        claims = {
+            id: {
+                name: Term(term) if isinstance(term, str) else Term(**term)
+                for name, term in own.items()
+            }
+            for id, own in data["claims"].items()
+        }
+        return Terms(
+            claims, {name: Term(**term) for name, term in data["common"].items()}, data["endings"]
+        )
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {_one_line(error)}") from None
+
+
+def term(claim: str, name: str) -> Term:
+    """The term for a value of a claim, or else its name in words."""
+    return load_terms().of(claim, name) or Term(name.replace("_", " "))

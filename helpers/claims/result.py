@@ -1,9 +1,11 @@
-"""A claim, what is measured of it, and the verdict.
+"""A claim, what is measured of it, and the verdict: as objects, as notebooks display them, on disk.
 
 What a paper reported and what was measured here never share a field: `Claim.reported` is the one,
-`Value` the other.
+`Value` the other. A run's `<id>.json` has a digest of itself and of its notebook.
 """
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,11 +13,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from helpers.claims import digests
-from helpers.claims.agreement import Agreement, agreement, extensions, in_words
-from helpers.claims.criteria import OUTCOMES, Criterion, Value
-from helpers.claims.markdown import inert, pivot, table
+from helpers.claims.criteria import (
+    CONTROL,
+    OUTCOMES,
+    Agreement,
+    Criterion,
+    Value,
+    agreement,
+    extensions,
+    in_words,
+)
+from helpers.claims.markdown import render
 from helpers.claims.notebook import notebook_parameters
+from helpers.files import digest_of, digest_of_json, locked, write_together
+from helpers.names import STUB
 
 MIME = "application/vnd.registers.result+json"
 
@@ -39,9 +50,8 @@ class Paper:
         return self.id.replace("-", "_")
 
     def __str__(self) -> str:
-        return ", ".join(
-            str(part) for part in (f"*{self.title}*", self.authors, self.venue, self.year) if part
-        )
+        parts = (f"*{self.title}*", self.authors, self.venue, self.year)
+        return ", ".join(str(part) for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ class Claim:
 
         Raises ValueError where no test names it.
         """
-        for test in (*self.criterion.tests, *self.criterion.applies, *self.criterion.needs):
+        for test in (*self.criterion.tests, *self.criterion.all_tests):
             if test.value == name:
                 return test.margin
         raise ValueError(f"{self.id}: no test names {name!r}; the criterion is: {self.criterion}")
@@ -120,11 +130,11 @@ class Claim:
         Raises KeyError for a value that a test on this model names and `estimates` has not.
         """
         tests = (*self.criterion.applies, *self.criterion.tests)
-        names = dict.fromkeys(test.value for test in tests if test.concerns(model))
-        own = {name: estimates[name + end if name + end in estimates else name] for name in names}
-        return self.judge(
-            Value.of(name, estimate, model=model) for name, estimate in own.items()
-        ).verdict
+        values = []
+        for name in dict.fromkeys(test.value for test in tests if test.concerns(model)):
+            estimate = estimates[name + end if name + end in estimates else name]
+            values.append(Value.of(name, estimate, model=model))
+        return self.judge(values).verdict
 
     def judge(
         self,
@@ -148,47 +158,22 @@ class Claim:
                 raise ValueError(
                     f"{self.id}: two values named {name!r} for {model}; give each a name of its own"
                 )
-        nested = by_model(values)
         if not values and not not_run:
             raise ValueError(
                 f"{self.id}: nothing to judge; give at least one value or one model that was not "
                 "run"
             )
-        verdict, reason, verdicts = self.criterion.judge(nested, not_run)
-        return Result(
-            self,
-            verdict,
-            reason,
-            verdicts,
-            values,
-            not_run,
-            list(sources),
-            digests.of_criterion(self.criterion),
-        )
+        judged = self.criterion.judge(by_model(values), not_run)
+        return Result(self, *judged, values, not_run, list(sources), self.criterion.digest)
 
     @property
     def extensions(self) -> list[str]:
         """In what its tests go beyond the paper, a line each."""
-        return extensions((*self.criterion.applies, *self.criterion.tests, *self.criterion.needs))
+        return extensions(self.criterion.all_tests)
 
     def _repr_markdown_(self) -> str:
-        rows = [
-            ("Claim", self.statement),
-            ("Source", f"{self.source}: {self.where}" if self.source.bib else self.where),
-            ("The paper says", in_words(self.paper_says) if self.source.bib else ""),
-            ("Measured", self.measure),
-            ("Criterion", f"{self.criterion}"),
-            ("Beyond the paper", "; ".join(self.extensions)),
-            ("Why this criterion", self.criterion.why),
-            ("Predicted before the first run", in_words(self.predicted) if self.predicted else ""),
-            ("Reported", self.headline),
-        ]
-        card = f"**{self.title}** (`{self.id}`)\n\n" + table(
-            ("", ""), [(f"**{k}**", text) for k, text in rows if text]
-        )
-        return "\n\n".join(
-            filter(None, [card, pivot(_cells(self.reported)), _notes(self.reported)])
-        )
+        figures = _cells(self.reported)
+        return render("claim.md.j2", claim=self, in_words=in_words, figures=figures)
 
 
 class Values(list[Value]):
@@ -288,16 +273,32 @@ class Result:
 
         By what the registry says of the paper today.
         """
-        claim, criterion = self.claim, self.claim.criterion
-        by, found = (
-            (claim.paper_says, claim.source.models, criterion),
-            (self.verdict, self.verdicts),
-        )
-        # Which tests of an earlier criterion went beyond the paper, nobody knows any more.
-        tests = (
-            (*criterion.applies, *criterion.tests, *criterion.needs) if self.today is None else ()
-        )
-        return agreement(*by, *found, by_model(self.values), self.not_run, tests)
+        return agreement(self)
+
+    @cached_property
+    def by_model(self) -> dict[str, dict[str, Value]]:
+        """Model -> name -> value, see `by_model`."""
+        return by_model(self.values)
+
+    @cached_property
+    def models(self) -> dict[str, str]:
+        """Each model that was judged -> its verdict."""
+        return {one["model"]: one["verdict"] for one in self.verdicts}
+
+    @cached_property
+    def without_controls(self) -> str | None:
+        """The verdict on what was measured beside the controls; None where nothing was."""
+        controls = [model for model in self.models if model.startswith(CONTROL)]
+        if not controls:
+            return self.verdict
+        if len(controls) == len(self.models):
+            return None
+        values = [value for value in self.values if not value.model.startswith(CONTROL)]
+        return self.claim.judge(values, not_run=self.not_run).verdict
+
+    def rejudged(self) -> "Result":
+        """The verdict of today's criterion on the same values."""
+        return self.claim.judge(self.values, self.sources, self.not_run)
 
     @cached_property
     def today(self) -> "Result | None":
@@ -308,19 +309,16 @@ class Result:
         A result that does not say by which it was judged counts as judged by an earlier one where
         today's gives other verdicts.
         """
-        now = self.claim.judge(self.values, self.sources, self.not_run)
-        earlier = now.differs(self) if self.criterion is None else self.criterion != now.criterion
-        return now if earlier else None
+        if self.criterion == self.claim.criterion.digest:
+            return None
+        now = self.rejudged()
+        return now if self.criterion or now.differs(self) else None
 
     def differs(self, other: "Result") -> list[str]:
         """The models on which the two verdicts differ, first '' where they differ as a whole."""
-        own, others = (
-            {"": one.verdict} | {v["model"]: v["verdict"] for v in one.verdicts}
-            for one in (self, other)
-        )
-        return [
-            model for model in dict.fromkeys([*own, *others]) if own.get(model) != others.get(model)
-        ]
+        own, others = ({"": one.verdict, **one.models} for one in (self, other))
+        models = dict.fromkeys([*own, *others])
+        return [model for model in models if own.get(model) != others.get(model)]
 
     def to_json(self) -> dict:
         """The result as JSON data; numbers in full, never NaN."""
@@ -339,9 +337,7 @@ class Result:
 
     @classmethod
     def from_json(cls, claim: Claim, data: Mapping) -> "Result":
-        """A stored result as it was judged then (a notebook's bundle or a run's file.
-
-        Keys of other owners are left alone).
+        """A stored result as it was judged then: a notebook's bundle, or a run's file.
 
         Whether that agrees with the paper is derived anew: the registry may read the paper
         otherwise by now.
@@ -351,12 +347,8 @@ class Result:
                 f"this result belongs to {data['id']!r}, not to {claim.id!r}; read it with its own "
                 "claim"
             )
-        values = [Value(**value) for value in data["values"]]
-        verdict, criterion = (
-            (data["verdict"], data["reason"], data["verdicts"]),
-            data.get("criterion"),
-        )
-        return cls(claim, *verdict, values, data["not_run"], sources_of(data), criterion)
+        judged = data["verdict"], data["reason"], data["verdicts"], values_of(data)
+        return cls(claim, *judged, data["not_run"], sources_of(data), data.get("criterion"))
 
     def calibration(self) -> dict[str, tuple[str, str]]:
         """Control -> (verdict when judged alone, expected verdict).
@@ -369,89 +361,45 @@ class Result:
                 verdicts[control] = (self.claim.judge(own).verdict, expected)
         return verdicts
 
-    def beside(self) -> str:
-        """The paper's figures beside ours, as a Markdown table.
+    def figures(self) -> list[tuple[str, str, str, str]]:
+        """The paper's figures beside ours, as cells of `pivot`.
 
         The paper's rows for a model stand right above our row.
         """
-        checkpoints = self.claim.source.models
-        reported = self.claim.reported
-        models = list(dict.fromkeys(value.model for value in self.values))
-        cells = []
-        for model in models:
+        claim, cells, names = self.claim, [], self.claim.source.models
+        for model, values in self.by_model.items():
             cells += _cells(
-                (r for r in reported if checkpoints.get(r["model"]) == model), "paper, "
+                (r for r in claim.reported if names.get(r["model"]) == model), "paper, "
             )
-            for value in (value for value in self.values if value.model == model):
+            for value in values.values():
                 source = f"ours, {value.dataset}" if value.dataset else "ours"
                 cells += [(source, model, "n", str(value.n))] if value.n is not None else []
-                cells += [(source, model, value.name, str(value))]
-        cells += _cells(
-            (r for r in reported if checkpoints.get(r["model"]) not in models), "paper, "
-        )
-        return "\n\n".join(filter(None, [pivot(cells), _notes(reported)]))
+                cells.append((source, model, value.name, str(value)))
+        others = (r for r in claim.reported if names.get(r["model"]) not in self.by_model)
+        return cells + _cells(others, "paper, ")
 
     def outcomes(self) -> dict[str, dict[str, str]]:
         """Model -> each test that concerns it -> holds, fails or undecided.
 
         What applies comes first, what is needed last.
         """
-        criterion = self.claim.criterion
-        tests = (*criterion.applies, *criterion.tests, *criterion.needs)
-        return {
-            model: {
-                str(test): OUTCOMES[test.outcome(own.get(test.value))]
-                for test in tests
-                if test.concerns(model)
+        found = {}
+        for model, own in self.by_model.items():
+            tests = [test for test in self.claim.criterion.all_tests if test.concerns(model)]
+            found[model] = {
+                str(test): OUTCOMES[test.outcome(own.get(test.value))] for test in tests
             }
-            for model, own in by_model(self.values).items()
-        }
+        return found
 
     def __str__(self) -> str:
         """Verdicts, outcomes of the tests and names of values.
 
         No measured number, which machines print differently.
         """
-        outcomes = self.outcomes()
-        lines = [f"{self.id}: {self.verdict}"]
-        for v in self.verdicts:
-            tests = ", ".join(f"{test} {outcome}" for test, outcome in outcomes[v["model"]].items())
-            lines.append(f"  {v['model']}: {v['verdict']} ({tests or v['reason']})")
-        lines += [f"  {model}: {', '.join(own)}" for model, own in by_model(self.values).items()]
-        return "\n".join(
-            [*lines, *(f"  {model}: not run ({reason})" for model, reason in self.not_run.items())]
-        )
+        return render("result.txt.j2", result=self)
 
     def _repr_markdown_(self) -> str:
-        parts = [f"**Verdict: {inert(self.verdict)}.** {inert(self.reason)}"]
-        parts.append(
-            f"**Agreement with the paper: {self.agreement.answer}.** {inert(self.agreement.reason)}"
-        )
-        if self.verdicts:
-            rows = [(v["model"], v["verdict"], v["reason"]) for v in self.verdicts]
-            parts.append(table(("model", "verdict", "because"), rows))
-        if calibration := self.calibration():
-            wrong = [
-                f"{c}: {got} where {want} was expected"
-                for c, (got, want) in calibration.items()
-                if got != want
-            ]
-            found = (
-                "; ".join(wrong)
-                if wrong
-                else f"as expected on {len(calibration)} of {len(calibration)}"
-            )
-            parts.append(f"**Calibration** (each control judged alone): {found}.")
-        if self.not_run:
-            parts.append(table(("not run", "reason"), list(self.not_run.items())))
-        parts += ["**The paper beside ours**", self.beside()]
-        for images in (source for source in self.sources if source.get("hub")):
-            name, hub = inert(images["name"]), inert(images["hub"])
-            parts.append(
-                f"`{name}` is a local data set; the same or the nearest on the Hub: `-p "
-                f"dataset={hub}`."
-            )
-        return "\n\n".join(parts)
+        return render("result.md.j2", result=self)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         return {
@@ -469,6 +417,11 @@ def by_model(values: Iterable[Value]) -> dict[str, dict[str, Value]]:
     return nested
 
 
+def values_of(data: Mapping) -> list[Value]:
+    """The values of a stored result."""
+    return [Value(**value) for value in data["values"]]
+
+
 def sources_of(data: Mapping) -> list[dict]:
     """The sources of a stored result.
 
@@ -477,22 +430,115 @@ def sources_of(data: Mapping) -> list[dict]:
     return data["sources"] if "sources" in data else data.get("provenance", {}).get("sources", [])
 
 
-def _reported(row: dict) -> str:
-    """A reported figure with its unit, marked where it has a note."""
-    if "text" in row:
-        figure = row["text"]
-    else:
-        figure = " to ".join(f"{x:,.10g}" for x in row.get("range", (row.get("value"),)))
-    return figure + (f" {row['unit']}" if row["unit"] else "") + (" *" if "note" in row else "")
+def displayed(notebook: Mapping, mime: str) -> list:
+    """What an executed notebook displays of one MIME type, in its order."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    shown = [output["data"][mime] for output in outputs if mime in output.get("data", ())]
+    return json.loads(json.dumps(shown))
+
+
+def bundle(notebook: Mapping) -> dict:
+    """The claim's result that an executed notebook displays.
+
+    Raises ValueError unless there is exactly one.
+    """
+    results = displayed(notebook, MIME)
+    if len(results) != 1:
+        raise ValueError(
+            f"the notebook displays {len(results)} results; it must end with exactly one "
+            "claim.judge(...)"
+        )
+    return results[0]
+
+
+def read_result(path: Path) -> dict:
+    """A run's `<id>.json`, whole and as it was written, with the errors of `read_published`."""
+    return read_published(path)[0]
+
+
+def read_alone(path: Path, remedy: str = "give the file as a run wrote it") -> dict:
+    """A result file wherever it lies, without its notebook.
+
+    Raises ValueError where it is no result or was edited by hand.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        intact = result.pop("sha256") == digest_of_json(result)
+        if missing := {"id", "run", "provenance"} - result.keys():
+            raise KeyError(min(missing))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError):
+        raise ValueError(f"not a readable result; {remedy}") from None
+    if not intact:
+        raise ValueError(f"was changed after it was written (its sha256 does not fit); {remedy}")
+    return result
+
+
+def read_published(path: Path) -> tuple[dict, bytes]:
+    """A run's `<id>.json`, as it was written, and the executed notebook that belongs to it.
+
+    Where they are being published just now, that is waited for.
+
+    Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own,
+    or where the executed notebook beside it is missing or not the one it was written with.
+    """
+    try:
+        return _with_notebook(path)
+    except ValueError:
+        with locked(path.parent):  # between the two renames of `publish` they differ
+            return _with_notebook(path)
+
+
+def _with_notebook(path: Path) -> tuple[dict, bytes]:
+    """The result at `path` and its notebook, with the errors of `read_published`."""
+    again = "run the claim again with --force"
+    result, notebook = read_alone(path, again), path.with_suffix(".ipynb")
+    if (result["run"], result["id"]) != (path.parent.name, path.stem):
+        where = f"{result['run']}/{result['id']}"
+        raise ValueError(f"is the result of {where}; move it back to its place")
+    check_run(path.parent.name)
+    if not notebook.is_file():
+        raise ValueError(f"{notebook.name} is missing beside it; run the claim again")
+    content = notebook.read_bytes()
+    if digest_of(content) != result["provenance"].get("notebook"):
+        raise ValueError(f"{notebook.name} beside it is not the one it was written with; {again}")
+    return result, content
+
+
+def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
+    """Put the executed notebook and its result into `folder`.
+
+    The result carries its own digest and that of its notebook.
+
+    Raises ValueError for a result of stubs, the models and images of a dry run.
+    """
+    for source in result["provenance"]["sources"]:
+        if source["name"].startswith(STUB):
+            raise ValueError(
+                f"the result of {id!r} is of a {source['name']!r}, in a dry run; it is no result"
+            )
+    result = {**result, "sha256": digest_of_json(result)}
+    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_together({folder / f"{id}.ipynb": notebook, folder / f"{id}.json": text})
+
+
+def check_run(name: str) -> None:
+    """Raise ValueError where a run cannot be called so.
+
+    Its name is that of a folder, and stands on pages.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError(
+            f"run name {name!r} is not a plain folder name; use letters, digits, '.', '-' and '_', "
+            "at most 100"
+        )
 
 
 def _cells(rows: Iterable[dict], prefix: str = "") -> list[tuple[str, str, str, str]]:
-    """Reported figures as cells of `_pivot`."""
-    return [(prefix + row["where"], row["model"], row["name"], _reported(row)) for row in rows]
-
-
-def _notes(rows: Iterable[dict]) -> str:
-    """The notes on reported figures, as a list."""
-    return "\n".join(
-        f"- \\* {r['where']}, {r['model']}, {r['name']}: {r['note']}" for r in rows if "note" in r
-    )
+    """Reported figures with their units as cells of `pivot`, marked where they have a note."""
+    cells = []
+    for row in rows:
+        numbers = [row["value"]] if "value" in row else row.get("range", ())
+        figure = row.get("text") or " to ".join(f"{x:,.10g}" for x in numbers)
+        unit, star = row["unit"] and f" {row['unit']}", " *" if "note" in row else ""
+        cells.append((prefix + row["where"], row["model"], row["name"], figure + unit + star))
+    return cells

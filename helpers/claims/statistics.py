@@ -19,12 +19,11 @@ from typing import NamedTuple
 from scipy.special import expit, logit
 from scipy.stats import binomtest, false_discovery_control, norm, t
 
-from helpers.claims.criteria import Test, Value
+from helpers.claims.criteria import DECIDED, Test, Value
 from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Result, sources_of
+from helpers.claims.result import Claim, Result, by_model, sources_of, values_of
 
 ALPHA = 0.05  # of the stored intervals
-DECIDED = ("supported", "refuted")
 # of an interval: how far from its middle a value may lie on a scale for it to be the estimator's
 ALIKE = 0.02
 
@@ -177,24 +176,16 @@ def judgements(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> li
     rows = []
     for run, results in runs.items():
         for id, data in results.items():
-            result = judged(registry[id], data)
-            values = {(value.model, value.name): value for value in result.values}
-            for one in result.verdicts:
-                if one["verdict"] != "not applicable":
-                    tests = [
-                        test for test in registry[id].criterion.tests if test.concerns(one["model"])
-                    ]
-                    rows += [
-                        Judgement(
-                            id,
-                            run,
-                            one["model"],
-                            test,
-                            values.get((one["model"], test.value)),
-                            one["verdict"],
-                        )
-                        for test in tests
-                    ]
+            claim = registry[id]
+            result = judged(claim, data)
+            values = by_model(result.values)
+            for model, verdict in result.models.items():
+                put = [test for test in claim.criterion.tests if test.concerns(model)]
+                rows += [
+                    Judgement(id, run, model, test, values[model].get(test.value), verdict)
+                    for test in put
+                    if verdict != "not applicable"
+                ]
     return rows
 
 
@@ -203,19 +194,9 @@ def judged(claim: Claim, data: Mapping, alpha: float = ALPHA) -> Result:
 
     With intervals at level 1 - `alpha`.
     """
-    values = [Value(**value) for value in data["values"]]
+    values = values_of(data)
     values = values if alpha == ALPHA else [at_level(value, alpha) for value in values]
-    return claim.judge(values, sources=sources_of(data), not_run=data["not_run"])
-
-
-def deciders(result: Mapping) -> list[str]:
-    """The models on which a decided verdict rests: those with the same verdict as the whole.
-
-    None where it is not decided.
-    """
-    if result["verdict"] not in DECIDED:
-        return []
-    return [one["model"] for one in result["verdicts"] if one["verdict"] == result["verdict"]]
+    return claim.judge(values, sources_of(data), data["not_run"])
 
 
 @dataclass(frozen=True)
@@ -246,33 +227,25 @@ def shared(runs: Mapping[str, Mapping[str, dict]]) -> Shared:
     which no model was judged count for no images.
     """
     found = Shared([], {}, {}, {})
-    names: dict[str, str] = {}
-    for run, results in runs.items():
-        for id, data in results.items():
-            sources = sources_of(data)
-            weights = {
-                source["name"]: source["weights_hash"]
-                for source in sources
-                if "weights_hash" in source
+    names: dict[str, str] = {}  # of a checkpoint, by the digest of its weights
+    for run, id, data in ((run, *one) for run, own in runs.items() for one in own.items()):
+        sources, verdict = sources_of(data), data["verdict"]
+        weights = {source["name"]: source.get("weights_hash") for source in sources}
+        if verdict in DECIDED:
+            found.decided.append((run, id))
+            rests_on = {
+                names.setdefault(weights.get(one["model"]) or one["model"], one["model"]): None
+                for one in data["verdicts"]
+                if one["verdict"] == verdict
             }
-            if data["verdict"] in DECIDED:
-                found.decided.append((run, id))
-                rests_on = dict.fromkeys(
-                    names.setdefault(weights.get(model, model), model) for model in deciders(data)
-                )
-                for checkpoint in rests_on:
-                    found.checkpoints.setdefault(checkpoint, ([], []))[len(rests_on) > 1].append(
-                        (run, id)
-                    )
-            if data["verdict"] in ("not applicable", "not run"):
-                continue
-            for source in (
-                source for source in sources if "digest" in source and "weights_hash" not in source
-            ):
-                claims = found.images.setdefault(source["name"], [])
-                same = found.lists.setdefault(source["digest"], (source["name"], source["n"], []))[
-                    2
-                ]
+            for checkpoint in rests_on:
+                alone, with_others = found.checkpoints.setdefault(checkpoint, ([], []))
+                (with_others if len(rests_on) > 1 else alone).append((run, id))
+        for source in sources if verdict not in ("not applicable", "not run") else ():
+            if "digest" in source and "weights_hash" not in source:
+                name, n = source["name"], source["n"]
+                claims = found.images.setdefault(name, [])
+                _, _, same = found.lists.setdefault(source["digest"], (name, n, []))
                 for own in (claims, same):
                     own += [id] if id not in own else []
     return found

@@ -11,12 +11,11 @@ from pathlib import Path
 import yaml
 
 from helpers.book import edition
-from helpers.claims import numbers, trail
-from helpers.claims.freshness import inputs
-from helpers.claims.notebook import read_notebook
+from helpers.claims import history as criteria_history
+from helpers.claims import numbers
+from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project, git
-from helpers.claims.result import MIME, Claim, Result
-from helpers.claims.results import displayed, read_result, rejudge
+from helpers.claims.result import MIME, Claim, Result, displayed, read_result
 from helpers.files import locked
 from helpers.run.parameters import checked
 
@@ -56,7 +55,7 @@ def problems(project: Project) -> Iterator[str]:
                 yield f"{name}: contains an absolute path of the machine it ran on"
         except ValueError as error:
             yield f"{name}: {error}"
-    yield from trail.problems(project)
+    yield from criteria_history.problems(project)
     yield from edition.problems(project.root, project.registry, _readable(project))
 
 
@@ -204,7 +203,7 @@ def _told(stored: Result, now: Result) -> str:
     told = f"judged by an earlier criterion: {stored.verdict}; its values now give {now.verdict}"
     if now.verdict != stored.verdict:
         return f"{told} ({now.reason.removesuffix('.')})"
-    then, today = ({v["model"]: v["verdict"] for v in one.verdicts} for one in (stored, now))
+    then, today = stored.models, now.models
     models = [
         f"; {then.get(m, 'not judged')} on {m}, now {today.get(m, 'not judged')}"
         for m in now.differs(stored)
@@ -329,17 +328,15 @@ def of_result(project: Project, path: Path) -> Iterator[str]:
             for bound in ("value", "low", "high"):
                 if value[bound] is not None and not math.isfinite(value[bound]):
                     yield f"{value['name']} of {value['model']}: {bound} is {value[bound]}; it must be finite or null"  # noqa: E501
-        now = rejudge(project.registry[result["id"]], result)
-        if now.differs(Result.from_json(now.claim, result)) and _by_todays_criterion(
-            project, result
-        ):
+        stored = Result.from_json(project.registry[result["id"]], result)
+        now = stored.rejudged()
+        if now.differs(stored) and _by_todays_criterion(project, result):
             return  # the criterion was changed, not the verdict, and `outdated` tells it
         if now.verdict != result["verdict"]:
             yield f"verdict {result['verdict']!r}, but its values now give {now.verdict!r} ({now.reason})"  # noqa: E501
-        stored = {v["model"]: v["verdict"] for v in result["verdicts"]}
-        for model, verdict in {v["model"]: v["verdict"] for v in now.verdicts}.items():
-            if stored.get(model) != verdict:
-                yield f"verdict {stored.get(model)!r} on {model}, but its values now give {verdict!r}"  # noqa: E501
+        for model, verdict in now.models.items():
+            if (then := stored.models.get(model)) != verdict:
+                yield f"verdict {then!r} on {model}, but its values now give {verdict!r}"  # noqa: E501
     except (OSError, ValueError) as error:
         yield str(error)
     except (KeyError, TypeError) as error:

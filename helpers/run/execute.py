@@ -20,13 +20,11 @@ from pathlib import Path
 
 import nbformat
 
-from helpers.claims import digests, numbers
-from helpers.claims.freshness import inputs
-from helpers.claims.notebook import read_notebook
+from helpers.claims import numbers
+from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Result
-from helpers.claims.results import bundle, check_run, publish, read_result
-from helpers.files import digest_of, locked, write_together
+from helpers.claims.result import Result, bundle, check_run, publish, read_result
+from helpers.files import digest_of, digest_of_json, locked, write_together
 from helpers.run.fingerprint import fingerprint
 from helpers.run.kernel import OwnKernel, execute
 from helpers.run.parameters import require, resolve_all
@@ -303,7 +301,7 @@ def _workspace(
         yield None
         return
     own = project.root / "_build" / "shards" / run / id
-    name = digests.of_json([*made.values(), fingerprint(project, id)])[:16]
+    name = digest_of_json([*made.values(), fingerprint(project, id)])[:16]
     with ExitStack() as held:
         try:
             held.enter_context(locked(own, wait=False))

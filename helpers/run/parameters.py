@@ -14,8 +14,7 @@ from pathlib import Path
 import yaml
 
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Claim
-from helpers.claims.results import read_result
+from helpers.claims.result import Claim, read_result
 from helpers.names import LOCAL
 from helpers.run.provenance import hardware
 from helpers.settings import parsed, settings_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from helpers.claims.project import Project
-from helpers.claims.results import read_result
+from helpers.claims.result import read_result
 from helpers.workspace import Workspace
 
 # Parameters that choose which images, not how many: the time does not depend on them.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.results import publish, read_published
+from helpers.claims.result import publish, read_published
 from helpers.run import check
 from helpers.run.parameters import names_in
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Claim, Result
-from helpers.claims.results import check_run, read_result
+from helpers.claims.result import Claim, Result, check_run, read_result
 from helpers.run.terminal import Add, Lines, pairs, status
 
 

@@ -15,7 +15,7 @@ import nbformat
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from helpers.claims import place, trail
+from helpers.claims import history, place
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry
 from helpers.files import locked, written_whole
@@ -290,7 +290,7 @@ def _written(root: Path, id: str, texts: Mapping[str, str]) -> list[Path]:
     paths = {root / name: text for name, text in texts.items()}
     (root / "notebooks").mkdir(parents=True, exist_ok=True)
     with locked(root / "notebooks"), ExitStack() as undo:
-        log = root / trail.FOLDER
+        log = root / history.FOLDER
         for path in [*paths, *(log.glob("*.yml") if log.is_dir() else ())]:
             undo.callback(_restore, path, path.read_bytes() if path.is_file() else None)
         written = []
@@ -305,7 +305,7 @@ def _written(root: Path, id: str, texts: Mapping[str, str]) -> list[Path]:
         project = Project(root)
         claim = project.registry[id]
         if log.is_dir():
-            trail.record(
+            history.record(
                 project,
                 id,
                 "nothing",

@@ -4,10 +4,10 @@ import pytest
 from conftest import edit_registry
 
 from helpers.book import appendix
-from helpers.claims import trail
+from helpers.claims import history
 from helpers.claims.criteria import Value
+from helpers.claims.history import Entry
 from helpers.claims.project import Project
-from helpers.claims.trail import Entry
 
 
 def entry(
@@ -252,6 +252,6 @@ def test_before_anything_is_published_the_fragments_are_there(project):
 
 def test_the_log_of_the_project_is_on_its_page():
     project = Project()
-    page = appendix.criteria_log(project.registry, trail.load(project.root))
+    page = appendix.criteria_log(project.registry, history.load(project.root))
     for id in project.registry.claims:
         assert page.count(f"(criterion-{id})=") == 1

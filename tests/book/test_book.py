@@ -16,11 +16,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book import pages
 from helpers.book.build import assemble, build, published, render_reading
-from helpers.claims import trail
+from helpers.claims import history
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
-from helpers.claims.result import Result
-from helpers.claims.results import publish
+from helpers.claims.result import Result, publish
 from helpers.images import load_images
 
 ROOT = Path(__file__).parents[2]
@@ -316,7 +315,7 @@ def told(library):
 
     edit_registry(library.root, change)
     project = Project(library.root)
-    trail.record(project, "aa1-first", "controls", "First criterion.")
+    history.record(project, "aa1-first", "controls", "First criterion.")
     options = {
         "not_run": {"vit-giant": "no network"},
         "tags": ["landing"],

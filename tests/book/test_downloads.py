@@ -13,10 +13,9 @@ from pybtex.database import parse_string
 
 from helpers.book import cite, downloads
 from helpers.book.build import published
-from helpers.claims import digests
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result
-from helpers.files import digest_of
+from helpers.files import digest_of, digest_of_json
 
 PROJECT = Project()
 
@@ -162,7 +161,7 @@ def test_the_whole_is_cited_with_a_hash_that_every_result_changes(runs):
     other = {**results, run: {**results[run], id: {**results[run][id], "verdict": "other"}}}
     assert cite.bibtex_whole(other, "0123abc") != cite.bibtex_whole(results, "0123abc")
     assert (
-        digests.of_json([]) not in cite.bibtex_whole({})
+        digest_of_json([]) not in cite.bibtex_whole({})
         and parse_string(cite.bibtex_whole({}), "bibtex").entries
     )
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.book.amounts import WIDTH, amount, asked, behind
 from helpers.book.render import macro, raw
 from helpers.claims.criteria import Test, Value
-from helpers.claims.terms import Term
+from helpers.claims.registry import Term
 
 SHARE, PLAIN = Term("share", "share of images"), Term("x")
 TRAININGS = Term("x", "share of images", of="trainings")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from helpers.__main__ import main
-from helpers.claims import digests
 from helpers.claims.compare import compared, difference, excludes_zero, read_side, report
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
+from helpers.files import digest_of_json
 from helpers.measures.stats import over_images
 
 PROJECT = Project()
@@ -26,7 +26,7 @@ def stored():
 def written(path, result):
     """The result as a file with the digest that fits it."""
     content = {key: value for key, value in result.items() if key != "sha256"}
-    path.write_text(json.dumps({**content, "sha256": digests.of_json(content)}), encoding="utf-8")
+    path.write_text(json.dumps({**content, "sha256": digest_of_json(content)}), encoding="utf-8")
     return path
 
 
@@ -36,18 +36,14 @@ def value(number, low, high, n=100, name="auc", model="m"):
 
 def test_intervals_combine_as_independent_ones():
     found = difference(value(0.5, 0.4, 0.6), value(0.9, 0.6, 1.0))
-    assert found.value == pytest.approx(0.4)
-    assert (found.low, found.high) == (
-        pytest.approx(0.4 - math.hypot(0.3, 0.1)),
-        pytest.approx(0.4 + math.hypot(0.1, 0.1)),
-    )
-    assert excludes_zero(found) and not excludes_zero(
-        difference(value(0.5, 0.4, 0.6), value(0.6, 0.4, 0.8))
-    )
+    ends = 0.4 - math.hypot(0.3, 0.1), 0.4 + math.hypot(0.1, 0.1)
+    assert (found.value, found.low, found.high) == pytest.approx((0.4, *ends))
+    assert excludes_zero(found)
+    assert not excludes_zero(difference(value(0.5, 0.4, 0.6), value(0.6, 0.4, 0.8)))
 
 
 def test_nothing_is_said_of_what_has_no_interval():
-    plain = difference(Value("parameters", "a", value=5.0), Value("parameters", "b", value=7.0))
+    plain = difference(value(5.0, None, None), value(7.0, None, None))
     assert (plain.value, plain.low, plain.high) == (2, None, None) and not excludes_zero(plain)
     assert difference(value(None, None, None), value(0.5, 0.4, 0.6)) is None
 
@@ -57,10 +53,7 @@ def test_a_thing_and_itself_do_not_differ(stored):
     assert not one.moved and not one.settings and one.alone == ([], [])
     assert one.pairs and not any(pair.differs for pair in one.pairs)
     assert {pair.images for pair in one.pairs if pair.a.n} == {"same"}
-    assert (
-        next(iter(one.pairs)).judged
-        and "no verdict moved on 1 claims" in list(report({}, {}, [one]))[-1]
-    )
+    assert next(iter(one.pairs)).judged and "no verdict moved on 1 claims" in report({}, {}, [one])
 
 
 def test_everything_that_differs_is_named(stored):
@@ -71,29 +64,25 @@ def test_everything_that_differs_is_named(stored):
     other["parameters"]["n"] = 7
     other["provenance"]["packages"]["timm"] = "0.0"
     for source in other["provenance"]["sources"]:
-        source |= (
-            {"weights_hash": "ffff"}
-            if source["name"] == model
-            else {"digest": "eeee"}
-            if "digest" in source
-            else {}
-        )
+        if "digest" in source:
+            source["digest"] = "eeee"
+        if source["name"] == model:
+            source["weights_hash"] = "ffff"
     one = compared(PROJECT.registry[CLAIM], stored, other)
     assert one.moved == {"": ("supported", "refuted"), model: ("supported", "refuted")}
     assert one.settings["parameter n"] == ("1000", "7") and one.settings["package timm"][1] == "0.0"
     assert one.settings[f"weights of {model}"][1] == "ffff"
     (changed,) = [pair for pair in one.pairs if pair.differs]
     assert changed.difference.value == pytest.approx(-0.75) and changed.images == "other"
-    text = "\n".join(report({CLAIM: stored}, {CLAIM: other, "x": {}}, [one]))
-    assert (
-        f"{CLAIM}: supported -> refuted  MOVED" in text
-        and "only in B: x" in text
-        and "parameter n: 1000 -> 7" in text
-    )
-    assert text.endswith(
-        f"2 verdicts moved: {CLAIM} (supported -> refuted); {CLAIM} (supported -> refuted on "
-        f"{model})"
-    )
+    text = report({CLAIM: stored}, {CLAIM: other, "x": {}}, [one])
+    moved = f"{CLAIM} (supported -> refuted)"
+    for line in (
+        f"{CLAIM}: supported -> refuted  MOVED",
+        "only in B: x",
+        "  parameter n: 1000 -> 7",
+    ):
+        assert line in text.splitlines()
+    assert text.endswith(f"2 verdicts moved: {moved}; {moved[:-1]} on {model})")
 
 
 def test_other_models_are_compared_where_they_are_paired(stored):
@@ -123,24 +112,21 @@ def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_pa
     [
         ("vit-tyni", "error: there is no run 'vit-tyni' with results; choose one of "),
         ("gone.json", "error: there is no file gone.json; give a result file or the name of a run"),
-        ("{edited}", "was changed after it was written"),
-        ("{broken}", "not a readable result"),
-        ("{second}", "no claim is in both: "),
+        ("edited.json", "was changed after it was written"),
+        ("broken.json", "not a readable result"),
+        ("second.json", "no claim is in both: "),
     ],
 )
-def test_what_cannot_be_compared_is_one_sentence(stored, tmp_path, capsys, other, message):
-    second = json.loads(
-        (PROJECT.runs / "vit-tiny" / "nr3-redundancy.json").read_text(encoding="utf-8")
-    )
-    first = written(tmp_path / "first.json", stored)
-    files = {
-        "second": written(tmp_path / "second.json", second),
-        "edited": tmp_path / "edited.json",
-        "broken": tmp_path / "b.json",
-    }
-    files["edited"].write_text(json.dumps({**stored, "verdict": "refuted"}), encoding="utf-8")
-    files["broken"].write_text("[1]", encoding="utf-8")
-    assert main(["compare", str(first), other.format(**files)]) == 2
+def test_what_cannot_be_compared_is_one_sentence(
+    stored, tmp_path, monkeypatch, capsys, other, message
+):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "first.json", stored)
+    second = (PROJECT.runs / "vit-tiny" / "nr3-redundancy.json").read_text(encoding="utf-8")
+    written(tmp_path / "second.json", json.loads(second))
+    (tmp_path / "edited.json").write_text(json.dumps({**stored, "verdict": "refuted"}))
+    (tmp_path / "broken.json").write_text("[1]")
+    assert main(["compare", "first.json", other], PROJECT.root) == 2
     out, error = capsys.readouterr()
     assert message in error and error.count("\n") == 1 and out == ""
 
@@ -154,11 +140,7 @@ def test_the_interval_of_a_difference_covers_it():
     """Of means of independent images it leaves out the truth in about one case of twenty."""
     rng, missed, times = np.random.default_rng(0), 0, 400
     for _ in range(times):
-        estimates = [
-            over_images(rng.normal(mean, spread, 80)) for mean, spread in ((0.0, 1.0), (0.5, 2.0))
-        ]
-        found = difference(
-            *(value(estimate.value, estimate.low, estimate.high, 80) for estimate in estimates)
-        )
+        samples = rng.normal(0.0, 1.0, 80), rng.normal(0.5, 2.0, 80)
+        found = difference(*(Value.of("x", over_images(own), model="m") for own in samples))
         missed += not found.low <= 0.5 <= found.high
     assert 0.02 < missed / times < 0.09

@@ -16,7 +16,6 @@ from helpers.claims.statistics import (
     Judgement,
     at_level,
     corrected,
-    deciders,
     judged,
     judgements,
     levels,
@@ -236,21 +235,6 @@ def stored(verdict, verdicts, images=("photographs", "d1", 50), weights=None):
         "verdicts": models,
         "sources": [*sources, {"name": name, "digest": digest, "n": n}],
     }
-
-
-def test_a_verdict_rests_on_the_models_with_the_same_one():
-    assert deciders(stored("supported", {"vit-a": "supported", "vit-b": "supported"})) == [
-        "vit-a",
-        "vit-b",
-    ]
-    assert deciders(
-        stored("refuted", {"vit-a": "supported", "vit-b": "refuted", "vit-c": "inconclusive"})
-    ) == ["vit-b"]
-    assert (
-        deciders(stored("inconclusive", {"vit-a": "inconclusive"}))
-        == deciders(stored("not run", {}))
-        == []
-    )
 
 
 def test_shared_checkpoints_and_images_are_counted():

@@ -6,183 +6,133 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from conftest import rows
 
 from helpers.claims import Value, load_registry
-from helpers.claims.agreement import ANSWERS, agreement, in_words
-from helpers.claims.criteria import VERDICTS, Criterion, Test
+from helpers.claims.criteria import ANSWERS, VERDICTS, Criterion, Test, in_words
 from helpers.claims.result import MIME, Claim, Paper, Result
 
-CHECKPOINTS = {"ViT-S": "vit_small", "ViT-L": "vit_large", "ViT-G": "vit_giant"}
+CHECKPOINTS = {f"ViT-{size}": f"vit_{size}" for size in "SLG"}
 CRITERION = Criterion("all", (Test("x", ">", 0.5),), applies=(Test("size", ">", 0),))
 WHY = "Section 3."
 
 
-def says(verdict, why=WHY, **models):
-    return {"verdict": verdict, "why": why} | (
-        {"models": {f"ViT-{name}": said for name, said in models.items()}} if models else {}
-    )
+def apart(text):
+    """`refuted; G supported` as a whole verdict, and size -> verdict."""
+    whole, *rest = text.split("; ")
+    return whole, dict(one.split(" ", 1) for one in rest)
 
 
-def compared(paper, verdict, **verdicts):
-    """The agreement of a whole verdict and of verdicts on models, by the last part of their
-    names."""
-    dicts = [
-        {"model": f"vit_{name}", "verdict": own, "reason": ""} for name, own in verdicts.items()
-    ]
-    return agreement(paper, CHECKPOINTS, CRITERION, verdict, dicts, {}, {}, CRITERION.tests)
+def says(text, why=WHY):
+    """What a paper says, from a text as `apart` reads it."""
+    whole, models = apart(text)
+    said = {"verdict": whole, "why": why}
+    return said | {"models": {f"ViT-{size}": own for size, own in models.items()}}
 
 
-@pytest.mark.parametrize(
-    ("paper", "verdict", "verdicts", "answer"),
-    [
-        (says("supported"), "supported", {"tiny": "supported"}, "agrees"),
-        (says("refuted"), "refuted", {"tiny": "refuted"}, "agrees"),
-        (says("refuted"), "supported", {"tiny": "supported"}, "disagrees"),
-        (says("supported"), "refuted", {"tiny": "refuted"}, "disagrees"),
-        # A paper that found it on one model only: the whole and each model are compared.
-        (
-            says("refuted", G="supported", L="refuted"),
-            "refuted",
-            {"giant": "supported", "large": "refuted"},
-            "agrees",
-        ),
-        (says("refuted", G="supported", L="refuted"), "supported", {"giant": "supported"}, "mixed"),
-        (
-            says("refuted", G="supported", L="refuted"),
-            "refuted",
-            {"giant": "refuted", "large": "refuted"},
-            "mixed",
-        ),
-        (
-            says("refuted", G="supported", L="refuted"),
-            "supported",
-            {"large": "supported"},
-            "disagrees",
-        ),
-        (says("refuted", G="supported"), "supported", {"tiny": "supported"}, "disagrees"),
-        (
-            says("mixed", G="supported", L="refuted"),
-            "refuted",
-            {"giant": "supported", "large": "refuted"},
-            "agrees",
-        ),
-        (says("not stated", G="supported"), "supported", {"giant": "supported"}, "agrees"),
-        (
-            says("mixed", G="supported", L="mixed"),
-            "refuted",
-            {"giant": "refuted", "large": "refuted"},
-            "disagrees",
-        ),
-        # What is undecided on either side is not compared.
-        (
-            says("supported", G="refuted"),
-            "inconclusive",
-            {"giant": "refuted", "tiny": "inconclusive"},
-            "agrees",
-        ),
-        (
-            says("supported", G="refuted"),
-            "supported",
-            {"giant": "not applicable", "tiny": "supported"},
-            "agrees",
-        ),
-        (says("supported"), "inconclusive", {"tiny": "inconclusive"}, "not stated"),
-        (says("supported"), "not applicable", {"tiny": "not applicable"}, "not stated"),
-        (says("mixed"), "supported", {"tiny": "supported"}, "not stated"),
-        (says("not stated", G="refuted"), "supported", {"tiny": "supported"}, "not stated"),
-    ],
-)
-def test_a_verdict_beside_the_papers(paper, verdict, verdicts, answer):
-    assert compared(paper, verdict, **verdicts).answer == answer
+def compared(paper, found):
+    """The agreement of a whole verdict and of verdicts on models with a paper."""
+    whole, models = apart(found)
+    verdicts = [{"model": f"vit_{size}", "verdict": own} for size, own in models.items()]
+    claim = claim_with(paper if isinstance(paper, dict) else says(paper))
+    return Result(claim, whole, "", verdicts, [], {}, [], claim.criterion.digest).agreement
+
+
+# The paper tells of the sizes S, L and G; T is none of its models. Where it found something on one
+# model only, the whole and each model are compared; what is undecided on either side is not.
+ANSWERED = """
+    supported                             supported; T supported                   agrees
+    refuted                               refuted; T refuted                       agrees
+    refuted                               supported; T supported                   disagrees
+    supported                             refuted; T refuted                       disagrees
+    refuted; G supported; L refuted       refuted; G supported; L refuted          agrees
+    refuted; G supported; L refuted       supported; G supported                   mixed
+    refuted; G supported; L refuted       refuted; G refuted; L refuted            mixed
+    refuted; G supported; L refuted       supported; L supported                   disagrees
+    refuted; G supported                  supported; T supported                   disagrees
+    mixed; G supported; L refuted         refuted; G supported; L refuted          agrees
+    not stated; G supported               supported; G supported                   agrees
+    mixed; G supported; L mixed           refuted; G refuted; L refuted            disagrees
+    supported; G refuted                  inconclusive; G refuted; T inconclusive  agrees
+    supported; G refuted                  supported; G not applicable; T supported  agrees
+    supported                             inconclusive; T inconclusive             not stated
+    supported                             not applicable; T not applicable         not stated
+    mixed                                 supported; T supported                   not stated
+    not stated; G refuted                 supported; T supported                   not stated
+"""
+
+
+@pytest.mark.parametrize(("paper", "found", "answer"), rows(ANSWERED))
+def test_a_verdict_beside_the_papers(paper, found, answer):
+    assert compared(paper, found).answer == answer
 
 
 @pytest.mark.parametrize("said", ["supported", "refuted", "mixed", "not stated"])
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_pair_of_whole_verdicts_has_an_answer_and_a_sentence(said, verdict):
-    answer, reason = compared(says(said), verdict, tiny=verdict)
+    answer, reason = compared(said, f"{verdict}; T {verdict}")
     decided = {said, verdict} <= {"supported", "refuted"}
-    assert answer in ANSWERS and answer == (
-        "not stated" if not decided else "agrees" if said == verdict else "disagrees"
-    )
-    assert (
-        reason[0].isupper() and reason.endswith(".") and ".." not in reason and "\n" not in reason
-    )
+    expected = "agrees" if said == verdict else "disagrees"
+    assert answer in ANSWERS and answer == (expected if decided else "not stated")
+    assert reason[0].isupper() and reason.endswith(".")
+    assert ".." not in reason and "\n" not in reason
 
 
 def test_turning_every_verdict_of_the_paper_round_turns_the_answer_round():
-    turned = {"supported": "refuted", "refuted": "supported"}
-    opposite = {
-        "agrees": "disagrees",
-        "disagrees": "agrees",
-        "mixed": "mixed",
-        "not stated": "not stated",
-    }
-    kinds = ("supported", "refuted", "mixed")
-    for whole, g, said, said_g in product(
-        ("supported", "refuted", "inconclusive"), VERDICTS, kinds, kinds
-    ):
-        answer = compared(says(said, G=said_g), whole, giant=g).answer
-        other = compared(
-            says(turned.get(said, said), G=turned.get(said_g, said_g)), whole, giant=g
-        ).answer
-        assert other == opposite[answer]
+    turned = {"supported": "refuted", "refuted": "supported", "mixed": "mixed"}
+    opposite = {"agrees": "disagrees", "disagrees": "agrees"}
+    wholes = ("supported", "refuted", "inconclusive")
+    for whole, on_g, said, said_g in product(wholes, VERDICTS, turned, turned):
+        found = f"{whole}; G {on_g}"
+        answer = compared(f"{said}; G {said_g}", found).answer
+        other = compared(f"{turned[said]}; G {turned[said_g]}", found).answer
+        assert other == opposite.get(answer, answer)
 
 
 @pytest.mark.parametrize(
-    ("paper", "verdict", "verdicts", "reason"),
+    ("paper", "found", "reason"),
     [
         (
-            says("refuted", G="supported", L="refuted", S="supported"),
-            "refuted",
-            {"giant": "supported", "large": "supported"},
+            "refuted; G supported; L refuted; S supported",
+            "refuted; G supported; L supported",
             "As a whole refuted in the paper and here; on ViT-G supported in the paper and here; "
             "on ViT-L refuted in the paper, supported here.",
         ),
         (
-            says("supported", G="refuted"),
-            "inconclusive",
-            {"giant": "not applicable", "tiny": "inconclusive"},
+            "supported; G refuted",
+            "inconclusive; G not applicable; T inconclusive",
             "Nothing that the paper decides was decided here: as a whole supported in the paper, "
-            "inconclusive here, "
-            "on ViT-G refuted in the paper, not applicable here.",
+            "inconclusive here, on ViT-G refuted in the paper, not applicable here.",
         ),
         (
-            says("not stated"),
-            "supported",
-            {"tiny": "supported"},
+            "not stated",
+            "supported; T supported",
             "There is no answer of a paper to compare with. Section 3.",
         ),
         (
             says("not stated", ""),
-            "supported",
-            {"tiny": "supported"},
+            "supported; T supported",
             "There is no answer of a paper to compare with.",
         ),
+        ("mixed", "supported; T supported", "The paper's own answer is mixed. Section 3."),
         (
-            says("mixed"),
-            "supported",
-            {"tiny": "supported"},
-            "The paper's own answer is mixed. Section 3.",
-        ),
-        (
-            says("mixed", G="supported"),
-            "supported",
-            {"tiny": "supported"},
+            "mixed; G supported",
+            "supported; T supported",
             "The paper's own answer is mixed, and none of the models that it tells apart was "
             "measured. Section 3.",
         ),
-        (says("supported"), "not run", {}, "No model was judged."),
+        ("supported", "not run", "No model was judged."),
     ],
 )
-def test_the_reason_names_each_comparison_or_why_there_is_none(paper, verdict, verdicts, reason):
-    assert compared(paper, verdict, **verdicts).reason == reason
+def test_the_reason_names_each_comparison_or_why_there_is_none(paper, found, reason):
+    assert compared(paper, found).reason == reason
 
 
 def test_the_papers_own_answer_in_words():
     assert in_words(says("not stated", "")) == "Not stated."
     assert in_words(says("refuted")) == "Refuted. Section 3."
     assert (
-        in_words(says("mixed", G="supported", L="mixed"))
+        in_words(says("mixed; G supported; L mixed"))
         == "Mixed; on ViT-G supported, on ViT-L mixed. Section 3."
     )
 
@@ -199,12 +149,11 @@ def claim_with(paper=None, criterion=CRITERION) -> Claim:
 
 def measured(**models):
     """A score of each model, and that it has a size; control-clean is written control_clean."""
-    names = {name: name.replace("control_", "control-") for name in models}
-    return [
-        Value(key, names[name], value=x)
-        for name, score in models.items()
-        for key, x in (("x", score), ("size", 1.0))
-    ]
+    values = []
+    for name, score in models.items():
+        name = name.replace("control_", "control-")
+        values += [Value("x", name, value=score), Value("size", name, value=1.0)]
+    return values
 
 
 def test_controls_are_constructed_here():
@@ -239,13 +188,13 @@ def test_a_control_meets_no_need_of_a_model():
     ]
     assert claim.judge(values).verdict == "supported"
     assert claim.judge(values).agreement.answer == "not stated"
-    giant = [Value("x", "vit_giant", value=1.0), Value("size", "vit_giant", value=9.0)]
+    giant = [Value("x", "vit_G", value=1.0), Value("size", "vit_G", value=9.0)]
     assert claim.judge([*values, *giant]).agreement.answer == "agrees"
 
 
 def test_papers_names_are_those_of_its_checkpoints():
-    claim = claim_with(says("not stated", G="refuted", L="supported"))
-    values = [*measured(vit_giant=1.0), Value("size", "vit_large", value=-1.0)]
+    claim = claim_with(says("not stated; G refuted; L supported"))
+    values = [*measured(vit_G=1.0), Value("size", "vit_L", value=-1.0)]
     assert claim.judge(values).agreement.reason == "On ViT-G refuted in the paper, supported here."
     assert claim.judge(measured(**{"ViT-G": 1.0})).agreement.answer == "not stated"
 
@@ -257,7 +206,7 @@ def test_an_extension_is_marked():
         Test("y", ">", 0, "vit_tiny", beyond),
         Test("z", ">", 0, "vit_tiny", beyond),
     )
-    tests += (Test("z", "<", 9, "vit_giant", "another size"),)
+    tests += (Test("z", "<", 9, "vit_G", "another size"),)
     claim = claim_with(says("supported"), replace(CRITERION, tests=tests))
     tiny = [
         *measured(vit_tiny=1.0),
@@ -273,7 +222,7 @@ def test_an_extension_is_marked():
     assert marked in result._repr_markdown_() and "another size" not in result.agreement.reason
     other = claim.judge(
         [
-            *measured(vit_large=1.0),
+            *measured(vit_L=1.0),
             Value("size", "vit_tiny", value=0.0),
             Value("x", "vit_tiny", value=0.0),
         ]
@@ -282,13 +231,13 @@ def test_an_extension_is_marked():
         "on what is not applicable the test was not put"
     )
     card = claim._repr_markdown_()
-    assert f"{marked}; our extension (z < 9 on vit_giant): another size" in card
+    assert f"{marked}; our extension (z < 9 on vit_G): another size" in card
     assert "Beyond the paper" not in claim_with(says("supported"))._repr_markdown_()
 
 
 def test_the_card_says_what_the_paper_says():
     row = "| **The paper says** | Refuted; on ViT-G supported. Section 3. |"
-    assert row in claim_with(says("refuted", G="supported"))._repr_markdown_()
+    assert row in claim_with(says("refuted; G supported"))._repr_markdown_()
     without = claim_with()
     assert (
         "The paper says"

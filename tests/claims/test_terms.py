@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from helpers.claims.project import Project
-from helpers.claims.registry import load_registry
-from helpers.claims.terms import Term, Terms, load_terms, term
+from helpers.claims.registry import Term, Terms, load_registry, load_terms, term
 
 TERMS = Terms(
     claims={

@@ -8,10 +8,10 @@ import nbformat
 import pytest
 from conftest import edit_profiles, edit_registry, make_project, write_notebook
 
-from helpers.claims import digests, numbers
+from helpers.claims import numbers
 from helpers.claims.project import Project
 from helpers.claims.result import MIME
-from helpers.files import locked, write_together
+from helpers.files import digest_of_json, locked, write_together
 from helpers.run import check, execute
 from helpers.run import publish as publishing
 
@@ -42,7 +42,7 @@ def edit_result(project, change, renewed=True):
     change(result)
     if renewed:
         result.pop("sha256")
-        result["sha256"] = digests.of_json(result)
+        result["sha256"] = digest_of_json(result)
     path.write_text(json.dumps(result))
 
 
@@ -194,7 +194,7 @@ def test_a_run_whose_name_is_markup_is_named(published):
     edited = published.runs / "<img src=x onerror=alert(1)>" / "aa1-first.json"
     result = json.loads(edited.read_text()) | {"run": edited.parent.name}
     result.pop("sha256")
-    edited.write_text(json.dumps({**result, "sha256": digests.of_json(result)}))
+    edited.write_text(json.dumps({**result, "sha256": digest_of_json(result)}))
     assert "is not a plain folder name" in problems(published)[0]
 
 
@@ -235,7 +235,7 @@ def test_result_of_no_claim(published):
     result = json.loads(path.read_text())
     result.update(id="aa1-frist")
     result.pop("sha256")
-    path.write_text(json.dumps({**result, "sha256": digests.of_json(result)}))
+    path.write_text(json.dumps({**result, "sha256": digest_of_json(result)}))
     assert problems(published) == [
         "book/runs/mine/aa1-frist.json: unknown claim 'aa1-frist'; did you mean 'aa1-first'?"
     ]

@@ -12,7 +12,7 @@ from conftest import edit_profiles
 
 from helpers.__main__ import main
 from helpers.claims.project import Project
-from helpers.claims.results import read_result
+from helpers.claims.result import read_result
 from helpers.run import check, execute, parameters
 from helpers.run import publish as publishing
 from helpers.run.progress import Progress, duration, expected

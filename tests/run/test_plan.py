@@ -12,7 +12,7 @@ from helpers.__main__ import main
 from helpers.book import pages
 from helpers.capture import Output, PatchNorms, capture_each
 from helpers.claims.project import Project
-from helpers.claims.results import publish, read_result
+from helpers.claims.result import publish, read_result
 from helpers.images import load_images
 from helpers.models import load_backbone
 from helpers.run import execute, plan

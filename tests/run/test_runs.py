@@ -16,10 +16,11 @@ import pytest
 from conftest import PARAMETERS, edit_profiles, edit_registry
 from PIL import Image
 
-from helpers.claims import digests, numbers, results
+from helpers.claims import numbers
 from helpers.claims.notebook import notebook_parameters
 from helpers.claims.project import Project
-from helpers.claims.results import bundle, read_result
+from helpers.claims.result import bundle, read_result
+from helpers.claims.result import publish as publish_result
 from helpers.run import execute, fingerprint, parameters, provenance
 from helpers.run.provenance import ARITHMETIC, processor
 
@@ -83,7 +84,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
     assert result["agreement"] == "not stated" and result["agreement_reason"].startswith(
         "Only controls were measured"
     )
-    assert result["criterion"] == digests.of_criterion(project.registry["aa1-first"].criterion)
+    assert result["criterion"] == project.registry["aa1-first"].criterion.digest
     assert result["parameters"] == PARAMETERS
     assert result["values"] == [
         {
@@ -332,7 +333,7 @@ def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
             notebook = f"{name} {i}" + " " * 100_000
             digest = hashlib.sha256(notebook.encode()).hexdigest()
             provenance = {"notebook": digest, "sources": []}
-            results.publish(
+            publish_result(
                 folder,
                 "aa1-first",
                 notebook,

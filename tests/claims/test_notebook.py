@@ -1,5 +1,6 @@
 """What makes a result stale: its notebook's own code, parameters, criterion and numbers."""
 
+import ast
 import json
 import os
 import shutil
@@ -11,8 +12,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.claims import numbers
-from helpers.claims.freshness import PARTS, inputs, of_code, of_numbers
+from helpers.claims.notebook import PARTS, form, inputs, of_code, of_numbers
 from helpers.claims.project import CONTROLS, Project
+from helpers.files import digest_of, digest_of_json
 from helpers.run import check
 
 SOURCE = """from helpers import figures
@@ -136,3 +138,68 @@ def test_the_parts_are_those_that_results_carry(runs):
     for results in runs.values():
         for result in results.values():
             assert tuple(result["provenance"]["inputs"]) == PARTS
+
+
+# ---- Digests
+# ------------------------------------------------------------------------------------------------
+
+SAMPLE = """
+@decorated
+class A(B, metaclass=C):
+    x: "int" = 1
+
+    async def f(self, a, /, *b, c=None, **d) -> None:
+        return {**a, 1: None, "fool": "\\U0001fae8"}, lambda: (yield), -0.0, b"\\xff", 1j, ...
+
+
+match f"{a!r:>{w}} {{}} {b=} {c:%Y-%m-%d}" "tail" f"{d:{e}}":
+    case {"a": 1, **r} | [*_] | A(b=None):
+        from helpers import x
+try:
+    pass
+except* OSError:
+    raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("x = 1", "\n\nx=1  # one", True),
+        ("def f():\n    return 'a'", "def f():\n    '''Doc.'''\n    return \"a\"", True),
+        ("class A:\n    x: int", "class A:\n    'Doc.'\n\n    x: int\n    'What x is.'", True),
+        ("f(a,\n  b,\n)", "f(a, b)", True),
+        ("x = 'ab'", "x = 'a' 'b'", True),
+        ("x = 1", "x = 1.0", False),
+        ("x = 1", "x = True", False),
+        ("x = None", "x = ...", False),
+        ("f(x)", "f(x=x)", False),
+        ("x = []", "x = ['']", False),
+        ("x = ['a']", "x = ['a', '']", False),
+        ("f'{x:.1f}'", "f'{x:.2f}'", False),
+        ("f'{x}'", "f'{x!r}'", False),
+        ("{**a, 'b': 1}", "{None: a, 'b': 1}", False),
+        ("if a:\n    b()\nc()", "if a:\n    b()\n    c()", False),
+        ("return_ = a\nb", "return_ = b\na", False),
+    ],
+)
+def test_wording_is_no_part_of_the_form_and_what_computes_is(one, other, same):
+    assert (form(ast.parse(one)) == form(ast.parse(other))) is same
+
+
+def test_every_python_gives_the_same_digest():
+    """CI runs this on each version that is supported."""
+    digest = digest_of(form(ast.parse(SAMPLE)))
+    assert digest == "dd6cabb14b3ce040af38971e2286814d15767e59182cfd9370212f50d76b778a"
+
+
+def test_the_digest_of_data_is_that_of_canonical_json():
+    """Against coreutils: `printf '{"a":["é",1.5],"b":null}' | sha256sum`."""
+    digest = "6f7fa1bab9a908edab17d26a52fff29e1000ce076b321e2af54e6eee5f31d3f7"
+    assert (
+        digest_of_json({"b": None, "a": ["é", 1.5]})
+        == digest_of_json({"a": ["é", 1.5], "b": None})
+        == digest
+    )
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        digest_of_json([float("nan")])
