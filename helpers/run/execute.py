@@ -27,11 +27,10 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result
 from helpers.claims.results import bundle, check_run, publish, read_result
 from helpers.files import digest_of, locked, write_together
-from helpers.run.fingerprint import fingerprint
 from helpers.run.kernel import OwnKernel, execute
 from helpers.run.parameters import require, resolve_all
 from helpers.run.progress import Outcome, Progress, expected
-from helpers.run.provenance import hardware, provenance
+from helpers.run.provenance import fingerprint, hardware, provenance
 from helpers.run.publish import other_parameters
 from helpers.workspace import Workspace
 
