@@ -423,8 +423,7 @@ def _agree(project: Project) -> bool:
 
 
 def _compare(project: Project, options: argparse.Namespace) -> int:
-    from helpers.book import edition
-    from helpers.claims import compare  # here, since `list` need not wait for it
+    from helpers.claims import compare, edition  # here, since `list` need not wait for it
 
     if options.edition:
         if options.a or options.b:
@@ -538,30 +537,30 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
 
 def _second_pass(project: Project, options: argparse.Namespace) -> int:
     from helpers import files  # here, since only this command needs them
-    from helpers.book import second_pass
+    from helpers.run import portable
     from helpers.run.provenance import processor, provenance
 
     if options.quick or options.spread:
         raise ValueError("--quick and --spread are for the controls; leave out --run")
-    rows, setting = [], second_pass.setting_of(options.setting or "SSE")
-    stored = second_pass.read(options.json) if options.json else []
+    rows, setting = [], portable.setting_of(options.setting or "SSE")
+    stored = portable.read(options.json, "rows") if options.json else None
     origin = provenance(project.root)
     about = {
         "processor": processor(),
         **{key: origin[key] for key in ("git_revision", "git_dirty")},
     }
-    for row in second_pass.second_pass(
+    for row in portable.second_pass(
         project, options.run, options.ids, pairs("-p", options.p), setting
     ):
-        print(second_pass.line(row), flush=True)
+        print(portable.line(row), flush=True)
         rows.append(row | about)
         if options.json:  # after each, since a claim may take an hour
-            content = second_pass.merged(stored, rows)
+            content = portable.merged(stored, rows)
             with files.written_whole(options.json) as new:
                 new.write_text(
                     json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
                 )
-    return int(any("failed" in row or second_pass.moved(row) for row in rows))
+    return int(any("failed" in row or portable.moved(row) for row in rows))
 
 
 def _machine(device: str) -> dict:

@@ -12,8 +12,8 @@ import xml.etree.ElementTree as ET
 import nbformat
 import pytest
 from nbval_controls import differing
+from sources import unlisted
 
-from helpers.book.sources import unlisted
 from helpers.claims import numbers
 from helpers.claims.project import Project
 from helpers.claims.result import Result, bundle

@@ -27,17 +27,16 @@ from helpers.book import (
     claim_page,
     comparison,
     downloads,
-    edition,
     explore,
     index_pages,
     landing,
     pages,
-    second_pass,
 )
 from helpers.book.board import board
+from helpers.book.render import render
 from helpers.book.tally import tally
 from helpers.book.template_values import TemplateValues, rendered, with_interval
-from helpers.claims import history
+from helpers.claims import edition, history
 from helpers.claims.criteria import Value
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, git
@@ -349,6 +348,7 @@ def _write_fragments(content: Content, log: Mapping, source: Path) -> None:
     """What hand-written pages quote and include."""
     root, registry = content.project.root, content.project.registry
     runs, calibration = content.runs, content.calibration
+    changed = edition.page(root, registry, runs)
     template_values = TemplateValues(registry, runs)
     for page in sorted((source / "book").glob("*.md")):
         if "{{" in (text := _text(page)):  # a template
@@ -373,8 +373,7 @@ def _write_fragments(content: Content, log: Mapping, source: Path) -> None:
         "criteria-log": appendix.criteria_log(registry, log),
         **appendix.tests(registry, runs),
         **appendix.sharing(runs),
-        **edition.fragments(root, registry, runs),
-        "second-pass": second_pass.fragment(root),
+        **{part: render("changes.md.j2", part=part, **changed) for part in edition.PARTS},
         **explore.fragments(root, registry),
         **downloads.fragments(registry, runs, git(root, "rev-parse", "HEAD")),
     }

@@ -24,8 +24,9 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 from nbclient.exceptions import DeadKernelError
+from nbformat.v4 import new_code_cell
 from papermill.exceptions import PapermillExecutionError
-from traitlets import Dict, Int
+from traitlets import Bool, Dict, Int
 from traitlets.config import Config
 
 from helpers.claims.place import HELPERS
@@ -111,6 +112,9 @@ class OwnKernel(AsyncKernelManager):
     live: ClassVar[WeakSet] = WeakSet()
     threads = Int(1, help="threads that the kernel may compute with").tag(config=True)
     variables = Dict(help="more variables of its environment").tag(config=True)
+    forks = Bool(True, help="whether it may be forked, with what is imported already").tag(
+        config=True
+    )
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -128,14 +132,15 @@ class OwnKernel(AsyncKernelManager):
         environment = {
             "OMP_NUM_THREADS": str(self.threads),
             "PYTHONWARNINGS": "ignore:IProgress not found",
+            **self.variables,
         }
-        environment |= self.variables
         return KernelSpec(resource_dir=RESOURCES, **command, env=environment)
 
     async def start_kernel(self, **options) -> None:
         """Start, and stay known to `kill_all`."""
         self.live.add(self)
-        if self.threads == 1 and "forkserver" in multiprocessing.get_all_start_methods():
+        can_fork = "forkserver" in multiprocessing.get_all_start_methods()
+        if self.forks and self.threads == 1 and can_fork:
             self.provisioner = ForkingProvisioner(
                 kernel_id=str(uuid4()), kernel_spec=self.kernel_spec, parent=self
             )
@@ -158,6 +163,8 @@ def execute(
     failed: Path | None = None,
     workspace: Path | None = None,
     at_cell: Callable[[int], object] | None = None,
+    instructions: Mapping[str, str] | None = None,
+    first: str = "",
 ) -> nbformat.NotebookNode:
     """The notebook at `path`, executed with `parameters` in the project's root.
 
@@ -167,28 +174,34 @@ def execute(
         workspace: the folder in which its captures say how far they are and keep long ones (see
             helpers/workspace.py).
         at_cell: called with the index of each code cell, from 0, when its turn comes.
+        instructions: variables by which libraries choose their code paths when they are imported.
+        first: code of one more cell, before all others.
 
     Raises RuntimeError with the notebook's last exception as one sentence, and where it was kept.
     """
-    options: dict = {"threads": threads, "transport_encryption": "auto"}
+    variables = dict(instructions or {})
     if workspace is not None:
-        options["variables"] = {VARIABLE: str(workspace)}
-    index = count()
+        variables[VARIABLE] = str(workspace)
+    options = {
+        "threads": threads,
+        "variables": variables,
+        "forks": not instructions,
+        "transport_encryption": "auto",
+    }
+    notebook, index, where = nbformat.read(path, 4), count(), ""
+    if first:
+        notebook.cells.insert(0, new_code_cell(first))
+    if failed is not None:
+        failed.parent.mkdir(parents=True, exist_ok=True)
+        where = f"; see {failed.relative_to(root) if failed.is_relative_to(root) else failed}"
 
     def started(cell: nbformat.NotebookNode, **_: object) -> None:
         if at_cell is not None and cell.cell_type == "code":
             at_cell(next(index))
 
-    if failed is not None:
-        failed.parent.mkdir(parents=True, exist_ok=True)
-    told = (
-        f"; see {failed.relative_to(root) if failed.is_relative_to(root) else failed}"
-        if failed
-        else ""
-    )
     try:
         notebook = papermill.execute_notebook(
-            path,
+            notebook,
             failed,
             dict(parameters),
             kernel_name="python3",
@@ -201,15 +214,12 @@ def execute(
             on_cell_start=started,
         )
     except PapermillExecutionError as error:
-        message = next(
-            (line.strip() for line in error.evalue.splitlines() if line.strip()), "no message"
-        )
-        raise RuntimeError(
-            f"{error.ename}: {message} (cell {error.exec_count} of {path.name}){told}"
-        ) from None
+        message = next(filter(None, map(str.strip, error.evalue.splitlines())), "no message")
+        cell = f"cell {error.exec_count} of {path.name}"
+        raise RuntimeError(f"{error.ename}: {message} ({cell}){where}") from None
     except DeadKernelError:
         raise RuntimeError(
-            f"the kernel died while it ran {path.name}; it may have run out of memory{told}"
+            f"the kernel died while it ran {path.name}; it may have run out of memory{where}"
         ) from None
     if failed is not None:
         failed.unlink(missing_ok=True)
@@ -222,11 +232,8 @@ def neutral(notebook: nbformat.NotebookNode, root: Path) -> nbformat.NotebookNod
     So a published notebook changes only where its content does.
     """
     notebook.metadata.pop("papermill", None)
-    notebook.metadata.kernelspec = {
-        "display_name": "Python 3",
-        "language": "python",
-        "name": "python3",
-    }
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata.kernelspec = kernel
     notebook.metadata.language_info = {"name": "python"}
     for cell in notebook.cells:
         for key in ("papermill", "execution"):

@@ -1,35 +1,35 @@
-"""How far the numbers of the controls move from one machine to the next, and whether a verdict
-moves with them.
+"""How far numbers move from one machine to the next, and whether a verdict moves with them.
 
-Notebooks run on the controls under the code paths of other processors, with another number of
-threads, in other batches, with rounding noise on weights and pixels, and on other images, and are
-compared with the numbers stored beside them. A setting is a process of its own, since libraries
-choose their code paths when they are loaded; in it one notebook runs after the other. `python -m
-helpers portable --spread --json book/portability.json` writes what the book shows.
+A loop over settings: the code paths of other processors, another number of threads, other batches,
+rounding noise on weights and pixels, other images. Under each, notebooks run on the controls, and
+the numeric tests; their numbers are compared with those stored beside the notebooks. `python -m
+helpers portable --spread --json book/portability.json` writes what the book shows. With `--run` a
+published run is computed once more on another processor's instructions (book/second-pass.json).
 """
 
-import ast
 import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-import nbformat
-
 from helpers.claims import numbers
-from helpers.claims.place import HELPERS
+from helpers.claims.criteria import Test, Value
+from helpers.claims.edition import moved
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
-from helpers.claims.result import MIME, Result
+from helpers.claims.result import Result, bundle, by_model
 from helpers.files import written_whole
+from helpers.run import check
+from helpers.run.execute import parallel
+from helpers.run.kernel import execute
+from helpers.run.parameters import resolve_all
+from helpers.run.progress import Outcome
 from helpers.run.provenance import ARITHMETIC
-from helpers.summary import FIGURE, figure_text
 
 MOST = 1000.0  # the ratio of what must be equal and is not, since JSON has no infinity
 TESTS = "numeric tests"  # stands where the identifier of a claim stands
@@ -38,8 +38,16 @@ NUMERIC = (
     "tests/interventions/test_neurons.py",
     "tests/capture/test_register_neurons.py",
 )
-# What a notebook fits with, itself or by a measure.
-FITS = {"fit_classifier", "fit_position", "fit_regression", "classifiers_of", "probe_study"}
+# The measures and studies that fit something; a claim fits something where its notebook names one.
+FITS = (
+    *("answers_of_tokens", "classifiers_of", "fit_classifier", "fit_heads", "fit_position"),
+    *("fit_regression", "held_out_answers", "object_accuracy", "one_shot_ranks", "pixel_errors"),
+    *("place_traits", "probe_answers", "probe_study", "read_pairs", "read_patches", "read_shares"),
+    "regression_errors",
+)
+NOISE_CELL = "from helpers import models\n\nnoise = models.rounding_noise({})\nnoise.__enter__()"
+PUBLISHED = "published"
+Plan = Sequence[tuple["Setting", Sequence[str]]]  # the claims of each setting
 
 
 @dataclass(frozen=True)
@@ -63,26 +71,17 @@ class Setting:
     other_images: bool = False
 
 
-def _processor(name: str, needs: str, *values: str) -> Setting:
-    return Setting(
-        name, dict(zip((*ARITHMETIC, "NPY_DISABLE_CPU_FEATURES"), values, strict=False)), needs
+VARIABLES = (*ARITHMETIC, "NPY_DISABLE_CPU_FEATURES")
+OLD, NEW = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR", "X86_V4 AVX512_ICL AVX512_SPR"
+PROCESSORS = tuple(
+    Setting(name, dict(zip(VARIABLES, values, strict=False)), needs)
+    for name, needs, *values in (
+        ("SSE", "sse4_1", "default", "SSE41", "COMPATIBLE", "Nehalem", OLD),
+        ("AVX2", "avx2", "avx2", "AVX2", "AVX2", "Haswell", NEW),
+        ("AVX2, MKL compatible", "avx2", "avx2", "AVX2", "COMPATIBLE", "Haswell"),
+        ("AVX-512", "avx512f", "avx512", "AVX512_CORE", "AVX512", "SkylakeX"),
+        ("AMX", "amx_tile", "avx512", "AVX512_CORE_AMX", "AVX512", "SkylakeX"),
     )
-
-
-PROCESSORS = (
-    _processor(
-        "SSE",
-        "sse4_1",
-        "default",
-        "SSE41",
-        "COMPATIBLE",
-        "Nehalem",
-        "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
-    ),
-    _processor("AVX2", "avx2", "avx2", "AVX2", "AVX2", "Haswell", "X86_V4 AVX512_ICL AVX512_SPR"),
-    _processor("AVX2, MKL compatible", "avx2", "avx2", "AVX2", "COMPATIBLE", "Haswell"),
-    _processor("AVX-512", "avx512f", "avx512", "AVX512_CORE", "AVX512", "SkylakeX"),
-    _processor("AMX", "amx_tile", "avx512", "AVX512_CORE_AMX", "AVX512", "SkylakeX"),
 )
 MACHINES = (
     Setting("this machine"),
@@ -98,9 +97,7 @@ IMAGES = tuple(
 )
 
 
-def plan(
-    project: Project, quick: bool = False, ids: Sequence[str] = ()
-) -> list[tuple[Setting, list[str]]]:
+def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> Plan:
     """Each setting with the claims that run under it: those that fit something under other
     machines' settings, with the numeric tests, and all under rounding noise and on other images.
 
@@ -109,41 +106,23 @@ def plan(
     without the tests, if there are any.
     """
     every, some = list(ids or project.with_notebook()), list(ids or fitting(project))
-    tests = [] if ids else [TESTS]
-    if quick:
-        return [(s, some + (tests if s is PROCESSORS[0] else [])) for s in QUICK]
-    machines = [(setting, some + (tests if setting in PROCESSORS else [])) for setting in MACHINES]
-    return [*machines, *((setting, every) for setting in (*NOISE, *IMAGES))]
+    planned = []
+    for setting in QUICK if quick else (*MACHINES, *NOISE, *IMAGES):
+        tested = setting in (QUICK[:1] if quick else PROCESSORS) and not ids
+        own = some if quick or setting in MACHINES else every
+        planned.append((setting, [*own, TESTS] if tested else own))
+    return planned
 
 
 def fitting(project: Project) -> list[str]:
-    """The claims whose notebooks fit something, by a measure that comes to one of `FITS` or with
-    these themselves.
-    """
-    trees = [
-        ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted((HELPERS / "measures").glob("*.py"))
-    ]
-    uses = {
-        node.name: _names(node)
-        for tree in trees
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-    }
-    fits, before = set(FITS), set[str]()
-    while fits != before:
-        before = set(fits)
-        fits |= {name for name, used in uses.items() if used & fits}
-    cells = {id: nbformat.read(project.source(id), 4).cells for id in project.with_notebook()}
-    code = {
-        id: "\n".join(cell.source for cell in own if cell.cell_type == "code")
-        for id, own in cells.items()
-    }
-    return [id for id, text in code.items() if _names(ast.parse(text)) & fits]
-
-
-def _names(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    """The claims whose notebooks fit something."""
+    found = []
+    for id in project.with_notebook():
+        cells = read_notebook(project.source(id)).cells
+        code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        if any(f"{name}(" in code for name in FITS):
+            found.append(id)
+    return found
 
 
 def missing(setting: Setting) -> str:
@@ -156,77 +135,47 @@ def missing(setting: Setting) -> str:
     return f"this machine has {cores} core" if setting.threads > cores else ""
 
 
-# ---- In the process of a setting
-# ----------------------------------------------------------------------------------------
-
-
-def evaluated(project: Project, id: str, parameters: Mapping) -> tuple[dict, dict]:
-    """A claim's notebook with these parameters in place of its own, as far as it has them.
-
-    Its code runs in this process, cell by cell as a kernel would run it, without the seconds that a
-    kernel takes to start.
+def outcome_of(project: Project, setting: Setting, id: str) -> dict:
+    """A claim's notebook under a setting, with its parameters in place of the notebook's own as far
+    as it has them; or the numeric tests.
 
     Returns:
-        its `numbers`; control -> verdict when judged alone, expected verdict, and its `distance`.
+        numbers, and for each control its verdict when judged alone, the expected verdict and the
+        `distance`; nothing of the tests. Raises RuntimeError where it fails.
     """
-    from matplotlib import (
-        pyplot as plt,  # here and below, since the process that compares needs neither
+    if id == TESTS:
+        _run_tests(project, setting)
+        return {}
+    claim = project.registry[id]
+    given = {name: x for name, x in setting.parameters.items() if name in claim.parameters}
+    notebook = execute(
+        project.source(id),
+        given,
+        project.root,
+        setting.threads,
+        instructions=setting.environment,
+        first="" if setting.noise is None else NOISE_CELL.format(setting.noise),
     )
-
-    from helpers import figures
-
-    claim, scope, outputs, result = project.registry[id], {"__name__": "__main__"}, [], None
-    for cell in nbformat.read(project.source(id), 4).cells:
-        if cell.cell_type == "code":
-            *_, last = lines = ast.parse(cell.source).body
-            shown = isinstance(last, ast.Expr)
-            exec(
-                compile(ast.Module(lines[:-1] if shown else lines, []), f"{id}.ipynb", "exec"),
-                scope,
-            )
-            if shown and isinstance(
-                value := eval(compile(ast.Expression(last.value), f"{id}.ipynb", "eval"), scope),
-                Result,
-            ):
-                outputs.append({"data": {MIME: value.to_json()}})
-                result = value
-            if "parameters" in cell.metadata.get("tags", ()):
-                scope |= {
-                    name: value for name, value in parameters.items() if name in claim.parameters
-                }
-            outputs += [
-                {"data": {FIGURE: figure_text(figures.drawn(plt.figure(number)))}}
-                for number in plt.get_fignums()
-            ]
-            plt.close("all")
-    fresh = numbers.of_notebook({"cells": [{"outputs": outputs}]}, claim)
-    return fresh, {
-        model: (*two, distance(result, model, two[0]))
-        for model, two in result.calibration().items()
+    result = Result.from_json(claim, bundle(notebook))
+    controls = {
+        model: (verdict, expected, distance(result, model, verdict))
+        for model, (verdict, expected) in result.calibration().items()
     }
+    return {"numbers": numbers.of_notebook(notebook, claim), "controls": controls}
 
 
-def _work(root: str, setting: str, *ids: str) -> None:
-    """Print one line of JSON for each notebook: what `evaluated` gives, or why it failed."""
-    project, lines, setting, noise = (
-        Project(Path(root)),
-        sys.stdout,
-        Setting(**json.loads(setting)),
-        nullcontext(),
+def _run_tests(project: Project, setting: Setting) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *NUMERIC],
+        cwd=project.root,
+        env={**os.environ, **setting.environment, "OMP_NUM_THREADS": str(setting.threads)},
+        capture_output=True,
+        text=True,
     )
-    if setting.noise is not None:
-        from helpers import models
-
-        noise = models.rounding_noise(setting.noise)
-    os.chdir(root)  # where notebooks run
-    with redirect_stdout(sys.stderr), noise:
-        for id in ids:
-            try:
-                fresh, calibration = evaluated(project, id, setting.parameters)
-                line = {"numbers": fresh, "controls": calibration}
-            except Exception as error:  # whatever it is, the other notebooks go on
-                line = {"failed": f"{type(error).__name__}: {error}"}
-            print(json.dumps({"id": id, **line}), file=lines, flush=True)
+    if done.returncode:
+        lines = done.stdout.splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        raise RuntimeError("; ".join(failed) or f"status {done.returncode}: {done.stdout[-200:]}")
 
 
 def distance(result: Result, model: str, verdict: str) -> float | None:
@@ -234,32 +183,14 @@ def distance(result: Result, model: str, verdict: str) -> float | None:
     half-widths of the interval.
 
     Of tests that must hold together the nearest counts, and of those of which one is enough (that
-    it fails) the farthest. A value without an interval counts in units of the larger of itself and
-    its margin; a zero at a margin of zero is a count, and stays. None where no measured value
-    decides.
+    it fails) the farthest. None where no measured value decides.
     """
-    values = {value.name: value for value in result.values if value.model == model}
-    # How far each interval lies beyond its margin on the side where the test holds, and on the side
-    # where it fails.
-    holds, fails = defaultdict(list), defaultdict(list)
+    own, criterion = by_model(result.values)[model], result.claim.criterion
+    holds, fails = {}, {}
     for part in ("applies", "tests", "needs"):
-        for test in getattr(result.claim.criterion, part):
-            above, below, value = -inf, -inf, values.get(test.value)
-            if value is not None and value.ends is not None:
-                low, high = value.ends
-                unit = (
-                    (high - low) / 2
-                    if low < high < inf and low > -inf
-                    else max(abs(value.value), abs(test.margin))
-                )
-                above, below = (
-                    ((low - test.margin) / unit, (test.margin - high) / unit)
-                    if unit
-                    else (-inf, inf)
-                )
-            if test.concerns(model):
-                holds[part].append(above if test.op.startswith(">") else below)
-                fails[part].append(below if test.op.startswith(">") else above)
+        tests = [test for test in getattr(criterion, part) if test.concerns(model)]
+        beyond = [_beyond(test, own.get(test.value)) for test in tests]
+        holds[part], fails[part] = [one[0] for one in beyond], [one[1] for one in beyond]
     if not holds["tests"]:  # no test is put to this model
         near = inf
     elif verdict == "not applicable":
@@ -270,28 +201,40 @@ def distance(result: Result, model: str, verdict: str) -> float | None:
         near = min(*holds["applies"], max(fails["tests"]), inf)
     elif min(holds["applies"], default=1) <= 0:  # undecided whether it applies
         near = min(-min(holds["applies"]), -max(fails["applies"]))
-    # on one side it would be supported, where all must hold, on the other refuted, where one must
-    # fail
-    else:
+    else:  # all must hold to be supported, one must fail to be refuted
         near = min(-min(*holds["tests"], *holds["needs"], inf), -max(fails["tests"]))
     return None if near == inf else near
 
 
-# ---- In the process that compares
-# ---------------------------------------------------------------------------------------
+def _beyond(test: Test, value: Value | None) -> tuple[float, float]:
+    """How far an interval lies beyond the margin on the side where the test holds, and on the side
+    where it fails, in half-widths.
+
+    A value without an interval counts in units of the larger of itself and its margin; a zero at a
+    margin of zero is a count, and stays.
+    """
+    if value is None or value.ends is None:
+        return -inf, -inf
+    low, high = value.ends
+    bounded = low < high and -inf < low and high < inf
+    unit = (high - low) / 2 if bounded else max(abs(value.value), abs(test.margin))
+    above, below = -inf, inf
+    if unit:
+        above, below = (low - test.margin) / unit, (test.margin - high) / unit
+    return (above, below) if test.op.startswith(">") else (below, above)
 
 
 def survey(
     project: Project,
-    planned: Sequence[tuple[Setting, Sequence[str]]],
+    planned: Plan,
     report: Callable[[str], None] = print,
     jobs: int | None = None,
     renew: bool = False,
 ) -> dict:
-    """Run the notebooks of each setting, `jobs` settings at a time, and compare.
+    """Run what is planned, `jobs` notebooks at a time, and compare.
 
-    Calls `report` with one line a setting. To `renew` is to allow each number the spread that is
-    measured here in place of that which is stored; the lines then come at the end.
+    Calls `report` with one line as each setting ends. To `renew` is to allow each number the spread
+    that is measured here in place of that which is stored.
 
     Returns JSON data: settings (name, claims: how many, missing: why it could not be had);
     deviations (claim -> setting -> the worst `numbers.Deviation`, as a dict); verdicts (claim ->
@@ -300,63 +243,81 @@ def survey(
     each changed verdict and failure, and for each number beyond its tolerance where there is no
     noise).
     """
-    stored = {
-        id: numbers.read(numbers.beside(project.source(id)))
-        for _, ids in planned
-        for id in ids
-        if id != TESTS
-    }
-    findings = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        # The tests of a setting beside its notebooks, or they would be waited for at the end.
-        parts = [(setting, part) for setting, ids in planned for part in _parts(ids)]
-        ran = pool.map(lambda one: list(outcomes_of(project, *one)), parts)
-        outcomes = ([line for _ in _parts(ids) for line in next(ran)] for _, ids in planned)
-        done = []
-        if renew:
-            outcomes = list(outcomes)
-            stored = {
-                id: stored[id] | {"spread": spread}
-                for id, spread in _spreads(stored, planned, outcomes).items()
-            }
-        for (setting, ids), lines in zip(planned, outcomes, strict=True):
-            wrong, worst = [], None
-            done.append(lines)
-            for line in lines:
-                id = line["id"]
-                if "failed" in line:
-                    wrong.append(f"{id}: {line['failed']}")
-                if "numbers" not in line:
-                    continue
-                wrong += _verdicts(setting, line, findings["verdicts"].setdefault(id, {}))
-                if setting.other_images:
-                    continue
-                deviations = numbers.compare(stored[id], line["numbers"])
-                # Rounding noise tells how many digits a number has; only a verdict that follows it
-                # is wrong.
-                far = [
-                    deviation
-                    for deviation in deviations
-                    if deviation.ratio > 1 and setting.noise is None
-                ]
-                wrong += [f"{id}: {deviation}" for deviation in far]
-                # A setting without any difference has a line too: it was measured.
-                of_claim = deviations[0]._asdict() if deviations else {"path": "", "ratio": 0.0}
-                of_claim["ratio"] = min(of_claim["ratio"], MOST)
-                findings["deviations"].setdefault(id, {})[setting.name] = of_claim
-                if worst is None or of_claim["ratio"] > worst[1]["ratio"]:
-                    worst = id, of_claim
-            findings["settings"].append(
-                {
-                    "name": setting.name,
-                    "claims": len(set(ids) - {TESTS}),
-                    "missing": missing(setting),
-                }
-            )
-            findings["wrong"] += [f"{setting.name}: {sentence}" for sentence in wrong]
-            report(_line(setting, lines, wrong, worst))
-    findings["spreads"] = _spreads(stored, planned, done)
-    return findings
+    claims = dict.fromkeys(id for _, ids in planned for id in ids if id != TESTS)
+    stored = {id: numbers.read(numbers.beside(project.source(id))) for id in claims}
+    outcomes = _outcomes(project, planned, report, jobs)
+    same: dict[str, list[dict]] = {id: [] for id in claims}  # numbers on the same images
+    for setting, id, outcome in outcomes:
+        if "numbers" in outcome and not setting.other_images:
+            same[id].append(outcome["numbers"])
+    spreads = {id: numbers.spreads(stored[id], own) for id, own in same.items() if own}
+    if renew:
+        stored |= {id: stored[id] | {"spread": spread} for id, spread in spreads.items()}
+    found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": spreads, "wrong": []}
+    for setting, ids in planned:
+        about = {"name": setting.name, "claims": len({*ids} - {TESTS}), "missing": missing(setting)}
+        found["settings"].append(about)
+    for setting, id, outcome in outcomes:
+        for sentence in _entered(found, setting, id, outcome, stored.get(id)):
+            found["wrong"].append(f"{setting.name}: {id}: {sentence}")
+    return found
+
+
+def _outcomes(
+    project: Project, planned: Plan, report: Callable[[str], None], jobs: int | None
+) -> list[tuple[Setting, str, dict]]:
+    """What each notebook and the tests gave under each setting, or why they `failed`."""
+    tasks, found, done = {}, {}, set()
+    for setting, ids in planned:
+        if why := missing(setting):
+            report(f"{setting.name}: not run ({why})")
+        else:
+            tasks |= {f"{setting.name}: {id}": (setting, id) for id in ids}
+
+    def one(task: str, _: int) -> Outcome:
+        found[task] = outcome_of(project, *tasks[task])
+        return Outcome(task, "done")
+
+    def ended(outcome: Outcome) -> None:
+        found.setdefault(outcome.id, {"failed": outcome.reason})
+        done.add(outcome.id)
+        setting, _ = tasks[outcome.id]
+        own = [task for task, (other, _) in tasks.items() if other is setting]
+        if done.issuperset(own):
+            failed = sum("failed" in found[task] for task in own)
+            report(f"{setting.name}: {len(own)} run, {failed} failed")
+
+    parallel(one, list(tasks), jobs, ended)
+    return [(*tasks[task], found[task]) for task in tasks]
+
+
+def _entered(
+    found: dict, setting: Setting, id: str, outcome: Mapping, stored: Mapping | None
+) -> Iterator[str]:
+    """Enter an outcome into a survey; what is wrong with it, in sentences."""
+    if "failed" in outcome:
+        yield outcome["failed"]
+    for control, (verdict, expected, near) in outcome.get("controls", {}).items():
+        first = {"expected": expected, "runs": 0, "changed": [], "nearest": None, "setting": ""}
+        entry = found["verdicts"].setdefault(id, {}).setdefault(control, first)
+        entry["runs"] += 1
+        if verdict != expected:
+            entry["changed"].append(setting.name)
+            yield f"{control} is {verdict}, expected {expected}"
+        if near is not None and (entry["nearest"] is None or near < entry["nearest"]):
+            entry |= {"nearest": round(near, 3), "setting": setting.name}
+    if "numbers" in outcome and not setting.other_images:
+        deviations = numbers.compare(stored, outcome["numbers"])
+        found["deviations"].setdefault(id, {})[setting.name] = _worst(deviations)
+        # Noise shows how many digits a number has; only a verdict that follows it is wrong.
+        if setting.noise is None:
+            yield from (str(deviation) for deviation in deviations if deviation.ratio > 1)
+
+
+def _worst(deviations: Sequence[numbers.Deviation]) -> dict:
+    """The largest deviation as JSON data; a comparison without any was measured, too."""
+    worst = deviations[0]._asdict() if deviations else {"path": "", "ratio": 0.0}
+    return worst | {"ratio": min(worst["ratio"], MOST)}
 
 
 def store_spreads(project: Project, findings: Mapping) -> None:
@@ -365,27 +326,38 @@ def store_spreads(project: Project, findings: Mapping) -> None:
     """
     for id, spread in findings["spreads"].items():
         path = numbers.beside(project.source(id))
-        plain = {part: content for part, content in numbers.read(path).items() if part != "spread"}
+        content = numbers.read(path)
+        content.pop("spread", None)
+        if spread:
+            content["spread"] = spread
         with written_whole(path) as new:
-            new.write_text(
-                numbers.text({**plain, "spread": spread} if spread else plain), encoding="utf-8"
-            )
+            new.write_text(numbers.text(content), encoding="utf-8")
 
 
-def read_survey(
-    path: Path, planned: Sequence[tuple[Setting, Sequence[str]]], machine: Mapping
-) -> dict:
+def read(path: Path, part: str) -> dict | None:
+    """What an earlier call wrote to `path`, None where there is no file.
+
+    Raises ValueError where the file has no such `part`.
+    """
+    if not path.is_file():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored[part]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} holds something else; name another file, or delete it") from None
+    return stored
+
+
+def read_survey(path: Path, planned: Plan, machine: Mapping) -> dict:
     """A stored survey, in which `renewed` may put claims anew.
 
     Raises ValueError where the file holds something else, or what was measured under other settings
     or on another processor.
     """
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        settings, processor = [one["name"] for one in stored["settings"]], stored["processor"]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} holds something else; name another file, or delete it") from None
-    if settings != [setting.name for setting, _ in planned] or processor != machine:
+    stored = read(path, "settings")
+    settings = [one["name"] for one in stored["settings"]]
+    if settings != [setting.name for setting, _ in planned] or stored["processor"] != machine:
         raise ValueError(
             f"{path} is of other settings or another processor; measure all claims, or name "
             "another file"
@@ -397,161 +369,143 @@ def renewed(stored: Mapping, fresh: Mapping, ids: Sequence[str]) -> dict:
     """A stored survey with the claims `ids` as they are in a fresh one, and in `renewed` the
     revision of each.
     """
-    parts = {
-        part: {**stored[part], **fresh[part]} for part in ("deviations", "verdicts", "spreads")
-    }
-    kept = [
-        sentence for sentence in stored["wrong"] if sentence.split(": ")[1] not in ids
-    ]  # setting: claim: what
+    parts = {name: stored[name] | fresh[name] for name in ("deviations", "verdicts", "spreads")}
+    # A sentence is `setting: claim: what`.
+    others = [sentence for sentence in stored["wrong"] if sentence.split(": ")[1] not in ids]
     origin = {key: fresh[key] for key in ("git_revision", "git_dirty")}
-    since = {**stored.get("renewed", {}), **dict.fromkeys(ids, origin)}
-    return {**stored, **parts, "wrong": kept + fresh["wrong"], "renewed": since}
+    since = stored.get("renewed", {}) | dict.fromkeys(ids, origin)
+    return {**stored, **parts, "wrong": others + fresh["wrong"], "renewed": since}
 
 
 def table(findings: Mapping) -> str:
-    """What `survey` gives, for a terminal: by claim, the largest deviation of all settings."""
-    deviations = {id: of_claim for id, of_claim in findings["deviations"].items() if of_claim}
-    rows = [
-        (max(of_claim.items(), key=lambda one: one[1]["ratio"]), id)
-        for id, of_claim in deviations.items()
-    ]
-    width = max((len(id) for _, id in rows), default=0)
-    return "\n".join(f"{id:{width}}  {_in_words(worst)}  ({name})" for (name, worst), id in rows)
+    """What `survey` gives, for a terminal: by claim, the largest deviation of all settings; then
+    what is wrong.
+    """
+    lines = []
+    for id, of_claim in findings["deviations"].items():
+        name, worst = max(of_claim.items(), key=lambda one: one[1]["ratio"])
+        lines.append(f"{id:22}  {_in_words(worst)}  ({name})")
+    return "\n".join([*lines, *(f"wrong: {sentence}" for sentence in findings["wrong"])])
 
 
 def largest(findings: Mapping) -> str:
     """The line on the largest deviation of all settings, and on the verdicts."""
-    every = [
-        (worst, id, name)
-        for id, of_claim in findings["deviations"].items()
-        for name, worst in of_claim.items()
-    ]
+    worst, where = {"ratio": 0.0, "path": ""}, "-"
+    for id, of_claim in findings["deviations"].items():
+        for name, one in of_claim.items():
+            if one["ratio"] > worst["ratio"]:
+                worst, where = one, f"{id}, {name}"
     verdicts = [one for of_claim in findings["verdicts"].values() for one in of_claim.values()]
-    changed, runs = (
-        sum(len(one["changed"]) for one in verdicts),
-        sum(one["runs"] for one in verdicts),
-    )
-    worst, id, name = max(
-        every, key=lambda one: one[0]["ratio"], default=({"ratio": 0.0, "path": ""}, "-", "-")
-    )
+    changed, runs = sum(len(one["changed"]) for one in verdicts), sum(x["runs"] for x in verdicts)
     return (
         f"{changed} of {runs} verdicts on controls are not the expected ones; largest deviation: "
-        f"{id}, {name}, {_in_words(worst)}"
+        f"{where}, {_in_words(worst)}"
     )
-
-
-def outcomes_of(project: Project, setting: Setting, ids: Sequence[str]) -> Iterator[dict]:
-    """What `_work` prints for each claim, and a line with 'failed' where the numeric tests or the
-    process fail.
-    """
-    if missing(setting):
-        return
-    environment = {
-        **os.environ,
-        **setting.environment,
-        "OMP_NUM_THREADS": str(setting.threads),
-        "MPLBACKEND": "agg",
-    }
-
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-W", "ignore", "-m", *arguments]
-        return subprocess.run(
-            command, cwd=project.root, env=environment, capture_output=True, text=True
-        )
-
-    if claims := [id for id in ids if id != TESTS]:
-        done, ran = (
-            run("helpers.run.portable", str(project.root), json.dumps(asdict(setting)), *claims),
-            set(),
-        )
-        for line in done.stdout.splitlines():
-            yield (one := json.loads(line))
-            ran.add(one["id"])
-        for id in claims:
-            if id not in ran:
-                yield {
-                    "id": id,
-                    "failed": f"status {done.returncode}: {' '.join(done.stderr.split())[-200:]}",
-                }
-    if TESTS in ids:
-        done = run("pytest", "-q", "-p", "no:cacheprovider", *NUMERIC)
-        if done.returncode:
-            failed = [
-                text for text in done.stdout.splitlines() if text.startswith(("FAILED", "ERROR"))
-            ]
-            yield {
-                "id": TESTS,
-                "failed": "; ".join(failed) or f"status {done.returncode}: {done.stdout[-200:]}",
-            }
-
-
-def _parts(ids: Sequence[str]) -> list[list[str]]:
-    """What of a setting runs in a process of its own: the claims, and the tests."""
-    return [
-        part
-        for part in ([id for id in ids if id != TESTS], [id for id in ids if id == TESTS])
-        if part
-    ]
-
-
-def _spreads(
-    stored: Mapping,
-    planned: Sequence[tuple[Setting, Sequence[str]]],
-    outcomes: Sequence[Sequence[Mapping]],
-) -> dict:
-    """Claim -> `numbers.spreads` of its numbers under all settings with the same images."""
-    fresh: dict[str, list] = {id: [] for id in stored}
-    for (setting, _), lines in zip(planned, outcomes, strict=True):
-        for line in lines:
-            if "numbers" in line and not setting.other_images:
-                fresh[line["id"]].append(line["numbers"])
-    return {id: numbers.spreads(stored[id], every) for id, every in fresh.items() if every}
-
-
-def _verdicts(setting: Setting, line: Mapping, of_claim: dict) -> list[str]:
-    """Enter the verdicts of one notebook into `of_claim`, and return a sentence for each that is
-    not the expected one.
-    """
-    wrong = []
-    for control, (verdict, expected, near) in line["controls"].items():
-        entry = of_claim.setdefault(
-            control,
-            {"expected": expected, "runs": 0, "changed": [], "nearest": None, "setting": ""},
-        )
-        entry["runs"] += 1
-        if verdict != expected:
-            entry["changed"].append(setting.name)
-            wrong.append(f"{line['id']}: {control} is {verdict}, expected {expected}")
-        if near is not None and (entry["nearest"] is None or near < entry["nearest"]):
-            entry |= {"nearest": round(near, 3), "setting": setting.name}
-    return wrong
-
-
-def _line(
-    setting: Setting,
-    lines: Sequence[Mapping],
-    wrong: Sequence[str],
-    worst: tuple[str, Mapping] | None,
-) -> str:
-    """One line on one setting, and one more for each thing that is wrong."""
-    if why := missing(setting):
-        return f"{setting.name}: not run ({why})"
-    counted = sum("numbers" in line for line in lines)
-    head = f"{setting.name}: {counted} notebooks, " + (
-        f"largest deviation {worst[0]}, {_in_words(worst[1])}" if worst else "verdicts only"
-    )
-    return "\n".join([head, *(f"  wrong: {sentence}" for sentence in wrong)])
 
 
 def _in_words(deviation: Mapping) -> str:
     """`0.31 of its tolerance (values/control-content/auc/low: 0.7031, here 0.7032)`."""
-    numbers = (
-        f" ({deviation['path']}: {deviation['stored']}, here {deviation['fresh']})"
-        if deviation["path"]
-        else ""
+    words = f"{deviation['ratio']:.2g} of its tolerance"
+    if not deviation["path"]:
+        return words
+    return f"{words} ({deviation['path']}: {deviation['stored']}, here {deviation['fresh']})"
+
+
+# ---- A published run once more
+
+
+def setting_of(name: str) -> Setting:
+    """The processor's setting that is called so.
+
+    Raises ValueError where there is none, or this machine cannot compute so.
+    """
+    known = {setting.name: setting for setting in PROCESSORS}
+    if name not in known:
+        raise ValueError(f"unknown setting {name!r}; choose one of {', '.join(known)}")
+    if why := missing(known[name]):
+        raise ValueError(f"setting {name!r} cannot be had: {why}")
+    return known[name]
+
+
+def second_pass(
+    project: Project, run: str, ids: Sequence[str], given: Mapping[str, str], setting: Setting
+) -> Iterator[dict]:
+    """A row for each claim, those of `ids` or all of the run: run, claim, setting, given (the
+    parameters that are other than the run's), n, against (what it is compared with: the published
+    numbers, or where these are stale or of other parameters a pass on this machine's instructions),
+    verdicts ('' for all models together, or a model -> the two verdicts), worst (the largest
+    `numbers.Deviation`, as a dict), seconds (of each setting); or failed, in place of the last
+    three.
+
+    Raises ValueError, before anything runs, for what is unknown, and for a claim without a result
+    in the run.
+    """
+    paths = check.published(project)
+    published = [path.stem for path in paths if path.parent.name == run]
+    if not published:
+        runs = ", ".join(sorted({path.parent.name for path in paths})) or "(none yet)"
+        raise ValueError(f"nothing of run {run!r} is published; choose one of {runs}")
+    ids = list(ids or published)
+    parameters, _ = resolve_all(project, ids, run, given, again=True)
+    for id in ids:
+        if id not in published:
+            raise ValueError(f"claim {id!r} has no result in run {run!r}; publish one first")
+    stale = check.changed(project).get(run, [])
+    for id in ids:
+        own, claim = parameters[id], project.registry[id]
+        first = MACHINES[0] if given or id in stale else None
+        row = {
+            **{"run": run, "claim": id, "setting": setting.name, "given": dict(given)},
+            **{"n": own.get("n"), "against": first.name if first else PUBLISHED},
+        }
+        sides, seconds = [], {}
+        if first is None:
+            notebook = read_notebook(project.runs / run / f"{id}.ipynb")
+            sides.append(numbers.of_notebook(notebook, claim))
+        try:
+            for one in filter(None, (first, setting)):
+                start, name = time.monotonic(), one.name
+                made = Setting(name, one.environment, parameters=own)
+                sides.append(outcome_of(project, made, id)["numbers"])
+                seconds[name] = round(time.monotonic() - start, 1)
+        except RuntimeError as error:
+            yield row | {"failed": f"{name}: {error}"}
+            continue
+        worst = _worst(numbers.compare(*sides))
+        yield row | {"verdicts": _verdicts(*sides), "worst": worst, "seconds": seconds}
+
+
+def _verdicts(a: Mapping, b: Mapping) -> dict[str, list[str]]:
+    """'' or a model -> its two verdicts, for those that were judged in either."""
+    verdicts = {"": [a["verdict"], b["verdict"]]}
+    for model in dict.fromkeys([*a["models"], *b["models"]]):
+        both = [one["models"].get(model, {}).get("verdict") for one in (a, b)]
+        if any(both):
+            verdicts[model] = [verdict or "not judged" for verdict in both]
+    return verdicts
+
+
+def merged(stored: Mapping | None, rows: Sequence[Mapping]) -> dict:
+    """What is stored and what was measured now, which takes the place of older rows of the same
+    run, claim and setting.
+    """
+    earlier = stored["rows"] if stored else []
+    found = {(row["run"], row["claim"], row["setting"]): row for row in (*earlier, *rows)}
+    return {"rows": [found[key] for key in sorted(found)]}
+
+
+def line(row: Mapping) -> str:
+    """A row of the second pass for a terminal."""
+    head = f"{row['run']}/{row['claim']}: {row['setting']} beside {row['against']}"
+    if "failed" in row:
+        return f"{head}: failed, {row['failed']}"
+    changes = [
+        f"{model or 'all together'} {first} -> {second}"
+        for model, (first, second) in moved(row).items()
+    ]
+    seconds = ", ".join(f"{name} {taken:.0f} s" for name, taken in row["seconds"].items())
+    verdicts = f"MOVED: {'; '.join(changes)}" if changes else "none moved"
+    worst = f"{row['worst']['ratio']:.2g} of its tolerance ({row['worst']['path'] or 'none'})"
+    return (
+        f"{head}: {len(row['verdicts'])} verdicts, {verdicts}; largest deviation {worst}; {seconds}"
     )
-    return f"{deviation['ratio']:.2g} of its tolerance{numbers}"
-
-
-if __name__ == "__main__":
-    _work(*sys.argv[1:])

@@ -1,19 +1,23 @@
-"""With what a result was made: revision, packages, processor, device, and the digest of all that
-decides its numbers.
+"""With what a result was made: revision, packages, processor, device, and the digest of all on
+which an execution on this machine hangs.
 """
 
 import os
 import platform
 import re
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from helpers.claims.project import git
+from helpers.claims.place import HELPERS
+from helpers.claims.project import Project, git
+from helpers.files import digest_of
 
 # What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
 ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE")
 EXTRAS = ("book", "data", "clip")  # of pyproject.toml, with what notebooks compute
+LIBRARIES = {"mkl": "Math Kernel Library Version", "onednn": "MKL-DNN"}  # as torch names them
 CPU_KW, GPU_KW = 0.105, 0.7
 ENERGY = (
     f"estimate: wall time x ({CPU_KW} kW for the CPU + {GPU_KW} kW for a GPU in use), the power "
@@ -27,32 +31,44 @@ def provenance(root: Path) -> dict:
     `git_dirty` says whether code or notebooks differ from the revision.
     """
     changes = git(root, "status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
-    requirements = (
-        re.match(r"[\w.-]+|", text)[0]
-        for text in metadata.requires("registers-reproduced")
-        if not _aside(text)
-    )
     return {
         "git_revision": git(root, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else changes != "",
         "python": platform.python_version(),
-        "packages": {
-            name: metadata.version(name) for name in sorted(requirements) if _is_installed(name)
-        },
+        "packages": _packages(),
     }
 
 
-def _aside(requirement: str) -> bool:
-    """Whether a requirement is of an extra that decides no number: tests, the cluster, peers."""
-    extra = re.search(r"extra == ['\"](\w+)", requirement)
-    return extra is not None and extra[1] not in EXTRAS
+def _packages() -> dict[str, str]:
+    """The versions of what the package requires and what is installed of its `EXTRAS`."""
+    found = {}
+    for requirement in metadata.requires("registers-reproduced"):
+        name = re.match(r"[\w.-]+", requirement)[0]
+        extra = re.search(r"extra == ['\"](\w+)", requirement)
+        if extra is None or extra[1] in EXTRAS:
+            with suppress(metadata.PackageNotFoundError):
+                found[name] = metadata.version(name)
+    return dict(sorted(found.items()))
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        return bool(metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return False
+def fingerprint(project: Project, id: str) -> str:
+    """Digest of the package with its weights, the notebook, the claims and the libraries.
+
+    What has been executed with the same need not be executed again on this machine. Published
+    results are bound to the code by their numbers (`helpers.claims.freshness`), not by this digest,
+    which any edit of the package changes.
+    """
+    claims = project.root / "notebooks" / "claims" / f"{project.registry[id].paper}.yml"
+    instructions = [os.environ.get(name) for name in ARITHMETIC]
+    libraries = f"{platform.python_version()} {_packages()} {instructions}"
+    contents = project.source(id).read_bytes(), claims.read_bytes()
+    return digest_of(_package(), *contents, libraries, length=16)
+
+
+@cache  # the package is imported once as well
+def _package() -> str:
+    files = sorted(path for kind in ("py", "safetensors") for path in HELPERS.rglob(f"*.{kind}"))
+    return digest_of(*(part for path in files for part in (path.name, path.read_bytes())))
 
 
 @cache
@@ -65,19 +81,20 @@ def processor() -> dict:
     import torch
     from threadpoolctl import threadpool_info
 
-    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    details = [
-        [library.get(key) for key in ("internal_api", "version", "architecture")]
-        for library in libraries
+    keys = ("internal_api", "version", "architecture")
+    blas = [
+        [library[key] for key in keys if library.get(key)]
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
     ]
-    built = re.findall(r"(Math Kernel Library Version|MKL-DNN) v?([\d.]+)", torch.__config__.show())
+    built = {
+        name: re.search(rf"{library} v?([\d.]+)", torch.__config__.show())
+        for name, library in LIBRARIES.items()
+    }
     return {
         "torch": torch.backends.cpu.get_cpu_capability(),
-        "blas": sorted({" ".join(filter(None, parts)) for parts in details}),
-        **{
-            {"Math Kernel Library Version": "mkl", "MKL-DNN": "onednn"}[name]: version
-            for name, version in built
-        },
+        "blas": sorted({" ".join(parts) for parts in blas}),
+        **{name: version[1] for name, version in built.items() if version},
         "environment": {name: os.environ[name] for name in ARITHMETIC if name in os.environ},
     }
 
@@ -97,10 +114,9 @@ def hardware(device: str) -> dict:
             name = torch.cuda.get_device_name(device)
         except (RuntimeError, ValueError, AssertionError):
             raise ValueError(f"there is no device {device!r} here; use -p device=cpu") from None
-    power = round(CPU_KW + GPU_KW * (device != "cpu"), 3)
     return {
         "device": name,
         "processor": processor(),
-        "energy_kw": power,
+        "energy_kw": round(CPU_KW + GPU_KW * (device != "cpu"), 3),
         "energy_assumption": ENERGY,
     }

@@ -4,7 +4,7 @@ whatever they say.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from helpers.claims.project import CONTROLS, Project
@@ -29,21 +29,16 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
         )
     paths = sorted((project.own / run).glob("*.json"))
     if not paths:
-        named = sorted({path.parent.name for path in project.own_results()})
-        remedy = (
-            f"choose one of {', '.join(named)}" if named else f"make it with `run ID --run {run}`"
-        )
+        named = ", ".join(sorted({path.parent.name for path in project.own_results()}))
+        remedy = f"choose one of {named}" if named else f"make it with `run ID --run {run}`"
         raise ValueError(f"there is no run {run!r} in _build/runs; {remedy}")
     for path in paths:
-        place = path.relative_to(project.root).as_posix()
-        for problem in (*check.of_result(project, path), *_local(project, path)):
-            raise ValueError(f"{place}: {problem}; nothing was published")
-        if not force and (differ := _replaced(project, path)):
-            raise ValueError(
-                f"{place}: the published result has other parameters ({differ}); give --force to "
-                "replace it, or run it under "
-                "another name; nothing was published"
-            )
+        try:
+            check.check_result(path, project)
+            _check_publishable(project.runs / run, path, force)
+        except ValueError as error:
+            place = path.relative_to(project.root).as_posix()
+            raise ValueError(f"{place}: {error}; nothing was published") from None
     for path in paths:
         result, notebook = read_published(path)
         publish(project.runs / run, path.stem, notebook.decode("utf-8"), result)
@@ -57,46 +52,46 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
 
 def other_parameters(old: dict, new: dict) -> str:
     """What differs between the parameters of two results, for people: `n: 5, now 3`."""
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return ", ".join(
-        f"{name}: {_short(old.get(name))}, now {_short(new.get(name))}" for name in names
-    )
+    texts = []
+    for name in dict.fromkeys([*old, *new]):
+        before, now = (json.dumps(one.get(name), ensure_ascii=False) for one in (old, new))
+        if before != now:
+            texts.append(f"{name}: {before:.80}, now {now:.80}")
+    return ", ".join(texts)
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) < 80 else f"{text[:76]} ..."
-
-
-def _replaced(project: Project, path: Path) -> str:
-    """The parameters in which the published result of the same run and claim differs.
-
-    '' where there is none, or none.
+def _check_publishable(folder: Path, path: Path, force: bool) -> None:
+    """Raise ValueError where a result names a place of this machine, or unless `force` would
+    replace one in `folder` with other parameters.
     """
-    try:
-        there = read_published(project.runs / path.parent.name / path.name)[0]["parameters"]
-    except (OSError, ValueError, KeyError):
-        return ""
-    return other_parameters(there, read_published(path)[0]["parameters"])
-
-
-def _local(project: Project, path: Path) -> Iterator[str]:
-    """What names a place of this machine in a result or its notebook."""
     result, _ = read_published(path)
     for name, value in names_in(result["parameters"]):
         if value.startswith(LOCAL_SETS):
-            yield (
+            raise ValueError(
                 f"parameter {name} names {value!r}, which no other machine has; run it with data "
-                "of the hub (hf:OWNER/NAME), or "
-                "with data:NAME/SPLIT, which the folder in REGISTERS_DATA holds"
+                "of the hub (hf:OWNER/NAME), or with data:NAME/SPLIT, which the folder in "
+                "REGISTERS_DATA holds"
             )
     if check.names_a_folder(_texts(result)) or check.absolute_path(path.with_suffix(".ipynb")):
-        yield "it holds an absolute path of this machine; leave it out of what the notebook prints, and run it again"  # noqa: E501
+        raise ValueError(
+            "it holds an absolute path of this machine; leave it out of what the notebook prints, "
+            "and run it again"
+        )
+    try:
+        there = read_published(folder / path.name)[0]["parameters"]
+    except (OSError, ValueError):
+        return
+    if not force and (differ := other_parameters(there, result["parameters"])):
+        raise ValueError(
+            f"the published result has other parameters ({differ}); give --force to replace it, or "
+            "run it under another name"
+        )
 
 
-def _texts(node: object) -> Sequence[str]:
+def _texts(node: object) -> Iterator[str]:
     """Every text in JSON data."""
     if isinstance(node, str):
-        return [node]
+        yield node
     children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return [text for child in children for text in _texts(child)]
+    for child in children:
+        yield from _texts(child)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from sources import unlisted
 
-from helpers.book.sources import unlisted
 from helpers.claims import Value, Values, load_registry
 
 Estimate = namedtuple("Estimate", "value low high n")

@@ -1,169 +1,162 @@
+"""Numbers under other settings: what moved, what changed its verdict, and what is refused; a
+published run once more on other instructions."""
+
+import ast
 import json
-import threading
 from dataclasses import replace
 
 import pytest
 
 from helpers.__main__ import main
 from helpers.book import pages
-from helpers.claims import Value, load_registry, numbers
+from helpers.book.render import render
+from helpers.claims import Value, edition, load_registry, numbers
 from helpers.claims.project import Project
-from helpers.run import execute, portable, provenance
+from helpers.run import check, execute, portable, provenance
 from helpers.run.portable import TESTS, Setting
 
-HERE = portable.MACHINES[0]
+HERE, OTHER = portable.MACHINES[0], Setting("other")
+SCORE = "values/control-clean/score/value"
 
 
 @pytest.fixture
 def stored(project):
     """A small project with stored numbers."""
-    assert [
-        outcome.status
-        for outcome in execute.store_outputs(project, project.with_notebook(), jobs=1)
-    ] == ["stored", "stored"]
+    outcomes = execute.store_outputs(project, project.with_notebook(), jobs=1)
+    assert [outcome.status for outcome in outcomes] == ["stored", "stored"]
     return project
 
 
-def edit(project, id, change):
+@pytest.fixture
+def published(project, capsys, monkeypatch):
+    """The small project with one published result, and a setting that every machine has."""
+    assert main(["run", "aa1-first", "--run", "mine"], project.root) == 0
+    assert main(["publish", "mine"], project.root) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(portable, "PROCESSORS", (OTHER,))
+    return project
+
+
+def set_score(project, id, value):
+    """Another stored score of a claim, as if another machine had given it."""
     path = numbers.beside(project.source(id))
     data = numbers.read(path)
-    change(data)
+    data["values"]["control-clean"]["score"]["value"] = value
     path.write_text(numbers.text(data))
 
 
 def test_the_same_numbers_have_no_deviation(stored):
-    lines = []
-    ids = stored.with_notebook()
-    findings = portable.survey(
-        stored,
-        [(HERE, ids), (Setting("three", parameters={"n": 3}, other_images=True), ids)],
-        lines.append,
-    )
+    lines, ids = [], stored.with_notebook()
+    three = Setting("three", parameters={"n": 3}, other_images=True)
+    odd = Setting("odd", needs="no_such_flag")
+    noisy, old = Setting("noise", noise=0), Setting("old", {"ATEN_CPU_CAPABILITY": "default"})
+    planned = [(HERE, ids), (three, ids), (odd, ids), (noisy, ids[:1]), (old, ids[:1])]
+    findings = portable.survey(stored, planned, lines.append)
     assert findings["wrong"] == []
-    assert {
-        id: of["this machine"]["ratio"] for id, of in findings["deviations"].items()
-    } == dict.fromkeys(ids, 0)
-    assert [line.partition(":")[0] for line in lines] == ["this machine", "three"]
-    control = findings["verdicts"]["aa1-first"]["control-clean"]
+    ratios = {id: {name: one["ratio"] for name, one in own.items()}
+              for id, own in findings["deviations"].items()}  # fmt: skip
+    assert ratios == {
+        "aa1-first": {"this machine": 0, "noise": 0, "old": 0},
+        "aa2-second": {"this machine": 0},
+    }
+    why = "this processor has no no_such_flag"
+    assert sorted(lines) == [
+        "noise: 1 run, 0 failed",
+        f"odd: not run ({why})",
+        "old: 1 run, 0 failed",
+        "this machine: 2 run, 0 failed",
+        "three: 2 run, 0 failed",
+    ]
+    assert findings["settings"][2] == {"name": "odd", "claims": 2, "missing": why}
+    assert "core" in portable.missing(Setting("many", threads=10_000))
     # The score is n, the margin 1: a value without an interval counts in units of the larger of the
     # two.
-    assert control == {
-        "expected": "supported",
-        "runs": 2,
-        "changed": [],
-        "nearest": 0.5,
-        "setting": "this machine",
-    }
+    own = {"expected": "supported", "changed": [], "nearest": 0.5, "setting": "this machine"}
+    assert findings["verdicts"]["aa2-second"]["control-clean"] == own | {"runs": 2}
+    table = pages.deviations(findings).splitlines()
+    assert table[2].startswith("| `aa1-first` | 0 |") and f"*odd* was not run: {why}." in table
+    line = "| `aa2-second` | control-clean | supported | 2 | 0 | 0.50 (this machine) |"
+    assert line in pages.verdict_distances(findings)
 
 
-def test_a_moved_number_and_a_changed_verdict_are_wrong(stored):
-    def change(data):
-        data["values"]["control-clean"]["score"]["value"] = 2.02
-
-    edit(stored, "aa2-second", change)
-    findings = portable.survey(stored, [(HERE, stored.with_notebook())], lambda _: None)
-    assert (
-        len(findings["wrong"]) == 1
-        and "aa2-second" in findings["wrong"][0]
-        and "score" in findings["wrong"][0]
-    )
-    assert findings["deviations"]["aa2-second"]["this machine"]["ratio"] == pytest.approx(
-        0.02 / 0.00101, rel=0.01
-    )
-    low = Setting("one", parameters={"n": 1}, other_images=True)
-    findings = portable.survey(stored, [(low, ["aa1-first"])], lambda _: None)
-    assert findings["wrong"] == ["one: aa1-first: control-clean is refuted, expected supported"]
-    assert findings["verdicts"]["aa1-first"]["control-clean"]["changed"] == ["one"]
-    assert "1 of 1 verdicts" in portable.largest(findings)
+def test_noise_is_in_the_kernel(stored):
+    """The notebook sees other weights, though its controls give the same verdict."""
+    path = stored.source("aa1-first")
+    code = "float(__import__('helpers.models.load').models.load._noise)"
+    path.write_text(path.read_text().replace("float(n)", code))
+    outcome = portable.outcome_of(stored, Setting("noise", noise=4), "aa1-first")
+    assert outcome["numbers"]["values"]["control-clean"]["score"]["value"] == 4
 
 
-def test_renewed_spreads_count_at_once(stored):
-    edit(
-        stored,
-        "aa2-second",
-        lambda data: data["values"]["control-clean"]["score"].update(value=2.02),
-    )
-    findings = portable.survey(stored, [(HERE, stored.with_notebook())], lambda _: None, renew=True)
-    path = "values/control-clean/score/value"
-    assert findings["wrong"] == [] and findings["spreads"] == {
-        "aa1-first": {},
-        "aa2-second": {path: pytest.approx(0.02)},
-    }
-    assert findings["deviations"]["aa2-second"]["this machine"]["ratio"] == pytest.approx(
-        1 / numbers.SPREADS
-    )
-
-
-def test_a_notebook_that_fails_does_not_stop_the_others(stored):
+def test_a_moved_number_a_changed_verdict_and_a_failure_are_wrong(stored):
+    set_score(stored, "aa2-second", 2.02)
     path = stored.source("aa1-first")
     path.write_text(path.read_text().replace("mode = 'measure'", "mode = 'fail'"))
-    findings = portable.survey(stored, [(HERE, stored.with_notebook())], lambda _: None)
-    assert (
-        len(findings["wrong"]) == 1
-        and "aa1-first: ValueError: the score of nothing is not defined" in findings["wrong"][0]
-    )
-    assert list(findings["deviations"]) == ["aa2-second"]
+    low = Setting("one", parameters={"n": 1}, other_images=True)
+    planned = [(HERE, stored.with_notebook()), (low, ["aa2-second"])]
+    findings = portable.survey(stored, planned, lambda _: None)
+    failed, moved, verdict = findings["wrong"]
+    assert failed.startswith("this machine: aa1-first: ValueError: the score of nothing")
+    assert moved.startswith(f"this machine: aa2-second: {SCORE}: stored 2.02, fresh 2")
+    assert verdict == "one: aa2-second: control-clean is refuted, expected supported"
+    ratio = findings["deviations"]["aa2-second"]["this machine"]["ratio"]
+    assert ratio == pytest.approx(0.02 / 0.00101, rel=0.01)
+    assert findings["verdicts"]["aa2-second"]["control-clean"]["changed"] == ["one"]
+    assert "1 of 2 verdicts" in portable.largest(findings)
+    assert f"wrong: {verdict}" in portable.table(findings)
 
 
-def test_what_the_machine_has_not_is_not_run(stored):
-    lines = []
-    findings = portable.survey(
-        stored, [(Setting("odd", needs="no_such_flag"), ["aa1-first"])], lines.append
-    )
-    assert lines == ["odd: not run (this processor has no no_such_flag)"]
-    assert findings["settings"] == [
-        {"name": "odd", "claims": 1, "missing": "this processor has no no_such_flag"}
+def test_renewed_spreads_count_at_once_and_are_stored(stored):
+    set_score(stored, "aa2-second", 2.02)
+    path = numbers.beside(stored.source("aa2-second"))
+    plan, before = [(HERE, stored.with_notebook())], numbers.read(path)
+    findings = portable.survey(stored, plan, lambda _: None, renew=True)
+    spread = {SCORE: pytest.approx(0.02)}
+    assert findings["wrong"] == []
+    assert findings["spreads"] == {"aa1-first": {}, "aa2-second": spread}
+    ratio = findings["deviations"]["aa2-second"]["this machine"]["ratio"]
+    assert ratio == pytest.approx(1 / numbers.SPREADS)
+    portable.store_spreads(stored, findings)
+    assert numbers.read(path) == before | {"spread": spread}
+    portable.store_spreads(stored, {"spreads": {"aa2-second": {}}})
+    assert numbers.read(path) == before
+
+
+def test_spreads_widen_the_tolerance(stored):
+    before = numbers.read(numbers.beside(stored.source("aa1-first")))
+
+    def moved(value):
+        fresh = json.loads(json.dumps(before))
+        fresh["values"]["control-clean"]["score"]["value"] = value
+        return fresh
+
+    spread = numbers.spreads(before, [moved(2 + x) for x in (0.03, -0.03, 0.03, 0.0, 0.0)])
+    assert spread == {SCORE: pytest.approx(0.03 * (3 / 5) ** 0.5, rel=0.02)}
+    ratios = [
+        numbers.compare(before | own, moved(value))[0].ratio
+        for own, value in (({}, 2.03), ({"spread": spread}, 2.03), ({"spread": spread}, 2.5))
     ]
-    assert "core" in portable.missing(Setting("many", threads=10_000))
-
-
-def test_the_tests_of_a_setting_run_beside_its_notebooks(project, monkeypatch):
-    both = threading.Barrier(2, timeout=30)
-
-    def wait_for_the_other(_, setting, ids):
-        both.wait()
-        yield {"id": ids[0], "failed": setting.name}
-
-    monkeypatch.setattr(portable, "outcomes_of", wait_for_the_other)
-    ids = project.with_notebook()
-    for id in ids:
-        numbers.beside(project.source(id)).write_text("{}")
-    planned = [(HERE, [*ids, TESTS]), (portable.NOISE[0], ids), (portable.NOISE[1], ids)]
-    findings = portable.survey(project, planned, lambda _: None, jobs=2)
-    assert [sentence.split(": ")[:2] for sentence in findings["wrong"]] == [
-        ["this machine", ids[0]],
-        ["this machine", TESTS],
-        ["noise 0", ids[0]],
-        ["noise 1", ids[0]],
-    ]
-    assert [setting["name"] for setting in findings["settings"]] == [
-        "this machine",
-        "noise 0",
-        "noise 1",
-    ]
+    assert [ratio > 1 for ratio in ratios] == [True, False, True]
 
 
 def test_the_command(stored, capsys, tmp_path, monkeypatch):
     settings = (*portable.MACHINES[-2:], portable.NOISE[0])
     monkeypatch.setattr(portable, "QUICK", settings)
-    assert (
-        main(
-            ["portable", "aa1-first", "--quick", "--json", str(tmp_path / "found.json")],
-            stored.root,
-        )
-        == 0
-    )
+    file, origin = tmp_path / "found.json", {"git_revision": "a", "git_dirty": False}
+    calls = []
+    monkeypatch.setattr(provenance, "provenance", lambda _: calls.append("asked") or origin)
+    monkeypatch.setattr(portable, "store_spreads", lambda *_: calls.append("stored"))
+    command = ["portable", "aa1-first", "--quick", "--spread", "--json"]
+    assert main([*command, str(file)], stored.root) == 0
+    assert calls == ["asked", "stored"]  # which are local changes
     printed = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in printed[: len(settings)]] == [
-        setting.name for setting in settings
-    ]
+    named = sorted(line.partition(":")[0] for line in printed[: len(settings)])
+    assert named == sorted(setting.name for setting in settings)
     assert printed[-1].startswith("0 of ") and "largest deviation" in printed[-1]
-    findings = json.loads((tmp_path / "found.json").read_text())
-    assert findings["wrong"] == [] and findings["processor"]["torch"] and "git_revision" in findings
-    assert (
-        main(["portable", "aa1-first", "--json", str(tmp_path / "nowhere" / "x.json")], stored.root)
-        == 2
-    )
+    findings = json.loads(file.read_text())
+    assert findings["wrong"] == [] and findings["processor"]["torch"]
+    assert findings["git_revision"] == "a"
+    assert main([*command, str(tmp_path / "nowhere" / "x.json")], stored.root) == 2
 
 
 def test_some_claims_are_put_anew_into_a_stored_survey(stored, capsys, tmp_path, monkeypatch):
@@ -180,197 +173,186 @@ def test_some_claims_are_put_anew_into_a_stored_survey(stored, capsys, tmp_path,
     file.write_text(json.dumps(before))
     assert main([*command, "aa1-first"], stored.root) == 0
     after = json.loads(file.read_text())
-    assert (
-        list(after["verdicts"]) == ids
-        and after["verdicts"]["aa1-first"]["control-clean"]["runs"] == 1
-    )
+    assert list(after["verdicts"]) == ids
+    assert after["verdicts"]["aa1-first"]["control-clean"]["runs"] == 1
     assert after["wrong"] == before["wrong"][1:] and after["git_revision"] == "of then"
-    assert (
-        list(after["renewed"]) == ["aa1-first"]
-        and after["renewed"]["aa1-first"]["git_revision"] != "of then"
-    )
-    for other in (
-        '{"rows": []}',
-        json.dumps(before | {"processor": {}}),
-        json.dumps(before | {"settings": []}),
-    ):
-        file.write_text(other)
+    ((id, origin),) = after["renewed"].items()
+    assert id == "aa1-first" and origin["git_revision"] != "of then"
+    for other in ({"rows": []}, before | {"processor": {}}, before | {"settings": []}):
+        file.write_text(json.dumps(other))
         assert main([*command, "aa1-first"], stored.root) == 2
-        assert "found.json" in capsys.readouterr().err and file.read_text() == other
-
-
-def test_the_revision_is_that_before_spreads_are_stored(stored, tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(portable, "store_spreads", lambda *_: calls.append("stored"))
-    monkeypatch.setattr(
-        provenance,
-        "provenance",
-        lambda root: calls.append("asked") or {"git_revision": "a", "git_dirty": False},
-    )
-    assert (
-        main(
-            [
-                "portable",
-                "aa1-first",
-                "--quick",
-                "--spread",
-                "--json",
-                str(tmp_path / "found.json"),
-            ],
-            stored.root,
-        )
-        == 0
-    )
-    assert calls == ["asked", "stored"]
+        assert "found.json" in capsys.readouterr().err
+        assert file.read_text() == json.dumps(other)
 
 
 def test_the_plan_covers_what_is_asked():
     project = Project()
     quick, whole = portable.plan(project, quick=True), portable.plan(project)
-    fitting = portable.fitting(project)
-    assert {
-        "nr4-local",
-        "nr4-global",
-        "so4-linear-probes",
-        "de4-one-shot",
-        "tt2-removal-accuracy",
-        "tt4-domains",
-    } <= set(fitting)
-    assert not {"nr1-artifacts", "tt3-attention-patterns"} & set(
-        fitting
-    )  # the second uses a measure beside those that fit
+    fitting, every = set(portable.fitting(project)), set(project.with_notebook())
+    assert {"nr4-local", "so4-linear-probes", "tt2-removal-accuracy", "tt4-domains"} <= fitting
+    # The second uses a measure beside those that fit.
+    assert not {"nr1-artifacts", "tt3-attention-patterns"} & fitting
     assert [path for path in portable.NUMERIC if not (project.root / path).exists()] == []
     assert {id for _, ids in quick for id in ids} == {*fitting, TESTS}
     assert [s.name for s, _ in quick] == ["SSE", "noise 0"]
-    every = set(project.with_notebook())
-    assert all(
-        every <= set(ids)
-        for setting, ids in whole
-        if setting.noise is not None or setting.other_images
-    )
-    assert all(set(fitting) <= set(ids) for _, ids in (*quick, *whole))
+    for setting, ids in whole:
+        of_all = setting.noise is not None or setting.other_images
+        assert set(ids) == (every if of_all else fitting) | ({TESTS} & set(ids))
+        assert (TESTS in ids) is (setting in portable.PROCESSORS)
     values = {
         name: {s.environment.get(name) for s, _ in whole} - {None} for name in provenance.ARITHMETIC
     }
     assert values["ATEN_CPU_CAPABILITY"] == {"default", "avx2", "avx512"}
     assert values["ONEDNN_MAX_CPU_ISA"] == {"SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_AMX"}
-    assert {"COMPATIBLE", "AVX2"} <= values["MKL_CBWR"] and values["OPENBLAS_CORETYPE"] == {
-        "Nehalem",
-        "Haswell",
-        "SkylakeX",
-    }
-    assert {s.threads for s, _ in whole} == {1, 2} and len(
-        [s for s, _ in whole if s.noise is not None]
-    ) == 5
-    assert len([s for s, _ in whole if s.other_images]) == 5
+    assert {"COMPATIBLE", "AVX2"} <= values["MKL_CBWR"]
+    assert values["OPENBLAS_CORETYPE"] == {"Nehalem", "Haswell", "SkylakeX"}
+    assert {s.threads for s, _ in whole} == {1, 2}
+    assert sum(s.noise is not None for s, _ in whole) == sum(s.other_images for s, _ in whole) == 5
+
+
+def test_what_fits_is_found_in_the_measures():
+    """Every measure that comes to a fit by another is named as well."""
+    uses = {}
+    for path in (Project().root / "helpers" / "measures").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                uses[node.name] = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+    fits, before = {"fit_classifier", "fit_position", "fit_regression", "classifiers_of"}, None
+    while fits != before:
+        before = set(fits)
+        fits |= {name for name, used in uses.items() if used & fits}
+    assert fits - set(portable.FITS) == set()
 
 
 @pytest.mark.parametrize(
     "verdict, auc, matched, share, expected",
     [
-        (
-            "supported",
-            (0.7, 0.65, 0.75),
-            (0.6, 0.56, 0.66),
-            (0.5, 0.4, 0.6),
-            0.2,
-        ),  # 0.56 is 0.01 above 0.55, half the width 0.05
+        # 0.56 is 0.01 above 0.55, half the width 0.05
+        ("supported", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 0.2),
         # Both fail, and one is enough: 4 is above 3. It applies by 3.5.
         ("refuted", (0.4, 0.35, 0.45), (0.5, 0.49, 0.51), (0.5, 0.4, 0.6), 3.5),
-        (
-            "refuted",
-            (0.4, 0.35, 0.45),
-            (0.5, 0.49, 0.51),
-            (0.5, 0.07, 0.93),
-            0.02 / 0.43,
-        ),  # but it has to apply
+        # but it has to apply
+        ("refuted", (0.4, 0.35, 0.45), (0.5, 0.49, 0.51), (0.5, 0.07, 0.93), 0.02 / 0.43),
         ("not applicable", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.0, 0.0, 0.04), 0.5),
-        (
-            "inconclusive",
-            (0.6, 0.56, 0.64),
-            (0.6, 0.56, 0.66),
-            (0.5, 0.4, 0.6),
-            1.0,
-        ),  # 0.04 to either side
-        (
-            "inconclusive",
-            (0.63, 0.59, 0.67),
-            (0.6, 0.56, 0.66),
-            (0.5, 0.4, 0.6),
-            0.25,
-        ),  # 0.01 to where it holds
-        (
-            "inconclusive",
-            (0.7, 0.65, 0.75),
-            (0.6, 0.56, 0.66),
-            (0.1, 0.03, 0.13),
-            0.4,
-        ),  # 0.02 to where it applies
+        # 0.04 to either side
+        ("inconclusive", (0.6, 0.56, 0.64), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 1.0),
+        # 0.01 to where it holds
+        ("inconclusive", (0.63, 0.59, 0.67), (0.6, 0.56, 0.66), (0.5, 0.4, 0.6), 0.25),
+        # 0.02 to where it applies
+        ("inconclusive", (0.7, 0.65, 0.75), (0.6, 0.56, 0.66), (0.1, 0.03, 0.13), 0.4),
+        ("inconclusive", (), (), (0.5, 0.4, 0.6), None),  # nothing measured decides
     ],
 )
 def test_distance_in_closed_form(verdict, auc, matched, share, expected):
-    claim = load_registry()[
-        "nr3-redundancy"
-    ]  # its first tests: auc > 0.6 and auc_matched > 0.55, where outlier_images > 0.05
+    # Its first tests: auc > 0.6 and auc_matched > 0.55, where outlier_images > 0.05
+    claim = load_registry()["nr3-redundancy"]
     claim = replace(claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2]))
-    named = zip(("auc", "auc_matched", "outlier_images"), (auc, matched, share), strict=True)
-    result = claim.judge([Value(name, "m", "d", *three, 80) for name, three in named])
+    named = {"auc": auc, "auc_matched": matched, "outlier_images": share}
+    result = claim.judge([Value(name, "m", "d", *ends, n=80) for name, ends in named.items()])
     assert result.verdict == verdict
-    assert portable.distance(result, "m", verdict) == pytest.approx(expected)
+    near = portable.distance(result, "m", verdict)
+    assert near == (expected if expected is None else pytest.approx(expected))
 
 
-def test_distance_where_nothing_measured_decides():
-    result = load_registry()["nr3-redundancy"].judge(
-        [Value("auc", "m"), Value("outlier_images", "m", "d", 0.5, 0.4, 0.6, 80)]
-    )
-    assert (
-        result.verdict == "inconclusive" and portable.distance(result, "m", "inconclusive") is None
-    )
+# ---- A published run once more
 
 
-def test_spreads_are_measured_and_widen_the_tolerance(stored):
-    path = numbers.beside(stored.source("aa1-first"))
-    before = numbers.read(path)
-
-    def moved(value):
-        fresh = json.loads(json.dumps(before))
-        fresh["values"]["control-clean"]["score"]["value"] = value
-        return fresh
-
-    noisy = [moved(2.0 + x) for x in (0.03, -0.03, 0.03, 0.0, 0.0)]
-    spreads = numbers.spreads(before, noisy)
-    assert spreads == {
-        "values/control-clean/score/value": pytest.approx(0.03 * (3 / 5) ** 0.5, rel=0.02)
-    }
-    portable.store_spreads(stored, {"spreads": {"aa1-first": spreads}})
-    after = numbers.read(path)
-    assert after == before | {"spread": spreads}
-    assert (
-        numbers.compare(before, moved(2.03))[0].ratio
-        > 1
-        > numbers.compare(after, moved(2.03))[0].ratio
-    )
-    assert numbers.compare(after, moved(2.5))[0].ratio > 1
-    portable.store_spreads(stored, {"spreads": {"aa1-first": {}}})
-    assert numbers.read(path) == before
+def page(root):
+    data = edition.page(root, load_registry(), {})
+    return render("changes.md.j2", part="second-pass", **data)
 
 
-def test_the_book_shows_what_was_found(stored):
-    findings = portable.survey(
-        stored,
-        [(HERE, stored.with_notebook()), (Setting("odd", needs="no_such_flag"), [])],
-        lambda _: None,
-    )
-    rows = pages.deviations(findings).splitlines()
-    assert (
-        rows[2].startswith("| `aa1-first` | 0 |")
-        and "*odd* was not run: this processor has no no_such_flag." in rows
-    )
-    assert (
-        "| `aa1-first` | control-clean | supported | 1 | 0 | 0.50 (this machine) |"
-        in pages.verdict_distances(findings)
-    )
-    assert (
-        pages.deviations({"settings": [], "deviations": {}, "spreads": {}})
-        == "Nothing has been measured here yet."
-    )
+def again(project, file, *more):
+    """The second pass of the published run, as a command."""
+    command = ["portable", "--run", "mine", "--setting", "other", "--json", str(file)]
+    return main([*command, *more], project.root)
+
+
+def test_a_fresh_result_is_compared_with_what_is_published(published, tmp_path, capsys):
+    file = tmp_path / "book" / "second-pass.json"
+    file.parent.mkdir()
+    assert again(published, file) == 0
+    (row,) = json.loads(file.read_text())["rows"]
+    assert [row[key] for key in ("run", "claim", "n", "against", "given")] == [
+        *("mine", "aa1-first", 2, "published", {})
+    ]
+    assert row["verdicts"] == {"": ["supported"] * 2, "control-clean": ["supported"] * 2}
+    assert list(row["seconds"]) == ["other"] and row["worst"] == {"path": "", "ratio": 0}
+    assert row["processor"]["torch"] and "git_revision" in row
+    expected = "2 verdicts, none moved; largest deviation 0 of its tolerance (none)"
+    assert expected in capsys.readouterr().out
+    text = page(tmp_path)
+    assert text.startswith("2 of 2 verdicts are the same.") and text.count("aa1-first.ipynb") == 1
+    assert " | 2 of 2 | 0 |" in text and "Those that are not" not in text
+
+
+def test_with_other_parameters_both_sides_run_here(published, monkeypatch, tmp_path, capsys):
+    asked, outcome_of = [], portable.outcome_of
+
+    def moving(project, setting, id):
+        asked.append((setting.name, setting.parameters["n"]))
+        outcome = outcome_of(project, setting, id)
+        if setting.name == "other":
+            found = outcome["numbers"]
+            found["verdict"] = found["models"]["control-clean"]["verdict"] = "refuted"
+            found["values"]["control-clean"]["score"]["value"] *= 2
+        return outcome
+
+    monkeypatch.setattr(portable, "outcome_of", moving)
+    file = tmp_path / "book" / "second-pass.json"
+    file.parent.mkdir()
+    assert again(published, file, "aa1-first", "-p", "n=5") == 1
+    assert asked == [(HERE.name, 5), ("other", 5)]
+    moved = "MOVED: all together supported -> refuted; control-clean supported -> refuted"
+    assert moved in capsys.readouterr().out
+    again(published, file, "aa1-first", "-p", "n=7")  # in place of the row before
+    (row,) = portable.read(file, "rows")["rows"]
+    assert row["given"] == {"n": "7"} and row["worst"]["ratio"] > 1
+    same, _, others = page(tmp_path).partition("Those that are not:")
+    assert same.startswith("0 of 2 verdicts are the same.") and " | 0 of 2 | " in same
+    link = "[aa1-first](runs/mine/aa1-first.ipynb) (mine)"
+    assert f"| {link} | 7 |" in same
+    for model in ("all together", "clean (control)"):
+        assert f"| {link} | {model} | <span class='verdict supported'>" in others
+
+
+def test_a_stale_result_is_not_compared_with_what_it_was(published, monkeypatch):
+    monkeypatch.setattr(check, "changed", lambda project: {"mine": ["aa1-first"]})
+    (row,) = portable.second_pass(published, "mine", [], {}, OTHER)
+    assert row["against"] == HERE.name and list(row["seconds"]) == [HERE.name, "other"]
+
+
+def test_a_notebook_that_fails_is_reported(published, tmp_path, capsys):
+    assert again(published, tmp_path / "x.json", "-p", "mode=fail") == 1
+    printed = "mine/aa1-first: other beside this machine: failed, this machine: ValueError: the"
+    assert capsys.readouterr().out.startswith(printed)
+
+
+MINE = ["--run", "mine", "--setting"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--run", "nowhere", "--setting", "other"], "nothing of run 'nowhere' is published; "),
+        (["aa2-second", *MINE, "other"], "claim 'aa2-second' has no result in run 'mine'"),
+        ([*MINE, "odd"], "unknown setting 'odd'; choose one of other"),
+        ([*MINE, "other", "-p", "m=3"], "claim 'aa1-first': unknown parameter 'm'"),
+        (["--run", "mine", "--quick"], "--quick and --spread are for the controls; leave out"),
+        (["-p", "n=3"], "-p and --setting are for a published run; name it with --run"),
+        ([*MINE, "other", "--json", "_toc.yml"], "_toc.yml holds something else; name another"),
+    ],
+)
+def test_what_cannot_be_repeated_is_one_sentence(
+    published, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.chdir(published.root)
+    assert main(["portable", *arguments], published.root) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and message in error and error.count("\n") == 1
+
+
+def test_what_this_machine_has_not_is_refused(monkeypatch):
+    monkeypatch.setattr(portable, "PROCESSORS", (Setting("odd", needs="no_such_flag"),))
+    with pytest.raises(ValueError, match="'odd' cannot be had: this processor has no no_such_flag"):
+        portable.setting_of("odd")

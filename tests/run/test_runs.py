@@ -21,7 +21,7 @@ from helpers.claims.notebook import notebook_parameters
 from helpers.claims.project import Project
 from helpers.claims.result import bundle, read_result
 from helpers.claims.result import publish as publish_result
-from helpers.run import execute, fingerprint, parameters, provenance
+from helpers.run import execute, parameters, provenance
 from helpers.run.provenance import ARITHMETIC, processor
 
 
@@ -159,7 +159,7 @@ def test_finished_is_kept_until_an_input_changes(project, monkeypatch):
     assert status() == ("kept", 0)
     edit_source(project, "aa1-first", "# A claim", "# The same claim in other words")
     assert status() == ("supported", 1)  # its page shows them
-    monkeypatch.setattr(fingerprint, "_package", lambda: "another")
+    monkeypatch.setattr(provenance, "_package", lambda: "another")
     assert status() == ("supported", 1)
     edit_registry(
         project.root,

@@ -1,8 +1,7 @@
 """What a notebook's code loads is among the sources of its result."""
 
 import pytest
-
-from helpers.book.sources import unlisted
+from sources import unlisted
 
 LISTS = "result = claim.judge(values, sources=[*(c.source for c in captured.values()), {}])"
 SETS = (

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from helpers.__main__ import main
-from helpers.book import edition
+from helpers.book.render import render
+from helpers.claims import edition
 from helpers.claims.project import Project
 from helpers.run import check
 
@@ -32,7 +33,13 @@ def result(runs):
     return json.loads(json.dumps(runs[RUN][CLAIM]))
 
 
-def told(before, now):
+def page(root, registry, now):
+    """The parts of the page on changes."""
+    data = edition.page(root, registry, now)
+    return {part: render("changes.md.j2", part=part, **data) for part in edition.PARTS}
+
+
+def compare(before, now):
     return edition.changes(PROJECT.registry, {RUN: {CLAIM: before}}, {RUN: {CLAIM: now}})
 
 
@@ -58,7 +65,7 @@ def test_a_moved_verdict_and_a_moved_value_are_found(result):
     ]
     wide["value"], wide["low"], wide["high"] = (wide[name] + 9 for name in ("value", "low", "high"))
     near["value"] += (near["high"] - near["value"]) / 9
-    found = told(result, now)
+    found = compare(result, now)
     assert found.moved[PLACE].moved == {
         "": ("supported", "refuted"),
         model: ("supported", "refuted"),
@@ -72,21 +79,19 @@ def test_another_model_is_not_compared(result):
     now = json.loads(json.dumps(result))
     for one in (*now["values"], *now["verdicts"]):
         one["model"] = f"other-{one['model']}"
-    found = told(result, now)
+    found = compare(result, now)
     assert not found.moved and not found.values and found.compared[PLACE].pairs == []
 
 
 def test_with_what_a_result_was_made(result):
-    assert told({**result, "criterion": "a"}, {**result, "criterion": "a"}).made == {
-        PLACE: "the same"
-    }
     other = {**result, "criterion": "b", "parameters": {**result["parameters"], "n": 7}}
-    before = result["parameters"]["n"]
-    assert told({**result, "criterion": "a"}, other).made == {
-        PLACE: f"another criterion; n: {before} → 7"
-    }
+    n = f"n: {result['parameters']['n']} → 7"
+    for before, words in (("b", n), ("a", f"another criterion; {n}")):
+        one = compare({**result, "criterion": before}, other).compared[PLACE]
+        assert edition.made(one) == words
     bare = {name: value for name, value in result.items() if name != "criterion"}
-    assert told(bare, other).made[PLACE].startswith("criterion not recorded; ")
+    assert edition.made(compare(bare, other).compared[PLACE]) == f"criterion not recorded; {n}"
+    assert edition.made(compare(other, other).compared[PLACE]) == "the same"
 
 
 def test_what_was_published_at_a_revision_is_compared_with_today(project, capsys):
@@ -126,7 +131,7 @@ def test_what_was_published_at_a_revision_is_compared_with_today(project, capsys
             for path in (project.runs / "mine").glob("*.json")
         }
     }
-    text = edition.fragments(project.root, project.registry, now)
+    text = page(project.root, project.registry, now)
     assert "Compared are 1 results" in text["edition-about"]
     assert "New: [aa2-second](runs/mine/aa2-second.ipynb)" in text["edition-about"]
     for part in ("verdicts", "values"):
@@ -170,6 +175,6 @@ def test_a_reason_that_is_none_is_named(tmp_path, text):
 
 
 def test_a_book_without_an_earlier_edition_says_so(tmp_path):
-    assert set(edition.fragments(tmp_path, PROJECT.registry, {}).values()) == {
-        "No earlier edition is compared with this one."
-    }
+    *parts, second = page(tmp_path, PROJECT.registry, {}).values()
+    assert set(parts) == {"No earlier edition is compared with this one.\n"}
+    assert second == "No published run has been repeated on other instructions yet.\n"
