@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import yaml
 
-from helpers.book.marks import badge
+from helpers.book.render import badge
 from helpers.claims.compare import Comparison, Pair, compared, excludes_zero
 from helpers.claims.markdown import inert, table_of
 from helpers.claims.project import CONTROLS, Project, git

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.book.marks import badge
+from helpers.book.render import badge
 from helpers.claims import numbers
 from helpers.claims.markdown import inert, table_of
 from helpers.claims.notebook import read_notebook
