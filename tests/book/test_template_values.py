@@ -174,7 +174,7 @@ def test_a_card_says_its_value_and_draws_it(tmp_path, values):
         and "moved" not in text
     )
     assert "<a href='y.html'><strong>In</strong> go</a>" in text
-    assert made(tmp_path / "none.yml", values) == ""
+    assert cards(tmp_path / "none.yml", values) == ""
 
 
 def test_a_card_that_no_longer_holds_says_so(tmp_path, values):
