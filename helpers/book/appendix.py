@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from helpers.book.marks import badge
-from helpers.book.pages import Runs
+from helpers.book.render import Runs, badge
 from helpers.claims import history, statistics
 from helpers.claims.history import Entry
 from helpers.claims.markdown import inert, table_of

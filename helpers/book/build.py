@@ -25,17 +25,14 @@ from nbformat import NotebookNode
 from helpers.book import (
     appendix,
     claim_page,
-    comparison,
     downloads,
     explore,
     index_pages,
-    landing,
     pages,
 )
-from helpers.book.board import board
+from helpers.book.board import board, matrix
 from helpers.book.render import render
-from helpers.book.tally import tally
-from helpers.book.template_values import TemplateValues, rendered, with_interval
+from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
 from helpers.claims import edition, history
 from helpers.claims.criteria import Value
 from helpers.claims.notebook import read_notebook
@@ -356,15 +353,15 @@ def _write_fragments(content: Content, log: Mapping, source: Path) -> None:
 
     fragments = {
         "scoreboard": board(registry, runs, calibration),
-        "compare-runs": comparison.matrix(registry, runs),
+        "compare-runs": matrix(registry, runs),
         "calibration": index_pages.calibration_table(registry, calibration),
-        "summary": tally(registry, runs),
-        "claims": pages.claims_index(registry, runs),
+        "summary": index_pages.summary(registry, runs),
+        "claims": index_pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
         "trained-models": pages.model_card(_text(root / "helpers" / "weights" / "README.md")),
-        "cards": landing.cards(root / "book" / "cards.yml", template_values),
-        "scope": landing.scope(registry, runs),
-        "strip": landing.strip(registry, runs),
+        "cards": cards(root / "book" / "cards.yml", template_values),
+        "scope": index_pages.scope(registry, runs),
+        "strip": index_pages.strip(registry, runs),
         **_benchmarks(root, source),
         **_portability(root),
         "dry-runs": _dry_runs(root),
@@ -390,20 +387,10 @@ def _benchmarks(root: Path, source: Path) -> dict[str, str]:
         for path in sorted((root / "book" / "bench").glob("*.json"))
     ]
     benchmarks.sort(key=lambda one: (one["device"], one["parameters"], one["tokens"]))
-    fragments = {
-        "benchmarks": pages.speed(benchmarks),
-        "bounds": pages.bounds(benchmarks),
-        "costs": pages.costs(benchmarks),
-    }
-    if not benchmarks:
-        return fragments | {"speed": "", "memory": ""}
-    for name, (label, reference, cells) in {
-        "speed": pages.ratios(benchmarks),
-        "memory": pages.memory(benchmarks),
-    }.items():
-        _draw(source, f"bench-{name}", cells, label, reference)
-        fragments[name] = pages.benchmark_figure(name)
-    return fragments
+    for name, figure in pages.drawn(benchmarks).items():
+        _draw(source, f"bench-{name}", *figure)
+    kinds = ("benchmarks", "bounds", "costs", "speed", "memory")
+    return {kind: pages.benchmark(kind, benchmarks) for kind in kinds}
 
 
 def _portability(root: Path) -> dict[str, str]:

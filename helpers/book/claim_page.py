@@ -6,16 +6,14 @@ It is made of the stored result, the executed notebook and two templates. Nothin
 import base64
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 import nbformat
 import yaml
 from nbformat import NotebookNode
 
 from helpers.book import downloads
-from helpers.book.amounts import SHARE, drawn_numbers, span_of
-from helpers.book.decisions import Decision, Reported, decisions, reported_figures
+from helpers.book.decisions import Decisions, axes
 from helpers.book.render import render
 from helpers.claims.criteria import Value
 from helpers.claims.result import MIME, Claim, Result
@@ -25,23 +23,6 @@ KEY = "key"  # tags the cell that draws the picture of the first screen
 PICTURES = {"image/svg+xml": "svg", "image/png": "png"}
 CODE_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input"}
 HOW_TO_READ = "## How to read this"
-Beside = tuple[Reported, str | list[Value]]  # a figure of the paper, ours or why there is none
-
-
-class Page(NamedTuple):
-    """A page as a notebook, and the pictures that lie beside it: name of the file -> content."""
-
-    notebook: NotebookNode
-    pictures: dict[str, bytes]
-
-
-class Picture(NamedTuple):
-    """The picture of the first screen: name and content of its file, and what is said of it."""
-
-    name: str
-    content: bytes
-    alt: str
-    caption: str
 
 
 def page(
@@ -52,7 +33,7 @@ def page(
     reading: str = "",
     calibration: Mapping | None = None,
     place: str = "",
-) -> Page:
+) -> tuple[NotebookNode, dict[str, bytes]]:
     """The page of the stored result `data`; lies in `book/runs/<run>/`.
 
     Args:
@@ -60,8 +41,11 @@ def page(
         reading: the commentary, as Markdown with its numbers filled in.
         calibration: the claim's result on the controls.
         place: where its downloads lie, below `data/`; in the folder of the run unless given.
+
+    Returns:
+        The page as a notebook, and the pictures that lie beside it: name of the file -> content.
     """
-    found, parameters = decisions(claim, data), data.get("parameters", {})
+    found, parameters = Decisions(claim, data), data.get("parameters", {})
     values: dict[str, dict[str, Value]] = {}  # name -> model -> value
     for value in found.result.values:
         values.setdefault(value.name, {})[value.model] = value
@@ -73,13 +57,12 @@ def page(
         "found": found,
         "stored": found.stored,
         "result": found.result,
-        "spans": spans(found.rows),
+        "axes": axes(found.rows, shares=True),
         "picture": picture,
         "data": f"{UP}{downloads.FOLDER}/{place or run}/{claim.id}",
         "command": rerun(claim, run, parameters),
         "reading": reading,
         "has_figures": bool(figures),
-        "beside": beside(claim, values),
         "values": values,
         "controls": Result.from_json(claim, calibration).calibration() if calibration else {},
         "how_to_read": next((x.source for x in notebook.cells if _says_how_to_read(x)), ""),
@@ -90,37 +73,8 @@ def page(
         nbformat.v4.new_markdown_cell(render(f"claim_page_{part}.md.j2", **about))
         for part in ("top", "rest")
     )
-    cells = [top, *figures, rest]
-    pictures = {picture.name: picture.content} if picture else {}
-    return Page(nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata), pictures)
-
-
-def beside(claim: Claim, values: Mapping[str, Mapping[str, Value]]) -> dict[str, list[Beside]]:
-    """Quantity -> the paper's figures of it, each with our values or with why there is none.
-
-    Ours are of the same model where it was measured, else of all models.
-
-    Args:
-        values: name -> model -> value.
-    """
-    rows: dict[str, list[Beside]] = {}
-    for figure in reported_figures(claim):
-        ours = values.get(figure.ours, {})
-        same = [ours[figure.checkpoint]] if figure.checkpoint in ours else list(ours.values())
-        rows.setdefault(figure.name, []).append((figure, figure.without or same))
-    return rows
-
-
-def spans(rows: Sequence[Decision]) -> dict[str, tuple[float, float]]:
-    """The ends of the axis that the bars of a quantity share, by its name; of shares 0 to 1."""
-    found = {}
-    for row in rows:
-        own = [other for other in rows if other.test.value == row.test.value]
-        reported = [number for other in own for number in other.numbers]
-        numbers = drawn_numbers((x.value for x in own), (x.test for x in own), reported)
-        is_share = row.term.unit.startswith(SHARE) and 0 <= min(numbers) and max(numbers) <= 1
-        found[row.test.value] = (0.0, 1.0) if is_share else span_of(numbers)
-    return found
+    whole = nbformat.v4.new_notebook(cells=[top, *figures, rest], metadata=notebook.metadata)
+    return whole, {picture["name"]: picture["content"]} if picture else {}
 
 
 def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
@@ -161,22 +115,25 @@ def code(notebook: NotebookNode) -> str:
     return "\n\n".join(parts)
 
 
-def key_picture(notebook: NotebookNode, id: str) -> Picture | None:
-    """The picture of the cell that is tagged so, else the first there is."""
-    found = [
-        (cell, output.data)
-        for cell in sorted(notebook.cells, key=lambda cell: KEY not in _tags(cell))
-        for output in cell.get("outputs", ())
-        if PICTURES.keys() & output.get("data", {})
-    ]
-    if not found:
-        return None
-    cell, data = found[0]
-    kind = next(kind for kind in PICTURES if kind in data)
-    content = data[kind].encode() if kind == "image/svg+xml" else base64.b64decode(data[kind])
-    about = cell.metadata.get("mystnb", {})
-    alt, caption = about.get("image", {}).get("alt", ""), about.get("figure", {}).get("caption", "")
-    return Picture(f"{id}.key.{PICTURES[kind]}", content, alt, caption)
+def key_picture(notebook: NotebookNode, id: str) -> dict | None:
+    """The picture of the cell that is tagged so, else the first there is.
+
+    Returns:
+        name and content of its file, and alt and caption, what is said of it.
+    """
+    for cell in sorted(notebook.cells, key=lambda cell: KEY not in _tags(cell)):
+        for data in (output.get("data", {}) for output in cell.get("outputs", ())):
+            for kind in (kind for kind in PICTURES if kind in data):
+                content = data[kind]
+                is_text = kind == "image/svg+xml"
+                about = cell.metadata.get("mystnb", {})
+                return {
+                    "name": f"{id}.key.{PICTURES[kind]}",
+                    "content": content.encode() if is_text else base64.b64decode(content),
+                    "alt": about.get("image", {}).get("alt", ""),
+                    "caption": about.get("figure", {}).get("caption", ""),
+                }
+    return None
 
 
 def _tags(cell: NotebookNode) -> set[str]:

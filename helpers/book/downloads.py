@@ -19,7 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from helpers.book import cite
-from helpers.book.marks import html
+from helpers.book.render import html
 from helpers.claims.markdown import table_of
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry, term

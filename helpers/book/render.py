@@ -1,25 +1,34 @@
-"""Pages from templates: one Jinja environment over `templates/`.
+"""Pages from templates: one Jinja environment over `templates/`, with a filter for each kind of
+number and text.
 
 What ends in `.html.j2` is HTML: whatever is filled in is escaped, unless a template made it. What
 ends in `.md.j2` is MyST Markdown: data go through the filter `inert`, HTML through `raw`.
 """
 
-from collections.abc import Iterable
+import math
+import operator
+from collections.abc import Iterable, Mapping
 from functools import cache
+from html import escape
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from helpers.book.amounts import amount, asked, behind, drawn_numbers, number, place, span_of
-from helpers.claims.criteria import OUTCOMES, in_words
+from helpers.claims.criteria import OUTCOMES, VERDICTS, Test, Value, in_words
 from helpers.claims.markdown import inert
-from helpers.claims.registry import term
+from helpers.claims.registry import Term, term
 from helpers.names import short_name
+
+Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result as `<id>.json` holds it
+SIDES = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
+SHARE = "share of "
+WIDTH, EDGE = 240, 6  # of a bar, and what is left free at its ends for a mark (macros.html.j2)
+WHOLE = 1e-6  # how near to a whole number a count of images comes, after the rounding of floats
 
 
 def render(template: str, **data: Any) -> str:
-    """The template `template` of `templates/` filled in with `data`.
+    """The template `template` of `templates/` filled in with `data`, without space around it.
 
     Returns:
         Markup for a template of HTML, so that another template takes it as it is, else a string.
@@ -27,13 +36,23 @@ def render(template: str, **data: Any) -> str:
     Raises:
         jinja2.UndefinedError: the template names what `data` does not have.
     """
-    text = environment().get_template(template).render(**data)
+    text = environment().get_template(template).render(**data).strip()
     return Markup(text) if template.endswith(".html.j2") else text
 
 
 def macro(name: str, *args: Any, **data: Any) -> Markup:
     """What the macro `name` of `macros.html.j2` makes of its arguments."""
     return getattr(environment().get_template("macros.html.j2").module, name)(*args, **data)
+
+
+def html(text: object) -> str:
+    """A text from data as one line of HTML that shows it."""
+    return escape(one_line(str(text)))
+
+
+def badge(verdict: str, reason: str = "") -> str:
+    """A verdict in its colour, with its shape."""
+    return str(macro("badge", verdict, reason))
 
 
 def one_line(text: str) -> str:
@@ -61,6 +80,100 @@ def code(value: object) -> str:
     return "`" + (inert(value).replace("`", "'") or "''") + "`"
 
 
+def in_sentence(label: str) -> str:
+    """A label within a sentence: with a small first letter, unless it begins with a name."""
+    word = label.split()[0]
+    is_name = word.endswith("'s") or word[1:].lower() != word[1:] or not word[0].isalpha()
+    return label if is_name else label[0].lower() + label[1:]
+
+
+def amount(value: Value | None, term: Term) -> str:
+    """A value with its interval: `0.63 [0.62, 0.64]`, `998 of 1,000 images (99.3 to 99.9 %)`."""
+    if value is None:
+        return "not measured"
+    if value.value is None:
+        return "not defined"
+    count = _count(value, term)
+    text = count or number(value.value, term.unit)
+    low, high = ("?" if x is None else _bare(x, term.unit) for x in (value.low, value.high))
+    # An interval whose ends print as the value does tells a reader nothing.
+    if low == high and low in ("?", _bare(value.value, term.unit)):
+        return text
+    return f"{text} ({low} to {high} %)" if count else f"{text} [{low}, {high}]"
+
+
+def number(x: float, unit: str = "") -> str:
+    """A number in its unit, to three digits; those of a p-value to two. Shares are given in %."""
+    if unit == "p-value":
+        return "p < 0.001" if x < 0.001 else f"p = {float(f'{x:.2g}'):g}"
+    bare = _bare(x, unit)
+    named = "%" if unit.startswith(SHARE) else "" if unit == "count" else unit
+    if unit == "points" and bare.lstrip("+-") == "1":
+        named = "point"
+    return f"{bare} {named}".strip()
+
+
+def asked(test: Test, unit: str = "") -> str:
+    """What a test asks for: `above 5 %`. Points have no sign here."""
+    return f"{SIDES[test.op]} {number(test.margin, unit).removeprefix('+')}"
+
+
+def behind(value: Value | None, term: Term) -> str:
+    """`n = 1,000 images`, '' of a plain number."""
+    return f"n = {value.n:,} {term.of}" if value and value.n else ""
+
+
+def _bare(x: float, unit: str) -> str:
+    """A number without its unit, to three digits and at most four decimals; points have a sign."""
+    if unit == "count" and float(x).is_integer():
+        return f"{x:,.0f}"
+    sign = "+" if unit == "points" and x > 0 else ""
+    x = 100 * x if unit.startswith(SHARE) else x
+    x = round(x) if abs(x) >= 1000 else round(float(f"{x:.3g}"), 4)
+    return f"{sign}{x + 0:,.10g}" if x else f"{sign}0"
+
+
+def _count(value: Value, term: Term) -> str:
+    """So many of so many, where a value is a share of its images or of a number in its unit.
+
+    '' for any other value.
+    """
+    what = term.unit.partition(SHARE)[2]
+    total, _, named = what.partition(" ")
+    if not total.isdecimal():
+        total, named = (value.n if what == term.of else None), what
+    if not total:
+        return ""
+    n, of = int(total), value.value * int(total)
+    return f"{round(of):,} of {n:,} {named}" if abs(of - round(of)) <= WHOLE * n else ""
+
+
+def axis(
+    values: Iterable[Value | None], marks: Iterable[float], unit: str = ""
+) -> tuple[float, float]:
+    """The ends of an axis for bars of these values, margins and figures of the paper.
+
+    With a tenth to spare at either side; 0 to 1 where all are shares by the `unit`.
+    """
+    numbers = [*marks]
+    for value in values:
+        if value and value.ends:
+            numbers += [value.value, *value.ends]
+    numbers = [number for number in numbers if math.isfinite(number)]
+    low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+    if unit.startswith(SHARE) and 0 <= low and high <= 1:
+        return 0.0, 1.0
+    spare = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - spare, high + spare
+
+
+def place(number: float, span: tuple[float, float]) -> float:
+    """Where a number lies on a bar with this axis (`WIDTH`); at an end where it is beyond."""
+    low, high = span
+    share = (min(max(number, low), high) - low) / (high - low)
+    return round(EDGE + share * (WIDTH - 2 * EDGE), 1)
+
+
 @cache
 def environment() -> Environment:
     """The environment of all templates, with its filters."""
@@ -71,21 +184,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (
-        amount,
-        asked,
-        behind,
-        cell,
-        code,
-        distinct,
-        in_words,
-        inert,
-        number,
-        one_line,
-        place,
-        raw,
-    )
-    env.filters |= {function.__name__: function for function in (*filters, short_name)}
-    env.globals |= {function.__name__: function for function in (drawn_numbers, span_of, term)}
-    env.globals["OUTCOMES"] = OUTCOMES
+    texts = (cell, code, distinct, in_sentence, in_words, inert, one_line, raw, short_name)
+    for function in (*texts, amount, asked, behind, number, place):
+        env.filters[function.__name__] = function
+    env.tests["has"] = operator.contains
+    env.globals |= {"axis": axis, "term": term, "OUTCOMES": OUTCOMES, "VERDICTS": VERDICTS}
     return env

@@ -2,31 +2,31 @@
 
 A page says `{{ v('RUN', 'CLAIM', 'NAME', 'MODEL') }}` where it wants a number, and declares what a
 sentence rests on: `{{ evidence(['RUN', 'CLAIM', 'MODEL', 'NAME > 0.5']) }}` shows the comparisons
-with their values, and says so where one no longer holds. A value that does not exist ends the
-build. Templates are filled in within Jinja's sandbox, so they reach nothing else.
+with their values, and says so where one no longer holds. The cards of the landing page
+(book/cards.yml) do so, too. A value that does not exist ends the build. Templates are filled in
+within Jinja's sandbox, so they reach nothing else.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined
+import yaml
+from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from markupsafe import Markup
 
-from helpers.book.amounts import SIDES
-from helpers.book.render import macro, one_line, raw, render
+from helpers.book.render import SIDES, Runs, badge, raw, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Registry, Term, term
 from helpers.claims.result import Claim, Result
-from helpers.names import short_name
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown
 WORDS = {**SIDES, SPANS: "not told from"}
 _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
-# What text in an SVG must not mean to Markdown.
-_MARKDOWN = str.maketrans({sign: f"&#{ord(sign)};" for sign in "_*`[]"})
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,16 @@ class Comparison:
     number: float
 
     @property
+    def test(self) -> Test:
+        """The comparison as a test; of 'spans' the one that it must leave undecided."""
+        return Test(self.value.name, ">" if self.op == SPANS else self.op, self.number)
+
+    @property
     def outcome(self) -> bool | None:
         """True where the whole interval lies as the sentence says, None where it is undecided."""
         if self.op != SPANS:
             return self.test.outcome(self.value)
-        low, high = self.value.ends or (None, None)
-        return low is not None and low <= self.number <= high
-
-    @property
-    def holds(self) -> bool:
-        """Whether the whole interval lies as the sentence says."""
-        return self.outcome is True
-
-    @property
-    def test(self) -> Test:
-        """The comparison as a test; of 'spans' the one that it must leave undecided."""
-        return Test(self.value.name, ">" if self.op == SPANS else self.op, self.number)
+        return bool(self.value.ends) and self.value.ends[0] <= self.number <= self.value.ends[1]
 
     @property
     def term(self) -> Term:
@@ -72,11 +66,6 @@ class Comparison:
         """The comparison in words: `above 0.5: holds`."""
         return f"{WORDS[self.op]} {self.number:g}: {OUTCOMES[self.outcome]}"
 
-    def bar(self, span: tuple[float, float] | None = None) -> str:
-        """The value as an interval bar with the number as its margin."""
-        label = f"{self.term.label}, {short_name(self.value.model)}"
-        return macro("interval_bar", self.value, self.test, (), span, label)
-
 
 @dataclass
 class TemplateValues:
@@ -85,11 +74,11 @@ class TemplateValues:
     Attributes:
         runs: run -> claim -> result, without the controls.
         broken: comparisons that no longer hold, by the name of the text that declared them; filled
-            by `render`.
+            by `render` and `cards`.
     """
 
     registry: Registry
-    runs: Mapping[str, Mapping[str, dict]]
+    runs: Runs
     broken: dict[str, list[Comparison]] = field(default_factory=dict)
 
     def result(self, run: str, claim: str) -> Result:
@@ -102,25 +91,29 @@ class TemplateValues:
 
     def value(self, run: str, claim: str, name: str, model: str) -> Value:
         """A stored value. Raises ValueError where there is none."""
-        found = {(value.name, value.model): value for value in self.result(run, claim).values}
-        if (name, model) not in found:
-            where = f"the result of {claim} in run {run}"
-            raise ValueError(f"{where} has no value {name!r} of {model!r}; name one that it has")
-        return found[name, model]
+        for value in self.result(run, claim).values:
+            if (value.name, value.model) == (name, model):
+                return value
+        where = f"the result of {claim} in run {run}"
+        raise ValueError(f"{where} has no value {name!r} of {model!r}; name one that it has")
 
-    def comparison(self, run: str, claim: str, model: str, says: str) -> Comparison:
-        """Read `NAME > NUMBER`.
+    def comparisons(self, text: str, declared: Sequence[Sequence[str]]) -> list[Comparison]:
+        """Read lists of run, claim, model and `NAME > NUMBER`, on which the text `text` rests.
 
         Raises:
-            ValueError: it is none, or the value does not exist.
+            ValueError: one is no comparison, or the value does not exist.
         """
-        if not (parts := _COMPARISON.fullmatch(says.strip())):
-            raise ValueError(
-                f"{says!r} is no comparison; write one such as 'auc > 0.6' or 'gain {SPANS} 0'"
-            )
-        name, op, number = parts.groups()
-        value = self.value(run, claim, name, model)
-        return Comparison(run, self.registry[claim], value, op, float(number))
+        found = []
+        for run, claim, model, says in declared:
+            if not (parts := _COMPARISON.fullmatch(says.strip())):
+                raise ValueError(
+                    f"{says!r} is no comparison; write one such as 'auc > 0.6' or 'gain {SPANS} 0'"
+                )
+            name, op, number = parts.groups()
+            value = self.value(run, claim, name, model)
+            found.append(Comparison(run, self.registry[claim], value, op, float(number)))
+        self.broken.setdefault(text, []).extend(one for one in found if one.outcome is not True)
+        return found
 
     def render(self, text: str, name: str) -> str:
         """The text with its values filled in; `name` is what to call it in an error.
@@ -129,39 +122,60 @@ class TemplateValues:
             ValueError: names the text and what is wrong, such as a value that no result has.
         """
 
-        def evidence(*comparisons: Sequence[str]) -> str:
-            own = [self.comparison(*one) for one in comparisons]
-            self.broken.setdefault(name, []).extend(one for one in own if not one.holds)
-            return f"\n{raw(render('evidence.html.j2', comparisons=own))}\n"
-
-        def bar(run: str, claim: str, value: str, model: str, margin: str = "") -> str:
-            if margin:
-                drawn = self.comparison(run, claim, model, f"{value} {margin}").bar()
-            else:
-                label, own = term(claim, value).label, self.value(run, claim, value, model)
-                drawn = macro("interval_bar", own, label=label)
-            return one_line(str(drawn)).translate(_MARKDOWN)
+        def evidence(*declared: Sequence[str]) -> str:
+            shown = render("evidence.html.j2", comparisons=self.comparisons(name, declared))
+            return f"\n{raw(shown)}\n"
 
         def verdict(run: str, claim: str) -> str:
             result = self.result(run, claim)
-            return str(macro("badge", result.verdict, result.reason))
+            return badge(result.verdict, result.reason)
 
-        def agreement(run: str, claim: str) -> str:
-            return str(macro("agreement_badge", self.result(run, claim).agreement))
+        def number(*which: str) -> str:
+            return inert(replace(self.value(*which), low=None, high=None, unit=""))
 
         return rendered(
             text,
             name,
             v=lambda *which: with_interval(self.value(*which)),
-            number=lambda *which: inert(replace(self.value(*which), low=None, high=None, unit="")),
+            number=number,
             percent=lambda *which: percent(self.value(*which)),
             n=lambda *which: f"{self.value(*which).n:,}",
-            dataset=lambda *which: inert(self.value(*which).dataset),
             verdict=verdict,
-            agreement=agreement,
-            bar=bar,
             evidence=evidence,
         )
+
+
+def cards(path: Path, values: TemplateValues) -> str:
+    """The cards of the landing page, as HTML in Markdown; '' where the file is missing.
+
+    A card is data: a sentence with quoted values, and the comparisons that it rests on. Where one
+    of these no longer holds, the card says so.
+
+    Raises:
+        ValueError: names the file where a card lacks a field, or quotes what does not exist.
+    """
+    if not path.is_file():
+        return ""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for card in data["cards"]:
+            rests_on = values.comparisons(path.name, card["rests_on"])
+            says = Markup(values.render(card["says"], path.name).strip())
+            shows = {label: rests_on[which] for label, which in card["shows"].items()}
+            card.update(says=says, rests_on=rests_on, shows=shows)
+        return raw(render("landing_cards.html.j2", **data))
+    except KeyError as error:
+        raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None
+    except (
+        yaml.YAMLError,
+        AttributeError,
+        IndexError,
+        TypeError,
+        ValueError,
+        TemplateError,
+    ) as error:
+        reason = " ".join(str(error).split()).removeprefix(f"{path.name}: ")
+        raise ValueError(f"{path.name}: {reason}") from None
 
 
 def rendered(text: str, name: str, **known: Callable[..., Any]) -> str:
@@ -185,12 +199,6 @@ def with_interval(value: Value) -> str:
     if len({None if x is None else f"{x:.3g}" for x in (value.value, value.low, value.high)}) == 1:
         value = replace(value, low=None, high=None)
     return inert(value)
-
-
-def moved(comparisons: Iterable[Comparison]) -> str:
-    """What a sentence rested on and no longer does, as HTML; '' where all of it holds."""
-    lost = [one for one in comparisons if not one.holds]
-    return macro("moved", lost) if lost else ""
 
 
 def percent(value: Value) -> str:

@@ -1,10 +1,11 @@
 """The scoreboard says of every claim and model what the results say, and marks what says little."""
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from helpers.book.board import Entry, board, column_of, entries
+from helpers.book.board import Entry, board, column_of, entries, line, matrix
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.project import Project
 from helpers.claims.registry import Registry
@@ -45,7 +46,7 @@ def entry(one, numbers, positive=True, name="auc", extra=()):
         for model, value in numbers.items()
     ]
     result = one.judge([*values, *extra]).to_json()
-    return Entry(one, "mine", {**result, "run": "mine"}, positive)
+    return Entry(one, {**result, "run": "mine"}, positive)
 
 
 def test_every_cell_says_what_the_result_says(table, runs):
@@ -95,7 +96,7 @@ def test_every_claim_has_a_row_with_its_verdict_and_agreement(table, runs):
 def test_a_row_opens_to_a_bar_for_each_test(table, runs, calibration):
     for id, own in entries(PROJECT.registry, runs, calibration).items():
         body = next(body for body in table.iter("tbody") if body.get("data-claim") == id)
-        rows = [row for one in own for row in one.why.rows]
+        rows = [row for one in own for row in one.rows]
         bars = [svg for svg in body.iter("svg") if svg.get("class") == "interval-bar"]
         assert len(bars) == len(rows) and all(
             "margin" in [part.get("class") for part in bar] for bar in bars
@@ -104,7 +105,7 @@ def test_a_row_opens_to_a_bar_for_each_test(table, runs, calibration):
 
 def test_seeds_share_a_column_and_are_folded_as_the_claim_folds_models():
     one = entry(claim(), {"twin": 0.9, "twin-seed1": 0.2, "twin-seed2": 0.9, "other": 0.9})
-    assert list(one.columns) == ["twin", "other"] and one.columns["twin"] == [
+    assert list(one.columns) == ["twin", "other"] and list(one.columns["twin"]) == [
         "twin",
         "twin-seed1",
         "twin-seed2",
@@ -204,15 +205,39 @@ def test_checkpoints_of_the_paper_that_were_not_run_are_folded():
 def test_the_distance_by_which_rows_sort_is_that_of_what_decided(table, runs, calibration):
     for id, own in entries(PROJECT.registry, runs, calibration).items():
         body = next(body for body in table.iter("tbody") if body.get("data-claim") == id)
-        far = [one.distance for one in own if one.distance is not None]
-        assert (body.get("data-distance") is None) == (not far)
-        assert not far or float(body.get("data-distance")) == pytest.approx(min(far), rel=1e-4)
+        least = line(PROJECT.registry[id], own)["distance"]
+        firsts = [one.rows[0].distance for one in own if one.rows and one.rows[0].decides]
+        assert least == min((far for far in firsts if far is not None), default=None)
+        assert (body.get("data-distance") is None) == (least is None)
+        assert least is None or float(body.get("data-distance")) == pytest.approx(least, rel=1e-4)
     assert len({body.get("data-distance") for body in table.iter("tbody")}) > 10
 
 
 def test_what_results_hold_is_no_markup_of_the_board():
-    one = entry(claim(), {"<b>m": 0.9})
-    text = board(
-        Registry({"p": PAPER}, {one.claim.id: one.claim}), {"mine": {one.claim.id: one.data}}, {}
-    )
+    one = claim()
+    stored = one.judge([Value("auc", "<b>m", "scenes", 0.9, 0.8, 1.0, 9)]).to_json()
+    runs = {"mine": {one.id: {**stored, "run": "mine"}}}
+    text = board(Registry({"p": PAPER}, {one.id: one}), runs, {})
     assert "<b>m" not in text and "&lt;b&gt;m" in text
+
+
+def test_claims_of_two_runs_stand_side_by_side(runs):
+    text = matrix(PROJECT.registry, runs)
+    rows = re.findall("<tr><th scope='row'>([^<]*)<.*?</th>(.*?)</tr>", text)
+    shared = [id for id in PROJECT.registry.claims if sum(id in own for own in runs.values()) > 1]
+    assert [id for id, _ in rows] == shared and shared
+    for id, cells in rows:
+        own = [results[id] for results in runs.values() if id in results]
+        verdicts = [result["verdict"] for result in own]
+        assert re.findall("class='verdict [^>]*>([^<]*)<", cells) == verdicts
+        assert ("<b>differ</b>" in cells) == (len(set(verdicts)) > 1)
+        of_models = [one["verdict"] for r in own if len(r["verdicts"]) > 1 for one in r["verdicts"]]
+        assert re.findall("<small>[^<]*: ([^<:]*)</small>", cells) == of_models
+    alone = sum(sum(id in own for own in runs.values()) == 1 for id in PROJECT.registry.claims)
+    assert f"\n\n{alone} more claims were measured in one run only." in text
+
+
+def test_one_run_alone_is_not_compared(runs):
+    run = next(iter(runs))
+    alone = matrix(PROJECT.registry, {run: runs[run]})
+    assert alone == "No claim has been published in two runs yet."

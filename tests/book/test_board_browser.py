@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from page_rules import PATIENCE
 
-from helpers.book.board import Line, board, entries
+from helpers.book.board import board, entries, line
 from helpers.claims.project import Project
 
 PROJECT = Project()
@@ -112,7 +112,7 @@ def test_rows_sort_by_their_distance_to_the_margin(address, page, runs, calibrat
     page.goto(address)
     page.locator("select[name=sort]").select_option("distance")
     found = entries(PROJECT.registry, runs, calibration)
-    far = {id: Line(PROJECT.registry[id], own).distance for id, own in found.items()}
+    far = {id: line(PROJECT.registry[id], own)["distance"] for id, own in found.items()}
     found = [far[id] for id in claims(page)]
     known = [distance for distance in found if distance is not None]
     assert known == sorted(known) and len(known) > 10 and found[: len(known)] == known

@@ -5,8 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from helpers.book.amounts import WIDTH, amount, asked, behind
-from helpers.book.render import macro, raw
+from helpers.book.render import WIDTH, amount, asked, behind, macro, raw
 from helpers.claims.criteria import Test, Value
 from helpers.claims.registry import Term
 
