@@ -27,9 +27,9 @@ SIZE = (224, 224)
 
 
 def test_photographs_are_named_as_scikit_image_names_them():
-    for id, one in PHOTOGRAPHS.items():
+    for id, (_, author, licence) in PHOTOGRAPHS.items():
         told = " ".join(inspect.getdoc(getattr(skimage.data, id.partition(".")[0])).split())
-        assert one.by in told and one.licence in told
+        assert author in told and licence in told
 
 
 def test_what_is_shown_is_what_the_model_sees():
