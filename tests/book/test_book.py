@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book import pages
 from helpers.book.build import assemble, build, published, render_reading
+from helpers.book.template_values import TemplateValues
 from helpers.claims import trail
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
@@ -192,6 +193,16 @@ HOSTILE = (
 )
 
 
+def reading(project, text, **value):
+    """A commentary filled in, on a result with a single value."""
+    own = {"name": "score", "model": "vit-a", "value": 1.0, "n": 9, **value}
+    result = project.registry["aa1-first"].judge([Value(**own)]).to_json()
+    project.runs.joinpath("mine").mkdir(parents=True)
+    (project.runs / "mine" / "aa1-first.reading.md").write_text(text)
+    known = TemplateValues(project.registry, {"mine": {"aa1-first": result}})
+    return render_reading(project.runs / "mine", "aa1-first", known)
+
+
 def inert(text):
     """Whether nothing that HOSTILE holds would be markup in a Markdown page; in blocks of raw HTML
     only tags would be, in blocks of code nothing."""
@@ -223,21 +234,20 @@ def test_the_book_draws_how_often_intervals_cover(library):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "quoted"),
-    [(1.0, 1.0, "1"), (0.99999, 1.00001, "1"), (0.99, 1.0, "1 [0.99, 1]"), (None, 1.0, "1 [?, 1]")],
+    ("low", "high", "unit", "quoted"),
+    [
+        (1.0, 1.0, "", "1"),
+        (0.99999, 1.00001, "", "1"),
+        (0.99, 1.0, "", "1 [0.99, 1]"),
+        (None, 1.0, "", "1 [?, 1]"),
+        (1.0, 1.0, HOSTILE, None),
+    ],
 )
-def test_a_quoted_value_has_an_interval_where_one_can_be_seen(low, high, quoted):
-    data = {
-        "values": [
-            {"name": "score", "model": "vit-a", "value": 1.0, "low": low, "high": high, "n": 9}
-        ]
-    }
-    assert render_reading("{{ v('score', 'vit-a') }}", data, "a.reading.md") == quoted
-
-
-def test_a_quoted_value_is_no_markup():
-    data = {"values": [{"name": "score", "model": "vit-a", "value": 2.0, "unit": HOSTILE}]}
-    assert inert(render_reading("It is {{ v('score', 'vit-a') }}.", data, "a.reading.md"))
+def test_a_quoted_value_has_an_interval_where_one_can_be_seen_and_is_no_markup(
+    project, low, high, unit, quoted
+):
+    text = reading(project, "{{ v('score', 'vit-a') }}", low=low, high=high, unit=unit)
+    assert text == quoted if quoted else inert(text)
 
 
 def test_hand_written_pages_quote_results(library):
@@ -371,16 +381,14 @@ def test_every_page_of_the_contents_is_there_and_nothing_old(told):
     assert not list((source / "book").rglob("*.json")), "results are data, not pages"
 
 
-def reading(text):
-    data = {"values": [{"name": "score", "model": "vit-a", "value": 2.0, "unit": HOSTILE}]}
-    return render_reading(text, data, "a.reading.md")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{{ v('scroe', 'vit-a') }}", "the result has no value 'scroe' of 'vit-a'"),
-        ("{{ v('score', 'vit-b') }}", "the result has no value 'score' of 'vit-b'"),
+        ("{{ v('scroe', 'vit-a') }}", "the result of aa1-first in run mine has no value 'scroe'"),
+        (
+            "{{ v('score', 'vit-b') }}",
+            "the result of aa1-first in run mine has no value 'score' of 'vit-b'",
+        ),
         ("{{ w }}", "'w' is undefined"),
         ("{{ v( }}", "unexpected"),
         ("{{ v.__globals__['__builtins__'] }}", "access to attribute '__globals__' .* is unsafe"),
@@ -389,9 +397,9 @@ def reading(text):
         ("{{ 1 / 0 }}", "division by zero"),
     ],
 )
-def test_a_reading_quotes_what_the_result_has_and_runs_no_python(text, message):
-    with pytest.raises(ValueError, match=f"^a.reading.md: {message}"):
-        reading(text)
+def test_a_reading_quotes_what_the_result_has_and_runs_no_python(project, text, message):
+    with pytest.raises(ValueError, match=f"^aa1-first.reading.md: {message}"):
+        reading(project, text)
 
 
 def test_what_results_hold_is_no_markup_on_any_page(library):
