@@ -11,12 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import yaml
@@ -34,7 +31,6 @@ from helpers.book.board import board, matrix
 from helpers.book.render import render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
 from helpers.claims import edition, history
-from helpers.claims.criteria import Value
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.result import Result, bundle, read_published
@@ -44,33 +40,6 @@ Runs = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 # All cores; a warning fails the build, after all of them were reported.
 SPHINX = ("-b", "html", "-j", "auto", "-W", "--keep-going")
-
-
-@dataclass(frozen=True)
-class Content:
-    """What the book shows, read at once, since a file may be written anew meanwhile.
-
-    Attributes:
-        project: where it lies.
-        published: the runs of `book/runs`.
-        own: the runs that are not published.
-        controls: claim -> its notebook on the controls.
-    """
-
-    project: Project
-    published: Runs
-    own: Runs
-    controls: Mapping[str, Executed]
-
-    @property
-    def runs(self) -> dict[str, dict[str, dict]]:
-        """Run -> claim -> published result."""
-        return {run: _results(own) for run, own in self.published.items()}
-
-    @property
-    def calibration(self) -> dict[str, dict]:
-        """Claim -> result on the controls."""
-        return _results(self.controls)
 
 
 def build(root: Path | str, place: Path | None = None, stored: bool = False) -> Path:
@@ -97,18 +66,20 @@ def build(root: Path | str, place: Path | None = None, stored: bool = False) -> 
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
     # Jupyter Book's own command reads and writes with one process; Sphinx takes all cores.
     commands = (
-        [sys.executable, "-c", JUPYTER_BOOK, "config", "sphinx", source],
-        [sys.executable, "-m", "sphinx", *SPHINX, "-d", doctrees, source, new],
+        ["-c", JUPYTER_BOOK, "config", "sphinx", source],
+        ["-m", "sphinx", *SPHINX, "-d", doctrees, source, new],
     )
     with log.open("w", encoding="utf-8") as stream:
         for command in commands:
-            done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False)
+            done = subprocess.run(
+                [sys.executable, *command], stdout=stream, stderr=subprocess.STDOUT
+            )
             if done.returncode:
                 raise RuntimeError(
                     f"the book was not built: Sphinx ended with status {done.returncode}, "
                     f"its log is {log}"
                 )
-    shutil.copytree(source.parent / downloads.FOLDER, new / downloads.FOLDER)
+    shutil.copytree(place / downloads.FOLDER, new / downloads.FOLDER)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(new, site)
     return site
@@ -130,40 +101,34 @@ def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Pat
             commentary quotes a value that its result does not have; names the file.
         FileNotFoundError: a source notebook is missing.
     """
-    content = read(Project(root), stored)
-    source = (place or root / "_build") / "source"
-    registry, data = content.project.registry, source.parent / downloads.FOLDER
+    project, place = Project(root), place or root / "_build"
+    # Read at once, since a file may be written anew meanwhile.
+    runs = published(project)
+    own = {} if stored else _executed(project, project.own_results(), strict=False)
+    controls = {id: _on_controls(project, id, stored) for id in project.with_notebook()}
+    results = {run: _results(executed) for run, executed in runs.items()}
+    calibration = _results(controls)
+
+    source, data = place / "source", place / downloads.FOLDER
     for folder in (source, data):
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(root / "book", source / "book", ignore=_published_runs(root))
+    shutil.copytree(root / "book", source / "book", ignore=shutil.ignore_patterns("runs"))
     shutil.copy(root / "_config.yml", source)
-    _write(source / "_toc.yml", _contents(content))
+    _write(source / "_toc.yml", _contents(project, runs, own))
     # Before the notebooks are changed for their pages.
-    downloads.write(data, registry, content.published, content.controls, content.own)
-    _write_calibration(content, source)
-    for kind, folder, runs in (
-        ("runs", content.project.runs, content.published),
-        ("own", content.project.own, content.own),
-    ):
-        for run, executed in runs.items():
-            _write_run(content, kind, folder / run, executed, source / "book" / kind / run)
-    logged = history.load(root)
-    log = {id: logged[id] for id in registry.claims if id in logged}
-    for paper in registry.papers.values():
-        page = index_pages.paper_page(paper, registry, content.runs, log)
-        _write(source / "book" / "claims" / f"{paper.folder}.md", page)
-    _write_fragments(content, log, source)
+    downloads.write(data, project, runs, controls, own)
+    for id, (result, notebook) in controls.items():
+        claim, first = project.registry[id], notebook.cells[0]
+        first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
+        note = index_pages.calibration_note(claim, results)
+        end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
+        _write_notebook(notebook, source / claim.notebook, note, end)
+    for kind, folder, shown in (("runs", project.runs, runs), ("own", project.own, own)):
+        for run, executed in shown.items():
+            target = source / "book" / kind / run
+            _write_run(project, kind, folder / run, executed, calibration, target)
+    _write_fragments(project, results, calibration, source)
     return source
-
-
-def read(project: Project, stored: bool = False) -> Content:
-    """Everything that a book shows; `stored` and the errors are those of `assemble`."""
-    return Content(
-        project,
-        published(project),
-        {} if stored else _runs(project, project.own_results(), strict=False),
-        {id: _on_controls(project, id, stored) for id in project.with_notebook()},
-    )
 
 
 def published(project: Project) -> Runs:
@@ -172,10 +137,10 @@ def published(project: Project) -> Runs:
     Raises:
         ValueError: a result is not intact or belongs to no claim; names its file.
     """
-    return _runs(project, (path for path in project.results() if path.parent.name != CONTROLS))
+    return _executed(project, (path for path in project.results() if path.parent.name != CONTROLS))
 
 
-def _runs(project: Project, paths: Iterable[Path], strict: bool = True) -> Runs:
+def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> Runs:
     """The results at `paths`; one that cannot be read is an error, or left out."""
     found: dict[str, dict[str, Executed]] = {}
     for path in paths:
@@ -188,7 +153,7 @@ def _runs(project: Project, paths: Iterable[Path], strict: bool = True) -> Runs:
             if strict:
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
             continue
-        found.setdefault(path.parent.name, {})[claim.id] = executed
+        found.setdefault(path.parent.name, {})[path.stem] = executed
     order = project.registry.claims
     return {run: {id: own[id] for id in order if id in own} for run, own in found.items()}
 
@@ -208,88 +173,58 @@ def _results(executed: Mapping[str, Executed]) -> dict[str, dict]:
     return {id: result for id, (result, _) in executed.items()}
 
 
-def render_reading(text: str, data: dict, name: str) -> str:
-    """A commentary with its numbers filled in.
-
-    It may compute with them, but reaches nothing else (Jinja's sandbox).
-
-    Args:
-        text: Markdown in which `{{ v('iou', 'vit_tiny_...') }}` stands for that value of that
-            model, with its interval where this has a width in print.
-        data: the result that it comments on.
-        name: what to call the commentary in an error.
-
-    Raises:
-        ValueError: what is wrong with the commentary, by its name, such as a value that the result
-            does not have.
-    """
-    values = {(value["name"], value["model"]): Value(**value) for value in data["values"]}
-
-    def v(value: str, model: str) -> str:
-        if (value, model) not in values:
-            raise ValueError(
-                f"the result has no value {value!r} of {model!r}; quote one that it has"
-            )
-        return with_interval(values[value, model])
-
-    return rendered(text, name, v=v)
-
-
-def _published_runs(root: Path) -> Any:
-    """For `shutil.copytree`: leave out `book/runs`, whose pages are written."""
-    return lambda folder, _: ["runs"] if Path(folder) == root / "book" else []
-
-
-def _write_calibration(content: Content, source: Path) -> None:
-    """The page of each notebook on the controls; its title says so."""
-    for id, (result, notebook) in content.controls.items():
-        claim, first = content.project.registry[id], notebook.cells[0]
-        first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
-        note = index_pages.calibration_note(claim, content.runs)
-        end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
-        _write_notebook(notebook, source / claim.notebook, note, end)
-
-
 def _write_run(
-    content: Content, kind: str, stored: Path, executed: Mapping[str, Executed], folder: Path
+    project: Project,
+    kind: str,
+    stored: Path,
+    executed: Mapping[str, Executed],
+    calibration: Mapping[str, dict],
+    folder: Path,
 ) -> None:
     """The pages of a run and of its claims.
 
     Args:
-        content: of the book.
         kind: "runs" for what is published, or "own".
         stored: the folder with its results, where commentaries lie beside them.
-        executed: what was executed.
         folder: where to.
     """
-    registry, calibration, run = content.project.registry, content.calibration, stored.name
-    place = downloads.folder(run, kind)
+    registry, run = project.registry, stored.name
+    results, place = _results(executed), downloads.folder(run, kind)
+    values = TemplateValues(registry, {run: results})
     for id, (result, notebook) in executed.items():
-        commentary = stored / f"{id}.reading.md"
-        reading = render_reading(_text(commentary), result, commentary.name)
+        reading = "\n\n".join(
+            filter(None, (render_reading(stored, id, values), explore.beside(id)))
+        )
         page, pictures = claim_page.page(
-            registry[id],
-            run,
-            result,
-            notebook,
-            "\n\n".join(filter(None, [reading, explore.beside(id)])),
-            calibration.get(id),
-            place,
+            registry[id], run, result, notebook, reading, calibration.get(id), place
         )
         end = downloads.on_page(place, id, result, notebook, up=claim_page.UP)
         _write_notebook(page, folder / f"{id}.ipynb", "", end)
         for name, picture in pictures.items():
             (folder / name).write_bytes(picture)
-    results = _results(executed)
     page = index_pages.run_page(run, results, registry, calibration, kind)
     _write(folder / "index.md", page)
 
 
+def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
+    """The commentary on a result, '' where there is none, in which `{{ v('iou', 'vit_tiny_...') }}`
+    stands for that value of that model, with its interval where this has a width in print.
+    """
+    path = folder / f"{id}.reading.md"
+    if not path.is_file():
+        return ""
+
+    def quoted(name: str, model: str) -> str:
+        return with_interval(values.value(folder.name, id, name, model))
+
+    return rendered(path.read_text(encoding="utf-8"), path.name, v=quoted)
+
+
 def _write_notebook(notebook: NotebookNode, target: Path, note: str, end: str) -> None:
     """Write a notebook with a note right after its first cell, and a text at its end."""
-    cells = [nbformat.v4.new_markdown_cell(text) for text in (note, end)]
-    notebook.cells[1:1] = cells[:1] if note else []
-    notebook.cells += cells[1:]
+    if note:
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
+    notebook.cells.append(nbformat.v4.new_markdown_cell(end))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # new ones are random, and the same page is the same file
         # The same notebook stands in the book once for each run, and a label may be given once.
@@ -298,13 +233,13 @@ def _write_notebook(notebook: NotebookNode, target: Path, note: str, end: str) -
     nbformat.write(notebook, target)
 
 
-def _contents(content: Content) -> str:
+def _contents(project: Project, runs: Runs, own: Runs) -> str:
     """The repository's table of contents with the pages that are written here.
 
     The run with most findings comes first. A page of findings has its calibration below it, folded;
     a claim with several has it below the first.
     """
-    project, claims = content.project, content.project.registry.claims
+    registry = project.registry
     toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
     below: set[str] = set()  # calibration pages that are below a page of findings
 
@@ -313,8 +248,8 @@ def _contents(content: Content) -> str:
         for run, executed in sorted(runs.items(), key=lambda one: -len(one[1])):
             sections = []
             for id in executed:
-                entry: dict = {"file": f"book/{kind}/{run}/{id}", "title": claims[id].title}
-                page = (claims[id].notebook or "").removesuffix(".ipynb")
+                entry: dict = {"file": f"book/{kind}/{run}/{id}", "title": registry[id].title}
+                page = (registry[id].notebook or "").removesuffix(".ipynb")
                 if page not in below:
                     entry["sections"] = [{"file": page, "title": "Calibration"}]
                     below.add(page)
@@ -322,35 +257,47 @@ def _contents(content: Content) -> str:
             found.append({"file": f"book/{kind}/{run}/index", "sections": sections})
         return found
 
-    made = {
-        "Findings": chapters("runs", content.published),
-        "Your own runs": chapters("own", content.own),
-    }
     parts = []
     for part in toc["parts"]:
         if part.get("caption") == "Findings":
-            parts += [{"caption": name, "chapters": found} for name, found in made.items()]
+            parts.append({"caption": "Findings", "chapters": chapters("runs", runs)})
+            parts.append({"caption": "Your own runs", "chapters": chapters("own", own)})
             continue
-        kept = [chapter for chapter in part["chapters"] if chapter["file"] not in below]
-        for chapter in kept:
+        part["chapters"] = [one for one in part["chapters"] if one["file"] not in below]
+        for chapter in part["chapters"]:
             if chapter["file"] == "book/claims":
-                papers = project.registry.papers.values()
+                papers = registry.papers.values()
                 chapter["sections"] = [{"file": f"book/claims/{one.folder}"} for one in papers]
-        parts.append(part | {"chapters": kept})
+        parts.append(part)
     toc["parts"] = [part for part in parts if part["chapters"]]
     return yaml.safe_dump(toc, sort_keys=False)
 
 
-def _write_fragments(content: Content, log: Mapping, source: Path) -> None:
-    """What hand-written pages quote and include."""
-    root, registry = content.project.root, content.project.registry
-    runs, calibration = content.runs, content.calibration
+def _write_fragments(
+    project: Project,
+    runs: Mapping[str, Mapping[str, dict]],
+    calibration: Mapping[str, dict],
+    source: Path,
+) -> None:
+    """The page of each paper, and what hand-written pages quote and include."""
+    root, registry, book = project.root, project.registry, source / "book"
+    logged = history.load(root)
+    log = {id: logged[id] for id in registry.claims if id in logged}
+    for paper in registry.papers.values():
+        page = index_pages.paper_page(paper, registry, runs, log)
+        _write(book / "claims" / f"{paper.folder}.md", page)
     changed = edition.page(root, registry, runs)
     template_values = TemplateValues(registry, runs)
-    for page in sorted((source / "book").glob("*.md")):
-        if "{{" in (text := _text(page)):  # a template
-            page.write_text(template_values.render(text, f"book/{page.name}"), encoding="utf-8")
+    for path in sorted(book.glob("*.md")):
+        if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
+            path.write_text(template_values.render(text, f"book/{path.name}"), encoding="utf-8")
 
+    card = root / "helpers" / "weights" / "README.md"
+    survey = _stored(
+        root,
+        "portability.json",
+        {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}},
+    )
     fragments = {
         "scoreboard": board(registry, runs, calibration),
         "compare-runs": matrix(registry, runs),
@@ -358,80 +305,54 @@ def _write_fragments(content: Content, log: Mapping, source: Path) -> None:
         "summary": index_pages.summary(registry, runs),
         "claims": index_pages.claims_index(registry, runs),
         "errors": pages.errors(registry),
-        "trained-models": pages.model_card(_text(root / "helpers" / "weights" / "README.md")),
+        "trained-models": pages.model_card(
+            card.read_text(encoding="utf-8") if card.is_file() else ""
+        ),
         "cards": cards(root / "book" / "cards.yml", template_values),
         "scope": index_pages.scope(registry, runs),
         "strip": index_pages.strip(registry, runs),
         **_benchmarks(root, source),
-        **_portability(root),
-        "dry-runs": _dry_runs(root),
-        "coverage": _coverage(root, source),
+        "deviations": pages.deviations(survey),
+        "verdict-distances": pages.verdict_distances(survey),
+        "dry-runs": pages.dry_runs(_stored(root, "dry.json", {"runs": {}})),
+        "coverage": _coverage(_stored(root, "intervals.json", []), source),
         "criteria-summary": appendix.criteria_summary(log),
         "criteria-log": appendix.criteria_log(registry, log),
         **appendix.tests(registry, runs),
         **appendix.sharing(runs),
         **{part: render("changes.md.j2", part=part, **changed) for part in edition.PARTS},
         **explore.fragments(root, registry),
-        **downloads.fragments(registry, runs, git(root, "rev-parse", "HEAD")),
+        **downloads.fragments(runs, git(root, "rev-parse", "HEAD")),
     }
     for name, text in fragments.items():
-        _write(source / "book" / "_generated" / f"{name}.md", text)
+        _write(book / "_generated" / f"{name}.md", text)
+
+
+def _stored(root: Path, name: str, empty: dict | list) -> dict | list:
+    """What a command (`portable`, `run --dry`, `bench`, `make intervals`) wrote to book/`name`."""
+    path = root / "book" / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
 
 
 def _benchmarks(root: Path, source: Path) -> dict[str, str]:
-    """The tables of the page on speed, whose figures are drawn here, from what `python -m helpers
-    bench` wrote to book/bench.
-    """
-    benchmarks = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((root / "book" / "bench").glob("*.json"))
-    ]
-    benchmarks.sort(key=lambda one: (one["device"], one["parameters"], one["tokens"]))
+    """The tables of the page on speed, whose figures are drawn here."""
+    names = [path.name for path in sorted((root / "book" / "bench").glob("*.json"))]
+    benchmarks = sorted(
+        (_stored(root, f"bench/{name}", {}) for name in names),
+        key=lambda one: (one["device"], one["parameters"], one["tokens"]),
+    )
     for name, figure in pages.drawn(benchmarks).items():
         _draw(source, f"bench-{name}", *figure)
     kinds = ("benchmarks", "bounds", "costs", "speed", "memory")
     return {kind: pages.benchmark(kind, benchmarks) for kind in kinds}
 
 
-def _portability(root: Path) -> dict[str, str]:
-    """The tables of the page on other machines, from what `python -m helpers portable` wrote to
-    book/portability.json.
-    """
-    path = root / "book" / "portability.json"
-    empty = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}}
-    survey = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
-    return {
-        "deviations": pages.deviations(survey),
-        "verdict-distances": pages.verdict_distances(survey),
-    }
-
-
-def _dry_runs(root: Path) -> str:
-    """The table of what whole runs would take, from what `run --dry --json` wrote to
-    book/dry.json.
-    """
-    path = root / "book" / "dry.json"
-    return pages.dry_runs(
-        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": {}}
-    )
-
-
-def _coverage(root: Path, source: Path) -> str:
-    """The figure of how often intervals cover, from what `make intervals` wrote to
-    book/intervals.json.
-    """
-    path = root / "book" / "intervals.json"
-    if not path.is_file():
+def _coverage(rows: list[dict], source: Path) -> str:
+    """The figure of how often intervals cover."""
+    if not rows:
         return "Nothing has been simulated here yet."
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    _draw(
-        source,
-        "coverage",
-        pages.coverage(rows),
-        "intervals that cover the truth (%)",
-        95,
-        pages.BAND,
-    )
+    label = "intervals that cover the truth (%)"
+    _draw(source, "coverage", pages.coverage(rows), label, 95, pages.BAND)
     return pages.coverage_figure(rows)
 
 
@@ -440,39 +361,24 @@ def _draw(
     name: str,
     cells: Mapping,
     label: str,
-    reference: float | None,
+    reference: float,
     band: tuple[float, float] | None = None,
 ) -> None:
-    """Write the figure `name`: `figures.compared` of these cells, over a grey band where there is
+    """Write the picture `name`: `figures.compared` of these cells, over a grey band where there is
     one.
     """
-    from helpers import figures  # here, since it takes seconds to import
-
-    with _figure(source, name) as ax:
-        figures.compared(cells, ax, label=label, reference=reference)
-        if band:
-            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
-
-
-@contextmanager
-def _figure(source: Path, name: str) -> Iterator[Any]:
-    """An axis whose figure becomes the picture `name` of the book."""
     from matplotlib import pyplot as plt  # here, since both take seconds to import
 
     from helpers import figures
 
     with plt.rc_context(figures.STYLE):
         figure, ax = plt.subplots()
-        yield ax
-        figure.savefig(
-            source / "book" / "_static" / f"{name}.svg", metadata={"Date": None, "Creator": None}
-        )
+        figures.compared(cells, ax, label=label, reference=reference)
+        if band:
+            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
+        path = source / "book" / "_static" / f"{name}.svg"
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
         plt.close(figure)
-
-
-def _text(path: Path) -> str:
-    """What a file holds, '' where there is none."""
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,8 +4,8 @@ A result is named by what cannot move: the revision of the code that made it, an
 values.
 """
 
+import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import yaml
 
@@ -15,7 +15,7 @@ from helpers.files import digest_of_json
 CITATION = HELPERS.parent / "CITATION.cff"
 
 
-def bibtex(result: Mapping, citation: Path = CITATION) -> str:
+def bibtex(result: Mapping) -> str:
     """The entry of one published result (`<id>.json`, with or without its own `sha256`).
 
     Raises:
@@ -25,12 +25,10 @@ def bibtex(result: Mapping, citation: Path = CITATION) -> str:
     note = {"revision": revision(origin), "SHA-256 of the result": _digest(result)}
     about = f"Claim {result['id']}, run {result['run']}: {result['verdict']}"
     key = f"registers-{result['run']}-{result['id']}"
-    return _entry(key, citation, origin["started"][:4], about, note)
+    return _entry(key, origin["started"][:4], about, note)
 
 
-def bibtex_whole(
-    runs: Mapping[str, Mapping[str, dict]], revision: str | None = None, citation: Path = CITATION
-) -> str:
+def bibtex_whole(runs: Mapping[str, Mapping[str, dict]], revision: str | None = None) -> str:
     """The entry of the project with all published results (run -> claim -> result).
 
     It is dated by the latest. Its digest is that of the results' digests, in the order of run and
@@ -41,12 +39,7 @@ def bibtex_whole(
     note = {"revision": revision}
     if results:
         note[f"SHA-256 of the {len(results)} results"] = digest_of_json([*map(_digest, results)])
-    return _entry("registers-reproduced", citation, year, "", note)
-
-
-def block(entry: str, summary: str = "Cite this result") -> str:
-    """An entry to copy, as Markdown that is folded until it is asked for."""
-    return f":::{{dropdown}} {summary}\n```bibtex\n{entry}\n```\n:::"
+    return _entry("registers-reproduced", year, "", note)
 
 
 def revision(origin: Mapping) -> str | None:
@@ -59,9 +52,9 @@ def _digest(result: Mapping) -> str:
     return digest_of_json({key: value for key, value in result.items() if key != "sha256"})
 
 
-def _entry(key: str, citation: Path, year: str, part: str, note: Mapping[str, str | None]) -> str:
+def _entry(key: str, year: str, part: str, note: Mapping[str, str | None]) -> str:
     """A BibTeX entry; fields without content are left out."""
-    about = yaml.safe_load(citation.read_text(encoding="utf-8"))
+    about = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
     authors = [
         person.get("name") or f"{person['family-names']}, {person['given-names']}"
         for person in about["authors"]
@@ -70,8 +63,8 @@ def _entry(key: str, citation: Path, year: str, part: str, note: Mapping[str, st
         "author": " and ".join(f"{{{_tex(name)}}}" for name in authors),
         "title": f"{{{_tex(about['title'])}}}",
         "year": year,
-        "version": str(about.get("version", "")),
-        "url": about.get("repository-code", ""),
+        "version": about.get("version"),
+        "url": about.get("repository-code"),
         "howpublished": _tex(part),
         "note": _tex("; ".join(f"{name} {text}" for name, text in note.items() if text)),
     }
@@ -81,4 +74,4 @@ def _entry(key: str, citation: Path, year: str, part: str, note: Mapping[str, st
 
 def _tex(text: str) -> str:
     """A text in which no character means something to TeX."""
-    return "".join(f"\\{x}" if x in "&%$#_{}" else x for x in " ".join(text.split()))
+    return re.sub(r"([&%$#_{}])", r"\\\1", " ".join(text.split()))

@@ -1,15 +1,15 @@
 """The two figures that a reader can change, and the table of moved positions.
 
-All are of what `scripts/explore.py` stored in `book/explore`. Their templates hold the controls and
-tables; `_static/explore.js` draws the maps from the data in the page.
+All are of what `python -m helpers explore` stored in `book/explore`. Their templates hold the
+controls and tables; `_static/explore.js` draws the maps from the data in the page.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from helpers.book.render import raw, render
 from helpers.claims.registry import Registry, term
@@ -17,7 +17,6 @@ from helpers.files import digest_of_json
 from helpers.names import short_names
 from helpers.quantised import dequantise
 
-KINDS = ("patches", "thresholds", "moves")
 # Claim -> what shows what it asks, and the heading of this on its page.
 PLACES = {
     **dict.fromkeys(
@@ -42,13 +41,12 @@ MEASURES = {
 }
 SHARES = ("outlier_tokens", "outlier_images", "onset_depth")  # printed in %
 RULES = {
-    "median": "3 × median",
-    "mad": "10 MAD",
-    "percentile": "98th percentile",
-    "fixed": "norm 150",
+    "median:3": "3 × median",
+    "mad:10": "10 MAD",
+    "percentile:98": "98th percentile",
+    "fixed:150": "norm 150",
 }
 DEFAULT = 3  # medians
-NOTHING = "Nothing has been measured here yet."
 # What is done, in a word and in a sentence; {} are the places where outliers usually are.
 CONDITIONS = {
     "as it is": ("as it is", "The picture and the positions as they are."),
@@ -83,18 +81,16 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
     Raises:
         ValueError: a file was changed after it was written.
     """
-    found = {
-        kind: [read(path) for path in sorted((root / "book" / "explore").glob(f"{kind}-*.json"))]
-        for kind in KINDS
-    }
-    draw = {
-        "patches": lambda own: raw(render("explore_patches.html.j2", **patches(own))),
-        "thresholds": lambda own: raw(
-            render("explore_thresholds.html.j2", **thresholds(own, registry))
-        ),
-        "moves": lambda own: render("explore_moves.md.j2", **moves(own)),
-    }
-    return {f"explore-{kind}": draw[kind](own) if own else NOTHING for kind, own in found.items()}
+    found = {}
+    for kind, values in {"patches": patches, "thresholds": thresholds, "moves": moves}.items():
+        files = sorted((root / "book" / "explore").glob(f"{kind}-*.json"))
+        text = "Nothing has been measured here yet."
+        if files:
+            about = values([read(file) for file in files])
+            template = f"explore_{kind}.{'md' if kind == 'moves' else 'html'}.j2"
+            text = render(template, **about, registry=registry)
+        found[f"explore-{kind}"] = raw(text) if isinstance(text, Markup) else text
+    return found
 
 
 def beside(id: str) -> str:
@@ -120,7 +116,7 @@ def read(path: Path) -> dict:
     if not intact:
         raise ValueError(
             f"{path.name}: was changed after it was written; measure it again with "
-            "`scripts/explore.py`"
+            "`python -m helpers explore`"
         )
     return data
 
@@ -134,7 +130,8 @@ def patches(models: Sequence[Mapping]) -> dict:
     first, norms = models[0], [dequantise(one["norms"]) for one in models]
     counts = np.array(first["outliers"])[0, 0]
     block = int((counts > 0).argmax()) if counts.any() else len(counts) - 1
-    over = np.flatnonzero(norms[0][0, 0, block] > 3 * first["medians"][0][block])
+    shown = norms[0][0, 0, block]
+    fields = ("grid", "states", "medians", "outliers", "norms", "attention")
     data = {
         "scales": {
             "norms": _scale(norms),
@@ -142,26 +139,24 @@ def patches(models: Sequence[Mapping]) -> dict:
         },
         "photographs": [one["jpeg"] for one in first["photographs"]],
         "states": STATES,
-        "patch": int(norms[0][0, 0, block].argmax()),
+        "patch": int(shown.argmax()),
         "models": [
-            {
-                **{key: one[key] for key in ("grid", "states", "medians", "outliers")},
-                **{key: one[key] for key in ("norms", "attention")},
-                "largest": _largest(one, own),
-            }
+            {**{key: one[key] for key in fields}, "largest": _largest(one, own)}
             for one, own in zip(models, norms, strict=True)
         ],
     }
-    return {
-        "name": _names(models)[0],
-        "choices": _choices(models),
-        "first": first,
+    over = np.flatnonzero(shown > 3 * first["medians"][0][block])
+    return _common(models, data) | {
         "states": STATES,
         "block": block,
         "largest": norms[0][:, 0].max(-1),
         "corners": over.tolist() == first["corners"],
-        "data": data,
     }
+
+
+def _common(models: Sequence[Mapping], data: Mapping) -> dict:
+    names = short_names([one["model"] for one in models])
+    return {"first": models[0], "models": models, "names": names, "data": data}
 
 
 def _scale(arrays: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -173,28 +168,27 @@ def _scale(arrays: Sequence[np.ndarray]) -> tuple[float, float]:
 
 def _largest(one: Mapping, norms: np.ndarray) -> list[list[list[str]]]:
     """By photograph and block: the median norm, and the largest in each of STATES, in print."""
-    largest = {state: norms[i].max(-1) for i, state in enumerate(one["states"])}
-    return [
-        [
-            [
-                f"{median:.1f}",
-                *(f"{largest[s][i, block]:.1f}" if s in largest else "–" for s in STATES),
-            ]
-            for block, median in enumerate(medians)
-        ]
-        for i, medians in enumerate(one["medians"])
-    ]
+    medians, largest = (
+        np.array(one["medians"]),
+        dict(zip(one["states"], norms.max(-1), strict=True)),
+    )
+    unknown = np.full_like(medians, np.nan)
+    columns = [medians, *(largest.get(state, unknown) for state in STATES)]
+    return np.char.replace(np.char.mod("%.1f", np.stack(columns, -1)), "nan", "–").tolist()
 
 
-def thresholds(models: Sequence[Mapping], registry: Registry) -> dict:
+def thresholds(models: Sequence[Mapping]) -> dict:
     """Template values: which patches a threshold takes, what is measured of them, and verdicts.
 
     The model with most outliers at the default comes first.
     """
-    models = sorted(models, key=lambda one: -_at_default(one, "outlier_images"))
+
+    def outliers(one: Mapping) -> float:
+        return one["measures"]["outlier_images"][one["multiples"].index(DEFAULT)][0]
+
+    models = sorted(models, key=outliers, reverse=True)
     first = models[0]
     at = first["multiples"].index(DEFAULT)
-    labels = {name: term(id, name) for name, id in MEASURES.items()}
     data = {
         "photographs": [one["jpeg"] for one in first["photographs"]],
         "models": [
@@ -214,33 +208,19 @@ def thresholds(models: Sequence[Mapping], registry: Registry) -> dict:
             for one in models
         ],
     }
-    low, high = _unchanged(first, at)
-    return {
-        "name": _names(models)[0],
-        "choices": _choices(models),
-        "first": first,
-        "labels": [labels[name] for name in first["measures"]],
-        "titles": {id: registry[id].title for id in first["verdicts"]},
+    return _common(models, data) | {
+        "labels": [term(MEASURES[name], name) for name in first["measures"]],
         "at": at,
-        "low": low,
-        "high": high,
-        "data": data,
+        "unchanged": [first["multiples"][i] for i in _unchanged(first, at)],
     }
 
 
-def _at_default(one: Mapping, name: str) -> float:
-    return one["measures"][name][one["multiples"].index(DEFAULT)][0]
-
-
-def _unchanged(one: Mapping, at: int) -> tuple[float, float]:
-    """The multiples between which every verdict is that at the default."""
-    verdicts = [*zip(*one["verdicts"].values(), strict=True)]
-    low = high = at
-    while low > 0 and verdicts[low - 1] == verdicts[at]:
-        low -= 1
-    while high < len(verdicts) - 1 and verdicts[high + 1] == verdicts[at]:
-        high += 1
-    return one["multiples"][low], one["multiples"][high]
+def _unchanged(one: Mapping, at: int) -> tuple[int, int]:
+    """The first and the last threshold between which every verdict is that at `at`."""
+    verdicts = list(zip(*one["verdicts"].values(), strict=True))
+    others = [i for i, row in enumerate(verdicts) if row != verdicts[at]]
+    low = max((i + 1 for i in others if i < at), default=0)
+    return low, min((i - 1 for i in others if i > at), default=len(verdicts) - 1)
 
 
 def _measured(row: Sequence, share: bool) -> str:
@@ -251,18 +231,18 @@ def _measured(row: Sequence, share: bool) -> str:
     value, low, high = (
         x if x is None else f"{100 * x:.1f}" if share else f"{x:.2f}" for x in (value, low, high)
     )
-    interval = "" if low is None or low == high else f" [{low}, {high}]"
+    interval = "" if low == high else f" [{low}, {high}]"
     return f"{value}{interval}{' %' if share else ''}"
 
 
 def _rules(one: Mapping) -> list[tuple[str, float]]:
     """[label, place] of each rule, as a share of the width of a strip."""
-    logs = np.log(one["multiples"])
-    places = {
-        RULES[rule.partition(":")[0]]: np.interp(math.log(multiple), logs, np.arange(len(logs)))
-        for rule, multiple in one["rules"]
-    }
-    marks = ((label, round((float(place) + 0.5) / len(logs), 4)) for label, place in places.items())
+    logs, rules = np.log(one["multiples"]), dict(one["rules"])
+    places = np.interp(np.log(list(rules.values())), logs, np.arange(len(logs))) + 0.5
+    marks = [
+        (RULES[rule], round(float(place) / len(logs), 4))
+        for rule, place in zip(rules, places, strict=True)
+    ]
     return sorted(marks, key=lambda mark: mark[1])
 
 
@@ -272,28 +252,4 @@ def moves(models: Sequence[Mapping]) -> dict:
     rows, columns = one["grid"]
     corners = {0, columns - 1, (rows - 1) * columns, rows * columns - 1}
     places = "corner" if {*one["usual"]} == corners else "usual"
-    lines = {}
-    for kind, own in one["conditions"].items():
-        word, what = CONDITIONS[kind]
-        shares = {key: _percent(own[key]) for key in ("images", "share", "filled")}
-        shares["count"] = f"{own['count'][0]:.2f}"
-        lines[kind] = {"word": word, "what": what.format(places), **shares}
-    return {"name": _names(models)[0], "one": one, "places": places, "lines": lines}
-
-
-def _percent(row: Sequence) -> str:
-    return "–" if row[0] is None else f"{100 * row[0]:.1f}".removesuffix(".0")
-
-
-def _names(models: Sequence[Mapping]) -> list[str]:
-    return short_names([one["model"] for one in models])
-
-
-def _choices(models: Sequence[Mapping]) -> dict[str, list[tuple]]:
-    """What a reader can choose: (value, label, longer name) of each."""
-    photographs = [one["title"] for one in models[0]["photographs"]]
-    return {
-        "models": [(i, name, models[i]["model"]) for i, name in enumerate(_names(models))],
-        "photographs": [(i, title, title) for i, title in enumerate(photographs)],
-        "states": [(state, label, label) for state, label in STATES.items()],
-    }
+    return _common(models, one["conditions"]) | {"places": places, "words": CONDITIONS}

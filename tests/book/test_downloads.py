@@ -7,6 +7,7 @@ import re
 from zipfile import ZipFile
 
 import nbformat
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from pybtex.database import parse_string
@@ -31,12 +32,18 @@ def folder(runs, tmp_path_factory):
     """What is written for the published runs; one of their results stands for the calibration."""
     folder = tmp_path_factory.mktemp("data")
     run = next(iter(runs))
-    downloads.write(folder, PROJECT.registry, runs, dict(list(runs[run].items())[:1]))
+    downloads.write(folder, PROJECT, runs, dict(list(runs[run].items())[:1]))
     return folder
 
 
+def rows(folder):
+    """The rows of the CSV as a reader has them, with None for an empty cell."""
+    table = pd.read_csv(folder / "values.csv", na_values=[""], keep_default_na=False)
+    return table.astype(object).where(table.notna(), None).to_dict("records")
+
+
 def test_the_csv_holds_every_value_to_the_last_digit(runs, folder):
-    read = [row for row in downloads.read_values(folder / "values.csv") if row["run"] != CONTROLS]
+    read = [row for row in rows(folder) if row["run"] != CONTROLS]
     stored = [
         (run, id, data, value)
         for run, own in runs.items()
@@ -66,10 +73,7 @@ def test_the_csv_holds_every_value_to_the_last_digit(runs, folder):
 
 
 def test_the_csv_says_whether_each_verdict_agrees_with_the_paper(runs, folder):
-    of_row = {
-        (row["run"], row["claim"]): row["agreement"]
-        for row in downloads.read_values(folder / "values.csv")
-    }
+    of_row = {(row["run"], row["claim"]): row["agreement"] for row in rows(folder)}
     for run, own in runs.items():
         for id, (data, _) in own.items():
             assert of_row[run, id] == Result.from_json(PROJECT.registry[id], data).agreement.answer
@@ -83,9 +87,7 @@ def test_the_dictionaries_explain_every_column_and_every_name(folder):
     with (folder / "values.names.csv").open(encoding="utf-8", newline="") as stream:
         named = {(line["claim"], line["name"]) for line in csv.DictReader(stream)}
     assert list(explained) == head and all(explained.values())
-    assert named == {
-        (row["claim"], row["name"]) for row in downloads.read_values(folder / "values.csv")
-    }
+    assert named == {(row["claim"], row["name"]) for row in rows(folder)}
 
 
 def test_results_and_notebooks_are_copied_byte_for_byte(runs, folder):
@@ -100,24 +102,28 @@ def test_results_and_notebooks_are_copied_byte_for_byte(runs, folder):
             )
 
 
-def test_drawings_are_packed_with_a_link(tmp_path, runs):
+@pytest.mark.parametrize("count", [0, 2])
+def test_files_of_a_result_are_there_with_a_link(tmp_path, runs, count):
     drawings = [new_output("display_data", {"image/svg+xml": f"<svg>{k}</svg>"}) for k in (1, 2)]
-    notebook = new_notebook(
-        cells=[new_code_cell("draw()", outputs=[drawing]) for drawing in drawings]
-    )
+    notebook = new_notebook(cells=[new_code_cell("draw()", outputs=drawings[:count])])
     run, own = next(iter(runs.items()))
     id, (data, _) = next(iter(own.items()))
-    downloads.write(
-        tmp_path, PROJECT.registry, {run: {id: (data, notebook)}}, {id: (data, notebook)}
-    )
-    for place, members in ((run, []), (CONTROLS, [f"{id}.ipynb"])):
-        with ZipFile(tmp_path / place / f"{id}.zip") as archive:
-            assert archive.read(f"{id}-2.svg") == b"<svg>2</svg>"
-            assert archive.namelist() == sorted([*members, f"{id}-1.svg", f"{id}-2.svg"])
-        links = re.findall("href='([^']*)'", downloads.links(place, id, notebook, "../"))
-        assert len(links) == 4 - len(members)
+    downloads.write(tmp_path, PROJECT, {run: {id: (data, notebook)}}, {id: (data, notebook)})
+    drawn = [f"{id}-1.svg", f"{id}-2.svg"][:count]
+    for place, members, files in (
+        (run, drawn, 3 + bool(count)),
+        (CONTROLS, [f"{id}.ipynb", *drawn], 3),
+    ):
+        text = downloads.on_page(place, id, data, notebook, "../")
+        links = re.findall("href='([^']*)'", text)
+        assert len(links) == files and ("@misc{" in text) == (place == run)
         assert all((tmp_path / link.removeprefix("../data/")).is_file() for link in links)
-    assert downloads.files(run, id, new_notebook()).keys() == {f"{id}.json", f"{id}.ipynb"}
+        if members:
+            with ZipFile(tmp_path / place / f"{id}.zip") as archive:
+                assert archive.namelist() == sorted(members)
+                assert [archive.read(name) for name in drawn] == [b"<svg>1</svg>", b"<svg>2</svg>"][
+                    :count
+                ]
 
 
 def test_a_page_leads_to_the_notebook_that_it_shows(folder, runs):
@@ -166,17 +172,14 @@ def test_the_whole_is_cited_with_a_hash_that_every_result_changes(runs):
     )
 
 
-def test_what_a_name_holds_is_no_tex(tmp_path, runs):
+def test_what_a_name_holds_is_no_tex(tmp_path, monkeypatch):
     (tmp_path / "CITATION.cff").write_text(
         'title: "100 % & more_"\nauthors:\n  - {family-names: A, given-names: B}\n'
     )
-    text = cite.bibtex_whole({}, None, tmp_path / "CITATION.cff")
-    (entry,) = parse_string(text, "bibtex").entries.values()
-    assert (
-        entry.fields["title"] == r"{100 \% \& more\_}"
-        and "{A, B}" in text
-        and "note" not in entry.fields
-    )
+    monkeypatch.setattr(cite, "CITATION", tmp_path / "CITATION.cff")
+    (entry,) = parse_string(cite.bibtex_whole({}), "bibtex").entries.values()
+    assert entry.fields["title"] == r"{100 \% \& more\_}" and "note" not in entry.fields
+    assert "{A, B}" in cite.bibtex_whole({})
 
 
 def test_a_notebook_of_the_calibration_is_written_too(folder, runs):

@@ -108,19 +108,20 @@ def test_without_a_history_nobody_knows_what_it_is(ready, monkeypatch):
     assert line.startswith("the git history is not here")
 
 
-def test_an_edition_that_is_too_heavy_is_refused(ready, monkeypatch, capsys):
-    monkeypatch.setattr(release, "MOST", 10)
-    assert main(["release"], ready.root) == 1
-    assert "small-1.2.0 weighs 0 MB, more than 0" in capsys.readouterr().err
-    assert not (ready.root / "_build" / "release" / "small-1.2.0").exists()
-
-
-def test_a_file_that_an_edition_needs_is_named(ready, capsys):
-    (ready.root / "CHANGELOG.md").unlink()
-    assert main(["release"], ready.root) == 2
+@pytest.mark.parametrize(
+    ("missing", "most", "status", "message"),
+    [
+        ("CHANGELOG.md", release.MOST, 2, "error: there is no CHANGELOG.md in "),
+        (None, 10, 1, "error: small-1.2.0 weighs 0 MB, more than 0"),
+    ],
+)
+def test_what_is_missing_or_too_heavy_is_refused(
+    ready, monkeypatch, capsys, missing, most, status, message
+):
+    monkeypatch.setattr(release, "MOST", most)
+    if missing:
+        (ready.root / missing).unlink()
+    assert main(["release"], ready.root) == status
     out, error = capsys.readouterr()
-    assert (
-        out == ""
-        and error.startswith("error: there is no CHANGELOG.md in ")
-        and error.count("\n") == 1
-    )
+    assert out == "" and error.startswith(message) and error.count("\n") == 1
+    assert not (ready.root / "_build" / "release" / "small-1.2.0").exists()

@@ -10,7 +10,7 @@ from PIL import Image
 from sphinx.application import Sphinx
 
 from helpers import figures
-from helpers.book.postprocess import finished, inline
+from helpers.book.extension import finished, inline
 from helpers.figures.svg import small
 
 FIGURE = (
@@ -135,7 +135,7 @@ def test_sphinx_finds_names_and_copies_the_pictures(tmp_path):
     (source := tmp_path / "source").mkdir()
     Image.new("RGB", (700, 300), "white").save(source / "x.png")
     (source / "y.svg").write_text(drawing())
-    settings = "extensions = ['helpers.book.postprocess']\nhtml_theme = 'basic'\n"
+    settings = "extensions = ['helpers.book.extension']\nhtml_theme = 'basic'\n"
     (source / "conf.py").write_text(settings)
     shown = "".join(
         f".. figure:: {name}\n   :alt: what is seen\n\n   A caption.\n\n"
