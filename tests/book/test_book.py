@@ -18,6 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from helpers.book import pages
 from helpers.book.build import assemble, build, published, render_reading
+from helpers.book.template_values import TemplateValues
 from helpers.claims import history
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
@@ -279,30 +280,37 @@ def test_what_results_hold_is_no_markup_on_any_page(library):
 # ---- What is refused
 
 
-def reading(text, low=None, high=None):
-    value = {"name": "score", "model": "vit-a", "value": 1.0, "low": low, "high": high, "n": 9}
-    return render_reading(text, {"values": [value | {"unit": HOSTILE}]}, "a.reading.md")
+def reading(project, text, **value):
+    """A commentary filled in, on a result with a single value."""
+    own = {"name": "score", "model": "vit-a", "value": 1.0, "n": 9, **value}
+    result = project.registry["aa1-first"].judge([Value(**own)]).to_json()
+    project.runs.joinpath("mine").mkdir(parents=True)
+    (project.runs / "mine" / "aa1-first.reading.md").write_text(text)
+    known = TemplateValues(project.registry, {"mine": {"aa1-first": result}})
+    return render_reading(project.runs / "mine", "aa1-first", known)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "quoted"),
+    ("low", "high", "unit", "quoted"),
     [
-        (1.0, 1.0, "1 "),
-        (0.99999, 1.00001, "1 "),
-        (0.99, 1.0, "1 [0.99, 1]"),
-        (None, 1.0, "1 [?, 1]"),
+        (1.0, 1.0, "", "1"),
+        (0.99999, 1.00001, "", "1"),
+        (0.99, 1.0, "", "1 [0.99, 1]"),
+        (None, 1.0, "", "1 [?, 1]"),
+        (1.0, 1.0, HOSTILE, None),
     ],
 )
-def test_a_reading_quotes_an_interval_where_one_can_be_seen(low, high, quoted):
-    text = reading("{{ v('score', 'vit-a') }}", low, high)
-    assert text.startswith(quoted) and ("[" in text.partition("&")[0]) == ("[" in quoted)
-    assert inert(text)
+def test_a_quoted_value_has_an_interval_where_one_can_be_seen_and_is_no_markup(
+    project, low, high, unit, quoted
+):
+    text = reading(project, "{{ v('score', 'vit-a') }}", low=low, high=high, unit=unit)
+    assert text == quoted if quoted else inert(text)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{{ v('scroe', 'vit-a') }}", "the result has no value 'scroe' of 'vit-a'"),
+        ("{{ v('scroe', 'vit-a') }}", "the result of aa1-first in run mine has no value 'scroe'"),
         ("{{ w }}", "'w' is undefined"),
         ("{{ v( }}", "unexpected"),
         ("{{ v.__globals__['__builtins__'] }}", "access to attribute '__globals__' .* is unsafe"),
@@ -311,9 +319,9 @@ def test_a_reading_quotes_an_interval_where_one_can_be_seen(low, high, quoted):
         ("{{ 1 / 0 }}", "division by zero"),
     ],
 )
-def test_a_reading_quotes_what_the_result_has_and_runs_no_python(text, message):
-    with pytest.raises(ValueError, match=f"^a.reading.md: {message}"):
-        reading(text)
+def test_a_reading_quotes_what_the_result_has_and_runs_no_python(project, text, message):
+    with pytest.raises(ValueError, match=f"^aa1-first.reading.md: {message}"):
+        reading(project, text)
 
 
 def edit_result(project):

@@ -176,5 +176,5 @@ def test_a_reason_that_is_none_is_named(tmp_path, text):
 
 def test_a_book_without_an_earlier_edition_says_so(tmp_path):
     *parts, second = page(tmp_path, PROJECT.registry, {}).values()
-    assert set(parts) == {"No earlier edition is compared with this one.\n"}
-    assert second == "No published run has been repeated on other instructions yet.\n"
+    assert set(map(str.strip, parts)) == {"No earlier edition is compared with this one."}
+    assert second.strip() == "No published run has been repeated on other instructions yet."

@@ -14,8 +14,9 @@ from conftest import make_project
 from helpers import interventions
 from helpers.__main__ import main
 from helpers.capture import OnPatches, PatchNorms, capture
-from helpers.claims import digests, load_registry
+from helpers.claims import load_registry
 from helpers.explore import JUDGED, PHOTOGRAPHS, moves, patches, shown, thresholds
+from helpers.files import digest_of_json
 from helpers.images import load_images
 from helpers.measures.norms import outliers, threshold
 from helpers.measures.similarity import neighbour_cosine
@@ -185,7 +186,7 @@ def test_the_command_writes_what_was_measured(tmp_path, capsys):
     name = "book/explore/moves-control-position.json"
     assert capsys.readouterr().out == f"{name}\n"
     data = json.loads((root / name).read_text(encoding="utf-8"))
-    assert data.pop("sha256") == digests.of_json(data)
+    assert data.pop("sha256") == digest_of_json(data)
     assert data["what"] == "moves" and data["n"] == 2 and data["provenance"]["packages"]["torch"]
 
 
