@@ -243,7 +243,7 @@ def test_check_ends_with_1_where_something_disagrees(project, capsys):
     shutil.rmtree(project.root / "notebooks" / "beyond")
     assert main(["check"], project.root) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"notebooks/beyond/{id}.ipynb: missing, although notebooks/claims/beyond.yml has its claim"
+        f"notebooks/beyond/{id}.ipynb: missing, although notebooks/claims has its claim"
         for id in ("aa1-first", "aa2-second")
     ]
 
@@ -306,10 +306,7 @@ def test_check_tells_what_an_earlier_criterion_judged_and_fails_on_it_only_if_st
         lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=7),
     )
     capsys.readouterr()
-    told = (
-        "judged by an earlier criterion: supported; its values now give refuted (1 refuted: score "
-        "= 5 > 7 fails on control-clean)"
-    )
+    told = "judged by an earlier criterion; by today's supported, now refuted"
     for arguments, status in ((["check"], 0), (["check", "--strict"], 1)):
         assert main(arguments, project.root) == status
         assert told in capsys.readouterr().out

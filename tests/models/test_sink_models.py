@@ -164,7 +164,7 @@ def test_queries_that_are_read_are_those_of_cls_where_there_is_one():
     assert (
         found["read"]["sink_patches"][:, -1].max() > found["patches"]["sink_patches"][:, -1].max()
     )
-    with pytest.raises(ValueError, match="queries is 'all'; choose 'read' or 'patches'"):
+    with pytest.raises(ValueError, match="queries is 'all'; choose one of read, patches"):
         Sinks("all")
 
 
