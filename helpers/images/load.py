@@ -148,19 +148,19 @@ class _AnyColumn(dict):
 def _scenes(name: str, n: int, seed: int) -> Images:
     ids = [f"{name.replace('scenes', 'scene')}-{seed}-{index:05d}" for index in range(n)]
 
-    def drawn(index):  # unannotated: a checked closure could not travel to a worker
-        return draw_scene(seed, index, name)
-
+    # Lambdas, which travel to a worker.
     return Images(
         name=name,
         ids=ids,
         # Models are run one after another over the same scenes; drawing one takes as long as a
         # small model.
-        read=lru_cache(SCENES_KEPT)(lambda index: Image.fromarray(drawn(index).pixels)),
+        read=lru_cache(SCENES_KEPT)(
+            lambda index: Image.fromarray(draw_scene(seed, index, name).pixels)
+        ),
         labels=np.array([scene_label(seed, index) for index in range(n)], dtype=np.int64),
         class_names=SCENES[name],
-        boxes=Lazy(n, lambda index: drawn(index).boxes),
-        masks=Lazy(n, lambda index: drawn(index).masks),
+        boxes=Lazy(n, lambda index: draw_scene(seed, index, name).boxes),
+        masks=Lazy(n, lambda index: draw_scene(seed, index, name).masks),
         seed=seed,
         contents=ids,  # each is another one
     )
