@@ -114,6 +114,9 @@ def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, 
         for cell in notebook.cells
         for output in cell.get("outputs", ())
     )
+    # What was run lies in the project's own folder, and names no folder of this machine.
+    path = folder / "book" / "runs" / "controls" / f"{ID}.json"
+    assert str(folder) not in json.dumps(json.loads(path.read_text()))
 
 
 def test_papermill_without_our_command_line(folder, monkeypatch, capsys):
@@ -252,9 +255,3 @@ def test_another_helpers_imported_before_is_told(tmp_path):
     assert (
         done.returncode == 1 and "another `helpers` was imported first, from nowhere" in done.stderr
     )
-
-
-def test_results_are_json_of_the_project(folder):
-    """What was run lies in the project's own folder, and names no folder of this machine."""
-    path = folder / "book" / "runs" / "controls" / f"{ID}.json"
-    assert str(folder) not in json.dumps(json.loads(path.read_text()))
