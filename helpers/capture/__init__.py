@@ -59,10 +59,12 @@ from helpers.capture.register_neurons import (
 from helpers.capture.shards import Shards, capture_shards
 from helpers.capture.studies import (
     Classifiers,
+    MovedOutliers,
     ProbeStudy,
     SearchedNeurons,
     TestTimeStudy,
     classifiers_of,
+    moved_outliers,
     probe_study,
     searched_neurons,
     test_time_study,
@@ -80,6 +82,7 @@ __all__ = [
     "FinalTokens",
     "HighestToken",
     "MOST_WORKERS",
+    "MovedOutliers",
     "NeuronActivation",
     "ObjectTokens",
     "OnPatches",
@@ -116,6 +119,7 @@ __all__ = [
     "maps_of",
     "matched_neurons",
     "matched_neurons_of",
+    "moved_outliers",
     "outlier_units",
     "paired_tokens",
     "peak_maps",

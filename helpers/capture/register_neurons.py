@@ -26,6 +26,8 @@ from helpers.capture.reducers import (
 )
 from helpers.interventions import MatchedNeuron, Neurons, RegisterNeuron, units_by_block
 from helpers.measures.norms import outliers, paired_positions, threshold
+from helpers.measures.outliers import Placement, unit_traits
+from helpers.measures.stats import Estimate
 from helpers.models import Backbone, TokenLayout
 from helpers.settings import check_choice, settings_of
 
@@ -273,48 +275,70 @@ class OutlierUnit:
 
     Attributes:
         neuron: the most active one at outliers.
-        activation, second: of it and of the next most active one, at each patch.
+        matched: a random unit that writes most nearly as much.
+        mask: which patches are outliers.
+        activation, second: of the neuron and of the next most active one, at each patch.
         outlier, normal: tokens of random outliers, and of as many other patches of the same image,
             after the last block and before the final LayerNorm; zeros where there are fewer.
     """
 
     neuron: RegisterNeuron
+    matched: MatchedNeuron
+    mask: Bool[Tensor, "image patch"]
     activation: Float[Tensor, "image patch"]
     second: Float[Tensor, "image patch"]
     outlier: Float[Tensor, "image token width"]
     normal: Float[Tensor, "image token width"]
 
+    def traits(self, seed: int = 0) -> dict[str, Estimate | float]:
+        """What the neuron does and the outliers hold.
+
+        Returns:
+            "neuron_block" and "neuron_unit"; `helpers.measures.outliers.unit_traits`;
+            "matched_written", what the matched unit writes over what the neuron writes.
+        """
+        tokens = self.outlier, self.normal
+        return {
+            "neuron_block": self.neuron.block,
+            "neuron_unit": self.neuron.unit,
+            **unit_traits(self.activation, self.second, self.mask, *tokens, seed),
+            "matched_written": self.matched.written / self.matched.wanted,
+        }
+
 
 def outlier_units(
-    names: Sequence[str],
+    placed: Mapping[str, Placement],
     images: Any,
-    outliers: Mapping[str, Bool[Tensor, "image patch"]],
-    limits: Mapping[str, float],
-    *,
     searched: int,
+    rule: str,
+    *,
     seed: int = 0,
     image_size: int | None = None,
     **options: Any,
 ) -> dict[str, OutlierUnit]:
-    """The unit of each model, with no more than one model in memory.
+    """The unit of each model that has outliers, with no more than one model in memory.
 
     Args:
-        outliers: model -> which patches of the images are outliers.
-        limits: model -> the norm after the last block above which a patch is one.
-        searched: the unit is looked for in as many images, the first that have an outlier.
-        seed: of the tokens.
+        placed: model -> its outliers; the first of their images are these.
+        searched: the unit is looked for in as many images, the first that have an outlier, and the
+            matched one, which writes as much over all patches of its block or a later one, in the
+            first of all.
+        rule: as in `matched_neurons`.
+        seed: of the tokens and of the matched unit.
         image_size: as in `capture_conditions`.
         options: as in `capture`.
 
-    Raises what `find_register_neurons` and `capture` raise.
+    Raises what `find_register_neurons`, `matched_neurons` and `capture` raise.
     """
-    units = {}
-    for backbone in backbones(names, {}, image_size):
-        mask = outliers[backbone.name]
-        bearing = images.select(mask.any(1).nonzero()[:searched, 0])
-        best = find_register_neurons(
-            backbone, bearing, rule=f"fixed:{limits[backbone.name]}", top_k=2, **options
-        )
+    units, bearing = {}, [model for model, own in placed.items() if own.usual]
+    for backbone in backbones(bearing, {}, image_size):
+        own = placed[backbone.name]
+        mask = own.mask[: len(images)]
+        shown = images.select(mask.any(1).nonzero()[:searched, 0])
+        best = find_register_neurons(backbone, shown, rule=f"fixed:{own.limit}", top_k=2, **options)
+        like = {"where": "patches", "among": "later", "rule": rule, "seed": seed}
+        first = images.select(range(min(searched, len(images))))
+        (matched,) = matched_neurons(backbone, best[:1], first, **like, **options)
         activations = [
             NeuronActivation(f"unit_{rank}", neuron.block, neuron.unit)
             for rank, neuron in enumerate(best)
@@ -323,9 +347,9 @@ def outlier_units(
         kept = capture(
             backbone, images, [SelectedTokens(pairs, norm=False), *activations], **options
         )
-        units[backbone.name] = OutlierUnit(
-            best[0], kept["unit_0"], kept["unit_1"], *kept["tokens"].chunk(2, dim=1)
-        )
+        pair = kept["unit_0"], kept["unit_1"]
+        tokens = kept["tokens"].chunk(2, dim=1)
+        units[backbone.name] = OutlierUnit(best[0], matched, mask, *pair, *tokens)
     return units
 
 

@@ -19,11 +19,17 @@ from helpers.capture.passes import (
     capture_conditions,
     capture_each,
 )
-from helpers.capture.reducers import Feature, Pooled, Reducer
+from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer
 from helpers.capture.register_neurons import matched_neurons_of, register_neurons_of
-from helpers.interventions import MatchedNeuron, RegisterNeuron, neuron_conditions
+from helpers.interventions import (
+    MatchedNeuron,
+    RegisterNeuron,
+    expected_at,
+    neuron_conditions,
+    position_conditions,
+)
 from helpers.measures.answers import probe_answers
-from helpers.measures.outliers import outlier_images
+from helpers.measures.outliers import Placement, outlier_images
 from helpers.measures.probes import Probe, Schedule, fit_classifier
 from helpers.settings import check_choice, settings_of
 
@@ -324,3 +330,45 @@ def searched_neurons(
     moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
     matched = matched_neurons_of(moved, images, among="later", seed=seed, **search)
     return SearchedNeurons(at, neurons, moved, matched, not_run)
+
+
+class MovedOutliers(NamedTuple):
+    """The outliers of one model under one condition of `moved_outliers`.
+
+    Attributes:
+        mask: which patches are outliers, by their norms after the last block and the threshold of
+            the unchanged images.
+        expected: the patches where outliers are expected that follow position.
+    """
+
+    mask: Bool[Tensor, "image patch"]
+    expected: list[int]
+
+
+def moved_outliers(
+    placed: Mapping[str, Placement], images: Any, kinds: Sequence[str], *, seed: int = 0, **options
+) -> dict[str, dict[str, MovedOutliers]]:
+    """Where outliers go when the content changes and positions do not, and the other way round.
+
+    Args:
+        placed: model -> its outliers in unchanged images; models without any are left out.
+        kinds: changes of the content, as in `Images.changed`.
+        seed: of the permuted position embeddings.
+        options: as in `capture_conditions`.
+
+    Returns:
+        model -> condition -> its outliers; "as it is" comes first, then the `kinds`, then the moves
+        of `helpers.interventions.position_conditions`.
+    """
+    usual = {model: own.usual for model, own in placed.items() if own.usual}
+    conditions = dict.fromkeys(("as it is", *kinds), nullcontext)
+    conditions |= position_conditions(usual, seed)
+    shown = {name: images.changed(name) if name in kinds else images for name in conditions}
+    passes, _ = capture_conditions([*usual], shown, [PatchNorms(-1)], conditions, **options)
+    found: dict[str, dict[str, MovedOutliers]] = {model: {} for model in usual}
+    for name, own in passes.items():
+        for model, c in own.items():
+            expected = expected_at(c.layout, usual[model], name, seed)
+            mask = c["patch_norms"] > placed[model].limit
+            found[model][name] = MovedOutliers(mask, expected)
+    return found

@@ -14,6 +14,7 @@ data.py).
 
 from helpers.figures.comparisons import (
     compared,
+    compared_settings,
     forest,
     part_shares,
     size_prevalence,
@@ -79,6 +80,7 @@ __all__ = [
     "block_strips",
     "box_rows",
     "compared",
+    "compared_settings",
     "curve",
     "drawn",
     "forest",

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import seaborn as sns
@@ -168,6 +169,33 @@ def compared(
     ax.set(xlabel=label)
     add_legend(ax, handles)
     return ax
+
+
+def compared_settings(
+    groups: Mapping[str, Mapping[str, object]],
+    ax: Axes,
+    label: str = "",
+    reference: float | None = None,
+) -> Axes:
+    """`compared` with settings in place of models.
+
+    Args:
+        groups: group, such as the model -> setting -> estimate, anything with value, low and high;
+            nan or None in it is undefined. A group may lack a setting.
+        label, reference: as in `compared`.
+    """
+
+    def named(setting: str, estimate: object) -> SimpleNamespace:
+        ends = (getattr(estimate, end) for end in ("value", "low", "high"))
+        value, low, high = (None if x is None or math.isnan(x) else x for x in ends)
+        return SimpleNamespace(model=setting, value=value, low=low, high=high)
+
+    settings = dict.fromkeys(setting for own in groups.values() for setting in own)
+    rows = {
+        group: [named(x, own[x]) if x in own else None for x in settings]
+        for group, own in groups.items()
+    }
+    return compared(rows, ax, label, reference)
 
 
 def sweep(

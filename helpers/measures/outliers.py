@@ -519,6 +519,30 @@ def counts_at(mask: PatchMask, positions: Sequence[int]) -> dict[str, Estimate]:
     }
 
 
+def at_other_size(
+    mask: PatchMask,
+    corners: Sequence[int],
+    positions: Sequence[int],
+    grid: tuple[int, int],
+    other: tuple[int, int],
+) -> dict[str, Estimate]:
+    """Whether outliers at a second resolution are where they were at the first.
+
+    Args:
+        mask: which patches are outliers at the second resolution.
+        corners: the patches in the corners of its grid.
+        positions: where outliers were at the first.
+        grid, other: (rows, columns) of the first and of the second.
+
+    Returns:
+        "count", "images" and "share" of `counts_at` the patches that overlap the area of
+        `positions`; "corner_share", the share of the outliers in the corners.
+    """
+    counts = counts_at(mask, overlapping(positions, grid, other))
+    del counts["filled"]  # more patches overlap a position than it can have outliers
+    return counts | {"corner_share": share_at(mask, corners)}
+
+
 def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
     """What the counts of several conditions (`counts_at`) say together, in words.
 
@@ -551,7 +575,7 @@ def curves_at(norms: PerBlockPatch, positions: Sequence[int]) -> dict[str, list[
 def treated(
     norms: Mapping[str, PerPatch],
     limit: float,
-    right: Mapping[str, ImageMask] | None = None,
+    right: Mapping[str, ImageMask],
 ) -> dict[str, Estimate | float]:
     """Outliers and accuracy of a model as it is, and under treatments such as an ablation.
 
@@ -559,7 +583,7 @@ def treated(
         norms: condition -> patch norms of the same images, the model as it is first; treatments may
             leave fewer patches.
         limit: the norm above which a patch is an outlier.
-        right: condition -> whether the answer is right; None where there are no answers.
+        right: condition -> whether the answer is right; none where there are no answers.
 
     Returns:
         For each condition, with `_CONDITION` at the end of the name but for the first: `max_norm`,
@@ -568,12 +592,12 @@ def treated(
         and `mcnemar_p`, its exact p-value.
     """
     estimates: dict[str, Estimate | float] = {}
-    first = next(iter(norms))
+    first = next(iter(norms), None)
     for condition, x in norms.items():
         end = "" if condition == first else f"_{condition}"
         estimates["max_norm" + end] = over_images(x.amax(1))
         estimates["images" + end] = share((x > limit).any(1))
-        if right is None:
+        if not right:
             continue
         estimates["accuracy" + end] = over_images(100 * right[condition].float(), (0, 100))
         if end:

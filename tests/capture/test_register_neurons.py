@@ -28,6 +28,7 @@ from helpers.images import load_images
 from helpers.interventions import RegisterNeuron, ablated_neurons, dropped_patches
 from helpers.interventions import neurons as registers
 from helpers.measures.norms import paired_positions, threshold
+from helpers.measures.outliers import Placement, unit_traits
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, ModelUnavailable, load_backbone
 
 every = models("small", "registers", "swiglu", "pooled", "open_clip")
@@ -492,7 +493,19 @@ def test_the_unit_is_the_planted_one_and_the_tokens_are_those_of_outliers():
     limit = threshold(norms, "median:3")
     mask = norms > limit
     mask[0] = False  # what the search leaves out
-    found = outlier_units([MODEL], images, {MODEL: mask}, {MODEL: limit}, searched=2, seed=1)[MODEL]
+    own = Placement(limit, mask, torch.zeros(6, dtype=torch.int64), [0], {})
+    none = Placement(limit, mask & False, own.onset, [], {})
+    placed = {MODEL: own, "control-clean": none}
+    (found,) = outlier_units(placed, images, 2, RULE, seed=1).values()
+    first = images.select(range(2))
+    asked = {"where": "patches", "among": "later", "rule": RULE, "seed": 1}
+    assert [found.matched] == matched_neurons(backbone, [found.neuron], first, **asked)
+    tokens = found.outlier, found.normal
+    traits, of_tokens = found.traits(3), (found.activation, found.second, mask, *tokens, 3)
+    values = {name: e.value for name, e in unit_traits(*of_tokens).items()}
+    assert values == {name: traits[name].value for name in values}
+    assert (traits["neuron_block"], traits["neuron_unit"]) == found.neuron[:2]
+    assert traits["matched_written"] == found.matched.written / found.matched.wanted
     best = find_register_neurons(backbone, images.select([1, 2]), rule=f"fixed:{limit}", top_k=2)
     assert found.neuron == best[0] and found.neuron[:2] == (PLANTED_BLOCK[MODEL], REGISTER_NEURON)
     for activation, neuron in zip((found.activation, found.second), best, strict=True):

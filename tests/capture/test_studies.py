@@ -22,12 +22,19 @@ from helpers.capture import (
     classifiers_of,
     find_register_neurons,
     matched_neurons,
+    moved_outliers,
     probe_study,
     studies,
 )
 from helpers.images import load_images
-from helpers.interventions import ablated_neurons, averaged_neurons, random_neurons
+from helpers.interventions import (
+    ablated_neurons,
+    averaged_neurons,
+    expected_at,
+    random_neurons,
+)
 from helpers.interventions import test_time_registers as registers
+from helpers.measures.outliers import placement
 from helpers.measures.probes import SCHEDULES, fit_classifier
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, load_backbone
 
@@ -284,3 +291,20 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
 def test_another_choice_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_outliers_that_follow_position():
+    images = load_images("scenes", 12, seed=4)
+    captured, _ = capture_each(NAMES, images, [PatchNorms()], batch_size=BATCH)
+    placed = {name: placement(c["patch_norms"], c.layout.corners) for name, c in captured.items()}
+    found = moved_outliers(placed, images, ["rolled"], seed=2, batch_size=BATCH)
+    assert [*found] == [PLANTED]
+    own, usual = found[PLANTED], placed[PLANTED].usual
+    assert [*own] == ["as it is", "rolled", "swapped", "permuted", "zeroed"]
+    assert torch.equal(own["as it is"].mask, placed[PLANTED].mask)
+    for name, moved in own.items():
+        assert moved.expected == expected_at(captured[PLANTED].layout, usual, name, 2)
+    for name in ("as it is", "rolled"):  # the control plants by place, whatever the embeddings
+        assert own[name].mask.nonzero()[:, 1].unique().tolist() == usual
+    rolled, _ = capture_each([PLANTED], images.changed("rolled"), [PatchNorms(-1)])
+    assert torch.equal(own["rolled"].mask, rolled[PLANTED]["patch_norms"] > placed[PLANTED].limit)

@@ -10,6 +10,7 @@ from helpers.measures.outliers import (
     after_rolling,
     as_common,
     at_and_elsewhere,
+    at_other_size,
     cosine_with_others,
     counts_at,
     curves_at,
@@ -150,6 +151,20 @@ def test_overlapping_patches_share_area(grid, other):
 
     expected = [p for p in range(other[0] * other[1]) if any(overlap(at, p) for at in positions)]
     assert overlapping(positions, grid, other) == expected
+
+
+def test_outliers_at_another_size():
+    mask = torch.zeros(30, 16, dtype=torch.bool)
+    mask[:, 0] = True  # a corner, under the first of two by two patches
+    mask[:10, 5] = True  # in the area of that patch, and no corner
+    mask[0, 10] = True  # elsewhere
+    counts = at_other_size(mask, [0, 3, 12, 15], [0], (2, 2), (4, 4))
+    assert {name: e.value for name, e in counts.items()} == {
+        "count": pytest.approx(41 / 30),
+        "images": 1,
+        "share": pytest.approx(40 / 41),
+        "corner_share": pytest.approx(30 / 41),
+    }
 
 
 def tokens_of_two_kinds(images=10, width=32, seed=0):
