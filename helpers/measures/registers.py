@@ -30,11 +30,19 @@ from helpers.measures.one_token import (
     PatchTokens,
     answers_of_tokens,
     constant_errors,
+    pixel_errors,
     regression_errors,
 )
 from helpers.measures.outliers import PRESENT
 from helpers.measures.probes import Probe, fit_classifier, fit_regression
-from helpers.measures.stats import Estimate, bootstrap, over_images, over_seeds, share
+from helpers.measures.stats import (
+    Estimate,
+    bootstrap,
+    over_images,
+    over_seeds,
+    ratio_of_means,
+    share,
+)
 
 # Heads, and what they read of that which `helpers.capture.Pooled` keeps (reproduction of Darcet et
 # al., Table 5).
@@ -106,6 +114,40 @@ def tail_ratio(
         return norm_ratio(rows[:, 1]) / norm_ratio(rows[:, 0])
 
     return bootstrap(torch.stack([without, with_register], dim=1), ratio, 400, seed=seed)
+
+
+def added_register(
+    norms: tuple[PerPatch, PerPatch],
+    hits: tuple[PerImage, PerImage],
+    register: PerImage,
+    tokens: tuple[Tokens, Tokens, Float[Tensor, "image token values"]],
+    end: str = "",
+    seed: int = 0,
+    device: Any = None,
+) -> dict[str, Estimate]:
+    """What one untrained register does (SORTS, section 7.5), paired image by image.
+
+    Args:
+        norms: of the patches, without and with it.
+        hits: whether LOST finds an object, in %, without and with it.
+        register: its own norm.
+        tokens: random ones with it and without it, and their pixels, as in `pixel_errors`.
+        end: behind the name of the register in the names of the values.
+        seed: of the bootstrap.
+        device: where to fit.
+
+    Returns:
+        "tail_ratio"; "register_norm", over the median patch; "corloc" with `end` and "_register",
+        in %; "corloc_gain", in points; "reconstruction_ratio", pixel error with over without.
+    """
+    errors = pixel_errors(*tokens, device)
+    return {
+        f"tail_ratio{end}": tail_ratio(*norms, seed=seed),
+        f"register_norm{end}": over_images(register / norms[1].median()),
+        f"corloc{end}_register": over_images(hits[1], (0, 100)),
+        f"corloc_gain{end}": over_images(hits[1] - hits[0], (-100, 100)),
+        f"reconstruction_ratio{end}": bootstrap(errors, ratio_of_means, seed=seed),
+    }
 
 
 def steadiness(without: PerImage, with_one: PerImage, decimals: int) -> PerImage:

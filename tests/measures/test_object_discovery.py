@@ -7,6 +7,7 @@ from helpers.images.scenes import SIZE
 from helpers.measures.object_discovery import (
     box_hits,
     corloc,
+    corloc_sweep,
     covered,
     lost_box_sweep,
     lost_boxes,
@@ -228,6 +229,18 @@ def test_a_sweep_has_every_setting_in_its_place():
     for i, bias in enumerate([0.0, -0.5, -1.0]):
         for j, k in enumerate([2, 20]):
             assert torch.equal(found[:, i, j], lost_boxes(FEATURES, k, bias))
+
+
+def test_corloc_of_a_sweep():
+    hits = torch.zeros(10, 2, 2)
+    hits[:3, 1, 0] = 100
+    found = corloc_sweep("corloc_with", hits, [0.0, -0.5], [2, 50])
+    assert {name: e.value for name, e in found.items()} == {
+        "corloc_with_bias0_k2": 0,
+        "corloc_with_bias0_k50": 0,
+        "corloc_with_bias-0.5_k2": 30,
+        "corloc_with_bias-0.5_k50": 0,
+    }
 
 
 @pytest.mark.parametrize("share, k", [(0.4, 8), (0.12, 2), (0.0, 1), (1.0, 20)])

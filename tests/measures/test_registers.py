@@ -7,10 +7,11 @@ from sklearn.linear_model import LinearRegression
 
 from helpers.measures.norms import norm_ratio
 from helpers.measures.object_discovery import covered
-from helpers.measures.one_token import PatchTokens
+from helpers.measures.one_token import PatchTokens, pixel_errors
 from helpers.measures.probes import fit_classifier
 from helpers.measures.registers import (
     HEADS,
+    added_register,
     answers_by_count,
     answers_of_heads,
     family_estimates,
@@ -74,6 +75,22 @@ def test_the_interval_of_a_tail_is_that_of_pairs():
     found = tail_ratio(plain, changed, seed=3)
     assert found[1:3] == pytest.approx(np.percentile(draws, (2.5, 97.5)), rel=0.06)
     assert tail_ratio(plain, changed) != found
+
+
+def test_what_an_added_register_does():
+    norms = tuple(torch.from_numpy(RNG.lognormal(3, 0.1, (40, 50))) for _ in range(2))
+    hits = torch.zeros(40), 100 * (torch.arange(40) < 10).float()
+    tokens = tuple(torch.from_numpy(RNG.normal(size=(40, 8, width))) for width in (5, 5, 3))
+    register = 2 * norms[1].median().expand(40)
+    found = added_register(norms, hits, register, tokens, "_mean", seed=2)
+    errors = pixel_errors(*tokens)
+    assert {name: e.value for name, e in found.items()} == {
+        "tail_ratio_mean": tail_ratio(*norms, seed=2).value,
+        "register_norm_mean": pytest.approx(2),
+        "corloc_mean_register": 25,
+        "corloc_gain_mean": 25,
+        "reconstruction_ratio_mean": pytest.approx(float(errors[:, 0].sum() / errors[:, 1].sum())),
+    }
 
 
 def test_planted_steadiness():
