@@ -46,6 +46,7 @@ from helpers.capture.reducers import (
     SelectedTokens,
     Sinks,
     TokenNorms,
+    activations_of,
 )
 from helpers.capture.register_neurons import (
     SEARCH_MODES,
@@ -107,6 +108,7 @@ __all__ = [
     "Sinks",
     "TestTimeStudy",
     "TokenNorms",
+    "activations_of",
     "by_model",
     "capture",
     "capture_conditions",

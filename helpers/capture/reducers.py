@@ -9,7 +9,7 @@ in parts, after hooks have seen it. What adds up is a summary, which gets each i
 `capture`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -565,6 +565,14 @@ class NeuronActivation(Reducer):
                 f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}"
             )
         return (layout.patch_tokens(x)[..., self.unit],)
+
+
+def activations_of(neurons: Iterable[tuple]) -> list[NeuronActivation]:
+    """What each of the neurons (block, unit, ...) does: 'neuron 1', 'neuron 2', ... in turn."""
+    return [
+        NeuronActivation(f"neuron {i}", block, unit)
+        for i, (block, unit, *_) in enumerate(neurons, start=1)
+    ]
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from helpers.capture.engine import capture
 from helpers.capture.passes import backbones
 from helpers.capture.reducers import (
     Kept,
-    NeuronActivation,
     PatchNorms,
     Reducer,
     SelectedTokens,
     TokenNorms,
+    activations_of,
 )
 from helpers.interventions import MatchedNeuron, Neurons, RegisterNeuron, units_by_block
 from helpers.measures.norms import outliers, paired_positions, threshold
@@ -339,15 +339,10 @@ def outlier_units(
         like = {"where": "patches", "among": "later", "rule": rule, "seed": seed}
         first = images.select(range(min(searched, len(images))))
         (matched,) = matched_neurons(backbone, best[:1], first, **like, **options)
-        activations = [
-            NeuronActivation(f"unit_{rank}", neuron.block, neuron.unit)
-            for rank, neuron in enumerate(best)
-        ]
         pairs = torch.cat(paired_positions(mask, PAIRS, seed), dim=1)
-        kept = capture(
-            backbone, images, [SelectedTokens(pairs, norm=False), *activations], **options
-        )
-        pair = kept["unit_0"], kept["unit_1"]
+        reducers = [SelectedTokens(pairs, norm=False), *activations_of(best)]
+        kept = capture(backbone, images, reducers, **options)
+        pair = kept["neuron 1"], kept["neuron 2"]
         tokens = kept["tokens"].chunk(2, dim=1)
         units[backbone.name] = OutlierUnit(best[0], matched, mask, *pair, *tokens)
     return units

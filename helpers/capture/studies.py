@@ -276,7 +276,7 @@ class SearchedNeurons:
     Attributes:
         at: model -> its rule, layer and top_k.
         neurons: model -> its neurons, the most active first; only models with an outlier.
-        moved: model -> the first `top_k` of them.
+        moved: model -> the first of them, those that are moved.
         matched: model -> others that write most nearly as much as those of `moved`.
         not_run: model -> why it cannot be had here.
     """
@@ -307,6 +307,7 @@ def searched_neurons(
     top_layer: int,
     top_k: int,
     most: int = 0,
+    moved: int = 0,
     sparsity: bool = False,
     seed: int = 0,
     **options: Any,
@@ -315,8 +316,9 @@ def searched_neurons(
 
     Args:
         models, images, by_model, rule, layer, top_layer: as in `register_neurons_of`.
-        top_k: neurons that are moved.
+        top_k: neurons that are moved, unless `moved` says otherwise.
         most: neurons to find where these are more.
+        moved: neurons of every model that are moved, whatever its own `top_k`; 0: these.
         sparsity: as in `find_register_neurons`.
         seed: of the matched neurons.
         options: as in `capture`, and `image_size`.
@@ -327,9 +329,9 @@ def searched_neurons(
     search = {"rule": rule, "layer": layer, "by_model": by_model} | options
     find = {"top_layer": top_layer, "top_k": max(top_k, most), "sparsity": sparsity}
     neurons, not_run = register_neurons_of(models, images, **find, **search)
-    moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
-    matched = matched_neurons_of(moved, images, among="later", seed=seed, **search)
-    return SearchedNeurons(at, neurons, moved, matched, not_run)
+    first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
+    matched = matched_neurons_of(first, images, among="later", seed=seed, **search)
+    return SearchedNeurons(at, neurons, first, matched, not_run)
 
 
 class MovedOutliers(NamedTuple):

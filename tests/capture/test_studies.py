@@ -24,6 +24,7 @@ from helpers.capture import (
     matched_neurons,
     moved_outliers,
     probe_study,
+    searched_neurons,
     studies,
 )
 from helpers.images import load_images
@@ -308,3 +309,17 @@ def test_outliers_that_follow_position():
         assert own[name].mask.nonzero()[:, 1].unique().tolist() == usual
     rolled, _ = capture_each([PLANTED], images.changed("rolled"), [PatchNorms(-1)])
     assert torch.equal(own["rolled"].mask, rolled[PLANTED]["patch_norms"] > placed[PLANTED].limit)
+
+
+@pytest.mark.parametrize("moved, count", [(0, 2), (1, 1)])
+def test_of_the_neurons_that_are_found_the_first_are_moved(moved, count):
+    images = load_images("scenes", 6, seed=4)
+    how = {"rule": "median:3", "layer": -1, "batch_size": BATCH}
+    search = {"by_model": [f"{PLANTED} top_k=2"], "top_layer": -1, "top_k": 3, "moved": moved}
+    found = searched_neurons(NAMES, images, **search, **how)
+    backbone, (own,) = load_backbone(PLANTED), found.neurons.values()
+    assert own == find_register_neurons(backbone, images, top_k=2, **how)
+    assert found.moved == {PLANTED: own[:count]}
+    assert found.matched == {
+        PLANTED: matched_neurons(backbone, own[:count], images, among="later", **how)
+    }
