@@ -181,20 +181,19 @@ def compared_settings(
 
     Args:
         groups: group, such as the model -> setting -> estimate, anything with value, low and high;
-            nan or None in it is undefined. A group may lack a setting.
+            nan or None in it is undefined. A group may lack a setting, or have None for it.
         label, reference: as in `compared`.
     """
 
-    def named(setting: str, estimate: object) -> SimpleNamespace:
+    def named(setting: str, estimate: object) -> SimpleNamespace | None:
+        if estimate is None:
+            return None
         ends = (getattr(estimate, end) for end in ("value", "low", "high"))
         value, low, high = (None if x is None or math.isnan(x) else x for x in ends)
         return SimpleNamespace(model=setting, value=value, low=low, high=high)
 
     settings = dict.fromkeys(setting for own in groups.values() for setting in own)
-    rows = {
-        group: [named(x, own[x]) if x in own else None for x in settings]
-        for group, own in groups.items()
-    }
+    rows = {group: [named(x, own.get(x)) for x in settings] for group, own in groups.items()}
     return compared(rows, ax, label, reference)
 
 

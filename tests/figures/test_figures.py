@@ -629,7 +629,7 @@ def test_many_models_make_a_figure_taller():
 
 def test_settings_are_compared_as_models_are():
     known, undefined = Estimate(1.0, 0.5, 2.0, 9), Estimate(np.nan, np.nan, np.nan, 0)
-    groups = {"one": {"rolled": known, "grey": undefined}, "two": {"rolled": known}}
+    groups = {"one": {"rolled": known, "grey": undefined}, "two": {"grey": None, "rolled": known}}
     ax = figures.compared_settings(groups, plt.subplots()[1], "share", reference=0.9)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["rolled", "grey"]
     assert [text.get_text() for text in ax.texts] == ["undefined"] and ax.get_xlabel() == "share"
