@@ -184,6 +184,57 @@ def probe_study(
 
 
 @dataclass(frozen=True)
+class MovedStudy(ProbeStudy):
+    """A `ProbeStudy` "before" and "after" the register neurons were moved to one token.
+
+    Attributes:
+        neurons: model -> its register neurons, the most active first; only models with an outlier.
+        moved: model -> those that are moved.
+        at: model -> its rule, layer and top_k.
+    """
+
+    neurons: Mapping[str, list[RegisterNeuron]]
+    moved: Mapping[str, list[RegisterNeuron]]
+    at: Mapping[str, SimpleNamespace]
+
+
+def moved_study(
+    models: Sequence[str],
+    train: Any,
+    images: Any,
+    n_neurons: int,
+    by_model: Sequence[str] = (),
+    *,
+    rule: str,
+    layer: int,
+    top_layer: int,
+    top_k: int,
+    most: int = 0,
+    sparsity: bool = False,
+    **options: Any,
+) -> MovedStudy:
+    """Probes and patch norms before and after a data set's own register neurons were moved.
+
+    Args:
+        models, train, images: as in `probe_study`.
+        n_neurons: the neurons are found on as many training images, the first.
+        by_model, rule, layer, top_layer, top_k, most, sparsity: as in `searched_neurons`.
+        options: as in `capture_conditions`.
+
+    Raises what `register_neurons_of` and `probe_study` raise.
+    """
+    at = settings_of(models, by_model, rule=rule, layer=layer, top_k=top_k)
+    few = train.select(range(min(n_neurons, len(train))))
+    find = {"top_layer": top_layer, "top_k": max(top_k, most), "sparsity": sparsity}
+    search = {"rule": rule, "layer": layer, "by_model": by_model} | find
+    neurons, _ = register_neurons_of(models, few, **search, **options)
+    moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
+    states = {"before": nullcontext, "after": neuron_conditions(moved)["moved"]}
+    study = probe_study(models, train, images, states, [PatchNorms()], **options)
+    return MovedStudy(**vars(study), neurons=neurons, moved=moved, at=at)
+
+
+@dataclass(frozen=True)
 class TestTimeStudy:
     """What was captured with and without test-time registers.
 

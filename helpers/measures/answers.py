@@ -99,6 +99,27 @@ def paired_accuracy(
     }
 
 
+def readout_estimates(right: Mapping[str, Answers], before: Answers) -> dict[str, Estimate]:
+    """What probes on a changed model's feature and on its registers get right.
+
+    Args:
+        right: "feature" and "registers" -> answers of a probe on that.
+        before: answers of one on the feature of the unchanged model.
+
+    Returns:
+        "accuracy" and "registers", of the two, in %; "change" and "registers_change", in points
+        (`points`).
+    """
+    names = {"feature": "accuracy", "registers": "registers"}
+    shares = {
+        name: over_images(100.0 * to_numpy(right[part]), (0, 100)) for part, name in names.items()
+    }
+    return shares | {
+        "change": points(right["feature"], before),
+        "registers_change": points(right["registers"], before),
+    }
+
+
 def condition_changes(
     answers: Mapping[str, Bool[Array, " _"]],
     before: Answers,

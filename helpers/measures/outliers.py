@@ -13,6 +13,7 @@ from torch.nn.functional import adaptive_max_pool2d
 from helpers.measures._arrays import (
     Array,
     ImageMask,
+    Labels,
     Pairs,
     PatchMask,
     PatchScores,
@@ -25,15 +26,16 @@ from helpers.measures._arrays import (
     mean_where,
     to_numpy,
 )
-from helpers.measures.answers import points
+from helpers.measures.answers import paired_accuracy, points
 from helpers.measures.attention import iou, top_patches
-from helpers.measures.blocks import over_blocks
+from helpers.measures.blocks import at_peak, over_blocks, reduction
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import (
     Estimate,
     auc_over_images,
     bootstrap,
+    bootstrap_spread,
     matched_auc_over_images,
     mcnemar,
     over_images,
@@ -604,3 +606,54 @@ def treated(
             estimates["loss" + end] = points(right[first], right[condition])
             estimates["mcnemar_p" + end] = mcnemar(right[first], right[condition])
     return estimates
+
+
+def moved_estimates(
+    norms: tuple[PerBlockPatch, PerBlockPatch],
+    right: tuple[ImageMask, ImageMask],
+    labels: Labels,
+    seed: int = 0,
+) -> dict[str, Estimate | float]:
+    """What moving register neurons does to one data set's norms and answers.
+
+    Args:
+        norms: of the patches after each block, before and after.
+        right: whether a probe names the class, before and after.
+        labels: the classes.
+        seed: of the bootstrap.
+
+    Returns:
+        "norm_reduction", of the largest norm (`reduction`); "max_norm_before" and "max_norm_after",
+        in the block where it is largest before; "majority", the share of the most frequent class,
+        in %; and `paired_accuracy` in %.
+    """
+    before, after = (x.amax(-1) for x in norms)
+    return {
+        "norm_reduction": reduction(after, before, seed=seed),
+        "max_norm_before": over_images(at_peak(before, before)),
+        "max_norm_after": over_images(at_peak(after, before)),
+        "majority": 100 * np.bincount(to_numpy(labels)).max() / len(labels),
+        **paired_accuracy(*reversed(right), 100),
+    }
+
+
+def across_sets(
+    reductions: Sequence[Estimate],
+    right: Sequence[tuple[ImageMask, ImageMask]],
+    seed: int = 0,
+) -> dict[str, Estimate | float]:
+    """How much `moved_estimates` of several data sets differ.
+
+    Args:
+        reductions: of the largest norm, one a data set.
+        right: answers before and after on each.
+        seed: of the bootstrap.
+
+    Returns:
+        "norm_reduction_min", the reduction of the lowest lower end; "accuracy_spread" and
+        "spread_p", of the changes of accuracy, in points (`bootstrap_spread`).
+    """
+    changes = [100 * (after.double() - before.double()) for before, after in right]
+    spread, p = bootstrap_spread(changes, seed=seed)
+    least = min(reductions, key=lambda estimate: estimate.low)
+    return {"norm_reduction_min": least, "accuracy_spread": spread, "spread_p": p}

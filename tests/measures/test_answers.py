@@ -22,6 +22,7 @@ from helpers.measures.answers import (
     paired_accuracy,
     points,
     probe_answers,
+    readout_estimates,
     recount_table,
     recounted,
 )
@@ -344,3 +345,18 @@ def test_accuracy_and_what_a_part_loses():
     )
     assert one_shot_accuracy(ranks, best=2)["patch_gap"].n == 4
     assert list(found)[:3] == ["full_top5", "full_top5_logistic", "patch_top5"]
+
+
+def test_what_is_read_from_a_feature_and_from_registers():
+    before, right = (
+        np.arange(40) < 20,
+        {"feature": np.arange(40) < 30, "registers": np.arange(40) < 8},
+    )
+    found = readout_estimates(right, before)
+    assert {name: e.value for name, e in found.items()} == {
+        "accuracy": 75,
+        "registers": 20,
+        "change": 25,
+        "registers_change": -30,
+    }
+    assert found["registers_change"] == points(right["registers"], before)

@@ -4,8 +4,10 @@ import torch
 from scipy.stats import binomtest
 from sklearn.metrics import jaccard_score, roc_auc_score
 
+from helpers.measures.answers import paired_accuracy
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import (
+    across_sets,
     activity_at,
     after_rolling,
     as_common,
@@ -20,6 +22,7 @@ from helpers.measures.outliers import (
     largest_channel_share,
     leading_channels,
     limited_ratio,
+    moved_estimates,
     onset_depth,
     onset_ratio,
     outlier_images,
@@ -35,7 +38,13 @@ from helpers.measures.outliers import (
     under_rule,
     unit_traits,
 )
-from helpers.measures.stats import NONE, Estimate, auc_over_images, over_images
+from helpers.measures.stats import (
+    NONE,
+    Estimate,
+    auc_over_images,
+    bootstrap_spread,
+    over_images,
+)
 from helpers.models import TokenLayout
 
 
@@ -664,3 +673,25 @@ def test_treatments_are_paired_with_the_model_as_it_is():
     right["zeroed"] = torch.arange(60) < 30
     lost = treated(norms, 5, right)["loss_zeroed"]
     assert lost.value == 25 and 0 < lost.low < 25 < lost.high and lost.n == 60
+
+
+def test_what_moving_neurons_does_on_a_data_set():
+    before = planted_of_placement(images=20)  # largest, 50, in the last block
+    after = before / 4
+    right = torch.arange(20) < 12, torch.arange(20) < 9
+    found = moved_estimates((before, after), right, np.array([0] * 14 + [1] * 6))
+    paired = paired_accuracy(*reversed(right), 100)
+    assert [*found] == ["norm_reduction", "max_norm_before", "max_norm_after", "majority", *paired]
+    assert found["norm_reduction"].value == 75 and found["majority"] == 70
+    assert found["max_norm_before"].value == 50 and found["max_norm_after"].value == 12.5
+    assert {name: found[name] for name in paired} == paired
+    assert found["accuracy_change"].value == pytest.approx(-15) and found["lost"] == 3
+
+
+def test_data_sets_are_compared_by_their_extremes():
+    kept, gone = Estimate(90.0, 20.0, 95.0, 9), Estimate(60.0, 50.0, 70.0, 9)
+    every, half = torch.ones(40, dtype=torch.bool), torch.arange(40) % 2 == 0
+    found = across_sets([gone, kept], [(every, half), (half, half)], seed=3)
+    spread, p = bootstrap_spread([100 * (half.double() - 1), torch.zeros(40)], seed=3)
+    assert found == {"norm_reduction_min": kept, "accuracy_spread": spread, "spread_p": p}
+    assert spread.value == 50
