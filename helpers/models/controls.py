@@ -44,7 +44,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing
+from helpers.models.family import UNKNOWN, Family, Framing
 from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
@@ -324,5 +324,9 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 
 
 FAMILY = Family(
-    (PREFIX,), (f"'{PREFIX}...'",), lambda name, _: name in CONTROLS, _load, lambda: list(CONTROLS)
+    (PREFIX,),
+    (f"'{PREFIX}...'",),
+    lambda name, _: "" if name in CONTROLS else UNKNOWN,
+    _load,
+    lambda: list(CONTROLS),
 )

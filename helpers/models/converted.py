@@ -26,7 +26,15 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing, ModelUnavailable, loading, located, one_line
+from helpers.models.family import (
+    UNKNOWN,
+    Family,
+    Framing,
+    ModelUnavailable,
+    loading,
+    located,
+    one_line,
+)
 from helpers.models.timm_family import wrap_at
 
 PREFIX, TORCHVISION = "transformers:", "torchvision:"
@@ -104,12 +112,13 @@ def _parts(name: str) -> tuple[str, str]:
     return arch, tag or "DEFAULT"
 
 
-def _known_torchvision(name: str, pretrained: bool) -> bool:
+def _refused_torchvision(name: str, pretrained: bool) -> str:
     arch, tag = _parts(name)
-    return (
+    known = (
         f"{TORCHVISION}{arch}" in _torchvision_names()
         and tag in torchvision.models.get_model_weights(arch).__members__
     )
+    return "" if known else UNKNOWN
 
 
 def _load_torchvision(name: str, pretrained: bool, framing: Framing) -> Backbone:
@@ -402,15 +411,13 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     return wrap_at(name, model, data, framing, pretrained, distilled)
 
 
-def _known(name: str, pretrained: bool) -> bool:
+def _refused(name: str, pretrained: bool) -> str:
     path = name.removeprefix(PREFIX)
-    return os.path.isfile(located(path) / "config.json") or bool(REPOSITORY.fullmatch(path))
-
-
-def _absent(name: str) -> str:
+    if os.path.isfile(located(path) / "config.json") or REPOSITORY.fullmatch(path):
+        return ""
     return (
-        f"there is no config.json in {name.removeprefix(PREFIX)!r}; give the folder of a saved "
-        "model, or OWNER/NAME of one on the hub"
+        f"there is no config.json in {path!r}; give the folder of a saved model, or OWNER/NAME of "
+        "one on the hub"
     )
 
 
@@ -418,9 +425,9 @@ FAMILIES = (
     Family(
         (TORCHVISION,),
         (f"'{TORCHVISION}ARCH'",),
-        _known_torchvision,
+        _refused_torchvision,
         _load_torchvision,
         _torchvision_names,
     ),
-    Family((PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _known, _load, absent=_absent),
+    Family((PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _refused, _load),
 )

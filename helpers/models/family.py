@@ -20,6 +20,7 @@ from helpers.names import FILES, LOCAL
 
 Size = tuple[int, int]  # height and width in pixels
 FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
+UNKNOWN = "unknown model"
 _silent = False  # whether the hub did not answer when it was last asked for weights
 
 
@@ -73,19 +74,17 @@ class Family:
     Attributes:
         prefixes: how its names begin.
         forms: how they look, for a message.
-        known: (name, pretrained) -> whether it is the name of a model, without loading anything.
+        refused: (name, pretrained) -> why it is no name of a model, without loading anything; ''
+            where it is one, and UNKNOWN where the nearest name says more.
         load: (name, pretrained, framing) -> Backbone, still with gradients.
         names: the models that may be suggested in place of an unknown name.
-        absent: name -> why an unknown name is not there, where the nearest name is no answer; ''
-            where it is.
     """
 
     prefixes: tuple[str, ...]
     forms: tuple[str, ...]
-    known: Callable[[str, bool], bool]
+    refused: Callable[[str, bool], str]
     load: Callable[[str, bool, Framing], Any]
     names: Callable[[], list[str]] = list
-    absent: Callable[[str], str] = lambda name: ""
 
 
 # ---- Weights on this machine

@@ -17,6 +17,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -38,7 +39,7 @@ from helpers.models import (
     trained,
 )
 from helpers.models.backbone import Architecture, Backbone
-from helpers.models.family import Family, Framing, located
+from helpers.models.family import UNKNOWN, Family, Framing, located
 from helpers.names import STUB
 
 BLOCKS = 4  # of a stub: as many as a profile names from the end
@@ -46,7 +47,7 @@ PATCHES = 13  # along a side: a number that no model has heads, registers or cha
 # One neuron of a stub writes so many times as much as the others, so that some patches are
 # outliers.
 GAIN = 300.0
-_noise: int | None = None  # the seed of `rounding_noise`, inside it
+_noise = ContextVar[int | None]("seed of rounding_noise", default=None)
 
 
 def load_backbone(
@@ -114,8 +115,8 @@ def load_backbone(
                 f"the weights of '{backbone.name}' hold NaN or infinity in '{key}'; fetch or train "
                 "them again"
             )
-    if _noise is not None:
-        _add_noise(backbone, _noise)
+    if (seed := _noise.get()) is not None:
+        _add_noise(backbone, seed)
     return backbone
 
 
@@ -129,12 +130,11 @@ def rounding_noise(seed: int) -> Iterator[None]:
     in the small). The same weight or picture is moved in the same way each time, as one machine
     rounds it in the same way each time.
     """
-    global _noise
-    before, _noise = _noise, seed
+    before = _noise.set(seed)
     try:
         yield
     finally:
-        _noise = before
+        _noise.reset(before)
 
 
 def _add_noise(backbone: Backbone, seed: int) -> None:
@@ -184,21 +184,21 @@ def family_of(name: str) -> Family:
 
 def known(name: str, pretrained: bool = True) -> bool:
     """Whether `name` is a name that load_backbone reads, without loading anything."""
-    return family_of(name).known(name, pretrained)
+    return not family_of(name).refused(name, pretrained)
 
 
 def check_name(name: str, pretrained: bool = True) -> None:
     """Raise ValueError with the nearest name where `name` is not known."""
-    if known(name, pretrained):
+    if not (reason := family_of(name).refused(name, pretrained)):
         return
-    if reason := family_of(name).absent(name) or _other_form(name):
+    if reason != UNKNOWN or (reason := _other_form(name)):
         raise ValueError(reason)
     names = [other for family in FAMILIES for other in family.names()]
     begin = sorted((other for other in names if name and other.startswith(name)), key=len)
     nearest = begin or difflib.get_close_matches(name, names, n=1)
     *forms, last = (form for family in FAMILIES for form in family.forms)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {', '.join(forms)} or {last}"
-    raise ValueError(f"unknown model '{name}'; {hint}")
+    raise ValueError(f"{UNKNOWN} '{name}'; {hint}")
 
 
 def _other_form(name: str) -> str:
@@ -215,7 +215,7 @@ def _other_form(name: str) -> str:
         form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
     elif converted.REPOSITORY.fullmatch(name):
         form = f"'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
-    return form and f"unknown model '{name}'; give {form}"
+    return form and f"{UNKNOWN} '{name}'; give {form}"
 
 
 def _check_device(device: Any) -> None:
@@ -230,13 +230,18 @@ def _check_device(device: Any) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
+def _refused_stub(name: str, pretrained: bool) -> str:
+    own = name.removeprefix(STUB)
+    return family_of(own).refused(own, False)
+
+
 def _load_stub(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """The stub of the model that is called `name` without its beginning.
 
     Both are made on torch's device "meta" first, which needs no memory: the model to be measured,
     the other to be cut.
 
-    Raises ValueError where `family.load` does, and for a model whose blocks are not in one list.
+    Raises ValueError where `family.load` does.
     """
     own = name.removeprefix(STUB)
     architecture = _architecture(own, framing)
@@ -246,7 +251,7 @@ def _load_stub(name: str, pretrained: bool, framing: Framing) -> Backbone:
     )
     with torch.device("meta"):
         backbone = family_of(own).load(own, False, framing._replace(size=smaller))
-    _shorten(backbone)
+    del backbone.blocks[BLOCKS:]
     _randomise(backbone)
     # That of the model was made on "meta", too, and so were its mean and standard deviation.
     backbone.transform = Compose(
@@ -273,19 +278,6 @@ def _architecture(name: str, framing: Framing) -> Architecture:
         max(layer.out_features for layer in layers if isinstance(layer, nn.Linear)),
         backbone.parameters,
         counter.get_total_flops(),
-    )
-
-
-def _shorten(backbone: Backbone) -> None:
-    """Leave the model its first blocks."""
-    first = backbone.blocks[0]
-    for module in backbone.model.modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and module[0] is first:
-            del module[BLOCKS:]
-            return
-    raise ValueError(
-        f"the blocks of '{backbone.name}' are not in one list, so it has no stub; "
-        "leave it out of a dry run"
     )
 
 
@@ -318,5 +310,5 @@ FAMILIES = (
     trained.FAMILY,
     posthoc.FAMILY,
     sinks.FAMILY,
-    Family((STUB,), (), lambda name, _: known(name.removeprefix(STUB), False), _load_stub),
+    Family((STUB,), (), _refused_stub, _load_stub),
 )

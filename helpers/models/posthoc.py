@@ -359,7 +359,7 @@ def load(name: str, pretrained: bool = True) -> Backbone:
 
 def _base(name: str, pretrained: bool) -> Backbone:
     family = trained.FAMILY if name.startswith(trained.PREFIXES) else timm_family.FAMILY
-    if not family.known(name, pretrained):
+    if family.refused(name, pretrained):
         raise ValueError(
             f"unknown base '{name}'; give a timm name, or a model of this project ('scratch-...')"
         )

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from helpers.files import digest_of, written_whole
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing, located, one_line
+from helpers.models.family import UNKNOWN, Family, Framing, located, one_line
 from helpers.models.timm_family import wrap_at
 
 SHIPPED, FILE = PREFIXES = "scratch-", "scratch:"
@@ -202,21 +202,15 @@ def family_of(prefixes: tuple[str, str], load: Callable[..., Backbone]) -> Famil
     """Models called by prefixes[0] where they are shipped, by prefixes[1] and a path elsewhere."""
     shipped, file = prefixes
 
-    def absent(name: str) -> str:
-        return (
-            f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models"
-            if name.startswith(file)
-            else ""
-        )
+    def refused(name: str, pretrained: bool) -> str:
+        if os.path.isfile(path := path_of(name)):
+            return ""
+        if not name.startswith(file):
+            return UNKNOWN
+        return f"there is no file {str(path)!r}; `python -m helpers train` makes such models"
 
-    return Family(
-        prefixes,
-        (f"'{shipped}...'", f"'{file}PATH'"),
-        lambda name, _: os.path.isfile(path_of(name)),
-        load,
-        partial(names, shipped),
-        absent,
-    )
+    forms = f"'{shipped}...'", f"'{file}PATH'"
+    return Family(prefixes, forms, refused, load, partial(names, shipped))
 
 
 def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) -> str:

@@ -43,7 +43,7 @@ from helpers.models import family as weights_hub
 from helpers.models import load as registry
 from helpers.models import trained as scratch
 from helpers.models.controls import build_control
-from helpers.models.family import Family
+from helpers.models.family import UNKNOWN, Family
 
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 ROWS = (AttentionEntropy, QKVNorms)  # what needs rows of attention, or what they are made of
@@ -330,7 +330,13 @@ def test_a_family_is_one_entry(monkeypatch):
         return timm_family.wrap_at(name, build_control("control-clean"), CONTROL_DATA, framing)
 
     names = ["mine:one", "mine:two"]
-    family = Family(("mine:",), ("'mine:...'",), lambda name, _: name in names, load, lambda: names)
+    family = Family(
+        ("mine:",),
+        ("'mine:...'",),
+        lambda name, _: "" if name in names else UNKNOWN,
+        load,
+        lambda: names,
+    )
     monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, family))
     assert known("mine:two") and not known("mine:three")
     assert load_backbone("mine:two", image_size=64).layout.grid == (4, 4)
