@@ -44,21 +44,16 @@ class Framing(NamedTuple):
         """
         if self.size is None:
             return None
-        sides = [*zip(self.size, patch, strict=True)]
-        if self.fit:
-            sides = [(max(1, side // step) * step, step) for side, step in sides]
-        if any(side < step or side % step for side, step in sides):
-            near = []
-            for side, step in sides:
-                below = max(side // step, 1) * step
-                above = max(-(-side // step), 1) * step
-                near.append(" or ".join(map(str, sorted({below, above}))))
-            (height, rows), (width, columns) = sides
-            raise ValueError(
-                f"image size {height}x{width} is not divisible by the patch size "
-                f"{rows}x{columns} of '{name}'; use {' and '.join(dict.fromkeys(near))}"
-            )
-        return tuple(side for side, _ in sides)
+        below = tuple(max(side // step, 1) * step for side, step in zip(self.size, patch))
+        if self.fit or below == self.size:
+            return below
+        near = []
+        for side, step, low in zip(self.size, patch, below):
+            near.append(str(low) if side <= low else f"{low} or {low + step}")
+        raise ValueError(
+            "image size {}x{} is not divisible by the patch size {}x{} ".format(*self.size, *patch)
+            + f"of '{name}'; use {' and '.join(dict.fromkeys(near))}"
+        )
 
     def recipe(self, data: dict[str, Any], resized: bool) -> dict[str, Any]:
         """The preprocessing `data` of a timm model, which has another image size if `resized`."""
