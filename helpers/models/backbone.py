@@ -257,47 +257,42 @@ class Backbone(ABC):
         head; 'output', what the model returns. Remove the handle afterwards. Raises ValueError for
         another point, and where an unusual block has none.
         """
-        self.require(point, block)
-        layers = self.blocks[block]
         match point:
             case "pixels":
                 return on_input(self.embed, see)
             case "embedding":
                 return on_output(self.embed, lambda x: see(self.patch_grid(x)))
             case "residual":
-                return on_output(layers, see)
+                return on_output(self.blocks[block], see)
             case "final":
                 # .forward goes around the hooks of an intervention, which belong to the model's own
                 # pass.
-                return on_output(layers, lambda x: see(self.final_norm.forward(x.float())))
+                norm = self.final_norm
+                return on_output(self.blocks[block], lambda x: see(norm.forward(x.float())))
             case "neurons":
                 return on_input(self.neurons(block), see)
             case "attention":
+                self.require_attention(block)
                 return self.watch_attention(block, see)
             case "update":
                 return self.watch_update(block, see)
             case "normed":
-                following = block % self.depth + 1
-                norm = self.final_norm if following == self.depth else self.norm_before(following)
-                return on_output(layers, lambda x: see((x.float(), norm.forward(x.float()))))
+                after = block % self.depth + 1
+                norm = self.final_norm if after == self.depth else self.norm_before(after)
+                return on_output(
+                    self.blocks[block], lambda x: see((x.float(), norm.forward(x.float())))
+                )
             case "feature":
                 return self.watch_feature(see)
-        return on_output(self.model, see)
+            case "output":
+                return on_output(self.model, see)
+        raise ValueError(
+            f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}"
+        )
 
     def require(self, point: str, block: int) -> None:
         """Raise ValueError for a point that `watch` does not know, or `block` does not have."""
-        if point not in POINTS:
-            raise ValueError(
-                f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}"
-            )
-        if point == "neurons":
-            self.neurons(block)
-        elif point == "attention":
-            self.require_attention(block)
-        elif point == "update":
-            self.sublayer(block)
-        elif point == "normed" and (following := block % self.depth + 1) < self.depth:
-            self.norm_before(following)
+        self.watch(point, block, lambda _: None).remove()
 
     def require_attention(self, block: int) -> None:
         """Raise ValueError where attention is no softmax of one product of queries and keys."""

@@ -25,7 +25,16 @@ from torch import Tensor, nn
 
 from helpers.models import converted
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing, Size, loading, located, one_line, parts_of
+from helpers.models.family import (
+    REPOSITORY,
+    Family,
+    Framing,
+    Size,
+    loading,
+    located,
+    one_line,
+    parts_of,
+)
 from helpers.models.open_clip_family import wrap_open_clip
 from helpers.models.timm_family import create, is_plain, wrap_at
 
@@ -73,7 +82,7 @@ def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
 
 def _refused_saved(name: str, pretrained: bool) -> str:
     if name.startswith(HUB):
-        if converted.REPOSITORY.fullmatch(name.removeprefix(HUB).partition("@")[0]):
+        if REPOSITORY.fullmatch(name.removeprefix(HUB).partition("@")[0]):
             return ""
         return f"'{name}' names no repository; give '{HUB}OWNER/NAME'"
     if os.path.isfile(located(path := name.removeprefix(FOLDER)) / "config.json"):

@@ -5,6 +5,7 @@ A family is a library or a format of files; `load_backbone` reads its names.
 
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from helpers.names import FILES, LOCAL
 Size = tuple[int, int]  # height and width in pixels
 FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
 UNKNOWN = "unknown model"
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # on the hub
 _silent = False  # whether the hub did not answer when it was last asked for weights
 
 
@@ -44,11 +46,13 @@ class Framing(NamedTuple):
         """
         if self.size is None:
             return None
-        below = tuple(max(side // step, 1) * step for side, step in zip(self.size, patch))
+        below = tuple(
+            max(side // step, 1) * step for side, step in zip(self.size, patch, strict=True)
+        )
         if self.fit or below == self.size:
             return below
         near = []
-        for side, step, low in zip(self.size, patch, below):
+        for side, step, low in zip(self.size, patch, below, strict=True):
             near.append(str(low) if side <= low else f"{low} or {low + step}")
         raise ValueError(
             "image size {}x{} is not divisible by the patch size {}x{} ".format(*self.size, *patch)

@@ -13,7 +13,6 @@ attention adds) is refused by the reducer that needs it.
 """
 
 import difflib
-import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ from helpers.models import (
     trained,
 )
 from helpers.models.backbone import Architecture, Backbone
-from helpers.models.family import UNKNOWN, Family, Framing, located
+from helpers.models.family import UNKNOWN, Family, Framing
 from helpers.names import STUB
 
 BLOCKS = 4  # of a stub: as many as a profile names from the end
@@ -191,7 +190,7 @@ def check_name(name: str, pretrained: bool = True) -> None:
     """Raise ValueError with the nearest name where `name` is not known."""
     if not (reason := family_of(name).refused(name, pretrained)):
         return
-    if reason != UNKNOWN or (reason := _other_form(name)):
+    if reason != UNKNOWN:
         raise ValueError(reason)
     names = [other for family in FAMILIES for other in family.names()]
     begin = sorted((other for other in names if name and other.startswith(name)), key=len)
@@ -199,23 +198,6 @@ def check_name(name: str, pretrained: bool = True) -> None:
     *forms, last = (form for family in FAMILIES for form in family.forms)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {', '.join(forms)} or {last}"
     raise ValueError(f"{UNKNOWN} '{name}'; {hint}")
-
-
-def _other_form(name: str) -> str:
-    """The form in which a path or a repository is named, where `name` is one without it.
-
-    '' where it is not.
-    """
-    form, path = "", located(name)
-    if not name or name.startswith(tuple(p for family in FAMILIES for p in family.prefixes)):
-        return ""
-    if os.path.isfile(path):
-        form = f"'file:{name}@ARCH', with the timm architecture that its weights are for"
-    elif os.path.isfile(path / "config.json"):
-        form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
-    elif converted.REPOSITORY.fullmatch(name):
-        form = f"'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
-    return form and f"{UNKNOWN} '{name}'; give {form}"
 
 
 def _check_device(device: Any) -> None:

@@ -4,6 +4,7 @@ ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Percep
 whatever else is one of its classes.
 """
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from helpers.models.backbone import (
     on_output,
     replace_input,
 )
-from helpers.models.family import UNKNOWN, Family, Framing, loading
+from helpers.models.family import REPOSITORY, UNKNOWN, Family, Framing, loading, located
 from helpers.models.tokens import TokenLayout
 
 
@@ -174,8 +175,17 @@ def wrap_at(
 
 
 def refused(name: str, pretrained: bool) -> str:
-    """As in `Family`."""
-    return "" if name in timm.list_models() or name in timm.list_pretrained() else UNKNOWN
+    """As in `Family`; for a path or a repository the form in which it is named."""
+    form, path = "", located(name)
+    if name in timm.list_models() or name in timm.list_pretrained():
+        return ""
+    if os.path.isfile(path):
+        form = f"'file:{name}@ARCH', with the timm architecture that its weights are for"
+    elif name and os.path.isfile(path / "config.json"):
+        form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
+    elif REPOSITORY.fullmatch(name):
+        form = f"'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
+    return f"{UNKNOWN} '{name}'; give {form}" if form else UNKNOWN
 
 
 def _names() -> list[str]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -273,9 +274,9 @@ def of_every_seed(name: str) -> Members:
             f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
             "leave it out"
         )
-    of_seed = re.compile(re.escape(f"{path.stem}-seed") + r"(\d+)\.safetensors")
-    found = (of_seed.fullmatch(file.name) for file in path.parent.iterdir())
-    others = sorted(int(match[1]) for match in found if match)
+    beside = path.parent.glob(f"{escape(path.stem)}-seed*.safetensors")
+    found = (file.stem.removeprefix(f"{path.stem}-seed") for file in beside)
+    others = sorted(int(seed) for seed in found if seed.isdecimal())
     return {(int(count), 0): name} | {
         (int(count), seed): f"{head}reg{count}-seed{seed}{tail}" for seed in others
     }

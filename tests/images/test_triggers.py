@@ -88,7 +88,6 @@ def test_they_are_a_data_set(task):
             lambda: answers("loud", np.zeros((1, 64, 64, 3), "uint8")),
             "task is 'loud'; choose 'quie",
         ),
-        (lambda: SinkTask(task="loud"), "task is 'loud'; choose one of quiet, broadcast"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, reason):

@@ -207,22 +207,6 @@ def test_what_the_base_lacks_is_named(changes, message):
         posthoc.base_of(PostHoc(**TINY | changes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"target": "none"}, "target is 'none'; choose one of own, test-time, mean, median"),
-        ({"free": "some"}, "free is 'some'; give registers"),
-        ({"neurons": "7"}, "neurons is '7'; give BLOCK:UNIT"),
-        ({"free": "registers", "registers": 0}, "there is none that learns"),
-        ({"patches": 0.0, "cls": 0.0}, "nothing is to be learnt"),
-        ({"shift": 2.0}, "shift is 2.0; give at least 0 and at most 1"),
-    ],
-)
-def test_a_recipe_that_cannot_be_trained_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        PostHoc(**TINY | changes)
-
-
 def test_numbers_too_large_for_float16_are_refused(tmp_path):
     recipe, model = started()
     with torch.no_grad():
