@@ -141,11 +141,7 @@ def test_select_takes_everything_along(tmp_path, kind):
         images.seed,
         images.class_names,
     )
-    assert (
-        part.digest
-        == hashlib.sha256("\n".join([images.name, *part.ids]).encode()).hexdigest()[:16]
-        != images.digest
-    )
+    assert part.digest != images.digest
     assert values(part.select([2, 0])) == [rows[2], rows[0]]
     with pytest.raises(IndexError):
         part[3]
