@@ -102,24 +102,16 @@ def build(recipe: SinkTask) -> VisionTransformer:
 
     It returns three numbers at each token (image, token, 3).
     """
-
-    def model(registers: int) -> VisionTransformer:
-        return VisionTransformer(
-            img_size=64,
-            patch_size=8,
-            embed_dim=recipe.width,
-            depth=recipe.depth,
-            num_heads=recipe.heads,
-            num_classes=OUTPUTS,
-            reg_tokens=registers,
-            class_token=bool(recipe.cls),
-            global_pool="",
-            no_embed_class=True,
-            init_values=recipe.layer_scale or None,
-            attn_layer=SigmoidAttention if recipe.attention == "sigmoid" else Attention,
-        )
-
-    return trained.twin_of(model, recipe.registers, recipe.seed)
+    return trained.twin_of(
+        recipe,
+        img_size=64,
+        patch_size=8,
+        num_classes=OUTPUTS,
+        class_token=bool(recipe.cls),
+        global_pool="",
+        init_values=recipe.layer_scale or None,
+        attn_layer=SigmoidAttention if recipe.attention == "sigmoid" else Attention,
+    )
 
 
 def load(name: str) -> tuple[VisionTransformer, SinkTask]:

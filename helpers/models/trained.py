@@ -156,38 +156,30 @@ def build(recipe: Recipe, classes: int) -> VisionTransformer:
 
     Models with the same seed start equal to the bit in all that both have.
     """
-
-    def model(registers: int) -> VisionTransformer:
-        return VisionTransformer(
-            img_size=recipe.image_size,
-            patch_size=recipe.patch_size,
-            embed_dim=recipe.width,
-            depth=recipe.depth,
-            num_heads=recipe.heads,
-            num_classes=classes,
-            reg_tokens=registers,
-            class_token=recipe.pool == "token",
-            global_pool=recipe.pool,
-            no_embed_class=True,
-            drop_path_rate=recipe.drop_path,
-        )
-
-    return twin_of(model, recipe.registers, recipe.seed)
+    return twin_of(
+        recipe,
+        img_size=recipe.image_size,
+        patch_size=recipe.patch_size,
+        num_classes=classes,
+        class_token=recipe.pool == "token",
+        global_pool=recipe.pool,
+        drop_path_rate=recipe.drop_path,
+    )
 
 
-def twin_of(
-    model: Callable[[int], VisionTransformer], registers: int, seed: int
-) -> VisionTransformer:
-    """What `model` makes of a number of registers, seeded.
+def twin_of(recipe: Any, **options: Any) -> VisionTransformer:
+    """The model of a recipe, seeded; `options` are those of timm's class.
 
-    With another number it is equal to the bit in all that both have.
+    With another number of registers it is equal to the bit in all that both have.
     """
+    options |= {"embed_dim": recipe.width, "depth": recipe.depth, "num_heads": recipe.heads}
+    make = partial(VisionTransformer, no_embed_class=True, **options)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        common = model(0).state_dict()
-        twin = model(registers)
+        torch.manual_seed(recipe.seed)
+        common = make().state_dict()
+        twin = make(reg_tokens=recipe.registers)
         twin.load_state_dict(common, strict=False)
-        torch.manual_seed(seed + 1)  # [CLS] first, so that registers leave it as it is
+        torch.manual_seed(recipe.seed + 1)  # [CLS] first, so that registers leave it as it is
         for token in (twin.cls_token, twin.reg_token):
             if token is not None:
                 nn.init.trunc_normal_(token, std=INIT_STD)
