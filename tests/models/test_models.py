@@ -178,8 +178,6 @@ def test_models_trained_by_anyone_go_by_their_path(tmp_path):
     recipe = scratch.Recipe(image_size=32, depth=2, width=16, heads=2, registers=2)
     path = tmp_path / "scratch-mine-reg2.safetensors"
     name = f"scratch:{path}"
-    with pytest.raises(ValueError, match=f"no file '{path}'; `python -m helpers train` makes such"):
-        load_backbone(name)
     scratch.save(path, scratch.build(recipe, 3), recipe)
     backbone = load_backbone(name)
     assert known(name) and backbone.layout == TokenLayout((4, 4), registers=2)
@@ -218,31 +216,52 @@ def test_what_is_no_plain_vision_transformer_is_no_answer(name):
     assert not any(other in hint for other in ("gcvit", ":RN50", "tiny_vit"))
 
 
-def test_a_name_like_no_other_gets_the_forms():
-    with pytest.raises(
-        ValueError,
-        match="unknown model '%%'; give a timm name, .*'control-...', 'scratch-...', .* or "
-        "'sinks:PATH'",
-    ):
-        check_name("%%")
+NO_PLAIN = {
+    "resnet50.a1_in1k": "not a plain Vision Transformer",
+    "swin_tiny_patch4_window7_224": "not a plain Vision Transformer",
+    "open_clip:RN50/openai": "not a Vision Transformer",
+    "open_clip:ViT-B-16-SigLIP/webli": "vision tower of .* is timm's 'vit_base_patch16_siglip_224'",
+}
+SIZES = [
+    ("vit_small_patch14_dinov2", 225, "225x225 .* 14x14 of 'vit_small_.*'; use 224 or 238"),
+    ("vit_tiny_patch16_224", (224, 230), "224x230 .*; use 224 and 224 or 240"),
+    ("vit_tiny_patch16_224", 5, "5x5 .*; use 16$"),
+    ("vit_tiny_patch16_224", 0, "0x0 .*; use 16$"),
+    ("vit_tiny_patch16_224", -20, "-20x-20 .*; use 16$"),
+    ("open_clip:ViT-B-32/openai", 225, "225x225 .*; use 224 or 256"),
+    ("control-clean", 225, "225x225 .*; use 224 or 240"),
+    ("scratch-reg0", 100, "100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104"),
+]
+FORMS = "unknown model '%%'; give a timm name, .*'control-...', 'scratch-...', .* or 'sinks:PATH'"
+REFUSED = [
+    ("%%", {}, FORMS),
+    ("torchvision:vit_b_17", {}, "did you mean 'torchvision:vit_b_1"),
+    ("torchvision:resnet18", {}, "unknown"),
+    ("transformers:.", {}, "no config.json in '.'; give the folder of a saved model"),
+    ("local-dir:.", {}, "no config.json in '.'; give the folder of a model that timm saved"),
+    ("hf-hub:model", {}, "'hf-hub:model' names no repository; give 'hf-hub:OWNER/NAME'"),
+    (
+        "control-clean",
+        {"name": "mine"},
+        "has a name and a recipe of its own; give name and data fo",
+    ),
+    ("sinks-nothing", {}, "unknown model 'sinks-nothing'"),
+    *(
+        (f"{kind}:a.safetensors", {}, "no file 'a.safetensors'; `python -m helpers train` makes s")
+        for kind in ("scratch", "registers", "sinks")
+    ),
+    *((name, {"image_size": size}, f"image size {message}") for name, size, message in SIZES),
+    # With weights: before anything is fetched.
+    *((name, {"pretrained": True}, message) for name, message in NO_PLAIN.items()),
+    *((name, {"pretrained": False}, message) for name, message in NO_PLAIN.items()),
+]
 
 
-@pytest.mark.parametrize(
-    "name, reason",
-    [
-        ("resnet50.a1_in1k", "not a plain Vision Transformer"),
-        ("swin_tiny_patch4_window7_224", "not a plain Vision Transformer"),
-        ("open_clip:RN50/openai", "not a Vision Transformer"),
-        (
-            "open_clip:ViT-B-16-SigLIP/webli",
-            "vision tower of .* is timm's 'vit_base_patch16_siglip_224'",
-        ),
-    ],
-)
-def test_what_is_no_plain_vision_transformer_is_refused(name, reason, hub):
-    for pretrained in (True, False):  # with weights: before anything is fetched
-        with pytest.raises(ValueError, match=reason):
-            load_backbone(name, pretrained=pretrained)
+@pytest.mark.parametrize("name, options, message", REFUSED)
+def test_names_and_options_that_are_refused(hub, name, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        load_backbone(name, **options)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -495,32 +514,6 @@ def test_open_clip_weights_bring_their_activation(hub, tiny_clip):
 
 # Images
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name, size, message",
-    [
-        (
-            "vit_small_patch14_dinov2",
-            225,
-            "image size 225x225 .* patch size 14x14 of 'vit_small_patch14_dinov2'; use 224 or 238",
-        ),
-        ("vit_tiny_patch16_224", (224, 230), "image size 224x230 .*; use 224 and 224 or 240"),
-        ("vit_tiny_patch16_224", 5, "image size 5x5 .*; use 16$"),
-        ("vit_tiny_patch16_224", 0, "image size 0x0 .*; use 16$"),
-        ("vit_tiny_patch16_224", -20, "image size -20x-20 .*; use 16$"),
-        ("open_clip:ViT-B-32/openai", 225, "image size 225x225 .*; use 224 or 256"),
-        ("control-clean", 225, "image size 225x225 .*; use 224 or 240"),
-        (
-            "scratch-reg0",
-            100,
-            "image size 100x100 .* patch size 8x8 of 'scratch-reg0'; use 96 or 104",
-        ),
-    ],
-)
-def test_image_size_must_be_divisible(hub, name, size, message):
-    with pytest.raises(ValueError, match=message):
-        load_backbone(name, image_size=size)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "cuda:-1", "gpu"])
