@@ -13,7 +13,6 @@ from helpers.capture import Output, PatchNorms, Sinks, capture
 from helpers.images import load_images
 from helpers.models import SinkTask, TokenLayout, load_backbone, sinks, trained
 from helpers.models.sinks import SigmoidAttention
-from helpers.training import PRESETS
 
 TINY = SinkTask(width=16, depth=2, steps=4, warmup=1, checkpoints=2, n_test=8)
 
@@ -136,30 +135,3 @@ def test_queries_that_are_read_are_those_of_cls_where_there_is_one():
     )
     with pytest.raises(ValueError, match="queries is 'all'; choose one of read, patches"):
         Sinks("all")
-
-
-# What is shipped
-# --------------------------------------------------------------------------------------------------
-
-RECORDS = sorted(path.stem for path in trained.WEIGHTS.glob(f"{sinks.SHIPPED}*.json"))
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_records_tell_of_a_preset_and_what_was_changed_in_it(name):
-    told = trained.record(name)
-    recipe, last = SinkTask(**told["recipe"]), told["history"][-1]
-    changes = {
-        "decay0": {"weight_decay": 0.0},
-        "sigmoid": {"attention": "sigmoid"},
-        "layerscale": {"layer_scale": 1e-4},
-    }
-    changes |= {"cls": {"cls": 1}, "sgd": {"optimizer": "sgd", "lr": 0.1}}
-    task, _, variation = name.removeprefix(sinks.SHIPPED).rpartition("-reg")[0].partition("-")
-    assert name == trained.name_of(
-        f"{task}-{variation}".strip("-"), recipe.registers, recipe.seed, sinks.SHIPPED
-    )
-    own = {"registers": recipe.registers, "seed": recipe.seed} | changes.get(variation, {})
-    assert recipe == replace(PRESETS[task], **own) and (not variation or variation in changes)
-    assert last["step"] == recipe.steps and len(told["history"]) == recipe.checkpoints
-    if trained.path_of(name).is_file():
-        assert sinks.load(name)[1] == recipe
