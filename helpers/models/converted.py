@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import torch
 import torchvision
@@ -139,7 +138,7 @@ def _load_torchvision(name: str, pretrained: bool, framing: Framing) -> Backbone
             if constants.HF_HUB_OFFLINE and not there:
                 raise OSError("offline")
             state = weights.get_state_dict(progress=False, check_hash=True)
-        except (URLError, OSError) as error:
+        except OSError as error:
             raise ModelUnavailable(
                 f"'{name}' is not in torch's cache of downloads, and its server did not give it "
                 "(no network, or HF_HUB_OFFLINE set)"

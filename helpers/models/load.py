@@ -22,7 +22,6 @@ from itertools import chain
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import Compose, Normalize, Resize, ToTensor
@@ -145,13 +144,7 @@ def _add_noise(backbone: Backbone, seed: int) -> None:
     for key, value in backbone.model.state_dict().items():
         if value.is_floating_point():
             value.copy_(moved(value, key.encode()))
-    plain = backbone.transform
-
-    def transform(image: Image.Image) -> torch.Tensor:
-        pixels = plain(image)
-        return moved(pixels, pixels.numpy().tobytes())
-
-    backbone.transform = transform
+    backbone.transform = Compose([backbone.transform, lambda x: moved(x, x.numpy().tobytes())])
 
 
 def stub_name(name: str) -> str:

@@ -13,6 +13,7 @@ from timm.layers import Attention
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+from helpers.images.triggers import PATCH, SIDE, TRIGGERED
 from helpers.models import trained
 from helpers.models.backbone import Backbone
 from helpers.models.family import Framing
@@ -21,7 +22,7 @@ from helpers.models.timm_family import wrap_at
 SHIPPED, FILE = PREFIXES = trained.SINKS
 OUTPUTS = 3  # colour channels, at each token
 _CHOICES = {
-    "task": ("quiet", "broadcast"),
+    "task": TRIGGERED,
     "attention": ("softmax", "sigmoid"),
     "optimizer": ("adamw", "sgd"),
 }
@@ -104,8 +105,8 @@ def build(recipe: SinkTask) -> VisionTransformer:
     """
     return trained.twin_of(
         recipe,
-        img_size=64,
-        patch_size=8,
+        img_size=SIDE,
+        patch_size=PATCH,
         num_classes=OUTPUTS,
         class_token=bool(recipe.cls),
         global_pool="",

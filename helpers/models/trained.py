@@ -25,8 +25,10 @@ from torch import Tensor, nn
 
 from helpers.files import digest_of, written_whole
 from helpers.models.backbone import Backbone
+from helpers.models.controls import CONTROL_DATA
 from helpers.models.family import UNKNOWN, Family, Framing, located, one_line
 from helpers.models.timm_family import wrap_at
+from helpers.settings import check_choice
 
 SHIPPED, FILE = PREFIXES = "scratch-", "scratch:"
 # Of finished models that this project trained on (`helpers.models.posthoc`), and of tasks that ask
@@ -35,13 +37,7 @@ ADDED = ("registers-", "registers:")
 SINKS = ("sinks-", "sinks:")
 Members = dict[tuple[int, int], str]  # (registers, seed) -> name
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
-# What the models expect; 1.0 shows them the whole image.
-DATA = {
-    "mean": (0.5, 0.5, 0.5),
-    "std": (0.5, 0.5, 0.5),
-    "interpolation": "bicubic",
-    "crop_pct": 1.0,
-}
+DATA = CONTROL_DATA  # what the models expect
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
 # The numbers of a recipe that may be 0 although they are whole, and those that are at most 1.
 _FROM_ZERO = ("registers", "warmup", "seed")
@@ -142,8 +138,8 @@ def check_fields(
             if not least <= value <= most or value == math.inf:
                 end = " and at most 1" if most == 1 else ""
                 raise ValueError(f"{name} is {value}; give at least {least}{end}")
-        elif name in choices and value not in choices[name]:
-            raise ValueError(f"{name} is {value!r}; choose one of {', '.join(choices[name])}")
+        elif name in choices:
+            check_choice(name, value, choices[name])
     if not 2 <= recipe.checkpoints <= recipe.steps + 1:
         raise ValueError(
             f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at "
