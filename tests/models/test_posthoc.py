@@ -49,39 +49,24 @@ def test_registers_are_random_by_the_seed_and_stand_before_the_patches():
     assert 0.5 / 8 < tokens[0].std() < 2 / 8
 
 
-@pytest.mark.parametrize(
-    ("free", "tokens", "expected"),
-    [
-        ("registers", "learnt", {"reg_token"}),
-        ("blocks:6", "learnt", {"reg_token", "blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}),
-        ("blocks:6", "fixed", {"blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}),
-        (
-            "ph-reg",
-            "learnt",
-            {"reg_token", "pos_embed", "patch_embed.proj.weight", "blocks.7.mlp.fc1.weight"},
-        ),
-        (
-            "low-rank:2@1-2,5",
-            "learnt",
-            {"reg_token", "blocks.5.mlp.fc2.up", "blocks.1.attn.qkv.down"},
-        ),
-        ("all", "fixed", {"cls_token", "norm.weight", "blocks.0.attn.qkv.weight"}),
-    ],
-)
-def test_what_is_free_learns_and_nothing_else(free, tokens, expected):
+LEARNS = [  # what is free, whether registers learn, some of what does, and blocks
+    ("registers", "learnt", set(), set()),
+    ("blocks:6", "learnt", {"blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}, {6}),
+    ("blocks:6", "fixed", {"blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}, {6}),
+    ("ph-reg", "learnt", {"pos_embed", "patch_embed.proj.weight"}, {7}),
+    ("low-rank:2@1-2,5", "learnt", {"blocks.5.mlp.fc2.up", "blocks.1.attn.qkv.down"}, {1, 2, 5}),
+    ("all", "fixed", {"cls_token", "norm.weight", "blocks.0.attn.qkv.weight"}, {*range(8)}),
+]
+
+
+@pytest.mark.parametrize("free, tokens, some, blocks", LEARNS)
+def test_what_is_free_learns_and_nothing_else(free, tokens, some, blocks):
     recipe = PostHoc(**TINY | {"free": free, "tokens": tokens})
     model = posthoc.with_registers(posthoc.base_of(recipe), recipe)
     learns = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert (
-        learns >= expected
-        and "head.weight" not in learns
-        and ("reg_token" in learns) == (tokens == "learnt")
-    )
-    blocks = {int(name.split(".")[1]) for name in learns if name.startswith("blocks.")}
-    assert blocks == {
-        "registers": set(), "blocks:6": {6}, "ph-reg": {7}, "low-rank:2@1-2,5": {1, 2, 5}, "all":
-        {*range(8)}
-    }[free]  # fmt: skip
+    assert learns >= some and "head.weight" not in learns
+    assert ("reg_token" in learns) == (tokens == "learnt")
+    assert {int(name.split(".")[1]) for name in learns if name.startswith("blocks.")} == blocks
     if free.startswith("low-rank"):
         assert all(name.endswith((".up", ".down")) for name in learns - {"reg_token"})
 
