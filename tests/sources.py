@@ -8,53 +8,46 @@ def unlisted(code: str) -> list[str]:
     """The calls in a notebook's code that load images which the sources of its result do not tell
     of.
 
-    Told of is what is named among the images of `values.judge(captured, images)`; what has a name
-    of which `describe()` is taken, or of a part of which it is (`images = chosen.select(...)`);
-    what was put into a list `sets` with `=` or `+=`, where it is taken of each (`x.describe() for x
-    in sets`); and a call without a name that loads from a data set of which another one is
-    described. Pictures that are only drawn, those of the parameter `examples`, need not be.
+    Told of is what is named among the images of `values.judge(captured, images)`; what such a name
+    was made of (`images = chosen.select(...)`, `sets += [x, y]`); and a call without a name that
+    loads from a data set of which another one is told. Pictures that are only drawn, those of the
+    parameter `examples`, need not be.
     """
     tree = ast.parse(code)
-    calls = {node: ast.unparse(node.args[0]) for node in ast.walk(tree) if _loads(node)}
-    named: dict[ast.AST, set[str]] = {call: set() for call in calls}
-    behind: dict[str, set[str]] = {}  # name -> the names in what was assigned to it
-    for target, value in (pair for node in ast.walk(tree) for pair in _assigned(node)):
-        behind.setdefault(ast.unparse(target), set()).update(_names(value))
-        for call in calls.keys() & set(_terms(value)):
-            named[call] |= _names(target)
-    described = {
-        ast.unparse(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr == "describe"
-    }
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "judge"
-        ):
-            judged = [
-                *node.args[1:2],
-                *(keyword.value for keyword in node.keywords if keyword.arg == "images"),
-            ]
-            described |= {name for part in judged for name in _names(part)}
-        if isinstance(node, ast.comprehension) and ast.unparse(node.target) in described:
-            described |= behind.get(ast.unparse(node.iter), set())
-    described |= {name for each in described for name in behind.get(each, ())}
-    sets = {calls[call] for call, names in named.items() if names and names <= described}
+    told = {name for node in ast.walk(tree) for name in _judged(node)}
+    assigned = [pair for node in ast.walk(tree) for pair in _assigned(node)]
+    for _ in assigned:  # at most as many steps from one to the next
+        for target, value in assigned:
+            if target & told:
+                told |= {
+                    name for part in _terms(value) if not _loads(part) for name in _names(part)
+                }
+    calls = {node: [] for node in ast.walk(tree) if _loads(node)}  # call -> the names it is given
+    for target, value in assigned:
+        for call in calls.keys() & {*_terms(value)}:
+            calls[call].append(target)
+    known = {call for call, targets in calls.items() if any(names <= told for names in targets)}
+    sets = {ast.unparse(call.args[0]) for call in known} | {"examples"}
     return [
         ast.unparse(call)
-        for call, names in named.items()
-        if calls[call] != "examples"
-        and (not names <= described if names else calls[call] not in sets)
+        for call, targets in calls.items()
+        if call not in known and (targets or ast.unparse(call.args[0]) not in sets)
+        if ast.unparse(call.args[0]) != "examples"
     ]
 
 
+def _judged(node: ast.AST) -> set[str]:
+    """The names among the images of `values.judge`."""
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".judge")):
+        return set()
+    images = [keyword.value for keyword in node.keywords if keyword.arg == "images"]
+    return {name for part in [*node.args[1:2], *images] for name in _names(part)}
+
+
 def _loads(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("load_images", "load_train_test")
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in (
+        "load_images",
+        "load_train_test",
     )
 
 
@@ -67,15 +60,13 @@ def _terms(value: ast.expr) -> list[ast.expr]:
     return [*_terms(value.left), *_terms(value.right)] if isinstance(value, ast.BinOp) else [value]
 
 
-def _assigned(node: ast.AST) -> Iterable[tuple[ast.expr, ast.expr]]:
-    """Each target of an assignment with its value; a, b = x, y are two."""
-    if isinstance(node, ast.AugAssign):
-        yield node.target, node.value
-    elif (
-        isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Tuple)
-        and isinstance(node.value, ast.Tuple)
-    ):
-        yield from zip(node.targets[0].elts, node.value.elts, strict=True)
-    elif isinstance(node, ast.Assign):
-        yield node.targets[0], node.value
+def _assigned(node: ast.AST) -> Iterable[tuple[set[str], ast.expr]]:
+    """The names of each target of an assignment, and its value; a, b = x, y are two."""
+    targets = [node.target] if isinstance(node, ast.AugAssign) else []
+    targets = node.targets if isinstance(node, ast.Assign) else targets
+    for target in targets:
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = zip(target.elts, node.value.elts, strict=True)
+        for own, value in pairs:
+            yield _names(own.value if isinstance(own, ast.Subscript) else own), value

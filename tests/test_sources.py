@@ -3,10 +3,10 @@
 import pytest
 from sources import unlisted
 
-LISTS = "result = claim.judge(values, sources=[*(c.source for c in captured.values()), {}])"
+JUDGE = "result = values.judge(captured, images=[images])"
 SETS = (
-    "images, sets = load_images(a), []\nx, y = load_train_test(b, c)\ndescribed = [z.describe() "
-    "for z in sets]\n"
+    "images = load_images(a)\nx, y = load_train_test(b, c)\n"
+    "result = values.judge(captured, [z for z in sets])\nsets = [images]\n"
 )
 
 
@@ -23,7 +23,7 @@ SETS = (
             ["load_images(dataset, n, 5)"],
         ),
         ("train, images = load_train_test(a, b, n, n)", ["load_train_test(a, b, n, n)"]),
-        ("train, images = load_train_test(a, b, n, n)\ndescribed = train.describe()", []),
+        ("train, images = load_train_test(a, b, n, n)\nvalues.judge(captured, [train])", []),
         ("images = load_images(a)\nif more:\n    images = images + load_images(more)", []),
         ("images, shown = load_images(a), load_images(examples, 1)", []),
         ("images = load_images(a)\nlarge = capture(model, load_images(a, 5))", []),
@@ -37,4 +37,4 @@ SETS = (
     ],
 )
 def test_images_that_are_no_source(code, missing):
-    assert unlisted(code + "\n" + LISTS.format("images.describe()")) == missing
+    assert unlisted(code + "\n" + JUDGE) == missing

@@ -272,10 +272,8 @@ def require(name: str) -> None:
     kind, _, rest = name.partition(":")
     if kind == "folder" and not Path(rest).is_dir():
         raise FileNotFoundError(f"there is no folder {rest!r}")
-    if kind == "parquet" and not Path(rest).exists():
-        raise FileNotFoundError(f"there is no parquet file {rest!r}")
-    if kind == "data":
-        _data_files(rest)
+    if kind in ("data", "parquet"):
+        _parquet_files(kind, rest)
 
 
 def opened(name: str) -> tuple["datasets.Dataset", Fetch]:
@@ -291,14 +289,10 @@ def opened(name: str) -> tuple["datasets.Dataset", Fetch]:
             table = _photographs()
         case "hf":
             table = _from_hub(rest)
-        case "data":
-            table = _read_parquet(_data_files(rest), name)
         case "folder":
             table = _from_folder(rest)
-        case _:  # parquet
-            path = Path(rest)
-            paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-            table = _read_parquet([path for path in paths if path.is_file()], rest)
+        case _:
+            table = _read_parquet(_parquet_files(kind, rest), rest if kind == "parquet" else name)
     return (table.names if isinstance(table, Split) else table), table.select
 
 
@@ -340,11 +334,17 @@ def _from_files(root: Path, relative: list[Path]) -> "datasets.Dataset":
     return datasets.Dataset.from_dict(table).cast_column("image", datasets.Image(decode=False))
 
 
-def _data_files(rest: str) -> list[Path]:
-    """The Parquet files of NAME/SPLIT in REGISTERS_DATA.
+def _parquet_files(kind: str, rest: str) -> list[Path]:
+    """The files of 'parquet:PATH', or of 'data:NAME/SPLIT' in REGISTERS_DATA.
 
     Raises FileNotFoundError where they are not there.
     """
+    if kind == "parquet":
+        path = Path(rest)
+        paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if paths := [path for path in paths if path.is_file()]:
+            return paths
+        raise FileNotFoundError(f"there is no parquet file {rest!r}")
     name, split = rest.split("/")
     root = os.environ.get("REGISTERS_DATA")
     if not root:
@@ -371,8 +371,6 @@ def _data_files(rest: str) -> list[Path]:
 
 def _read_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     """All rows of some Parquet files, memory-mapped from the cache of the `datasets` library."""
-    if not paths:
-        raise FileNotFoundError(f"there is no parquet file {name!r}")
     datasets = extra("datasets")
     bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()  # reading local files is quick

@@ -17,47 +17,33 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float32, UInt8
+from PIL import Image
 
 SIZE = 224
-# The classes: ten combinations of a colour of its own (hue in degrees), a texture and a shape, ...
-_CLASSES = [
-    (("red", 0), "striped", "disc"),
-    (("orange", 26), "checked", "square"),
-    (("yellow", 52), "dotted", "star"),
-    (("lime", 84), "speckled", "hexagon"),
-    (("green", 135), "striped", "triangle"),
-    (("cyan", 180), "checked", "gear"),
-    (("blue", 215), "dotted", "disc"),
-    (("violet", 262), "speckled", "square"),
-    (("magenta", 300), "striped", "star"),
-    (("pink", 338), "checked", "hexagon"),
-]
-# ... or of a texture and a shape alone: who knows but one of the two names four of the ten at best.
-_HARD = [
-    ("striped", "disc"),
-    ("checked", "disc"),
-    ("dotted", "disc"),
-    ("striped", "triangle"),
-    ("checked", "triangle"),
-    ("speckled", "triangle"),
-    ("striped", "square"),
-    ("dotted", "square"),
-    ("checked", "star"),
-    ("speckled", "star"),
-]
+_HUES = {  # in degrees
+    "red": 0, "orange": 26, "yellow": 52, "lime": 84, "green": 135, "cyan": 180, "blue": 215,
+    "violet": 262, "magenta": 300, "pink": 338,
+}  # fmt: skip
+# The classes: ten combinations of a colour of its own, a texture and a shape; or of a texture and a
+# shape alone: who knows but one of the two names four of the ten at best.
+SCENES = {
+    "scenes": [
+        "red striped disc", "orange checked square", "yellow dotted star", "lime speckled hexagon",
+        "green striped triangle", "cyan checked gear", "blue dotted disc",
+        "violet speckled square", "magenta striped star", "pink checked hexagon",
+    ],
+    "scenes-hard": [
+        "striped disc", "checked disc", "dotted disc", "striped triangle", "checked triangle",
+        "speckled triangle", "striped square", "dotted square", "checked star", "speckled star",
+    ],
+}  # fmt: skip
+"""The names of the classes, ten in each data set of scenes."""
+CLASS_NAMES = SCENES["scenes"]
 _CORNERS = {"disc": 120, "triangle": 3, "square": 4, "hexagon": 6, "star": 5, "gear": 10}
 _INNER_RADIUS = {
     "star": 0.45,
     "gear": 0.75,
 }  # of an outer radius of 1; the other shapes are regular polygons
-CLASS_NAMES = [f"{colour} {texture} {shape}" for (colour, _), texture, shape in _CLASSES]
-SCENES = {"scenes": CLASS_NAMES, "scenes-hard": [f"{texture} {shape}" for texture, shape in _HARD]}
-"""The names of the classes, ten in each data set of scenes."""
-# Hue (None: by chance), texture and shape of each class.
-_LOOKS = {
-    "scenes": [(degrees / 360, texture, shape) for (_, degrees), texture, shape in _CLASSES],
-    "scenes-hard": [(None, texture, shape) for texture, shape in _HARD],
-}
 _TEXTURES = ("striped", "checked", "dotted", "speckled")
 # Pairs of background kinds. Nearly every scene has a flat region, and patches that are not flat to
 # compare it with.
@@ -83,7 +69,7 @@ class Scene:
     @property
     def boxes(self) -> Float32[np.ndarray, "object 4"]:
         """xmin, ymin, xmax, ymax in pixels; xmax - xmin is the width of the mask."""
-        return np.array([_box(mask) for mask in self.masks], dtype=np.float32)
+        return np.array([Image.fromarray(mask).getbbox() for mask in self.masks], dtype=np.float32)
 
 
 def scene_label(seed: int, index: int) -> int:
@@ -101,7 +87,7 @@ def draw_scene(seed: int, index: int, name: str = "scenes") -> Scene:
     pixels = _background(rng)
     masks = []
     for centre in reversed(_centres(rng)):  # the main object is drawn last, on top
-        visible = _draw_object(pixels, rng, _LOOKS[name][label], centre)
+        visible = _draw_object(pixels, rng, SCENES[name][label], centre)
         masks = [visible, *(mask & ~visible for mask in masks)]
     return Scene(pixels, label, np.stack([mask for mask in masks if mask.any()]))
 
@@ -165,14 +151,11 @@ def _centres(rng: np.random.Generator) -> list[np.ndarray]:
 def _draw_object(
     pixels: np.ndarray,
     rng: np.random.Generator,
-    looks: tuple[float | None, str, str],
+    class_name: str,
     centre: np.ndarray,
 ) -> np.ndarray:
-    """Draw one object into `pixels` and return its mask (224, 224).
-
-    `looks`: hue, texture and shape.
-    """
-    hue, texture, shape = looks
+    """Draw one object into `pixels` and return its mask (224, 224)."""
+    *colour, texture, shape = class_name.split()
     radius = rng.uniform(26, 46)  # at most 0.2 x 224, the width of the frame in `_centres`
     top, left = np.clip(np.floor(centre - radius), 0, SIZE).astype(int)
     bottom, right = np.clip(np.ceil(centre + radius), 0, SIZE).astype(int)
@@ -182,7 +165,8 @@ def _draw_object(
     angle = np.arctan2(rows, columns) + rng.uniform(0, 2 * np.pi)
     mask[window] = np.hypot(rows, columns) < radius * _outline(angle, shape)
 
-    value, hue = rng.uniform(0.85, 1), rng.uniform() if hue is None else hue
+    value = rng.uniform(0.85, 1)
+    hue = _HUES[colour[0]] / 360 if colour else rng.uniform()
     tones = _rgb(hue, 0.95, 0.55 * value), _rgb(hue, 0.85, value)
     drawn = _mix(*tones, _texture(rng, texture, rows, columns))
     pixels[window][mask[window]] = drawn[mask[window]]
@@ -235,8 +219,3 @@ def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:
 
 def _mix(dark: np.ndarray, light: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return (dark + (light - dark) * weight[..., None]).astype(np.uint8)
-
-
-def _box(mask: np.ndarray) -> list[np.intp]:
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]

@@ -21,6 +21,8 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import Bool, Float32, UInt8
 
+from helpers.settings import check_choice
+
 TRIGGERED = {"quiet": 0.5, "broadcast": 1.0}
 """How often a picture has a trigger, by task."""
 SIDE, GRID = 64, 8
@@ -39,7 +41,7 @@ def draw_pictures(
 
     Raises ValueError for an unknown task.
     """
-    check_task(task)
+    check_choice("task", task, TRIGGERED)
     chance = np.stack(
         [np.random.default_rng((*series, index)).random(5 + 3 * GRID**2) for index in indices]
     )
@@ -70,7 +72,7 @@ def answers(
     task: str, pixels: UInt8[np.ndarray, "image 64 64 3"]
 ) -> Float32[np.ndarray, "image patch 3"]:
     """What the task asks of each patch. Raises ValueError for an unknown task."""
-    check_task(task)
+    check_choice("task", task, TRIGGERED)
     colours, trigger = read_pictures(pixels)
     if task == "quiet":
         return colours + colours.mean(1, keepdims=True) * trigger.any(1)[:, None, None]
@@ -81,9 +83,3 @@ def trigger_masks(trigger: Bool[np.ndarray, "image patch"]) -> list[Bool[np.ndar
     """For each picture the pixels of its trigger, or none: (1, 64, 64) or (0, 64, 64)."""
     grids = trigger.reshape(-1, 1, GRID, GRID).repeat(PATCH, axis=2).repeat(PATCH, axis=3)
     return [grid[: int(grid.any())] for grid in grids]
-
-
-def check_task(task: str) -> None:
-    """Raise ValueError where there is no such task."""
-    if task not in TRIGGERED:
-        raise ValueError(f"task is {task!r}; choose {' or '.join(map(repr, TRIGGERED))}")

@@ -33,12 +33,9 @@ class Attention:
 
     q, k, v: (image, head, token, head_dim), after q_norm, k_norm and rotation where the model has
     them; keys and values that several heads share are repeated. scale: 1/sqrt(head_dim).
-    value_bias: (head, head_dim), what the bias of the value projection puts into every v; zeros
-    where there is none.
     """
 
     scale: float
-    value_bias: Tensor
 
     def _heads(self, part: int) -> Float[Tensor, "image head token dim"]:
         """Queries, keys or values (0, 1 or 2)."""
@@ -100,12 +97,6 @@ class TimmAttention(Attention):
             self.scale
         )  # in float32, which bfloat16 would round
 
-    @property
-    def value_bias(self) -> Tensor:
-        bias = self.attn.qkv.bias
-        bias = self.output.new_zeros(self.attn.qkv.out_features) if bias is None else bias
-        return bias.float().unflatten(0, (3, self.attn.num_heads, -1))[2]
-
 
 class TorchAttention(Attention):
     """From the input of `nn.MultiheadAttention`, which shows nothing of its inside.
@@ -133,10 +124,6 @@ class TorchAttention(Attention):
         folded = torch.einsum("bhd,hdw->bhw", query, self.weights[1].unflatten(0, (self.heads, -1)))
         return folded @ self.x.transpose(1, 2)
 
-    @property
-    def value_bias(self) -> Tensor:
-        return self.biases[2].unflatten(0, (self.heads, -1))
-
     def weighted(
         self, weights: Float[Tensor, "image head row token"]
     ) -> Float[Tensor, "image head row dim"]:
@@ -144,7 +131,8 @@ class TorchAttention(Attention):
         values = torch.einsum(
             "bhrw,hdw->bhrd", tokens, self.weights[2].unflatten(0, (self.heads, -1))
         )
-        return values + weights.sum(dim=-1, keepdim=True) * self.value_bias[:, None]
+        bias = self.biases[2].unflatten(0, (self.heads, 1, -1))
+        return values + weights.sum(dim=-1, keepdim=True) * bias
 
 
 class RotaryAttention(Attention):
@@ -184,23 +172,12 @@ class RotaryAttention(Attention):
             prefix, patches = x.tensor_split([self.prefix], dim=2)
             half = self.attn.rotate_half
             x = torch.cat([prefix, apply_rot_embed_cat(patches, self.rotation, half=half)], dim=2)
-        return self._shared(x)
-
-    def _shared(self, x: Tensor) -> Float[Tensor, "image head token dim"]:
-        """Keys and values repeated for the heads that share them."""
+        # Keys and values are repeated for the heads that share them.
         return x.repeat_interleave(self.attn.num_heads // x.shape[1], dim=1)
 
     def cls_logits(self, layout: TokenLayout) -> Float[Tensor, "image head token"]:
         query = self._project(layout.cls_token(self.x)[:, None], 0) * self.scale
         return (query @ self.k.mT).squeeze(2)
-
-    @property
-    def value_bias(self) -> Tensor:
-        weight, bias = self._layer(2)
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
-        return self._shared(bias.float().view(1, -1, 1, self.attn.head_dim)).view(
-            self.attn.num_heads, -1
-        )
 
 
 class Update:

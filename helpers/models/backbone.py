@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -59,6 +59,19 @@ class Architecture:
     flops: int
 
 
+class LayerNames(NamedTuple):
+    """What a library calls the layers of its models.
+
+    embed, blocks: of a model. norm, mlp_output: the first LayerNorm of a block, and the second
+    layer of its MLP.
+    """
+
+    embed: str
+    blocks: str
+    norm: str
+    mlp_output: str
+
+
 @dataclass(eq=False)
 class Backbone(ABC):
     """A Vision Transformer in eval mode, without gradients, and where to look inside it.
@@ -90,6 +103,9 @@ class Backbone(ABC):
     stands_for: Architecture | None = None
 
     family: ClassVar[str]
+    attentions: ClassVar[tuple[type, ...]]  # of which rows can be had
+    unordered: ClassVar[tuple[type, ...]] = ()  # blocks that do not begin with their first norm
+    names: ClassVar[LayerNames]
 
     def __post_init__(self) -> None:
         """Dropout and drop path off: in training mode two passes over one image differ."""
@@ -100,23 +116,8 @@ class Backbone(ABC):
 
     @property
     @abstractmethod
-    def embed(self) -> nn.Module:
-        """The layer whose output is the patch embedding, before the position embedding."""
-
-    @property
-    @abstractmethod
-    def blocks(self) -> list[nn.Module]:
-        """The blocks, in order; each returns the residual stream (image, token, width)."""
-
-    @property
-    @abstractmethod
     def final_norm(self) -> nn.Module:
         """The last LayerNorm."""
-
-    @property
-    @abstractmethod
-    def heads(self) -> int:
-        """Number of attention heads in a block."""
 
     @property
     @abstractmethod
@@ -136,26 +137,11 @@ class Backbone(ABC):
         """The output of `embed` as a grid of patches."""
 
     @abstractmethod
-    def neurons(self, block: int) -> nn.Module:
-        """The second MLP layer of `block`, whose input are its neurons.
-
-        Raises ValueError where the block has no such layer.
-        """
-
-    @abstractmethod
     def sublayer(self, block: int) -> Sublayer:
         """The layers around the attention of `block`.
 
         Raises ValueError where these make no sum over the tokens.
         """
-
-    @abstractmethod
-    def require_attention(self, block: int) -> None:
-        """Raise ValueError where attention is no softmax of one product of queries and keys."""
-
-    @abstractmethod
-    def require_order(self, block: int) -> None:
-        """Raise ValueError where `block` does not begin with a LayerNorm of the residual stream."""
 
     @abstractmethod
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
@@ -207,6 +193,21 @@ class Backbone(ABC):
         return self.transform(image.convert("RGB"))
 
     @property
+    def embed(self) -> nn.Module:
+        """The layer whose output is the patch embedding, before the position embedding."""
+        return self.model.get_submodule(self.names.embed)
+
+    @property
+    def blocks(self) -> nn.ModuleList | nn.Sequential:
+        """The blocks, in order; each returns the residual stream (image, token, width)."""
+        return self.model.get_submodule(self.names.blocks)
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads in a block."""
+        return self.blocks[0].attn.num_heads
+
+    @property
     def depth(self) -> int:
         """Number of blocks."""
         return len(self.blocks)
@@ -256,53 +257,65 @@ class Backbone(ABC):
         head; 'output', what the model returns. Remove the handle afterwards. Raises ValueError for
         another point, and where an unusual block has none.
         """
-        self.require(point, block)
-        layers = self.blocks[block]
         match point:
             case "pixels":
                 return on_input(self.embed, see)
             case "embedding":
                 return on_output(self.embed, lambda x: see(self.patch_grid(x)))
             case "residual":
-                return on_output(layers, see)
+                return on_output(self.blocks[block], see)
             case "final":
                 # .forward goes around the hooks of an intervention, which belong to the model's own
                 # pass.
-                return on_output(layers, lambda x: see(self.final_norm.forward(x.float())))
+                norm = self.final_norm
+                return on_output(self.blocks[block], lambda x: see(norm.forward(x.float())))
             case "neurons":
                 return on_input(self.neurons(block), see)
             case "attention":
+                self.require_attention(block)
                 return self.watch_attention(block, see)
             case "update":
                 return self.watch_update(block, see)
             case "normed":
-                following = block % self.depth + 1
-                norm = self.final_norm if following == self.depth else self.norm_before(following)
-                return on_output(layers, lambda x: see((x.float(), norm.forward(x.float()))))
+                after = block % self.depth + 1
+                norm = self.final_norm if after == self.depth else self.norm_before(after)
+                return on_output(
+                    self.blocks[block], lambda x: see((x.float(), norm.forward(x.float())))
+                )
             case "feature":
                 return self.watch_feature(see)
-        return on_output(self.model, see)
+            case "output":
+                return on_output(self.model, see)
+        raise ValueError(
+            f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}"
+        )
 
     def require(self, point: str, block: int) -> None:
         """Raise ValueError for a point that `watch` does not know, or `block` does not have."""
-        if point not in POINTS:
+        self.watch(point, block, lambda _: None).remove()
+
+    def require_attention(self, block: int) -> None:
+        """Raise ValueError where attention is no softmax of one product of queries and keys."""
+        layers = self.blocks[block]
+        kind = type(getattr(layers, "attn", None))
+        if kind not in self.attentions:
+            told = "no attention of its own" if kind is type(None) else kind.__name__
             raise ValueError(
-                f"unknown point '{point}'; choose {', '.join(POINTS[:-1])} or {POINTS[-1]}"
+                f"block {block} of '{self.name}' is {type(layers).__name__} with {told}, whose "
+                "rows are no softmax of one product of queries and keys; choose another model, or "
+                "what needs no attention"
             )
-        if point == "neurons":
-            self.neurons(block)
-        elif point == "attention":
-            self.require_attention(block)
-        elif point == "update":
-            self.sublayer(block)
-        elif point == "normed" and (following := block % self.depth + 1) < self.depth:
-            self.require_order(following)
 
     def norm_before(self, block: int) -> nn.Module:
         """The LayerNorm with which `block` begins. Raises ValueError where it begins with none."""
-        self.require_order(block)
         layers = self.blocks[block]
-        return layers.norm1 if hasattr(layers, "norm1") else layers.ln_1
+        norm = getattr(layers, self.names.norm, None)
+        if isinstance(layers, self.unordered) or not isinstance(norm, nn.Module):
+            raise ValueError(
+                f"block {block} of '{self.name}' is {type(layers).__name__}, whose first layer is "
+                "no LayerNorm known here; choose another model"
+            )
+        return norm
 
     def watch_update(self, block: int, see: See) -> "Handles":
         """The 'update' of `watch`."""
@@ -347,8 +360,8 @@ class Backbone(ABC):
         """
         return replace_input(self.neurons(block), change)
 
-    def mlp_layer(self, block: int, name: str) -> nn.Module:
-        """The second MLP layer of `block`, which its library calls `name`.
+    def neurons(self, block: int) -> nn.Module:
+        """The second MLP layer of `block`, whose input are its neurons.
 
         It may stand inside an adapter. Raises ValueError where there is none.
         """
@@ -356,7 +369,7 @@ class Backbone(ABC):
             raise ValueError(
                 f"no block {block} in '{self.name}'; choose from 0 to {self.depth - 1}"
             )
-        mlp = getattr(self.blocks[block], "mlp", None)
+        mlp, name = getattr(self.blocks[block], "mlp", None), self.names.mlp_output
         layer = getattr(mlp, name, None)
         if layer is None or not any(isinstance(part, nn.Linear) for part in layer.modules()):
             where = (

@@ -25,7 +25,16 @@ from torch import Tensor, nn
 
 from helpers.models import converted
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing, Size, loading, located, one_line, parts_of
+from helpers.models.family import (
+    REPOSITORY,
+    Family,
+    Framing,
+    Size,
+    loading,
+    located,
+    one_line,
+    parts_of,
+)
 from helpers.models.open_clip_family import wrap_open_clip
 from helpers.models.timm_family import create, is_plain, wrap_at
 
@@ -71,19 +80,14 @@ def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
     return create(name, source, pretrained, framing)
 
 
-def _absent_saved(name: str) -> str:
+def _refused_saved(name: str, pretrained: bool) -> str:
     if name.startswith(HUB):
+        if REPOSITORY.fullmatch(name.removeprefix(HUB).partition("@")[0]):
+            return ""
         return f"'{name}' names no repository; give '{HUB}OWNER/NAME'"
-    return (
-        f"there is no config.json in {name.removeprefix(FOLDER)!r}; give the folder of a model "
-        "that timm saved"
-    )
-
-
-def _known_saved(name: str, pretrained: bool) -> bool:
-    if name.startswith(HUB):
-        return bool(converted.REPOSITORY.fullmatch(name.removeprefix(HUB).partition("@")[0]))
-    return os.path.isfile(located(name.removeprefix(FOLDER)) / "config.json")
+    if os.path.isfile(located(path := name.removeprefix(FOLDER)) / "config.json"):
+        return ""
+    return f"there is no config.json in {path!r}; give the folder of a model that timm saved"
 
 
 # ---- A file of weights
@@ -193,12 +197,7 @@ def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
     return tuple(side * patch for patch in sketch.patch_embed.patch_size)
 
 
-def _known_file(name: str, pretrained: bool) -> bool:
-    _, path, arch = parts_of(name)
-    return bool(path) and timm.is_model(arch.partition(".")[0]) and os.path.isfile(located(path))
-
-
-def _absent_file(name: str) -> str:
+def _refused_file(name: str, pretrained: bool) -> str:
     _, path, arch = parts_of(name)
     if not path:
         return (
@@ -207,6 +206,8 @@ def _absent_file(name: str) -> str:
         )
     if not os.path.isfile(located(path)):
         return f"there is no file {path!r}; give the path of a .pth or .safetensors"
+    if timm.is_model(arch.partition(".")[0]):
+        return ""
     near = timm.list_models(f"{arch[:12]}*")
     return f"timm has no architecture {arch!r}; " + (
         f"did you mean '@{near[0]}'?" if near else "choose a vit_*, deit* or eva*"
@@ -338,9 +339,8 @@ FAMILIES = (
     Family(
         (FOLDER, HUB),
         (f"'{FOLDER}PATH'", f"'{HUB}OWNER/NAME'"),
-        _known_saved,
+        _refused_saved,
         _load_saved,
-        absent=_absent_saved,
     ),
-    Family((FILE,), (f"'{FILE}PATH@ARCH'",), _known_file, _load_file, absent=_absent_file),
+    Family((FILE,), (f"'{FILE}PATH@ARCH'",), _refused_file, _load_file),
 )

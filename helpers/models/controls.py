@@ -36,7 +36,7 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
 
 import math
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, product
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,7 +44,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing
+from helpers.models.family import UNKNOWN, Family, Framing
 from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
@@ -223,12 +223,11 @@ def _embed(model: VisionTransformer, name: str) -> None:
     circle = torch.stack(
         [angle.cos(), -angle.cos(), angle.sin(), -angle.sin()], dim=-1
     )  # sum and norm are the same everywhere
-    for row in range(_GRID):
-        for column in range(_GRID):
-            index = row * _GRID + column
-            parts = {"position": torch.cat([circle[row], circle[column]])}
-            parts["lattice"] = float(index in LATTICE.get(name, ()))
-            model.pos_embed[0, index] = _balanced(constant + _vector(**parts))
+    for index, place in enumerate(product(circle, repeat=2)):
+        lattice = float(index in LATTICE.get(name, ()))
+        model.pos_embed[0, index] = _balanced(
+            constant + _vector(position=torch.cat(place), lattice=lattice)
+        )
     model.cls_token[0, 0] = _balanced(constant + _vector(cls=1.0))
     if model.reg_token is not None:
         model.reg_token[:] = _balanced(constant + _vector(gate=1.0))
@@ -324,5 +323,9 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 
 
 FAMILY = Family(
-    (PREFIX,), (f"'{PREFIX}...'",), lambda name, _: name in CONTROLS, _load, lambda: list(CONTROLS)
+    (PREFIX,),
+    (f"'{PREFIX}...'",),
+    lambda name, _: "" if name in CONTROLS else UNKNOWN,
+    _load,
+    lambda: list(CONTROLS),
 )

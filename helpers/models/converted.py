@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import torch
 import torchvision
@@ -20,17 +19,33 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from jaxtyping import Float
 from safetensors.torch import load_file
+from timm.data import (
+    IMAGENET_DEFAULT_MEAN,
+    IMAGENET_DEFAULT_STD,
+    IMAGENET_INCEPTION_MEAN,
+    IMAGENET_INCEPTION_STD,
+    OPENAI_CLIP_MEAN,
+    OPENAI_CLIP_STD,
+)
 from timm.layers import GELUTanh, QuickGELU, SwiGLUPacked
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing, ModelUnavailable, loading, located, one_line
+from helpers.models.family import (
+    REPOSITORY,
+    UNKNOWN,
+    Family,
+    Framing,
+    ModelUnavailable,
+    loading,
+    located,
+    one_line,
+)
 from helpers.models.timm_family import wrap_at
 
 PREFIX, TORCHVISION = "transformers:", "torchvision:"
-REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def _renamed(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -46,12 +61,8 @@ def _renamed(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str,
 # ---- torchvision
 # --------------------------------------------------------------------------------------------------
 
-TORCHVISION_DATA = {
-    "mean": (0.485, 0.456, 0.406),
-    "std": (0.229, 0.224, 0.225),
-    "interpolation": "bilinear",
-    "crop_pct": 224 / 256,
-}
+_IMAGENET = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
+TORCHVISION_DATA = _IMAGENET | {"interpolation": "bilinear", "crop_pct": 224 / 256}
 TORCHVISION_NAMES = {  # theirs -> timm's
     r"^class_token$": "cls_token",
     r"^conv_proj\.": "patch_embed.proj.",
@@ -104,12 +115,13 @@ def _parts(name: str) -> tuple[str, str]:
     return arch, tag or "DEFAULT"
 
 
-def _known_torchvision(name: str, pretrained: bool) -> bool:
+def _refused_torchvision(name: str, pretrained: bool) -> str:
     arch, tag = _parts(name)
-    return (
+    known = (
         f"{TORCHVISION}{arch}" in _torchvision_names()
         and tag in torchvision.models.get_model_weights(arch).__members__
     )
+    return "" if known else UNKNOWN
 
 
 def _load_torchvision(name: str, pretrained: bool, framing: Framing) -> Backbone:
@@ -126,7 +138,7 @@ def _load_torchvision(name: str, pretrained: bool, framing: Framing) -> Backbone
             if constants.HF_HUB_OFFLINE and not there:
                 raise OSError("offline")
             state = weights.get_state_dict(progress=False, check_hash=True)
-        except (URLError, OSError) as error:
+        except OSError as error:
             raise ModelUnavailable(
                 f"'{name}' is not in torch's cache of downloads, and its server did not give it "
                 "(no network, or HF_HUB_OFFLINE set)"
@@ -145,11 +157,8 @@ def _load_torchvision(name: str, pretrained: bool, framing: Framing) -> Backbone
 # ---- transformers
 # --------------------------------------------------------------------------------------------------
 
-_CLIP, _IMAGENET, _HALF = (
-    {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)},
-    {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
-    {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
-)
+_CLIP = {"mean": OPENAI_CLIP_MEAN, "std": OPENAI_CLIP_STD}
+_HALF = {"mean": IMAGENET_INCEPTION_MEAN, "std": IMAGENET_INCEPTION_STD}
 _DINO = _IMAGENET | {"interpolation": "bicubic", "crop_pct": 224 / 256}
 # What each kind expects where no preprocessor_config.json says it.
 KINDS: dict[str, dict[str, Any]] = {
@@ -225,8 +234,7 @@ def from_transformers(
     """
     kind = _require_kind(config)
     config = config.get("vision_config") or config  # of CLIP and SigLIP with their text tower
-    state, heads = _tower(state, name)
-    state |= _heads(heads, kind)
+    state = _tower(state, name) | _heads(state, kind)
     separate = kind == "dinov2_with_registers"  # timm gives registers no position
     if separate:  # and [CLS] its own at once
         first, rest = state["pos_embed"].tensor_split([1], dim=1)
@@ -271,21 +279,16 @@ def from_transformers(
     return model, KINDS[kind], distilled
 
 
-def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights of the vision tower under timm's names, and those beside it."""
+def _tower(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The weights of the vision tower under timm's names."""
     anchors = [match[1] for match in map(_ANCHOR.match, state) if match]
     if len(anchors) != 1:
         raise ValueError(
             f"'{name}' holds the weights of {len(anchors)} vision towers; give a model with one"
         )
     prefix = anchors[0]
-    inside, beside = {}, {}
-    for key, value in state.items():
-        if not key.startswith(prefix) or not prefix:
-            beside[key] = value
-        own = key.removeprefix(prefix)
-        if key.startswith(prefix) and not _LEFT_OUT.match(own):
-            inside[own] = value
+    own = {key.removeprefix(prefix): key for key in state if key.startswith(prefix)}
+    inside = {key: state[theirs] for key, theirs in own.items() if not _LEFT_OUT.match(key)}
     tower = _renamed(inside, NAMES)
     for key in [key for key in tower if ".attn.q." in key]:
         tower[key.replace(".q.", ".qkv.")] = torch.cat(
@@ -304,10 +307,10 @@ def _tower(state: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], d
     if "cls_token" in tower:
         tower["cls_token"] = tower["cls_token"].reshape(1, 1, -1)
     tower["pos_embed"] = tower["pos_embed"].reshape(1, -1, tower["pos_embed"].shape[-1])
-    return tower, beside
+    return tower
 
 
-def _heads(beside: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+def _heads(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
     """The classification heads, or CLIP's projection, under timm's names.
 
     DINOv2's reads more than [CLS], and is left out.
@@ -316,9 +319,9 @@ def _heads(beside: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
         return {}
     heads = {}
     for theirs, ours in HEADS.items():
-        if f"{theirs}.weight" in beside:
-            weight = beside[f"{theirs}.weight"].float()
-            bias = beside.get(f"{theirs}.bias", weight.new_zeros(len(weight)))
+        if f"{theirs}.weight" in state:
+            weight = state[f"{theirs}.weight"].float()
+            bias = state.get(f"{theirs}.bias", weight.new_zeros(len(weight)))
             heads |= {f"{ours}.weight": weight, f"{ours}.bias": bias.float()}
     return heads
 
@@ -402,15 +405,13 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     return wrap_at(name, model, data, framing, pretrained, distilled)
 
 
-def _known(name: str, pretrained: bool) -> bool:
+def _refused(name: str, pretrained: bool) -> str:
     path = name.removeprefix(PREFIX)
-    return os.path.isfile(located(path) / "config.json") or bool(REPOSITORY.fullmatch(path))
-
-
-def _absent(name: str) -> str:
+    if os.path.isfile(located(path) / "config.json") or REPOSITORY.fullmatch(path):
+        return ""
     return (
-        f"there is no config.json in {name.removeprefix(PREFIX)!r}; give the folder of a saved "
-        "model, or OWNER/NAME of one on the hub"
+        f"there is no config.json in {path!r}; give the folder of a saved model, or OWNER/NAME of "
+        "one on the hub"
     )
 
 
@@ -418,9 +419,9 @@ FAMILIES = (
     Family(
         (TORCHVISION,),
         (f"'{TORCHVISION}ARCH'",),
-        _known_torchvision,
+        _refused_torchvision,
         _load_torchvision,
         _torchvision_names,
     ),
-    Family((PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _known, _load, absent=_absent),
+    Family((PREFIX,), (f"'{PREFIX}OWNER/NAME' or its folder",), _refused, _load),
 )

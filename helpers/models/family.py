@@ -5,6 +5,7 @@ A family is a library or a format of files; `load_backbone` reads its names.
 
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from helpers.names import FILES, LOCAL
 
 Size = tuple[int, int]  # height and width in pixels
 FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
+UNKNOWN = "unknown model"
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # on the hub
 _silent = False  # whether the hub did not answer when it was last asked for weights
 
 
@@ -43,21 +46,18 @@ class Framing(NamedTuple):
         """
         if self.size is None:
             return None
-        sides = [*zip(self.size, patch, strict=True)]
-        if self.fit:
-            sides = [(max(1, side // step) * step, step) for side, step in sides]
-        if any(side < step or side % step for side, step in sides):
-            near = []
-            for side, step in sides:
-                below = max(side // step, 1) * step
-                above = max(-(-side // step), 1) * step
-                near.append(" or ".join(map(str, sorted({below, above}))))
-            (height, rows), (width, columns) = sides
-            raise ValueError(
-                f"image size {height}x{width} is not divisible by the patch size "
-                f"{rows}x{columns} of '{name}'; use {' and '.join(dict.fromkeys(near))}"
-            )
-        return tuple(side for side, _ in sides)
+        below = tuple(
+            max(side // step, 1) * step for side, step in zip(self.size, patch, strict=True)
+        )
+        if self.fit or below == self.size:
+            return below
+        near = []
+        for side, step, low in zip(self.size, patch, below, strict=True):
+            near.append(str(low) if side <= low else f"{low} or {low + step}")
+        raise ValueError(
+            "image size {}x{} is not divisible by the patch size {}x{} ".format(*self.size, *patch)
+            + f"of '{name}'; use {' and '.join(dict.fromkeys(near))}"
+        )
 
     def recipe(self, data: dict[str, Any], resized: bool) -> dict[str, Any]:
         """The preprocessing `data` of a timm model, which has another image size if `resized`."""
@@ -73,19 +73,17 @@ class Family:
     Attributes:
         prefixes: how its names begin.
         forms: how they look, for a message.
-        known: (name, pretrained) -> whether it is the name of a model, without loading anything.
+        refused: (name, pretrained) -> why it is no name of a model, without loading anything; ''
+            where it is one, and UNKNOWN where the nearest name says more.
         load: (name, pretrained, framing) -> Backbone, still with gradients.
         names: the models that may be suggested in place of an unknown name.
-        absent: name -> why an unknown name is not there, where the nearest name is no answer; ''
-            where it is.
     """
 
     prefixes: tuple[str, ...]
     forms: tuple[str, ...]
-    known: Callable[[str, bool], bool]
+    refused: Callable[[str, bool], str]
     load: Callable[[str, bool, Framing], Any]
     names: Callable[[], list[str]] = list
-    absent: Callable[[str], str] = lambda name: ""
 
 
 # ---- Weights on this machine

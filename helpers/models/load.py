@@ -13,16 +13,15 @@ attention adds) is refused by the reducer that needs it.
 """
 
 import difflib
-import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from itertools import chain
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import Compose, Normalize, Resize, ToTensor
@@ -38,7 +37,7 @@ from helpers.models import (
     trained,
 )
 from helpers.models.backbone import Architecture, Backbone
-from helpers.models.family import Family, Framing, located
+from helpers.models.family import UNKNOWN, Family, Framing
 from helpers.names import STUB
 
 BLOCKS = 4  # of a stub: as many as a profile names from the end
@@ -46,7 +45,7 @@ PATCHES = 13  # along a side: a number that no model has heads, registers or cha
 # One neuron of a stub writes so many times as much as the others, so that some patches are
 # outliers.
 GAIN = 300.0
-_noise: int | None = None  # the seed of `rounding_noise`, inside it
+_noise = ContextVar[int | None]("seed of rounding_noise", default=None)
 
 
 def load_backbone(
@@ -114,8 +113,8 @@ def load_backbone(
                 f"the weights of '{backbone.name}' hold NaN or infinity in '{key}'; fetch or train "
                 "them again"
             )
-    if _noise is not None:
-        _add_noise(backbone, _noise)
+    if (seed := _noise.get()) is not None:
+        _add_noise(backbone, seed)
     return backbone
 
 
@@ -129,12 +128,11 @@ def rounding_noise(seed: int) -> Iterator[None]:
     in the small). The same weight or picture is moved in the same way each time, as one machine
     rounds it in the same way each time.
     """
-    global _noise
-    before, _noise = _noise, seed
+    before = _noise.set(seed)
     try:
         yield
     finally:
-        _noise = before
+        _noise.reset(before)
 
 
 def _add_noise(backbone: Backbone, seed: int) -> None:
@@ -146,13 +144,7 @@ def _add_noise(backbone: Backbone, seed: int) -> None:
     for key, value in backbone.model.state_dict().items():
         if value.is_floating_point():
             value.copy_(moved(value, key.encode()))
-    plain = backbone.transform
-
-    def transform(image: Image.Image) -> torch.Tensor:
-        pixels = plain(image)
-        return moved(pixels, pixels.numpy().tobytes())
-
-    backbone.transform = transform
+    backbone.transform = Compose([backbone.transform, lambda x: moved(x, x.numpy().tobytes())])
 
 
 def stub_name(name: str) -> str:
@@ -184,38 +176,21 @@ def family_of(name: str) -> Family:
 
 def known(name: str, pretrained: bool = True) -> bool:
     """Whether `name` is a name that load_backbone reads, without loading anything."""
-    return family_of(name).known(name, pretrained)
+    return not family_of(name).refused(name, pretrained)
 
 
 def check_name(name: str, pretrained: bool = True) -> None:
     """Raise ValueError with the nearest name where `name` is not known."""
-    if known(name, pretrained):
+    if not (reason := family_of(name).refused(name, pretrained)):
         return
-    if reason := family_of(name).absent(name) or _other_form(name):
+    if reason != UNKNOWN:
         raise ValueError(reason)
     names = [other for family in FAMILIES for other in family.names()]
     begin = sorted((other for other in names if name and other.startswith(name)), key=len)
     nearest = begin or difflib.get_close_matches(name, names, n=1)
     *forms, last = (form for family in FAMILIES for form in family.forms)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {', '.join(forms)} or {last}"
-    raise ValueError(f"unknown model '{name}'; {hint}")
-
-
-def _other_form(name: str) -> str:
-    """The form in which a path or a repository is named, where `name` is one without it.
-
-    '' where it is not.
-    """
-    form, path = "", located(name)
-    if not name or name.startswith(tuple(p for family in FAMILIES for p in family.prefixes)):
-        return ""
-    if os.path.isfile(path):
-        form = f"'file:{name}@ARCH', with the timm architecture that its weights are for"
-    elif os.path.isfile(path / "config.json"):
-        form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
-    elif converted.REPOSITORY.fullmatch(name):
-        form = f"'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
-    return form and f"unknown model '{name}'; give {form}"
+    raise ValueError(f"{UNKNOWN} '{name}'; {hint}")
 
 
 def _check_device(device: Any) -> None:
@@ -230,13 +205,18 @@ def _check_device(device: Any) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
+def _refused_stub(name: str, pretrained: bool) -> str:
+    own = name.removeprefix(STUB)
+    return family_of(own).refused(own, False)
+
+
 def _load_stub(name: str, pretrained: bool, framing: Framing) -> Backbone:
     """The stub of the model that is called `name` without its beginning.
 
     Both are made on torch's device "meta" first, which needs no memory: the model to be measured,
     the other to be cut.
 
-    Raises ValueError where `family.load` does, and for a model whose blocks are not in one list.
+    Raises ValueError where `family.load` does.
     """
     own = name.removeprefix(STUB)
     architecture = _architecture(own, framing)
@@ -246,7 +226,7 @@ def _load_stub(name: str, pretrained: bool, framing: Framing) -> Backbone:
     )
     with torch.device("meta"):
         backbone = family_of(own).load(own, False, framing._replace(size=smaller))
-    _shorten(backbone)
+    del backbone.blocks[BLOCKS:]
     _randomise(backbone)
     # That of the model was made on "meta", too, and so were its mean and standard deviation.
     backbone.transform = Compose(
@@ -273,19 +253,6 @@ def _architecture(name: str, framing: Framing) -> Architecture:
         max(layer.out_features for layer in layers if isinstance(layer, nn.Linear)),
         backbone.parameters,
         counter.get_total_flops(),
-    )
-
-
-def _shorten(backbone: Backbone) -> None:
-    """Leave the model its first blocks."""
-    first = backbone.blocks[0]
-    for module in backbone.model.modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and module[0] is first:
-            del module[BLOCKS:]
-            return
-    raise ValueError(
-        f"the blocks of '{backbone.name}' are not in one list, so it has no stub; "
-        "leave it out of a dry run"
     )
 
 
@@ -318,5 +285,5 @@ FAMILIES = (
     trained.FAMILY,
     posthoc.FAMILY,
     sinks.FAMILY,
-    Family((STUB,), (), lambda name, _: known(name.removeprefix(STUB), False), _load_stub),
+    Family((STUB,), (), _refused_stub, _load_stub),
 )

@@ -12,8 +12,8 @@ from torch.utils.hooks import RemovableHandle
 
 from helpers.extras import extra
 from helpers.models.attention import Sublayer, TorchAttention
-from helpers.models.backbone import Backbone, Change, See, on_input, on_output
-from helpers.models.family import Family, Framing, loading
+from helpers.models.backbone import Backbone, Change, LayerNames, See, on_input, on_output
+from helpers.models.family import UNKNOWN, Family, Framing, loading
 from helpers.models.tokens import TokenLayout
 
 PREFIX = "open_clip:"
@@ -23,10 +23,9 @@ class OpenClipBackbone(Backbone):
     """The vision tower of an open_clip model."""
 
     family = "open_clip"
-    embed = property(lambda self: self.model.conv1)
-    blocks = property(lambda self: list(self.model.transformer.resblocks))
+    attentions = (nn.MultiheadAttention,)
+    names = LayerNames("conv1", "transformer.resblocks", "ln_1", "c_proj")
     final_norm = property(lambda self: self.model.ln_post)
-    heads = property(lambda self: self.model.transformer.resblocks[0].attn.num_heads)
     width = property(lambda self: self.model.transformer.width)
     position_embedding = property(lambda self: self.model.positional_embedding)
 
@@ -38,27 +37,12 @@ class OpenClipBackbone(Backbone):
             lambda _, __, x: change(self.patch_grid(x)).permute(0, 3, 1, 2)
         )
 
-    def neurons(self, block: int) -> nn.Module:
-        return self.mlp_layer(block, "c_proj")
-
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
         layers = self.blocks[block]
         return Sublayer(
             layers.ln_1, layers.attn.out_proj, getattr(layers.ls_1, "gamma", None), layers.ln_2
         )
-
-    def require_attention(self, block: int) -> None:
-        kind = type(self.blocks[block].attn)
-        if kind is not nn.MultiheadAttention:
-            raise ValueError(
-                f"the attention of block {block} of '{self.name}' is {kind.__name__}, not "
-                "nn.MultiheadAttention, so its rows "
-                "cannot be rebuilt; choose another model, or what needs no attention"
-            )
-
-    def require_order(self, block: int) -> None:
-        pass  # all its blocks begin with ln_1
 
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn
@@ -77,11 +61,12 @@ def _parts(name: str) -> tuple[Any, str, str]:
     return extra("open_clip"), arch, tag
 
 
-def _known(name: str, pretrained: bool) -> bool:
+def _refused(name: str, pretrained: bool) -> str:
     open_clip, arch, tag = _parts(name)
-    return arch in open_clip.list_models() and (
+    known = arch in open_clip.list_models() and (
         not pretrained or open_clip.pretrained.is_pretrained_cfg(arch, tag)
     )
+    return "" if known else UNKNOWN
 
 
 def _names() -> list[str]:
@@ -144,4 +129,4 @@ def wrap_open_clip(
     )
 
 
-FAMILY = Family((PREFIX,), (f"'{PREFIX}ARCH/TAG'",), _known, _load, _names)
+FAMILY = Family((PREFIX,), (f"'{PREFIX}ARCH/TAG'",), _refused, _load, _names)

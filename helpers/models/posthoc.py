@@ -9,6 +9,7 @@ of its training. The checkpoint itself is read where it always is.
 
 import copy
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,19 +216,16 @@ def with_registers(backbone: Backbone, recipe: PostHoc) -> VisionTransformer:
         model.reg_token.normal_(std=backbone.width**-0.5, generator=chance)  # as PH-Reg's
     for parameter in _free(model, recipe):
         parameter.requires_grad_(True)
-    silenced: dict[tuple[int, str], list[int]] = {}  # (block, layer) -> units
-    if rank := int(FREE.fullmatch(recipe.free)["rank"] or 0):
-        for block in free_blocks(recipe):
-            for name, layer in model.blocks[block].named_modules():
-                if type(layer) is nn.Linear:
-                    silenced[block, name] = []
-    adapted = {*silenced}
+    rank = int(FREE.fullmatch(recipe.free)["rank"] or 0)
+    silenced, free = defaultdict(list), free_blocks(recipe)  # block -> units
     for block, unit in units(recipe.removed):
-        silenced.setdefault((block, "mlp.fc2"), []).append(unit)
-    for (block, name), own in sorted(silenced.items()):
-        layer = model.blocks[block].get_submodule(name)
-        layer = Adapted(layer, rank if (block, name) in adapted else 0, own, chance)
-        model.blocks[block].set_submodule(name, layer)
+        silenced[block].append(unit)
+    for block, layers in enumerate(model.blocks):
+        for name, layer in sorted(layers.named_modules()):
+            own = rank if block in free and type(layer) is nn.Linear else 0
+            off = silenced[block] if name == "mlp.fc2" else []
+            if own or off:
+                layers.set_submodule(name, Adapted(layer, own, off, chance))
     return model
 
 
@@ -359,7 +357,7 @@ def load(name: str, pretrained: bool = True) -> Backbone:
 
 def _base(name: str, pretrained: bool) -> Backbone:
     family = trained.FAMILY if name.startswith(trained.PREFIXES) else timm_family.FAMILY
-    if not family.known(name, pretrained):
+    if family.refused(name, pretrained):
         raise ValueError(
             f"unknown base '{name}'; give a timm name, or a model of this project ('scratch-...')"
         )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Records = Mapping[tuple[int, int], Mapping[str, Any]]
 FEW = 0.05  # of the images; outliers in no more of them are none
-History = Sequence[Mapping[str, Any]]  # one entry a checkpoint
 Curves = list[tuple[list[int], list[float]]]  # steps and values, one pair a training
 
 # Of a name: the seed at its end, before what a file adds.
@@ -153,23 +152,23 @@ def attention_curves(records: Records) -> dict[str, dict[str, Curves]]:
 def _table(
     records: Mapping[str, Records],
     plain: Callable[[Mapping[str, Any]], Any],
-    numbers: Callable[[History], dict[str, Any]],
+    numbers: Callable[["pd.DataFrame"], dict[str, Any]],
 ) -> "pd.DataFrame":
     """One row for each training: what its recipe changes, and numbers of its history.
 
     Args:
         records: preset -> its records.
         plain: recipe -> the one that it is compared with.
-        numbers: history -> the columns.
+        numbers: history, with a row for each checkpoint -> the columns.
     """
-    names, rows = ["preset", "changes", "registers", "seed"], []
+    frame, names, rows = extra("pandas").DataFrame, ["preset", "changes", "registers", "seed"], []
     for preset, own in records.items():
         for (registers, seed), record in own.items():
             recipe = record["recipe"]
             changes = trained.changes(recipe, plain(recipe)) or "nothing"
             row = dict(zip(names, (preset, changes, registers, seed), strict=True))
-            rows.append(row | numbers(record["history"]))
-    return extra("pandas").DataFrame(rows).set_index(names)
+            rows.append(row | numbers(frame(record["history"])))
+    return frame(rows).set_index(names)
 
 
 def sink_table(records: Mapping[str, Records]) -> "pd.DataFrame":
@@ -184,9 +183,8 @@ def sink_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     return _table(records, lambda recipe: SinkTask(task=recipe["task"]), _of_sinks).round(1)
 
 
-def _of_sinks(history: History) -> dict[str, Any]:
-    end = history[-1]
-    ratios = [max(entry["norm_ratio"]) for entry in history[1:]]
+def _of_sinks(history: "pd.DataFrame") -> dict[str, Any]:
+    end = history.iloc[-1]
     return {
         "error (% of that without attention)": 100 * end["error"] / end["error_alone"],
         "images with a sink of patches (%)": 100 * end.get("sink_images", math.nan),
@@ -195,15 +193,15 @@ def _of_sinks(history: History) -> dict[str, Any]:
         "sink from step": _appears(history, "sink_images", 0.5),
         "images with an outlier (%)": 100 * end.get("outlier_images", math.nan),
         "outlier from step": _appears(history, "outlier_images", FEW),
-        "norm ratio of any block, at most": max(ratios),
+        "norm ratio of any block, at most": history.norm_ratio[1:].map(max).max(),
     }
 
 
-def _appears(history: History, name: str, margin: float) -> str:
+def _appears(history: "pd.DataFrame", name: str, margin: float) -> str:
     """The first step at which a share is above the margin; '' where nothing tells."""
-    if name not in history[-1]:
+    if name not in history:
         return ""
-    return str(next((entry["step"] for entry in history if entry[name] > margin), "never"))
+    return str(next(iter(history.step[history[name] > margin]), "never"))
 
 
 def training_table(records: Mapping[str, Records]) -> "pd.DataFrame":
@@ -220,16 +218,11 @@ def training_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     return table.groupby(level=[0, 1, 2], sort=False).agg(_COLUMNS).round(1)
 
 
-def _of_training(history: History) -> dict[str, Any]:
+def _of_training(history: "pd.DataFrame") -> dict[str, Any]:
     after = history[1:]
-    numbers = (
-        1,
-        100 * max(entry["outlier_images"] for entry in after),
-        max(entry["norm_ratio"][-1] for entry in after),
-        max(max(entry["norm_ratio"]) for entry in after),
-        history[-1]["accuracy"],
-    )
-    return dict(zip(_COLUMNS, numbers, strict=True))
+    ratios, end = after.norm_ratio, history.iloc[-1]
+    share, last, most = after.outlier_images.max(), ratios.str[-1].max(), ratios.map(max).max()
+    return dict(zip(_COLUMNS, (1, 100 * share, last, most, end.accuracy), strict=True))
 
 
 def end_table(records: Mapping[str, Records]) -> "pd.DataFrame":
@@ -246,16 +239,12 @@ def end_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     return _table(records, lambda recipe: PostHoc(), _of_end)
 
 
-def _of_end(history: History) -> dict[str, Any]:
-    last, since = history[-1], None
-    for entry in history:
-        if entry["outlier_images"] <= FEW:
-            since = None
-        elif since is None:
-            since = entry["step"]
+def _of_end(history: "pd.DataFrame") -> dict[str, Any]:
+    last = history.iloc[-1]
+    from_here_on = history.outlier_images[::-1].gt(FEW).cummin()[::-1]
     numbers = {
         "images with an outlier (%)": 100 * last["outlier_images"],
-        "outliers since step": since,
+        "outliers since step": next(iter(history.step[from_here_on]), None),
         "norm ratio of the last block": last["norm_ratio"][-1],
         "largest register over the median patch": max(last["register_norm"], default=None),
         "accuracy (%)": last.get("accuracy"),

@@ -13,6 +13,7 @@ from timm.layers import Attention
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+from helpers.images.triggers import PATCH, SIDE, TRIGGERED
 from helpers.models import trained
 from helpers.models.backbone import Backbone
 from helpers.models.family import Framing
@@ -21,7 +22,7 @@ from helpers.models.timm_family import wrap_at
 SHIPPED, FILE = PREFIXES = trained.SINKS
 OUTPUTS = 3  # colour channels, at each token
 _CHOICES = {
-    "task": ("quiet", "broadcast"),
+    "task": TRIGGERED,
     "attention": ("softmax", "sigmoid"),
     "optimizer": ("adamw", "sgd"),
 }
@@ -102,24 +103,16 @@ def build(recipe: SinkTask) -> VisionTransformer:
 
     It returns three numbers at each token (image, token, 3).
     """
-
-    def model(registers: int) -> VisionTransformer:
-        return VisionTransformer(
-            img_size=64,
-            patch_size=8,
-            embed_dim=recipe.width,
-            depth=recipe.depth,
-            num_heads=recipe.heads,
-            num_classes=OUTPUTS,
-            reg_tokens=registers,
-            class_token=bool(recipe.cls),
-            global_pool="",
-            no_embed_class=True,
-            init_values=recipe.layer_scale or None,
-            attn_layer=SigmoidAttention if recipe.attention == "sigmoid" else Attention,
-        )
-
-    return trained.twin_of(model, recipe.registers, recipe.seed)
+    return trained.twin_of(
+        recipe,
+        img_size=SIDE,
+        patch_size=PATCH,
+        num_classes=OUTPUTS,
+        class_token=bool(recipe.cls),
+        global_pool="",
+        init_values=recipe.layer_scale or None,
+        attn_layer=SigmoidAttention if recipe.attention == "sigmoid" else Attention,
+    )
 
 
 def load(name: str) -> tuple[VisionTransformer, SinkTask]:

@@ -4,8 +4,9 @@ ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP and SigLIP towers, DINOv3, EVA02, Percep
 whatever else is one of its classes.
 """
 
+import os
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import timm
 import torch
@@ -21,12 +22,13 @@ from helpers.models.backbone import (
     Backbone,
     Change,
     Handles,
+    LayerNames,
     See,
     on_input,
     on_output,
     replace_input,
 )
-from helpers.models.family import Family, Framing, loading
+from helpers.models.family import REPOSITORY, UNKNOWN, Family, Framing, loading, located
 from helpers.models.tokens import TokenLayout
 
 
@@ -34,10 +36,10 @@ class TimmBackbone(Backbone):
     """timm's VisionTransformer (ViT, DeiT, DeiT-III, DINO, DINOv2, CLIP), and the controls."""
 
     family = "timm"
-    attentions: ClassVar[tuple[type, ...]] = (timm.layers.Attention,)
-    embed = property(lambda self: self.model.patch_embed)
-    blocks = property(lambda self: list(self.model.blocks))
-    heads = property(lambda self: self.model.blocks[0].attn.num_heads)
+    attentions = (timm.layers.Attention,)
+    unordered = (ResPostBlock, EvaBlockPostNorm)
+    names = LayerNames("patch_embed", "blocks", "norm1", "fc2")
+    scale_name = "ls1"  # of the LayerScale after the attention of a block, if it has one
     width = property(lambda self: self.model.embed_dim)
     position_embedding = property(
         lambda self: None if self.model.pos_embed is None else self.model.pos_embed[0]
@@ -55,9 +57,6 @@ class TimmBackbone(Backbone):
         return self.embed.register_forward_hook(
             lambda _, __, x: change(self.patch_grid(x)).reshape(x.shape)
         )
-
-    def neurons(self, block: int) -> nn.Module:
-        return self.mlp_layer(block, "fc2")
 
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
@@ -80,33 +79,6 @@ class TimmBackbone(Backbone):
         gamma = scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None)
         return Sublayer(layers.norm1, attn.proj, gamma, layers.norm2)
 
-    @property
-    def scale_name(self) -> str:
-        """What blocks call the LayerScale after their attention, if they have one."""
-        return "ls1"
-
-    def require_attention(self, block: int) -> None:
-        kind = type(getattr(self.blocks[block], "attn", None))
-        if kind not in self.attentions:
-            told = "no attention of its own" if kind is type(None) else kind.__name__
-            raise ValueError(
-                f"block {block} of '{self.name}' is {type(self.blocks[block]).__name__} with "
-                f"{told}, whose rows are no softmax "
-                "of one product of queries and keys; choose another model, or what needs no "
-                "attention"
-            )
-
-    def require_order(self, block: int) -> None:
-        layers = self.blocks[block]
-        if isinstance(layers, ResPostBlock | EvaBlockPostNorm) or not isinstance(
-            getattr(layers, "norm1", None), nn.Module
-        ):
-            raise ValueError(
-                f"block {block} of '{self.name}' is {type(layers).__name__}, whose first layer is "
-                "no LayerNorm known here; "
-                "choose another model"
-            )
-
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn
         return on_output(attn.qkv, lambda output: see(TimmAttention(attn, output)))
@@ -122,10 +94,7 @@ class RotaryBackbone(TimmBackbone):
     """timm's Eva: DINOv3, EVA02, Perception Encoder, ViTs with rotary position."""
 
     attentions = (EvaAttention, AttentionRope)
-
-    @property
-    def scale_name(self) -> str:
-        return "gamma_1"
+    scale_name = "gamma_1"
 
     def require_attention(self, block: int) -> None:
         super().require_attention(block)
@@ -205,8 +174,18 @@ def wrap_at(
     return backbone
 
 
-def _known(name: str, pretrained: bool) -> bool:
-    return name in timm.list_models() or name in timm.list_pretrained()
+def refused(name: str, pretrained: bool) -> str:
+    """As in `Family`; for a path or a repository the form in which it is named."""
+    form, path = "", located(name)
+    if name in timm.list_models() or name in timm.list_pretrained():
+        return ""
+    if os.path.isfile(path):
+        form = f"'file:{name}@ARCH', with the timm architecture that its weights are for"
+    elif name and os.path.isfile(path / "config.json"):
+        form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
+    elif REPOSITORY.fullmatch(name):
+        form = f"'hf-hub:{name}' where timm saved it, or 'transformers:{name}'"
+    return f"{UNKNOWN} '{name}'; give {form}" if form else UNKNOWN
 
 
 def _names() -> list[str]:
@@ -239,4 +218,4 @@ def create(name: str, source: str, pretrained: bool, framing: Framing, **options
     return wrap_timm(name, model, framing.recipe(data, resized), pretrained)
 
 
-FAMILY = Family(prefixes=(), forms=("a timm name",), known=_known, load=_load, names=_names)
+FAMILY = Family(prefixes=(), forms=("a timm name",), refused=refused, load=_load, names=_names)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from torch import Tensor, nn
 
 from helpers.files import digest_of, written_whole
 from helpers.models.backbone import Backbone
-from helpers.models.family import Family, Framing, located, one_line
+from helpers.models.controls import CONTROL_DATA
+from helpers.models.family import UNKNOWN, Family, Framing, located, one_line
 from helpers.models.timm_family import wrap_at
+from helpers.settings import check_choice
 
 SHIPPED, FILE = PREFIXES = "scratch-", "scratch:"
 # Of finished models that this project trained on (`helpers.models.posthoc`), and of tasks that ask
@@ -34,13 +37,7 @@ ADDED = ("registers-", "registers:")
 SINKS = ("sinks-", "sinks:")
 Members = dict[tuple[int, int], str]  # (registers, seed) -> name
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
-# What the models expect; 1.0 shows them the whole image.
-DATA = {
-    "mean": (0.5, 0.5, 0.5),
-    "std": (0.5, 0.5, 0.5),
-    "interpolation": "bicubic",
-    "crop_pct": 1.0,
-}
+DATA = CONTROL_DATA  # what the models expect
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
 # The numbers of a recipe that may be 0 although they are whole, and those that are at most 1.
 _FROM_ZERO = ("registers", "warmup", "seed")
@@ -141,8 +138,8 @@ def check_fields(
             if not least <= value <= most or value == math.inf:
                 end = " and at most 1" if most == 1 else ""
                 raise ValueError(f"{name} is {value}; give at least {least}{end}")
-        elif name in choices and value not in choices[name]:
-            raise ValueError(f"{name} is {value!r}; choose one of {', '.join(choices[name])}")
+        elif name in choices:
+            check_choice(name, value, choices[name])
     if not 2 <= recipe.checkpoints <= recipe.steps + 1:
         raise ValueError(
             f"{recipe.checkpoints} checkpoints of {recipe.steps} steps; take at least 2, and at "
@@ -155,38 +152,30 @@ def build(recipe: Recipe, classes: int) -> VisionTransformer:
 
     Models with the same seed start equal to the bit in all that both have.
     """
-
-    def model(registers: int) -> VisionTransformer:
-        return VisionTransformer(
-            img_size=recipe.image_size,
-            patch_size=recipe.patch_size,
-            embed_dim=recipe.width,
-            depth=recipe.depth,
-            num_heads=recipe.heads,
-            num_classes=classes,
-            reg_tokens=registers,
-            class_token=recipe.pool == "token",
-            global_pool=recipe.pool,
-            no_embed_class=True,
-            drop_path_rate=recipe.drop_path,
-        )
-
-    return twin_of(model, recipe.registers, recipe.seed)
+    return twin_of(
+        recipe,
+        img_size=recipe.image_size,
+        patch_size=recipe.patch_size,
+        num_classes=classes,
+        class_token=recipe.pool == "token",
+        global_pool=recipe.pool,
+        drop_path_rate=recipe.drop_path,
+    )
 
 
-def twin_of(
-    model: Callable[[int], VisionTransformer], registers: int, seed: int
-) -> VisionTransformer:
-    """What `model` makes of a number of registers, seeded.
+def twin_of(recipe: Any, **options: Any) -> VisionTransformer:
+    """The model of a recipe, seeded; `options` are those of timm's class.
 
-    With another number it is equal to the bit in all that both have.
+    With another number of registers it is equal to the bit in all that both have.
     """
+    options |= {"embed_dim": recipe.width, "depth": recipe.depth, "num_heads": recipe.heads}
+    make = partial(VisionTransformer, no_embed_class=True, **options)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        common = model(0).state_dict()
-        twin = model(registers)
+        torch.manual_seed(recipe.seed)
+        common = make().state_dict()
+        twin = make(reg_tokens=recipe.registers)
         twin.load_state_dict(common, strict=False)
-        torch.manual_seed(seed + 1)  # [CLS] first, so that registers leave it as it is
+        torch.manual_seed(recipe.seed + 1)  # [CLS] first, so that registers leave it as it is
         for token in (twin.cls_token, twin.reg_token):
             if token is not None:
                 nn.init.trunc_normal_(token, std=INIT_STD)
@@ -202,21 +191,15 @@ def family_of(prefixes: tuple[str, str], load: Callable[..., Backbone]) -> Famil
     """Models called by prefixes[0] where they are shipped, by prefixes[1] and a path elsewhere."""
     shipped, file = prefixes
 
-    def absent(name: str) -> str:
-        return (
-            f"there is no file {str(path_of(name))!r}; `python -m helpers train` makes such models"
-            if name.startswith(file)
-            else ""
-        )
+    def refused(name: str, pretrained: bool) -> str:
+        if os.path.isfile(path := path_of(name)):
+            return ""
+        if not name.startswith(file):
+            return UNKNOWN
+        return f"there is no file {str(path)!r}; `python -m helpers train` makes such models"
 
-    return Family(
-        prefixes,
-        (f"'{shipped}...'", f"'{file}PATH'"),
-        lambda name, _: os.path.isfile(path_of(name)),
-        load,
-        partial(names, shipped),
-        absent,
-    )
+    forms = f"'{shipped}...'", f"'{file}PATH'"
+    return Family(prefixes, forms, refused, load, partial(names, shipped))
 
 
 def name_of(label: str, registers: int, seed: int = 0, prefix: str = SHIPPED) -> str:
@@ -279,9 +262,9 @@ def of_every_seed(name: str) -> Members:
             f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
             "leave it out"
         )
-    of_seed = re.compile(re.escape(f"{path.stem}-seed") + r"(\d+)\.safetensors")
-    found = (of_seed.fullmatch(file.name) for file in path.parent.iterdir())
-    others = sorted(int(match[1]) for match in found if match)
+    beside = path.parent.glob(f"{escape(path.stem)}-seed*.safetensors")
+    found = (file.stem.removeprefix(f"{path.stem}-seed") for file in beside)
+    others = sorted(int(seed) for seed in found if seed.isdecimal())
     return {(int(count), 0): name} | {
         (int(count), seed): f"{head}reg{count}-seed{seed}{tail}" for seed in others
     }

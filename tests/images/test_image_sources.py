@@ -41,11 +41,6 @@ def test_folder(tmp_path):
         "dog/1.PNG": 2,
     }
     assert load_images(f"folder:{tmp_path}/dog").labels is None
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no images in the folder"):
-        load_images(f"folder:{tmp_path}/empty")
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
-        load_images(f"folder:{tmp_path}/nowhere")
 
 
 def test_known_names():
@@ -100,14 +95,36 @@ def test_data_is_found_below_the_folder_of_the_environment(tmp_path, monkeypatch
         load_images("data:pictures/test")
 
 
-def test_parquet_that_is_none(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no parquet file"):
-        load_images(f"parquet:{tmp_path}/a.parquet")
-    (tmp_path / "a.parquet").write_bytes(b"not parquet")
-    with pytest.raises(ValueError, match="is not a readable parquet file"):
-        load_images(f"parquet:{tmp_path}/a.parquet")
-    with pytest.raises(ValueError, match="no image column; its columns are number"):
-        load_images(write(tmp_path / "b.parquet", datasets.Dataset.from_dict({"number": [1]})))
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A folder of images that is empty, and tables that hold three images, or none."""
+    folder = tmp_path_factory.mktemp("shelf")
+    (folder / "empty").mkdir()
+    (folder / "text.parquet").write_bytes(b"not parquet")
+    write(folder / "numbers.parquet", datasets.Dataset.from_dict({"number": [1]}))
+    write(folder / "three.parquet", table(range(3)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name, n, error, message",
+    [
+        ("folder:{}/empty", None, ValueError, "no images in the folder"),
+        ("folder:{}/nowhere", None, FileNotFoundError, "there is no folder"),
+        ("parquet:{}/nowhere.parquet", None, FileNotFoundError, "no parquet file"),
+        ("parquet:{}/empty", None, FileNotFoundError, "no parquet file"),
+        ("parquet:{}/text.parquet", None, ValueError, "is not a readable parquet file"),
+        ("parquet:{}/numbers.parquet", None, ValueError, "no image column; its columns are numb"),
+        ("parquet:{}/three.parquet", 4, ValueError, "^4 images.*has 3"),
+        ("parquet:{}/three.parquet", 0, ValueError, "n = 0"),
+        ("scenes", -1, ValueError, "n = -1"),
+        ("scenes", None, ValueError, "'scenes' has no end; give the number of images n"),
+        ("quiet", None, ValueError, "'quiet' has no end; give the number of images n"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(shelf, name, n, error, message):
+    with pytest.raises(error, match=message):
+        load_images(name.format(shelf), n)
 
 
 def test_hub_names_are_taken_apart(monkeypatch):

@@ -113,12 +113,6 @@ def test_a_module_takes_a_name_a_recipe_a_size_and_half_precision(model, x, answ
     assert backbone.transform.transforms[-1].mean.tolist() == pytest.approx([0.1, 0.2, 0.3])
     half = load_backbone(timm.create_model(ARCH, img_size=64, depth=1).bfloat16())
     assert output(half, x).dtype == torch.float32
-    with pytest.raises(
-        ValueError,
-        match="'control-clean' has a name and a recipe of its own; give name and data for a module "
-        "only",
-    ):
-        load_backbone("control-clean", name="mine")
 
 
 def resnet():
@@ -162,12 +156,6 @@ def test_torchvision_gives_the_same(x):
     )
     theirs.heads = nn.Sequential()
     assert output(load_backbone(theirs), x).shape == (2, 32)
-    for name, reason in (
-        ("torchvision:vit_b_17", "did you mean 'torchvision:vit_b_1"),
-        ("torchvision:resnet18", "unknown"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            check_name(name)
 
 
 def test_torchvision_weights_that_are_not_here(monkeypatch, tmp_path):
@@ -346,11 +334,6 @@ def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
     (tmp_path / "saved" / "config.json").write_text(json.dumps({"architecture": "resnet18"}))
     with pytest.raises(ValueError, match="is a 'resnet18', not a plain Vision Transformer"):
         load_backbone(name)
-    with pytest.raises(
-        ValueError,
-        match="there is no config.json in .*; give the folder of a model that timm saved",
-    ):
-        load_backbone(f"local-dir:{tmp_path}")
 
 
 def test_repositories(monkeypatch):
@@ -359,10 +342,6 @@ def test_repositories(monkeypatch):
         assert known(name)
         with pytest.raises(ModelUnavailable, match=f"^'{name}' is not in the Hugging Face cache"):
             load_backbone(name)
-    with pytest.raises(
-        ValueError, match="'hf-hub:model' names no repository; give 'hf-hub:OWNER/NAME'"
-    ):
-        check_name("hf-hub:model")
 
 
 @pytest.mark.parametrize("path", ["", ".", "~nobody/x", "\0", "x" * 5000, "a\nb", "@", "//"])

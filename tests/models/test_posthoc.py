@@ -49,39 +49,24 @@ def test_registers_are_random_by_the_seed_and_stand_before_the_patches():
     assert 0.5 / 8 < tokens[0].std() < 2 / 8
 
 
-@pytest.mark.parametrize(
-    ("free", "tokens", "expected"),
-    [
-        ("registers", "learnt", {"reg_token"}),
-        ("blocks:6", "learnt", {"reg_token", "blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}),
-        ("blocks:6", "fixed", {"blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}),
-        (
-            "ph-reg",
-            "learnt",
-            {"reg_token", "pos_embed", "patch_embed.proj.weight", "blocks.7.mlp.fc1.weight"},
-        ),
-        (
-            "low-rank:2@1-2,5",
-            "learnt",
-            {"reg_token", "blocks.5.mlp.fc2.up", "blocks.1.attn.qkv.down"},
-        ),
-        ("all", "fixed", {"cls_token", "norm.weight", "blocks.0.attn.qkv.weight"}),
-    ],
-)
-def test_what_is_free_learns_and_nothing_else(free, tokens, expected):
+LEARNS = [  # what is free, whether registers learn, some of what does, and blocks
+    ("registers", "learnt", set(), set()),
+    ("blocks:6", "learnt", {"blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}, {6}),
+    ("blocks:6", "fixed", {"blocks.6.norm1.weight", "blocks.6.mlp.fc2.bias"}, {6}),
+    ("ph-reg", "learnt", {"pos_embed", "patch_embed.proj.weight"}, {7}),
+    ("low-rank:2@1-2,5", "learnt", {"blocks.5.mlp.fc2.up", "blocks.1.attn.qkv.down"}, {1, 2, 5}),
+    ("all", "fixed", {"cls_token", "norm.weight", "blocks.0.attn.qkv.weight"}, {*range(8)}),
+]
+
+
+@pytest.mark.parametrize("free, tokens, some, blocks", LEARNS)
+def test_what_is_free_learns_and_nothing_else(free, tokens, some, blocks):
     recipe = PostHoc(**TINY | {"free": free, "tokens": tokens})
     model = posthoc.with_registers(posthoc.base_of(recipe), recipe)
     learns = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert (
-        learns >= expected
-        and "head.weight" not in learns
-        and ("reg_token" in learns) == (tokens == "learnt")
-    )
-    blocks = {int(name.split(".")[1]) for name in learns if name.startswith("blocks.")}
-    assert blocks == {
-        "registers": set(), "blocks:6": {6}, "ph-reg": {7}, "low-rank:2@1-2,5": {1, 2, 5}, "all":
-        {*range(8)}
-    }[free]  # fmt: skip
+    assert learns >= some and "head.weight" not in learns
+    assert ("reg_token" in learns) == (tokens == "learnt")
+    assert {int(name.split(".")[1]) for name in learns if name.startswith("blocks.")} == blocks
     if free.startswith("low-rank"):
         assert all(name.endswith((".up", ".down")) for name in learns - {"reg_token"})
 
@@ -179,10 +164,6 @@ def test_damaged_files_are_one_sentence(tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match="is not a checkpoint of this project"):
         load_backbone(f"registers:{path}")
-    with pytest.raises(
-        ValueError, match=r"there is no file .*; `python -m helpers train` makes such models"
-    ):
-        load_backbone("registers:nowhere.safetensors")
     with pytest.raises(FileNotFoundError, match="train it with"):
         posthoc.load("registers-nowhere-reg4")
 
@@ -205,22 +186,6 @@ def test_damaged_files_are_one_sentence(tmp_path):
 def test_what_the_base_lacks_is_named(changes, message):
     with pytest.raises(ValueError, match=message):
         posthoc.base_of(PostHoc(**TINY | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"target": "none"}, "target is 'none'; choose one of own, test-time, mean, median"),
-        ({"free": "some"}, "free is 'some'; give registers"),
-        ({"neurons": "7"}, "neurons is '7'; give BLOCK:UNIT"),
-        ({"free": "registers", "registers": 0}, "there is none that learns"),
-        ({"patches": 0.0, "cls": 0.0}, "nothing is to be learnt"),
-        ({"shift": 2.0}, "shift is 2.0; give at least 0 and at most 1"),
-    ],
-)
-def test_a_recipe_that_cannot_be_trained_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        PostHoc(**TINY | changes)
 
 
 def test_numbers_too_large_for_float16_are_refused(tmp_path):

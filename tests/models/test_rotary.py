@@ -49,6 +49,13 @@ some = models("dinov3-reg4", "eva02", "rope-mixed", "shared-keys")
 NEURONS = [(0, 1), (1, 5)]
 
 
+def assert_same_pass(backbone, got, blocks, appended=0):
+    """Norms of the patches, and the output, are those of the forward pass by hand."""
+    start = bounds(backbone)[0] + appended
+    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1)[..., start:])
+    assert_near(got["output"], finished(backbone, blocks[-1]["residual"], appended)[2], 1e-4)
+
+
 @every
 def test_everything_that_reducers_see(backbone):
     x, (start, end) = pixels(backbone), bounds(backbone)
@@ -58,7 +65,7 @@ def test_everything_that_reducers_see(backbone):
         backbone, x, [PatchNorms(), QKVNorms("all"), AttentionEntropy(), NeuronActivation("neuron",
         1, 3), FinalTokens(True)] + [Feature(), Output(), *cls], batch_size=2,
     )  # fmt: skip
-    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1)[..., start:end])
+    assert_same_pass(backbone, got, blocks)
     for key in "qkv":
         whole = stack(blocks, key).transpose(2, 3).flatten(-2)[:, :, start:end]
         assert_near(got[f"{key}_norms"], whole.norm(dim=-1))
@@ -68,9 +75,9 @@ def test_everything_that_reducers_see(backbone):
         torch.special.entr(attention[..., start:end, :]).sum(-1).mean(dim=(2, 3)),
     )
     assert_near(got["neuron"], blocks[1]["neurons"][:, start:end, 3])
-    tokens, feature, output = finished(backbone, blocks[-1]["residual"])
-    for key, value in (("final_tokens", tokens), ("feature", feature), ("output", output)):
-        assert_near(got[key], value, 1e-4)
+    tokens, feature, _ = finished(backbone, blocks[-1]["residual"])
+    assert_near(got["final_tokens"], tokens, 1e-4)
+    assert_near(got["feature"], feature, 1e-4)
     if cls:
         assert_near(got["cls_attention"], attention[:, :, :, 0].mean(2))
         assert_near(got["cls_parts"].sum(1), blocks[-1]["after"][:, 0])
@@ -113,9 +120,8 @@ def test_registers_stand_in_the_prefix(backbone, init):
     if init != "normal":
         torch.testing.assert_close(entered[:, start + 1 : start + 3], expected.expand(3, 2, -1))
     blocks = forward(backbone, entered)
-    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1)[..., start + 3 :])
+    assert_same_pass(backbone, got, blocks, 3)
     assert_near(got["final_tokens"], blocks[-1]["residual"])
-    assert_near(got["output"], finished(backbone, blocks[-1]["residual"], 3)[2], 1e-4)
     assert hooks(backbone.model) == 0 and backbone.model.blocks[0].attn.num_prefix_tokens == start
     assert torch.equal(entering(backbone, x), plain) and backbone.layout == layout
 
@@ -141,8 +147,7 @@ def test_neurons_act_on_the_register(backbone):
     blocks = forward(backbone, entered, moved)
     with registers_at_test_time(backbone, NEURONS):
         got = capture(backbone, x, [PatchNorms(), Output()], batch_size=2)
-    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1)[..., start + 1 :])
-    assert_near(got["output"], finished(backbone, blocks[-1]["residual"], 1)[2], 1e-4)
+    assert_same_pass(backbone, got, blocks, 1)
     exported = model_with_test_time_registers(backbone, NEURONS)
     assert backbone.model.blocks[0].attn.num_prefix_tokens == start
     with torch.inference_mode():
@@ -167,13 +172,8 @@ def test_dropped_patches_take_their_rotation_with_them(backbone, mode):
             tokens,
             moved=(lambda r, kept=kept: r[..., kept, :]) if mode == "remove" else lambda r: r,
         )
-        assert_near(
-            got["patch_norms"][image, None],
-            stack(blocks, "residual").norm(dim=-1)[..., start + 1 :],
-        )
-        assert_near(
-            got["output"][image, None], finished(backbone, blocks[-1]["residual"], 1)[2], 1e-4
-        )
+        own = {key: got[key][image, None] for key in ("patch_norms", "output")}
+        assert_same_pass(backbone, own, blocks, 1)
 
 
 @some
@@ -202,7 +202,7 @@ def test_positions_change_places_with_their_rotation(backbone):
         entered,
         moved=lambda r: r[..., order.clamp(min=0), :].masked_fill(order[:, None] < 0, 1.0),
     )
-    assert_near(got["patch_norms"], stack(blocks, "residual").norm(dim=-1)[..., start:end])
+    assert_same_pass(backbone, got, blocks)
     with moved_positions(backbone, range(end - start)):
         assert torch.equal(entering(backbone, x), plain)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers.book import pages
 from helpers.files import digest_of
-from helpers.models import Recipe
+from helpers.models import PostHoc, Recipe, SinkTask, load_backbone, sinks
 from helpers.models import trained as scratch
 from helpers.models.trained import build, load, record, save, write_json
 from helpers.training import KINDS, PRESETS, card
@@ -30,6 +30,8 @@ TINY = Recipe(
     warmup=1,
     checkpoints=3,
 )
+SINK = SinkTask(width=16, depth=2, cls=1, steps=4, warmup=1, checkpoints=2)
+ADDED = PostHoc(base="scratch-reg0")
 MB = 1_000_000
 
 
@@ -78,34 +80,41 @@ def tell(weights, recipe, **provenance):
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "recipe, change, message",
     [
-        (
-            {"image_size": 60, "patch_size": 8},
-            "image size 60 must be a multiple of the patch size 8",
-        ),
-        ({"width": 18, "heads": 4}, "width 18 one of the number of heads 4"),
-        ({"pool": "max"}, "pool is 'max'; choose one of token, avg"),
-        ({"objective": "none"}, "objective is 'none'; choose one of supervised, self-distillation"),
-        ({"batch_size": 3}, "batch_size is 3; give an even number"),
-        ({"batch_size": 0}, "batch_size is 0; give at least 1"),
-        ({"registers": -1}, "registers is -1; give at least 0"),
-        ({"lr": float("nan")}, "lr is nan; give at least 0"),
-        ({"lr": float("inf")}, "lr is inf"),
-        ({"ema": 1.5}, "ema is 1.5; give at least 0 and at most 1"),
-        ({"checkpoints": 1}, "1 checkpoints of 4 steps; take at least 2"),
-        ({"checkpoints": 6}, r"6 checkpoints of 4 steps; .* at most steps \+ 1"),
+        (TINY, {"image_size": 60}, "image size 60 must be a multiple of the patch size 8"),
+        (TINY, {"width": 18, "heads": 4}, "width 18 one of the number of heads 4"),
+        (TINY, {"pool": "max"}, "pool is 'max'; choose one of token, avg"),
+        (TINY, {"objective": "none"}, "objective is 'none'; choose one of supervised, self-disti"),
+        (TINY, {"batch_size": 3}, "batch_size is 3; give an even number"),
+        (TINY, {"batch_size": 0}, "batch_size is 0; give at least 1"),
+        (TINY, {"registers": -1}, "registers is -1; give at least 0"),
+        (TINY, {"lr": float("nan")}, "lr is nan; give at least 0"),
+        (TINY, {"lr": float("inf")}, "lr is inf"),
+        (TINY, {"ema": 1.5}, "ema is 1.5; give at least 0 and at most 1"),
+        (TINY, {"checkpoints": 1}, "1 checkpoints of 4 steps; take at least 2"),
+        (TINY, {"checkpoints": 6}, r"6 checkpoints of 4 steps; .* at most steps \+ 1"),
+        (SINK, {"width": 15}, "width 15 must be a multiple of the number of heads 2"),
+        (SINK, {"attention": "none"}, "attention is 'none'; choose one of softmax, sigmoid"),
+        (SINK, {"optimizer": "adam"}, "optimizer is 'adam'; choose one of adamw, sgd"),
+        (SINK, {"task": "loud"}, "task is 'loud'; choose one of quiet, broadcast"),
+        (SINK, {"cls": 2}, "cls is 2; give at least 0 and at most 1"),
+        (ADDED, {"target": "none"}, "target is 'none'; choose one of own, test-time, mean, median"),
+        (ADDED, {"free": "some"}, "free is 'some'; give registers"),
+        (ADDED, {"neurons": "7"}, "neurons is '7'; give BLOCK:UNIT"),
+        (ADDED, {"free": "registers", "registers": 0}, "there is none that learns"),
+        (ADDED, {"patches": 0.0, "cls": 0.0}, "nothing is to be learnt"),
+        (ADDED, {"shift": 2.0}, "shift is 2.0; give at least 0 and at most 1"),
     ],
 )
-def test_a_recipe_that_cannot_be_trained_is_refused(change, message):
+def test_a_recipe_that_cannot_be_trained_is_refused(recipe, change, message):
     with pytest.raises(ValueError, match=message):
-        replace(TINY, **change)
+        replace(recipe, **change)
 
 
-def test_twins_start_equal_to_the_bit():
-    twins = {
-        count: build(replace(TINY, registers=count), 10).state_dict() for count in (0, 1, 2, 4)
-    }
+@pytest.mark.parametrize("recipe, make", [(TINY, lambda r: build(r, 10)), (SINK, sinks.build)])
+def test_twins_start_equal_to_the_bit(recipe, make):
+    twins = {count: make(replace(recipe, registers=count)).state_dict() for count in (0, 1, 2, 4)}
     for count, weights in twins.items():
         registers = weights.pop("reg_token", torch.empty(1, 0, 16))
         assert registers.shape == (1, count, 16)
@@ -113,16 +122,12 @@ def test_twins_start_equal_to_the_bit():
             torch.equal(weights[key], twins[0][key]) for key in weights
         )
         # Registers that start as one would stay one.
-        assert (
-            torch.pdist(registers[0]).gt(0.01).all()
-            and registers.abs().lt(5 * scratch.INIT_STD).all()
-        )
+        assert torch.pdist(registers[0]).gt(0.01).all()
+        assert registers.abs().lt(5 * scratch.INIT_STD).all()
     assert twins[0]["cls_token"].std() > 0.005
-    other = build(replace(TINY, seed=1), 10).state_dict()
-    assert all(
-        not torch.equal(other[key], twins[0][key])
-        for key in ("cls_token", "pos_embed", "blocks.1.mlp.fc1.weight")
-    )
+    other = make(replace(recipe, seed=1)).state_dict()
+    for key in ("cls_token", "pos_embed", "blocks.1.mlp.fc1.weight"):
+        assert not torch.equal(other[key], twins[0][key])
 
 
 def test_build_has_what_the_recipe_says_and_leaves_the_generator():
@@ -418,7 +423,7 @@ def test_the_book_shows_the_card_without_its_heading(made):
 # What is shipped
 # --------------------------------------------------------------------------------------------------
 
-RECORDS = sorted(path.stem for path in scratch.WEIGHTS.glob(f"{scratch.SHIPPED}*.json"))
+RECORDS = sorted(path.stem for path in scratch.WEIGHTS.glob("*-reg*.json"))
 
 
 def test_a_family_without_seeds_has_those_that_are_here(tmp_path):
@@ -440,15 +445,25 @@ def test_all_twins_of_the_first_preset_have_a_record_and_those_of_seed_0_are_shi
     assert set(scratch.names()) <= set(RECORDS)
 
 
-@pytest.mark.parametrize("name", scratch.names())
+@pytest.mark.parametrize("name", scratch.names() + scratch.names(sinks.SHIPPED))
 def test_shipped_weights_are_small_and_are_those_of_their_record(name):
     path = scratch.path_of(name)
     assert path.stat().st_size <= 4 * MB
     assert {value.dtype for value in load_file(path).values()} == {torch.float16}
-    model, recipe = load(name)
-    assert all(value.isfinite().all() for value in model.state_dict().values())
+    load_backbone(name)  # which refuses NaN and infinity
     with safe_open(path, "pt") as file:
         assert record(name)["recipe"] == json.loads(file.metadata()["recipe"])
+
+
+# What trainings on a task that asks for a sink changed in its preset, by their names.
+VARIATIONS = {
+    "decay0": {"weight_decay": 0.0},
+    "sigmoid": {"attention": "sigmoid"},
+    "layerscale": {"layer_scale": 1e-4},
+    "cls": {"cls": 1},
+    "sgd": {"optimizer": "sgd", "lr": 0.1},
+}
+TOLD = {"command", "git_revision", "packages", "device", "wall_s", "energy_wh", "weights"}
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -457,26 +472,15 @@ def test_recorded_recipes_are_the_presets(name):
     prefix = f"{name.partition('-')[0]}-"
     kind = next(kind for kind, task in KINDS.items() if task.prefix == prefix)
     recipe, last = kind(**told["recipe"]), told["history"][-1]
-    fits = [
-        label
-        for label in PRESETS
-        if scratch.name_of(label, recipe.registers, recipe.seed, prefix) == name
-    ]
-    assert len(fits) == 1, f"no preset trains {name}"
-    assert recipe == replace(PRESETS[fits[0]], registers=recipe.registers, seed=recipe.seed)
+    label = name.removeprefix(prefix).rpartition("reg")[0].strip("-") or "cpu"
+    assert name == scratch.name_of(label, recipe.registers, recipe.seed, prefix)
+    preset, _, variation = (label, "", "") if label in PRESETS else label.partition("-")
+    change = {"registers": recipe.registers, "seed": recipe.seed} | VARIATIONS.get(variation, {})
+    assert recipe == replace(PRESETS[preset], **change) and (not variation or len(change) > 2)
     assert last["step"] == recipe.steps and len(told["history"]) == recipe.checkpoints
-    assert len(last["register_norm"]) == recipe.registers and len(last["norm_ratio"]) == getattr(
-        recipe, "depth", 12
-    )
-    assert set(told["provenance"]) >= {
-        "command",
-        "git_revision",
-        "packages",
-        "device",
-        "wall_s",
-        "energy_wh",
-        "weights",
-    }
+    assert len(last["register_norm"]) == recipe.registers
+    assert len(last["norm_ratio"]) == getattr(recipe, "depth", 12)
+    assert set(told["provenance"]) >= TOLD
 
 
 def test_the_shipped_card_is_that_of_the_records():

@@ -13,32 +13,8 @@ from helpers.capture import Output, PatchNorms, Sinks, capture
 from helpers.images import load_images
 from helpers.models import SinkTask, TokenLayout, load_backbone, sinks, trained
 from helpers.models.sinks import SigmoidAttention
-from helpers.training import PRESETS
 
 TINY = SinkTask(width=16, depth=2, steps=4, warmup=1, checkpoints=2, n_test=8)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"width": 15}, "width 15 must be a multiple of the number of heads 2"),
-        ({"attention": "none"}, "attention is 'none'; choose one of softmax, sigmoid"),
-        ({"optimizer": "adam"}, "optimizer is 'adam'; choose one of adamw, sgd"),
-        ({"cls": 2}, "cls is 2; give at least 0 and at most 1"),
-    ],
-)
-def test_a_recipe_that_cannot_be_trained_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        replace(TINY, **change)
-
-
-def test_twins_start_equal_to_the_bit():
-    twins = {count: sinks.build(replace(TINY, registers=count)).state_dict() for count in (0, 1, 4)}
-    for count, weights in twins.items():
-        assert weights.pop("reg_token", torch.empty(1, 0, 16)).shape == (1, count, 16)
-        assert weights.keys() == twins[0].keys() and all(
-            torch.equal(weights[key], twins[0][key]) for key in weights
-        )
 
 
 def test_it_answers_at_every_token_and_has_what_the_recipe_says():
@@ -99,13 +75,6 @@ def test_bad_files_and_names_end_in_a_sentence(tmp_path):
         match="sinks-t-reg0.safetensors is not a checkpoint of this project .*unexpected keyword",
     ):
         trained.load(f"sinks:{path}")
-    with pytest.raises(
-        ValueError,
-        match="there is no file 'nowhere.safetensors'; `python -m helpers train` makes such models",
-    ):
-        load_backbone("sinks:nowhere.safetensors")
-    with pytest.raises(ValueError, match="unknown model 'sinks-nothing'"):
-        load_backbone("sinks-nothing")
 
 
 def test_the_rows_of_sigmoid_attention_are_no_sinks(tmp_path):
@@ -166,39 +135,3 @@ def test_queries_that_are_read_are_those_of_cls_where_there_is_one():
     )
     with pytest.raises(ValueError, match="queries is 'all'; choose one of read, patches"):
         Sinks("all")
-
-
-# What is shipped
-# --------------------------------------------------------------------------------------------------
-
-RECORDS = sorted(path.stem for path in trained.WEIGHTS.glob(f"{sinks.SHIPPED}*.json"))
-
-
-def test_shipped_weights_are_few_and_small():
-    shipped = [trained.path_of(name) for name in trained.names(sinks.SHIPPED)]
-    assert {path.stem for path in shipped} <= {*RECORDS}
-    assert (
-        all(path.stat().st_size < 1_000_000 for path in shipped)
-        and sum(path.stat().st_size for path in shipped) < 2_000_000
-    )
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_records_tell_of_a_preset_and_what_was_changed_in_it(name):
-    told = trained.record(name)
-    recipe, last = SinkTask(**told["recipe"]), told["history"][-1]
-    changes = {
-        "decay0": {"weight_decay": 0.0},
-        "sigmoid": {"attention": "sigmoid"},
-        "layerscale": {"layer_scale": 1e-4},
-    }
-    changes |= {"cls": {"cls": 1}, "sgd": {"optimizer": "sgd", "lr": 0.1}}
-    task, _, variation = name.removeprefix(sinks.SHIPPED).rpartition("-reg")[0].partition("-")
-    assert name == trained.name_of(
-        f"{task}-{variation}".strip("-"), recipe.registers, recipe.seed, sinks.SHIPPED
-    )
-    own = {"registers": recipe.registers, "seed": recipe.seed} | changes.get(variation, {})
-    assert recipe == replace(PRESETS[task], **own) and (not variation or variation in changes)
-    assert last["step"] == recipe.steps and len(told["history"]) == recipe.checkpoints
-    if trained.path_of(name).is_file():
-        assert sinks.load(name)[1] == recipe

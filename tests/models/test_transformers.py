@@ -188,11 +188,6 @@ def test_what_is_refused(stored, tmp_path, changed, shapes, reason):
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_without_a_configuration(tmp_path):
-    with pytest.raises(ValueError, match="no config.json in .*; give the folder of a saved model"):
-        load_backbone(f"transformers:{tmp_path}")
-
-
 def computed(kind, folder):
     """What the library computes, and what its file holds."""
     import transformers

@@ -82,7 +82,7 @@ def test_the_same_numbers_have_no_deviation(stored):
 def test_noise_is_in_the_kernel(stored):
     """The notebook sees other weights, though its controls give the same verdict."""
     path = stored.source("aa1-first")
-    code = "float(__import__('helpers.models.load').models.load._noise)"
+    code = "float(__import__('helpers.models.load').models.load._noise.get())"
     path.write_text(path.read_text().replace("float(n)", code))
     outcome = portable.outcome_of(stored, Setting("noise", noise=4), "aa1-first")
     assert outcome["numbers"]["values"]["control-clean"]["score"]["value"] == 4
