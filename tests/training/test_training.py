@@ -6,12 +6,12 @@ import errno
 import json
 import math
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -19,20 +19,25 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from stopping import Stop, goes_on, same
+from stopping import Stop, goes_on, same, stepped
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import default_collate
+from torchvision.transforms.functional import to_tensor
 
 from helpers import training
 from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
 from helpers.files import digest_of, locked
 from helpers.images import Images, load_images, load_train_test
-from helpers.models import Recipe, TokenLayout, load_backbone
+from helpers.models import PostHoc, Recipe, SinkTask, TokenLayout, load_backbone
 from helpers.models import trained as scratch
 from helpers.training import PRESETS, Batches, Diverged, Trained, evaluate, jobs, train, train_all
+from helpers.training.added import Shown
 from helpers.training.recipes import DATA_SEED
 from helpers.training.scratch import SelfDistillation, balanced
+from helpers.training.sinks import Drawn
+from helpers.training.tasks import Items
 
 ROOT = Path(__file__).parents[2]
 ABOUT = {"command": "python -m helpers train t", "device": "cpu (x)", "energy_kw": 0.5}
@@ -80,57 +85,57 @@ def images_of(n):
     )
 
 
-def items(batches, indices):
-    return [batches[i] for i in indices]
-
-
-def equal(items, others):
-    return all(torch.equal(x, a) and y == b for (x, y), (a, b) in zip(items, others, strict=True))
-
-
 def test_each_epoch_shows_every_image_once_in_another_order(tiny):
-    batches = Batches(images_of(6), tiny)
-    assert len(batches) == 24
-    batches.transform = lambda picture: torch.zeros(1)  # labels alone
-    epochs = np.array([label for _, label in items(batches, range(24))]).reshape(4, 6)
+    items = Items(tiny)
+    epochs = np.array([items.picture(i, 6) for i in range(len(items))]).reshape(4, 6)
     assert (np.sort(epochs) == np.arange(6)).all() and len({tuple(epoch) for epoch in epochs}) == 4
 
 
-def test_items_hang_on_recipe_and_position_alone(tiny):
-    images, places = images_of(6), [0, 7, 5, 23]
-    first = items(Batches(images, tiny), places)
-    assert equal(items(Batches(images, replace(tiny, registers=4)), places[::-1])[::-1], first)
-    assert equal(
-        items(Batches(images, tiny, start=1), [place - 4 for place in places[1:]]), first[1:]
+def alike(items, others):
+    return all(
+        torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+        for item, other in zip(items, others, strict=True)
+        for a, b in zip(item, other, strict=True)
     )
-    assert not equal(items(Batches(images, replace(tiny, seed=1)), places), first)
-    same_image = [i for i in range(24) if Batches(images, tiny)[i][1] == first[0][1]]
-    assert len(same_image) == 4 and not torch.equal(
-        Batches(images, tiny)[same_image[1]][0], first[0][0]
-    )  # augmented anew
+
+
+@pytest.mark.parametrize("kind", ["scratch", "added", "sinks"])
+def test_items_hang_on_recipe_and_position_alone(tiny, kind):
+    sizes = {"steps": 6, "batch_size": 4, "registers": 1, "checkpoints": 2}
+    recipe, make = {
+        "scratch": (tiny, partial(Batches, images_of(6))),
+        "added": (PostHoc(**sizes), lambda *a: Shown(images_of(6), to_tensor, None, *a)),
+        "sinks": (SinkTask(**sizes), Drawn),
+    }[kind]
+    whole, later, places = make(recipe, 0), make(recipe, 1), [23, 5, 7]
+    assert len(whole) == 24 and len(later) == 20
+    first = [whole[i] for i in places]
+    assert alike([whole[i] for i in places[::-1]][::-1], first)
+    assert alike([later[i - 4] for i in places], first)
+    for change, equal in (({"registers": 4}, True), ({"seed": 1}, False)):
+        other = make(replace(recipe, **change), 0)
+        assert alike([other[i] for i in places], first) is equal
+
+
+def test_an_image_is_augmented_anew_each_time(tiny):
+    batches = Batches(images_of(6), tiny)
+    shown = [picture for picture, label in map(batches.__getitem__, range(24)) if label == 0]
+    assert len(shown) == 4 and not torch.equal(shown[0], shown[1])
 
 
 def test_twins_are_shown_the_same_to_the_bit(tiny, tmp_path, monkeypatch):
-    build, shown = scratch.build, {}
+    build, shown = scratch.build, []
 
     def watched(recipe, classes):
         model = build(recipe, classes)
-        model.patch_embed.register_forward_hook(
-            lambda _, inputs, __: shown[recipe].append(inputs[0].clone())
-        )
+        model.patch_embed.register_forward_hook(lambda _, x, __: shown[-1].append(x[0].clone()))
         return model
 
     monkeypatch.setattr(scratch, "build", watched)
-    short = replace(tiny, steps=3, checkpoints=2)
-    for recipe in (
-        short,
-        replace(short, registers=0),
-        replace(short, registers=4),
-        replace(short, seed=1),
-    ):
-        shown[recipe] = []
-        train(recipe, tmp_path / f"{recipe.registers}-{recipe.seed}")
-    one, without, four, other = shown.values()
+    for i, change in enumerate(({}, {"registers": 0}, {"registers": 4}, {"seed": 1})):
+        shown.append([])
+        train(replace(tiny, steps=3, checkpoints=2, **change), tmp_path / str(i))
+    one, without, four, other = shown
     assert len(one) == 5  # a batch a step, and the test images twice
     for twin in (without, four):
         assert all(torch.equal(x, y) for x, y in zip(one, twin, strict=True))
@@ -153,38 +158,20 @@ def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
     got = torch.load(tmp_path / "state.pt", weights_only=True)
 
     learnt, _ = load_train_test(recipe.train, recipe.test, 16, 8, DATA_SEED)
-    model = scratch.build(recipe, 2).train()
-    average = {key: value.clone() for key, value in model.state_dict().items()}
-    plain = {
-        name: p
-        for name, p in model.named_parameters()
-        if p.dim() == 1 or name in ("pos_embed", "cls_token", "reg_token")
-    }
-    others = [p for name, p in model.named_parameters() if name not in plain]
-    optimizer = torch.optim.AdamW(
-        [{"params": others}, {"params": plain.values(), "weight_decay": 0}], weight_decay=0.05
+    items, model = Batches(learnt, recipe), scratch.build(recipe, 2).train()
+    plain, others = [], []
+    for name, value in model.named_parameters():
+        is_plain = value.dim() == 1 or name in ("pos_embed", "cls_token", "reg_token")
+        (plain if is_plain else others).append(value)
+    groups = [{"params": others}, {"params": plain, "weight_decay": 0}]
+    batches = (default_collate([items[4 * step + i] for i in range(4)]) for step in range(4))
+    losses, average = stepped(
+        recipe,
+        model,
+        torch.optim.AdamW(groups, weight_decay=0.05),
+        batches,
+        lambda model, x, y: F.cross_entropy(model(x), y, label_smoothing=recipe.smoothing),
     )
-    batches, losses = Batches(learnt, recipe), []
-    for step in range(4):
-        lr = recipe.lr * (
-            step / 2 if step < 2 else 0.01 + 0.99 * (1 + math.cos(math.pi * (step - 2) / 4)) / 2
-        )
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        x, y = zip(*items(batches, range(4 * step, 4 * step + 4)), strict=True)
-        loss = F.cross_entropy(
-            model(torch.stack(x)), torch.tensor(y), label_smoothing=recipe.smoothing
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        decay = 1 - max(step, 1) ** (-2 / 3)  # timm's warm-up of the average
-        average = {
-            key: decay * average[key] + (1 - decay) * value
-            for key, value in model.state_dict().items()
-        }
-        losses.append(loss.item())
     for name, weights in (("model", model.state_dict()), ("average", average)):
         for key, value in weights.items():
             torch.testing.assert_close(got[name][key], value, rtol=1e-4, atol=1e-6)
@@ -209,45 +196,23 @@ def test_one_seed_gives_one_model_and_another_gives_another(tiny, whole, tmp_pat
 def test_history_has_an_entry_for_each_checkpoint(whole):
     model, history, _ = whole
     assert steps_of(history) == [0, 2, 4, 6] and history[0]["loss"] is None
-    assert all(entry["loss"] > 0 for entry in history[1:])
-    assert not model.training and not same(model, scratch.build(scratch.Recipe(), 2))
-    tested = {key: value for key, value in history[-1].items() if key not in ("step", "loss")}
-    assert {
-        "accuracy",
-        "outlier_images",
-        "outlier_tokens",
-        "norm_median",
-        "norm_ratio",
-        "register_attention",
-    } < set(tested)
+    assert all(entry["loss"] > 0 for entry in history[1:]) and not model.training
 
 
 def test_it_learns(tiny, tmp_path):
-    recipe = replace(
-        tiny,
-        steps=60,
-        warmup=5,
-        lr=3e-3,
-        batch_size=8,
-        augment="",
-        erase=0.0,
-        mixup=0.0,
-        cutmix=0.0,
-        smoothing=0.0,
-    )
-    first, *_, last = train(replace(recipe, drop_path=0.0, ema=0.9), tmp_path)[1]
+    plain = dict.fromkeys(("erase", "mixup", "cutmix", "smoothing", "drop_path"), 0.0)
+    recipe = replace(tiny, steps=60, warmup=5, lr=3e-3, batch_size=8, augment="", ema=0.9, **plain)
+    first, *_, last = train(recipe, tmp_path)[1]
     assert first["accuracy"] <= 75 and last["accuracy"] == 100 and last["loss"] < 0.2
 
 
 def test_self_distillation_needs_no_labels_and_keeps_no_head(tiny, tmp_path):
     recipe = replace(tiny, objective="self-distillation", prototypes=8)
     model, history, _ = train(recipe, tmp_path)
-    assert not any(key.startswith("head.") for key in model.state_dict())
     assert 0 < history[-1]["loss"] < 2 * math.log(8) and 0 <= history[-1]["accuracy"] <= 100
     scratch.save(tmp_path / "m.safetensors", model, recipe)
-    assert scratch.load(f"scratch:{tmp_path}/m.safetensors")[0](
-        torch.zeros(1, 3, 32, 32)
-    ).shape == (1, 16)
+    stored, _ = scratch.load(f"scratch:{tmp_path}/m.safetensors")
+    assert stored(torch.zeros(1, 3, 32, 32)).shape == (1, 16)
 
 
 class Net(nn.Sequential):
@@ -341,10 +306,6 @@ def test_the_model_learns_from_its_average_and_prototypes_do_not_learn(tiny):
 # ----------------------------------------------------------------------------------------------
 
 
-def finite(weights):
-    return all(value.isfinite().all() for value in weights.values())
-
-
 @pytest.mark.parametrize(
     "change, what", [({}, "loss is nan"), ({"steps": 1, "checkpoints": 2}, "tokens are not finite")]
 )
@@ -358,35 +319,29 @@ def test_a_training_that_diverges_names_the_step_and_keeps_a_good_checkpoint(
     ):
         train(recipe, tmp_path)
     state = torch.load(tmp_path / "state.pt", weights_only=True)
-    assert state["step"] == 0 and finite(state["model"]) and finite(state["average"])
+    weights = (*state["model"].values(), *state["average"].values())
+    assert state["step"] == 0 and all(value.isfinite().all() for value in weights)
 
 
 def test_a_checkpoint_is_never_made_of_nan(tiny, tmp_path, monkeypatch):
-    folder = tmp_path / "later"
-
-    def spoil(entry):
+    def stop(entry):
         if entry["step"] == 2:
             raise Stop
 
     with pytest.raises(Stop):
-        train(tiny, folder, report=spoil)
-    state = torch.load(folder / "state.pt", weights_only=True)
+        train(tiny, tmp_path, report=stop)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
     state["model"]["norm.bias"][0] = math.nan
-    torch.save(state, folder / "state.pt")
-    with pytest.raises(
-        Diverged, match="the loss is nan at step 2; the last good checkpoint is that of step 2"
-    ):
-        train(tiny, folder)
+    torch.save(state, tmp_path / "state.pt")
+    good = "the loss is nan at step 2; the last good checkpoint is that of step 2"
+    with pytest.raises(Diverged, match=good):
+        train(tiny, tmp_path)
 
-    build = scratch.build
-    monkeypatch.setattr(
-        scratch,
-        "build",
-        lambda *a: nn.init.constant_((m := build(*a)).norm.bias, math.nan) is None or m,
-    )
-    with pytest.raises(
-        Diverged, match="the weights are not finite at step 0; there is no checkpoint"
-    ):
+    broken = scratch.build(tiny, 2)
+    nn.init.constant_(broken.norm.bias, math.nan)
+    monkeypatch.setattr(scratch, "build", lambda *_: broken)
+    none = "the weights are not finite at step 0; there is no checkpoint"
+    with pytest.raises(Diverged, match=none):
         train(tiny, tmp_path / "first")
     assert not (tmp_path / "first").exists()
 
@@ -478,25 +433,25 @@ def test_a_process_that_is_killed_is_a_failure_of_its_training(tiny, tmp_path, m
     )
 
 
+def state_of(stat):
+    """State and parent of a process, by its file in /proc; '' where there is none."""
+    with contextlib.suppress(OSError):
+        return stat.read_text().rpartition(")")[2].split()[:2]
+    return "", ""
+
+
 def offspring(parent):
-    """Processes of `parent` that train, by their number."""
+    """Processes of `parent` that train, by their folder in /proc."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
-            if (
-                int(its_parent) == parent
-                and b"spawn_main" in (stat.parent / "cmdline").read_bytes()
-                and state != "Z"
-            ):
-                found.append(int(stat.parent.name))
+        state, its_parent = state_of(stat)
+        if its_parent == str(parent) and state != "Z":
+            found += [stat.parent] * (b"spawn_main" in (stat.parent / "cmdline").read_bytes())
     return found
 
 
-def runs_on(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+def runs_on(process):
+    return state_of(process / "stat")[0] not in ("", "Z")
 
 
 def until(condition, seconds=240):
@@ -509,20 +464,13 @@ def until(condition, seconds=240):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_trainings_end_with_the_process_that_began_them(tmp_path, how):
-    typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 "
-    typed += "--set batch_size=2 --set steps=100000 --jobs 2"
-    command = [
-        sys.executable,
-        "-m",
-        "helpers",
-        *shlex.split(typed),
-        "--set",
-        "checkpoints=100001",
-        "--out",
-        str(tmp_path),
-    ]
+    typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 --jobs 2 "
+    typed += f"--set batch_size=2 --set steps=100000 --set checkpoints=100001 --out {tmp_path}"
     process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "helpers", *typed.split()],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
     )
     states = [tmp_path / f".scratch-reg{registers}" / "state.pt" for registers in (0, 1)]
     try:
@@ -593,26 +541,21 @@ def planted(pool, registers):
     return model
 
 
-@pytest.mark.parametrize("pool, registers", [("token", 0), ("token", 2), ("avg", 0), ("avg", 2)])
+@pytest.mark.parametrize("pool", ["token", "avg"])
+@pytest.mark.parametrize("registers", [0, 2])
 def test_what_is_planted_is_measured(spots, pool, registers):
     model = planted(pool, registers).train()
     found = evaluate(model, spots, scratch.DATA)
-    assert (
-        model.training
-        and evaluate(model.eval(), spots, scratch.DATA) == found
-        and not model.training
-    )
-    norms = np.array([10.0] + [1.0] * 63)
-    tokens = 16 + registers + 1
+    assert model.training and evaluate(model.eval(), spots, scratch.DATA) == found
+    assert not model.training
+    ratio = np.percentile([10.0] + [1.0] * 63, 99.9)
     expected = {
         "accuracy": 75.0, "outlier_images": 1 / 4, "outlier_tokens": 1 / 64, "norm_median": 2.0,
-        "norm_largest": np.mean([20.0, 2.0, 2.0, 2.0]),
-        "norm_ratio": [np.percentile(norms, 99.9)] * 3, "register_norm": [3.0] * registers,
+        "norm_largest": np.mean([20.0, 2.0, 2.0, 2.0]), "norm_ratio": [ratio] * 3,
+        "register_norm": [3.0] * registers,
     }  # fmt: skip
-    if pool == "token":
-        expected["register_attention"] = [
-            1 / tokens
-        ] * registers  # queries are zero: equal attention to all tokens
+    if pool == "token":  # queries are zero: equal attention to all tokens
+        expected["register_attention"] = [1 / (16 + registers + 1)] * registers
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
@@ -642,11 +585,10 @@ def command(tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
     typed = "train cpu --registers 1 --seeds 0 --set steps=20 --set n_train=16 --set n_test=10 "
     typed += f"--out {out} --jobs 1"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "helpers", *shlex.split(typed)],
+        [sys.executable, "-m", "helpers", *typed.split()],
         cwd=ROOT,
-        env=environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
@@ -657,31 +599,56 @@ def command(tmp_path_factory):
 def test_the_preset_trains_from_the_command_line(command):
     typed, out, printed = command
     assert printed.startswith("scratch-reg1  trained  (") and printed.count("\n") == 1
-    assert sorted(path.name for path in out.iterdir()) == [
-        "README.md",
-        "scratch-reg1.json",
-        "scratch-reg1.safetensors",
-    ]
+    names = ["README.md", "scratch-reg1.json", "scratch-reg1.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == names
     told = scratch.record(f"scratch:{out}/scratch-reg1.safetensors")
     assert set(told) == {"recipe", "history", "provenance"}
-    assert Recipe(**told["recipe"]) == replace(
-        PRESETS["cpu"], registers=1, steps=20, n_train=16, n_test=10
-    )
+    expected = replace(PRESETS["cpu"], registers=1, steps=20, n_train=16, n_test=10)
+    assert Recipe(**told["recipe"]) == expected
     assert steps_of(told["history"]) == list(range(0, 21, 2))
-    assert all(math.isfinite(entry["loss"]) for entry in told["history"][1:])
-    assert {len(entry["norm_ratio"]) for entry in told["history"]} == {8}
     assert told["provenance"]["command"] == f"python -m helpers {typed}"
-    assert (out / "README.md").read_text() == training.card(out)
-    assert f"- `python -m helpers {typed}`: n_train 16, n_test 10, steps 20\n" in training.card(out)
+    card = (out / "README.md").read_text()
+    assert card == training.card(out)
+    assert f"- `python -m helpers {typed}`: n_train 16, n_test 10, steps 20\n" in card
+
+
+TINY = "--set n_test=6 --set steps=2 --set batch_size=4 --set checkpoints=2 --set warmup=1"
+OFFERED = (
+    "train offered --base scratch-reg0 --set train=scenes --set test=scenes --set n_train=8 "
+    "--set neurons=3:5 --set free=low-rank:2@2-7"
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "changed"),
+    [
+        ("train broadcast --name t --set width=16", "sinks-t", {"width": 16}),
+        (
+            OFFERED,
+            "registers-offered",
+            {"base": "scratch-reg0", "train": "scenes", "test": "scenes", "n_train": 8}
+            | {"neurons": "3:5", "free": "low-rank:2@2-7"},
+        ),
+    ],
+    ids=["sinks", "added"],
+)
+def test_other_presets_train_from_the_command_line(tmp_path, monkeypatch, typed, name, changed):
+    monkeypatch.chdir(tmp_path)
+    assert main(f"{typed} {TINY} --registers 1 --seeds 3 --jobs 1 --out made".split()) == 0
+    name += "-reg1-seed3"
+    weights = f"{name.partition('-')[0]}:made/{name}.safetensors"
+    assert load_backbone(weights).layout.registers == 1
+    sizes = {"n_test": 6, "steps": 2, "batch_size": 4, "checkpoints": 2, "warmup": 1}
+    preset = replace(PRESETS[typed.split()[1]], registers=1, seed=3, **sizes, **changed)
+    assert scratch.record(weights)["recipe"] == json.loads(json.dumps(asdict(preset)))
+    card = (tmp_path / "made" / "README.md").read_text()
+    assert card == training.card(tmp_path / "made") and f"| `{name}` | 1 | 3 | " in card
+    assert {path.name for path in tmp_path.iterdir()} <= {"made", "_build"}
 
 
 def test_what_it_trained_is_a_model_like_any_other(command):
     backbone = load_backbone(f"scratch:{command[1]}/scratch-reg1.safetensors")
-    assert backbone.layout == TokenLayout((8, 8), registers=1) and (
-        backbone.width,
-        backbone.heads,
-        backbone.depth,
-    ) == (64, 4, 8)
+    assert backbone.layout == TokenLayout((8, 8), registers=1)
     norms = capture(backbone, load_images("scenes", 2, 5), [TokenNorms()])["token_norms"]
     assert norms.shape == (2, 8, 66) and norms.gt(0).all() and norms.isfinite().all()
     assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
@@ -689,26 +656,19 @@ def test_what_it_trained_is_a_model_like_any_other(command):
 
 def test_the_same_command_keeps_what_is_finished(command, capsys):
     before = {path: path.read_bytes() for path in command[1].iterdir()}
-    assert main(shlex.split(command[0])) == 0
+    assert main(command[0].split()) == 0
     assert capsys.readouterr().out == "scratch-reg1  kept\n"
     assert {path: path.read_bytes() for path in command[1].iterdir()} == before
 
 
-def test_the_preset_for_a_gpu_takes_a_step(tmp_path):
-    recipe = replace(
-        PRESETS["gpu"],
-        registers=4,
-        n_train=4,
-        n_test=2,
-        steps=1,
-        batch_size=2,
-        warmup=1,
-        checkpoints=2,
-    )
+@pytest.mark.parametrize("label", ["gpu", "quiet-gpu", "broadcast-gpu"])
+def test_the_preset_for_a_gpu_takes_a_step_and_stays_small(label, tmp_path):
+    tiny = {"registers": 4, "n_test": 2, "steps": 1, "batch_size": 2, "warmup": 1, "checkpoints": 2}
+    recipe = replace(PRESETS[label], **tiny, **({"n_train": 4} if label == "gpu" else {}))
     model, history, _ = train(recipe, tmp_path)
     assert math.isfinite(history[-1]["loss"])
     scratch.save(tmp_path / "gpu.safetensors", model, recipe)
-    assert 3_000_000 < (tmp_path / "gpu.safetensors").stat().st_size <= 4_000_000
+    assert (tmp_path / "gpu.safetensors").stat().st_size <= 4_000_000
 
 
 @pytest.mark.parametrize("label", PRESETS)
