@@ -201,10 +201,11 @@ def _check_source(path: Path, claim: Claim) -> None:
     """Raise ValueError where profiles or labels name other parameters than the notebook has, or
     the numbers beside it are not those that it displays.
     """
-    labels = {name: claim.parameters.get(name) for name in claim.labels}
+    defaults = claim.parameters  # which raises of its own where the notebook is none
+    labels = {name: defaults.get(name) for name in claim.labels}
     for name, given in {"labels": labels, **claim.profiles}.items():
         try:
-            checked(claim.parameters, given)
+            checked(defaults, given)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     beside = numbers.beside(path)

@@ -3,9 +3,12 @@ published run once more on other instructions."""
 
 import ast
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from conftest import make_project
 
 from helpers.__main__ import main
 from helpers.book import pages
@@ -13,28 +16,34 @@ from helpers.book.render import render
 from helpers.claims import Value, edition, load_registry, numbers
 from helpers.claims.project import Project
 from helpers.run import check, execute, portable, provenance
+from helpers.run import publish as publishing
 from helpers.run.portable import TESTS, Setting
 
 HERE, OTHER = portable.MACHINES[0], Setting("other")
 SCORE = "values/control-clean/score/value"
 
 
-@pytest.fixture
-def stored(project):
-    """A small project with stored numbers."""
-    outcomes = execute.store_outputs(project, project.with_notebook(), jobs=1)
-    assert [outcome.status for outcome in outcomes] == ["stored", "stored"]
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The small project with stored numbers and one published result."""
+    project = make_project(tmp_path_factory.mktemp("portable") / "project")
+    execute.store_outputs(project, project.with_notebook(), jobs=1, report=lambda outcome: None)
+    execute.run_claims(project, ["aa1-first"], "mine", report=lambda outcome: None)
+    publishing.publish_run(project, "mine")
     return project
 
 
 @pytest.fixture
-def published(project, capsys, monkeypatch):
-    """The small project with one published result, and a setting that every machine has."""
-    assert main(["run", "aa1-first", "--run", "mine"], project.root) == 0
-    assert main(["publish", "mine"], project.root) == 0
-    capsys.readouterr()
+def stored(original, tmp_path):
+    """A copy of it."""
+    return Project(Path(shutil.copytree(original.root, tmp_path / "project")))
+
+
+@pytest.fixture
+def published(stored, monkeypatch):
+    """The same with a setting that every machine has."""
     monkeypatch.setattr(portable, "PROCESSORS", (OTHER,))
-    return project
+    return stored
 
 
 def set_score(project, id, value):

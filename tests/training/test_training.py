@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from functools import partial
+from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -180,23 +181,19 @@ def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
 
 @pytest.mark.parametrize("objective", ["supervised", "self-distillation"])
 def test_a_training_that_was_stopped_goes_on_to_the_bit(tiny, tmp_path, objective):
+    """And is not measured again once it has ended."""
     recipe = replace(tiny, objective=objective)
     model, history, reported, parts = goes_on(recipe, tmp_path, step=2)
     assert reported == [4, 6] and steps_of(history) == [0, 2, 4, 6]
-    again, its_history, _ = train(recipe, parts, report=lambda entry: pytest.fail("measured again"))
-    assert same(again, model) and its_history == history
+    assert history[0]["loss"] is None and all(entry["loss"] > 0 for entry in history[1:])
+    again, its_history, _ = train(recipe, parts, report=pytest.fail)
+    assert same(again, model) and its_history == history and not model.training
 
 
 def test_one_seed_gives_one_model_and_another_gives_another(tiny, whole, tmp_path):
     torch.manual_seed(1234)  # what the caller's generators hold does not matter
     assert same(train(tiny, tmp_path / "0")[0], whole[0])
     assert not same(train(replace(tiny, seed=1), tmp_path / "1")[0], whole[0])
-
-
-def test_history_has_an_entry_for_each_checkpoint(whole):
-    model, history, _ = whole
-    assert steps_of(history) == [0, 2, 4, 6] and history[0]["loss"] is None
-    assert all(entry["loss"] > 0 for entry in history[1:]) and not model.training
 
 
 def test_it_learns(tiny, tmp_path):
@@ -255,6 +252,9 @@ def test_each_view_is_taught_by_the_other(tiny):
         student, teacher, views, torch.zeros(3, dtype=torch.long)
     )
     torch.testing.assert_close(loss, sum(terms) / 6)
+    loss.backward()  # the model learns, its average and the prototypes do not
+    assert student[1].weight.grad.abs().max() > 0 and student.head.weight.grad is None
+    assert all(value.grad is None for value in teacher.parameters())
 
 
 @pytest.mark.parametrize("images, prototypes", [(64, 16), (16, 16), (8, 64)])
@@ -290,16 +290,6 @@ def test_one_answer_for_all_images_costs_what_no_answer_costs(tiny):
     ).T  # each picture at one of its own
     nn.init.zeros_(apart[1].bias)
     assert objective(apart, apart, views, labels) < 0.5 * math.log(5)
-
-
-def test_the_model_learns_from_its_average_and_prototypes_do_not_learn(tiny):
-    student, teacher = Net(), Net()
-    views, labels = torch.randn(3, 2, 3, 2, 2), torch.zeros(3, dtype=torch.long)
-    SelfDistillation(replace(tiny, prototypes=5), 2)(student, teacher, views, labels).backward()
-    assert student[1].weight.grad.abs().max() > 0
-    assert student.head.weight.grad is None and all(
-        value.grad is None for value in teacher.parameters()
-    )
 
 
 # What stops a training
@@ -346,38 +336,35 @@ def test_a_checkpoint_is_never_made_of_nan(tiny, tmp_path, monkeypatch):
     assert not (tmp_path / "first").exists()
 
 
-def test_the_state_of_another_recipe_is_refused(tiny, whole):
-    with pytest.raises(
-        ValueError,
-        match=r"state.pt was made with another recipe \(differs in registers, lr\); choose another",
-    ):
-        train(replace(tiny, lr=0.5, registers=2), whole[2])
-
-
-@pytest.mark.parametrize("damage", ["short", "shorter", "empty", "text", "another"])
-def test_a_damaged_state_is_refused(tiny, whole, tmp_path, damage):
-    data = (whole[2] / "state.pt").read_bytes()
-    torch.save({"weights": torch.zeros(1)}, tmp_path / "state.pt")
+@pytest.mark.parametrize("damage", ["short", "shorter", "empty", "text", "another", "recipe"])
+def test_a_state_that_is_damaged_or_of_another_recipe_is_refused(tiny, whole, tmp_path, damage):
+    data, recipe = (whole[2] / "state.pt").read_bytes(), tiny
+    torch.save({"weights": torch.zeros(1)}, another := BytesIO())
     contents = {"short": data[:-500], "shorter": data[:100], "empty": b"", "text": b"text"}
-    if damage in contents:
-        (tmp_path / "state.pt").write_bytes(contents[damage])
-    with pytest.raises(ValueError, match="state.pt is not a whole state of a training; delete it"):
-        train(tiny, tmp_path)
+    contents |= {"another": another.getvalue(), "recipe": data}
+    message = "is not a whole state of a training; delete it"
+    if damage == "recipe":
+        recipe = replace(tiny, lr=0.5, registers=2)
+        message = r"was made with another recipe \(differs in registers, lr\); choose another"
+    (tmp_path / "state.pt").write_bytes(contents[damage])
+    with pytest.raises(ValueError, match=f"state.pt {message}"):
+        train(recipe, tmp_path)
 
 
 def test_one_failure_does_not_stop_the_others_but_ctrl_c_does(tiny, whole, tmp_path):
-    for name, recipe in (("done", tiny), ("other", replace(tiny, steps=5))):
-        scratch.save(tmp_path / f"{name}.safetensors", whole[0], recipe)
-        provenance = {"weights": digest_of((tmp_path / f"{name}.safetensors").read_bytes())}
-        scratch.write_json(
-            tmp_path / f"{name}.json",
-            {"recipe": asdict(recipe), "history": whole[1], "provenance": provenance},
-        )
+    other = replace(tiny, steps=5)
+    scratch.save(tmp_path / "other.safetensors", whole[0], other)
+    provenance = {"weights": digest_of((tmp_path / "other.safetensors").read_bytes())}
+    record = {"recipe": asdict(other), "history": whole[1], "provenance": provenance}
+    scratch.write_json(tmp_path / "other.json", record)
     recipes = {
-        "diverges": replace(tiny, lr=1e30, warmup=0), "no-data": replace(tiny,
-        train="folder:nowhere"), "unknown-policy": replace(tiny, augment="none"), "done": tiny,
-        "other": tiny, "good": tiny, "long": replace(tiny, steps=2000),
-    }  # fmt: skip
+        "diverges": replace(tiny, lr=1e30, warmup=0),
+        "no-data": replace(tiny, train="folder:nowhere"),
+        "unknown-policy": replace(tiny, augment="none"),
+        "other": tiny,
+        "good": tiny,
+        "long": replace(tiny, steps=2000),
+    }
     outcomes = []
 
     def report(one):
@@ -387,34 +374,31 @@ def test_one_failure_does_not_stop_the_others_but_ctrl_c_does(tiny, whole, tmp_p
 
     with pytest.raises(KeyboardInterrupt):
         train_all(recipes, tmp_path, about=ABOUT, report=report)
-    assert [one.name for one in outcomes] == list(recipes)[:-1]
-    assert not (tmp_path / "long.safetensors").exists()
-    status = {one.name: one.status for one in outcomes}
-    assert status == dict.fromkeys(("diverges", "no-data", "unknown-policy", "other"), "failed") | {
-        "done": "kept",
-        "good": "trained",
+    reasons = {
+        "diverges": "at step 1; the last good checkpoint is that of step 0",
+        "no-data": "nowhere",
+        "unknown-policy": "none",
+        "other": "other.safetensors was made with another recipe (differs in steps)",
+        "good": "",
     }
-    reasons = {one.name: one.reason for one in outcomes}
-    assert "at step 1; the last good checkpoint is that of step 0" in reasons["diverges"]
-    assert "nowhere" in reasons["no-data"] and "none" in reasons["unknown-policy"]
-    assert "other.safetensors was made with another recipe (differs in steps)" in reasons["other"]
+    assert [one.name for one in outcomes] == list(reasons)
+    for one in outcomes:
+        assert one.status == ("trained" if one.name == "good" else "failed")
+        assert reasons[one.name] in one.reason
     assert (tmp_path / ".diverges" / "state.pt").is_file() and not (tmp_path / ".good").exists()
-    assert not (tmp_path / "diverges.json").exists()
+    written = {path.name for path in tmp_path.glob("[a-z]*")}
+    assert written == {
+        f"{name}.{kind}" for name in ("other", "good") for kind in ("json", "safetensors")
+    }
 
-    record = scratch.record(f"scratch:{tmp_path}/good.safetensors")
-    assert record["recipe"] == json.loads(json.dumps(asdict(tiny))) and steps_of(
-        record["history"]
-    ) == [0, 2, 4, 6]
-    made = record["provenance"]
-    assert (
-        made["energy_wh"] == pytest.approx(made["wall_s"] / 3600 * 500, abs=0.02)
-        and made["jobs"] == 1
-    )
+    told = scratch.record(f"scratch:{tmp_path}/good.safetensors")
+    made = told["provenance"]
+    assert told["recipe"] == json.loads(json.dumps(asdict(tiny)))
+    assert steps_of(told["history"]) == [0, 2, 4, 6] and made["jobs"] == 1
+    assert made["energy_wh"] == pytest.approx(made["wall_s"] / 3600 * 500, abs=0.02)
     model, _ = scratch.load(f"scratch:{tmp_path}/good.safetensors")
-    assert all(
-        torch.equal(value, whole[0].state_dict()[key].half().float())
-        for key, value in model.state_dict().items()
-    )
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, whole[0].state_dict()[key].half().float())
 
 
 def die(*arguments):
@@ -497,14 +481,9 @@ def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(
-        OSError,
-        match="the disk is full: state.pt was not written; make room, and the same command goes on",
-    ):
+    remedy = "the disk is full: state.pt was not written; make room, and the same command goes on"
+    with pytest.raises(OSError, match=remedy):
         train(tiny, tmp_path)
-    model = scratch.build(tiny, 2)
-    with pytest.raises(OSError, match="the disk is full: a.safetensors was not written; make room"):
-        scratch.save(tmp_path / "a.safetensors", model, tiny)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -561,18 +540,18 @@ def test_what_is_planted_is_measured(spots, pool, registers):
         assert found[name] == pytest.approx(value, rel=1e-5), name
 
 
-def test_without_a_head_the_nearest_image_names_the_class():
+@pytest.mark.parametrize(
+    ("labels", "accuracy"), [([0, 1, 0, 1], 100), ([0, 0, 1, 1], 0), ([0, 0, 0, 1], 50)]
+)
+def test_without_a_head_the_nearest_image_names_the_class(labels, accuracy):
     """Pictures 0 and 2 are equal, and so are 1 and 3."""
     pixels = np.zeros((2, 32, 32, 3), dtype=np.uint8)
     pixels[1, :8, :8] = 255
     model = planted("avg", 0)
     model.patch_embed.proj.bias[1] = 1  # else the LayerNorm would make all features one
     model.reset_classifier(0)
-    for labels, accuracy in (([0, 1, 0, 1], 100), ([0, 0, 1, 1], 0), ([0, 0, 0, 1], 50)):
-        images = Images(
-            "pairs", list("abcd"), lambda i: Image.fromarray(pixels[i % 2]), np.array(labels)
-        )
-        assert evaluate(model, images, scratch.DATA, classifies=False)["accuracy"] == accuracy
+    pairs = Images("pairs", [*"abcd"], lambda i: Image.fromarray(pixels[i % 2]), np.array(labels))
+    assert evaluate(model, pairs, scratch.DATA, classifies=False)["accuracy"] == accuracy
 
 
 # For real
