@@ -32,6 +32,7 @@ from importlib import metadata, util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import timm
@@ -198,25 +199,11 @@ def patch_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
     return torch.linalg.vector_norm(layout.patch_tokens(tokens), dim=-1, dtype=torch.float32)
 
 
-class Nothing(ModuleType):
-    """A module in which any name is another one, and any call gives an empty list."""
-
-    __path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing(name)
-
-    def __call__(self, *_: object) -> list:
-        return []
-
-
 def thingsvision_without_tensorflow() -> ModuleType:
     """It imports TensorFlow for its Keras half even where only its PyTorch half is used, and beside
     torch and numba a TensorFlow of today ends the process; and it wants a name of numpy 1."""
-    names = [f"tensorflow{rest}" for rest in ("", ".keras", ".keras.applications", ".keras.layers")]
-    sys.modules.update({name: Nothing(name) for name in names if name not in sys.modules})
+    for rest in ("", ".keras", ".keras.applications", ".keras.layers"):
+        sys.modules.setdefault(f"tensorflow{rest}", MagicMock())
     np.AxisError = np.exceptions.AxisError
     import thingsvision
 
