@@ -14,7 +14,6 @@ from conftest import edit_yaml, make_project, write_notebook
 
 from helpers.claims import numbers
 from helpers.claims.project import Project
-from helpers.claims.result import MIME
 from helpers.files import digest_of_json, locked, write_together
 from helpers.run import check, execute
 from helpers.run import publish as publishing
@@ -393,25 +392,16 @@ def test_numbers_beside_a_notebook(project):
 def test_a_reader_finds_no_notebook_beside_the_numbers_of_another(project):
     """While outputs are stored over and over, each time with other numbers, they are read."""
     execute.store_outputs(project, ["aa1-first"], report=lambda outcome: None)
-    path, claim, times = project.source("aa1-first"), project.registry["aa1-first"], 50
-    text, beside = path.read_text(), numbers.beside(path)
+    path, claim = project.source("aa1-first"), project.registry["aa1-first"]
+    states = []
+    for score in (2.0, 3.0):
+        text = path.read_text().replace('"value": 2.0', f'"value": {score}')
+        stored = numbers.of_notebook(nbformat.reads(text, 4), claim)
+        states.append({path: text, numbers.beside(path): numbers.text(stored)})
 
     def store():
-        for score in range(times):
-            notebook = nbformat.reads(text, 4)
-            (result,) = [
-                out.data
-                for cell in notebook.cells
-                for out in cell.get("outputs", ())
-                if MIME in out.get("data", ())
-            ]
-            result[MIME]["values"][0]["value"] = score
-            write_together(
-                {
-                    path: nbformat.writes(notebook),
-                    beside: numbers.renewed(beside, numbers.of_notebook(notebook, claim)),
-                }
-            )
+        for turn in range(50):
+            write_together(states[turn % 2])
 
     with ThreadPoolExecutor(1) as pool:
         writer, read = pool.submit(store), 0
@@ -419,6 +409,9 @@ def test_a_reader_finds_no_notebook_beside_the_numbers_of_another(project):
             check._check_source(path, claim)
             read += 1
     assert writer.result() is None and read > 3
+    assert all(
+        one != other for one, other in zip(*(state.values() for state in states), strict=True)
+    )
 
 
 def test_a_notebook_that_is_being_published_is_waited_for(published):
