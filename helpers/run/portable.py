@@ -377,7 +377,7 @@ def table(findings: Mapping) -> str:
     """What `survey` gives, for a terminal: by claim, the largest deviation of all settings; then
     what is wrong.
     """
-    lines = [f"{id:22}  {words}  ({name})" for id, name, _, words in _largest_of_each(findings)]
+    lines = [f"{id:22}  {_in_words(one)}  ({name})" for id, name, one in _largest(findings)]
     return "\n".join([*lines, *(f"wrong: {sentence}" for sentence in findings["wrong"])])
 
 
@@ -385,24 +385,26 @@ def largest(findings: Mapping) -> str:
     """The line on the largest deviation of all settings, and on the verdicts."""
     verdicts = [one for of_claim in findings["verdicts"].values() for one in of_claim.values()]
     changed, runs = sum(len(one["changed"]) for one in verdicts), sum(x["runs"] for x in verdicts)
-    none = "-", "-", 0.0, "none"
-    id, name, _, words = max(_largest_of_each(findings), key=lambda one: one[2], default=none)
+    none = "-", "-", _worst([])
+    id, name, worst = max(_largest(findings), key=lambda one: one[2]["ratio"], default=none)
     return (
         f"{changed} of {runs} verdicts on controls are not the expected ones; largest deviation: "
-        f"{id}, {name}, {words}"
+        f"{id}, {name}, {_in_words(worst)}"
     )
 
 
-def _largest_of_each(findings: Mapping) -> Iterator[tuple[str, str, float, str]]:
-    """Of each claim the largest deviation of all settings: identifier, setting, ratio, and in words
-    `0.31 of its tolerance (values/control-content/auc/low: 0.7031, here 0.7032)`.
-    """
+def _largest(findings: Mapping) -> Iterator[tuple[str, str, Mapping]]:
+    """Of each claim the largest deviation of all settings: identifier, setting, deviation."""
     for id, of_claim in findings["deviations"].items():
-        name, worst = max(of_claim.items(), key=lambda one: one[1]["ratio"])
-        words = f"{worst['ratio']:.2g} of its tolerance"
-        if worst["path"]:
-            words += f" ({worst['path']}: {worst['stored']}, here {worst['fresh']})"
-        yield id, name, worst["ratio"], words
+        yield id, *max(of_claim.items(), key=lambda one: one[1]["ratio"])
+
+
+def _in_words(deviation: Mapping) -> str:
+    """`0.31 of its tolerance (values/control-content/auc/low: 0.7031, here 0.7032)`."""
+    words = f"{deviation['ratio']:.2g} of its tolerance"
+    if not deviation["path"]:
+        return words
+    return f"{words} ({deviation['path']}: {deviation['stored']}, here {deviation['fresh']})"
 
 
 # ---- A published run once more
@@ -489,16 +491,16 @@ def merged(stored: Mapping | None, rows: Sequence[Mapping]) -> dict:
 
 def line(row: Mapping) -> str:
     """A row of the second pass for a terminal."""
-    head = f"{row['run']}/{row['claim']}: {row['setting']} beside {row['against']}"
+    head = f"{row['run']}/{row['claim']}: {row['setting']} beside {row['against']}: "
     if "failed" in row:
-        return f"{head}: failed, {row['failed']}"
+        return f"{head}failed, {row['failed']}"
     changes = [
         f"{model or 'all together'} {first} -> {second}"
         for model, (first, second) in moved(row).items()
     ]
-    seconds = ", ".join(f"{name} {taken:.0f} s" for name, taken in row["seconds"].items())
     verdicts = f"MOVED: {'; '.join(changes)}" if changes else "none moved"
-    worst = f"{row['worst']['ratio']:.2g} of its tolerance ({row['worst']['path'] or 'none'})"
+    seconds = ", ".join(f"{name} {taken:.0f} s" for name, taken in row["seconds"].items())
     return (
-        f"{head}: {len(row['verdicts'])} verdicts, {verdicts}; largest deviation {worst}; {seconds}"
+        f"{head}{len(row['verdicts'])} verdicts, {verdicts}; largest deviation "
+        f"{_in_words(row['worst'])}; {seconds}"
     )

@@ -271,7 +271,7 @@ def test_a_fresh_result_is_compared_with_what_is_published(published, tmp_path, 
     assert row["verdicts"] == {"": ["supported"] * 2, "control-clean": ["supported"] * 2}
     assert list(row["seconds"]) == ["other"] and row["worst"] == {"path": "", "ratio": 0}
     assert row["processor"]["torch"] and "git_revision" in row
-    expected = "2 verdicts, none moved; largest deviation 0 of its tolerance (none)"
+    expected = "2 verdicts, none moved; largest deviation 0 of its tolerance; other"
     assert expected in capsys.readouterr().out
     text = page(tmp_path)
     assert text.startswith("2 of 2 verdicts are the same.") and text.count("aa1-first.ipynb") == 1
