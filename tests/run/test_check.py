@@ -102,14 +102,11 @@ MARGIN = "claims/aa1-first/criterion/tests/0/margin"
         ({"provenance/git_dirty": True}, [], ["made with local changes"]),
         ({"provenance/inputs": None}, [], [f"{STALE}inputs"]),
     ],
-    ids=lambda case: ", ".join(case),
 )
 def test_an_edited_result(published, fields, wrong, outdated):
     edit_result(published, fields)
-    found = problems(published)
-    assert [line.startswith(RESULT + one) for line, one in zip(found, wrong, strict=True)] == [
-        True
-    ] * len(wrong)
+    for line, start in zip(problems(published), wrong, strict=True):
+        assert line.startswith(RESULT + start)
     assert old(published) == [RESULT + line for line in outdated]
 
 
@@ -205,7 +202,7 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "fields", "line"),
+    ("before", "after", "fields", "line"),
     [
         (
             "mine",
@@ -227,9 +224,9 @@ MARKUP = "<img src=x onerror=alert(1)>"
         ),
     ],
 )
-def test_a_result_in_another_place(published, old, new, fields, line):
+def test_a_result_in_another_place(published, before, after, fields, line):
     edit_result(published, fields)
-    (published.runs / old).rename(published.runs / new)
+    (published.runs / before).rename(published.runs / after)
     assert problems(published)[0].startswith(f"book/runs/{line}")
 
 

@@ -265,9 +265,7 @@ def test_a_batch_is_spread_evenly_over_the_prototypes(images, prototypes):
     for iterations, within in ((3, 0.2), (100, 1e-3)):
         share = balanced(scores, iterations)
         torch.testing.assert_close(share.sum(1), torch.ones(images))
-        torch.testing.assert_close(
-            share.sum(0), torch.full((prototypes,), images / prototypes), rtol=within, atol=0
-        )
+        assert (share.sum(0) * prototypes / images - 1).abs().max() < within
     assert scores.softmax(1)[:, 3].mean() > 0.9  # softmax alone gives it nearly everything
 
 
