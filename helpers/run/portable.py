@@ -21,6 +21,7 @@ from pathlib import Path
 from helpers.claims import numbers
 from helpers.claims.criteria import Test, Value
 from helpers.claims.edition import moved
+from helpers.claims.markdown import render
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result, bundle, by_model
@@ -373,38 +374,11 @@ def renewed(stored: Mapping, fresh: Mapping, ids: Sequence[str]) -> dict:
     return {**stored, **parts, "wrong": others + fresh["wrong"], "renewed": since}
 
 
-def table(findings: Mapping) -> str:
-    """What `survey` gives, for a terminal: by claim, the largest deviation of all settings; then
-    what is wrong.
+def text(findings: Mapping) -> str:
+    """What `survey` gives, for a terminal: by claim, the largest deviation of all settings; what is
+    wrong; the largest deviation of all, and how many verdicts are not the expected ones.
     """
-    lines = [f"{id:22}  {_in_words(one)}  ({name})" for id, name, one in _largest(findings)]
-    return "\n".join([*lines, *(f"wrong: {sentence}" for sentence in findings["wrong"])])
-
-
-def largest(findings: Mapping) -> str:
-    """The line on the largest deviation of all settings, and on the verdicts."""
-    verdicts = [one for of_claim in findings["verdicts"].values() for one in of_claim.values()]
-    changed, runs = sum(len(one["changed"]) for one in verdicts), sum(x["runs"] for x in verdicts)
-    none = "-", "-", _worst([])
-    id, name, worst = max(_largest(findings), key=lambda one: one[2]["ratio"], default=none)
-    return (
-        f"{changed} of {runs} verdicts on controls are not the expected ones; largest deviation: "
-        f"{id}, {name}, {_in_words(worst)}"
-    )
-
-
-def _largest(findings: Mapping) -> Iterator[tuple[str, str, Mapping]]:
-    """Of each claim the largest deviation of all settings: identifier, setting, deviation."""
-    for id, of_claim in findings["deviations"].items():
-        yield id, *max(of_claim.items(), key=lambda one: one[1]["ratio"])
-
-
-def _in_words(deviation: Mapping) -> str:
-    """`0.31 of its tolerance (values/control-content/auc/low: 0.7031, here 0.7032)`."""
-    words = f"{deviation['ratio']:.2g} of its tolerance"
-    if not deviation["path"]:
-        return words
-    return f"{words} ({deviation['path']}: {deviation['stored']}, here {deviation['fresh']})"
+    return render("portable.txt.j2", **findings)
 
 
 # ---- A published run once more
@@ -491,16 +465,4 @@ def merged(stored: Mapping | None, rows: Sequence[Mapping]) -> dict:
 
 def line(row: Mapping) -> str:
     """A row of the second pass for a terminal."""
-    head = f"{row['run']}/{row['claim']}: {row['setting']} beside {row['against']}: "
-    if "failed" in row:
-        return f"{head}failed, {row['failed']}"
-    changes = [
-        f"{model or 'all together'} {first} -> {second}"
-        for model, (first, second) in moved(row).items()
-    ]
-    verdicts = f"MOVED: {'; '.join(changes)}" if changes else "none moved"
-    seconds = ", ".join(f"{name} {taken:.0f} s" for name, taken in row["seconds"].items())
-    return (
-        f"{head}{len(row['verdicts'])} verdicts, {verdicts}; largest deviation "
-        f"{_in_words(row['worst'])}; {seconds}"
-    )
+    return render("portable.txt.j2", row=row, moved=moved(row))
