@@ -531,7 +531,7 @@ def _portable(project: Project, options: argparse.Namespace) -> int:
             found = portable.renewed(stored, found, options.ids)
         with files.written_whole(options.json) as new:
             new.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(portable.table(survey), portable.largest(survey), sep="\n")
+    print(portable.text(survey))
     return int(bool(survey["wrong"]))
 
 

@@ -17,12 +17,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from helpers.capture import (
+    Captured,
     ClsAttention,
     OnPatches,
     PatchNorms,
     QKVNorms,
+    Reducer,
     capture_conditions,
-    capture_each,
     register_neurons_of,
 )
 from helpers.images import Images, load_images
@@ -92,15 +93,9 @@ def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
     neurons, _ = register_neurons_of([model], others, top_k=1, device=device)
     conditions = {"before": nullcontext, **neuron_conditions(neurons)}
     conditions["empty token"] = lambda backbone: test_time_registers(backbone, [])
-    passes, _ = capture_conditions(
-        [model],
-        photographs,
-        [PatchNorms(), ClsAttention("all")],
-        {state: conditions[state] for state in STATES},
-        whole=True,
-        device=device,
-    )
-    captured = {state: own[model] for state, own in passes.items() if own}
+    states = {state: conditions[state] for state in STATES}
+    kept = [PatchNorms(), ClsAttention("all")]
+    captured = _captured(model, photographs, kept, states, whole=True, device=device)
     norms = quantise(np.stack([c["patch_norms"].numpy() for c in captured.values()]))
     # Medians and counts are those of the numbers as they are stored, so that a page that computes
     # with these agrees.
@@ -159,32 +154,25 @@ def thresholds(
         OnPatches("similarity_final_8", eight, at=-1),
     ]
     states = {"as it is": nullcontext, "rolled": rolled_content}
-    passes, _ = capture_conditions([model], images, reducers, states, **options)
-    plain, rolled = (passes[state][model] for state in states)
+    plain, rolled = _captured(model, images, reducers, states, **options).values()
     norms, last = plain["patch_norms"], plain["patch_norms"][:, -1]
     attention = plain.patches("cls_attention")
     similarities = {end: plain[f"similarity{end}"].flatten(1) for end in ("", "_8", "_final_8")}
     parts = {part: plain[f"{part}_norms"] for part in ("q", "k", "v")}
-    measures: dict[str, list] = {name: [] for name in MEASURES}
-    verdicts: dict[str, list[str]] = {id: [] for id in JUDGED}
     limits = [threshold(last, f"median:{multiple}") for multiple in multiples]
+    estimates = []
     for multiple, limit in zip(multiples, limits, strict=True):
         rule = f"median:{multiple}"
         found, moved = outliers(last, rule), rolled["patch_norms"][:, -1] > limit
-        estimates = {
-            **under_rule(rule, norms, attention, similarities, parts),
-            **after_rolling(
-                found, moved, plain.layout.rolled(found), rolled["similarity"].flatten(1)
-            ),
-            "parameters": plain.parameters,
-        }
-        for name in MEASURES:
-            measures[name].append(_row(estimates[name]))
-        for id, end in JUDGED.items():
-            verdicts[id].append(judge(id, model, estimates, end))
+        similarity = rolled["similarity"].flatten(1)
+        estimates.append(
+            under_rule(rule, norms, attention, similarities, parts)
+            | after_rolling(found, moved, plain.layout.rolled(found), similarity)
+            | {"parameters": plain.parameters}
+        )
     photographs, _ = shown(plain.image_size)
-    seen, _ = capture_each([model], photographs, [PatchNorms((-1,))], whole=True, **options)
-    own = seen[model]["patch_norms"][:, 0].double().numpy()
+    (seen,) = _captured(model, photographs, [PatchNorms((-1,))], whole=True, **options).values()
+    own = seen["patch_norms"][:, 0].double().numpy()
     passed = (own[..., None] > limits).sum(-1).tolist()
     median = float(np.median(last))
     return {
@@ -193,13 +181,13 @@ def thresholds(
         "multiples": list(multiples),
         "median": median,
         "rules": [[rule, threshold(last, rule) / median] for rule in RULES],
-        "measures": measures,
-        "verdicts": verdicts,
+        "measures": {name: [_row(one[name]) for one in estimates] for name in MEASURES},
+        "verdicts": {
+            id: [judge(id, model, one, end) for one in estimates] for id, end in JUDGED.items()
+        },
         "photographs": [
-            {**about, "norms": row, "passed": counts}
-            for about, row, counts in zip(
-                _described(photographs), own.round(2).tolist(), passed, strict=True
-            )
+            {**about, "norms": own[i].round(2).tolist(), "passed": passed[i]}
+            for i, about in enumerate(_described(photographs))
         ],
         "sources": [plain.source, images.describe(), photographs.describe()],
     }
@@ -235,8 +223,7 @@ def moves(
 
     Raises ValueError for a model without outliers in these images.
     """
-    captured, _ = capture_each([model], images, [PatchNorms()], **options)
-    c = captured[model]
+    (c,) = _captured(model, images, [PatchNorms()], **options).values()
     placed = placement(c["patch_norms"], c.layout.corners, PRESENT, seed)
     if not placed.usual:
         raise ValueError(
@@ -246,28 +233,27 @@ def moves(
     conditions = dict.fromkeys(("as it is", *CHANGES), nullcontext)
     conditions |= position_conditions({model: placed.usual}, seed)
 
-    def under_each(pictures: Images, **more: Any) -> tuple[dict[str, Images], dict[str, Any]]:
-        """Condition -> the pictures in it, and the norms of their patches after the last block."""
-        sets = {
-            kind: pictures.changed(kind) if kind in CHANGES else pictures for kind in conditions
-        }
-        passes, _ = capture_conditions(
-            [model], sets, [PatchNorms((-1,))], conditions, **options, **more
-        )
-        return sets, {kind: own[model]["patch_norms"][:, 0] for kind, own in passes.items()}
+    last = [PatchNorms((-1,))]
+
+    def changed_by(kind: str, pictures: Images) -> Images:
+        return pictures.changed(kind) if kind in CHANGES else pictures
 
     few, (example, _) = images.select(range(changed or len(images))), shown(c.image_size)
-    _, norms = under_each(few)
-    pictures, norms_of_example = under_each(example[:1], whole=True)
+    pictures, examples = (
+        {kind: changed_by(kind, own) for kind in conditions} for own in (few, example[:1])
+    )
+    norms = _captured(model, pictures, last, conditions, **options)
+    of_example = _captured(model, examples, last, conditions, whole=True, **options)
     measured = {}
     for kind, own in norms.items():
-        mask, expected = own > placed.limit, expected_at(c.layout, placed.usual, kind, seed)
+        mask = own["patch_norms"][:, 0] > placed.limit
+        expected = expected_at(c.layout, placed.usual, kind, seed)
         measured[kind] = {
             "frequency": mask.sum(0).tolist(),
             "expected": expected,
             **{name: _row(x)[:3] for name, x in counts_at(mask, expected).items()},
-            "picture": _jpeg(pictures[kind][0].resize(SMALL)),
-            "norms": quantise(norms_of_example[kind][0].numpy()),
+            "picture": _jpeg(examples[kind][0].resize(SMALL)),
+            "norms": quantise(of_example[kind]["patch_norms"][0, 0].numpy()),
         }
     (about,) = _described(example[:1])
     return {
@@ -280,6 +266,18 @@ def moves(
         "conditions": measured,
         "sources": [c.source, images.describe(), few.describe(), example[:1].describe()],
     }
+
+
+def _captured(
+    model: str,
+    images: Images | Mapping[str, Images],
+    reducers: Sequence[Reducer],
+    states: Mapping[str, Callable] = {"as it is": nullcontext},  # noqa: B006
+    **options: Any,
+) -> dict[str, Captured]:
+    """State -> what was kept of the model in it; without those that it has not."""
+    passes, _ = capture_conditions([model], images, reducers, states, **options)
+    return {state: own[model] for state, own in passes.items() if own}
 
 
 def shown(size: tuple[int, int]) -> tuple[Images, Images]:

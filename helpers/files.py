@@ -41,6 +41,21 @@ def digest_of_json(data: object) -> str:
     )
 
 
+def read_signed(path: Path, remedy: str) -> dict:
+    """The JSON data of a file that holds its own digest, without it.
+
+    Raises ValueError with the remedy where it is no such file, or was edited by hand.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        intact = data.pop("sha256") == digest_of_json(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError):
+        raise ValueError(f"not a readable result; {remedy}") from None
+    if not intact:
+        raise ValueError(f"was changed after it was written (its sha256 does not fit); {remedy}")
+    return data
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A name of one's own to write to.

@@ -32,6 +32,7 @@ from importlib import metadata, util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import timm
@@ -45,7 +46,9 @@ from helpers.capture import AttentionEntropy, ClsAttention, FinalTokens, PatchNo
 from helpers.files import check_place, written_whole
 from helpers.images import load_images
 from helpers.models import Backbone, TimmAttention, TokenLayout, load_backbone
+from helpers.models.converted import NAMES
 from helpers.run.provenance import hardware, provenance
+from helpers.run.terminal import positive
 
 Method = Callable[[Tensor], dict[str, Tensor]]
 ROOT, PEERS_FOLDER = Path(__file__).parents[1], Path("_build/peers")
@@ -196,25 +199,11 @@ def patch_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
     return torch.linalg.vector_norm(layout.patch_tokens(tokens), dim=-1, dtype=torch.float32)
 
 
-class Nothing(ModuleType):
-    """A module in which any name is another one, and any call gives an empty list."""
-
-    __path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing(name)
-
-    def __call__(self, *_: object) -> list:
-        return []
-
-
 def thingsvision_without_tensorflow() -> ModuleType:
     """It imports TensorFlow for its Keras half even where only its PyTorch half is used, and beside
     torch and numba a TensorFlow of today ends the process; and it wants a name of numpy 1."""
-    names = [f"tensorflow{rest}" for rest in ("", ".keras", ".keras.applications", ".keras.layers")]
-    sys.modules.update({name: Nothing(name) for name in names if name not in sys.modules})
+    for rest in ("", ".keras", ".keras.applications", ".keras.layers"):
+        sys.modules.setdefault(f"tensorflow{rest}", MagicMock())
     np.AxisError = np.exceptions.AxisError
     import thingsvision
 
@@ -229,11 +218,11 @@ def to_transformers(backbone: Backbone) -> nn.Module:
     twin_of(backbone)  # which refuses what no peer takes
     import transformers
 
-    first, layout, depth = backbone.blocks[0], backbone.layout, backbone.depth
-    scaled = hasattr(first.ls1, "gamma")
+    first, registers = backbone.blocks[0], backbone.layout.registers
+    hidden = first.mlp.fc2.in_features
     options = {
         "hidden_size": backbone.width,
-        "num_hidden_layers": depth,
+        "num_hidden_layers": backbone.depth,
         "num_attention_heads": backbone.heads,
         "layer_norm_eps": first.norm1.eps,
         "image_size": backbone.image_size,
@@ -241,62 +230,51 @@ def to_transformers(backbone: Backbone) -> nn.Module:
         "qkv_bias": first.attn.qkv.bias is not None,
         "hidden_act": type(first.mlp.act).__name__.lower(),
         "attn_implementation": "eager",
+        "mlp_ratio": round(hidden / backbone.width),
+        "intermediate_size": hidden,
+        "num_register_tokens": registers,
     }
-    hidden = first.mlp.fc2.in_features
-    dinov2 = {"mlp_ratio": round(hidden / backbone.width)}
+    kind = "Dinov2WithRegisters" if registers else "Dinov2" if scaled(first) else "ViT"
     with torch.device("meta"):  # without memory: the weights are timm's
-        if layout.registers:
-            config = transformers.Dinov2WithRegistersConfig(
-                **options, **dinov2, num_register_tokens=layout.registers
-            )
-            model = transformers.Dinov2WithRegistersModel(config)
-        elif scaled:
-            config = transformers.Dinov2Config(**options, **dinov2, use_mask_token=False)
-            model = transformers.Dinov2Model(config)
-        else:
-            config = transformers.ViTConfig(**options, intermediate_size=hidden)
-            model = transformers.ViTModel(config, add_pooling_layer=False)
+        config = getattr(transformers, f"{kind}Config")(**options)
+        model = getattr(transformers, f"{kind}Model")(config)
+    model.pooler = None
     try:
-        model.load_state_dict(renamed(backbone, scaled or bool(layout.registers)), assign=True)
+        model.load_state_dict(renamed(backbone, model), assign=True)
     except (KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"transformers has no model like '{backbone.name}': {reason}") from error
     return model.eval().requires_grad_(False)
 
 
-def renamed(backbone: Backbone, dino: bool) -> dict[str, Tensor]:
-    """The state dict of timm under the names of transformers."""
-    layout, left, state = backbone.layout, backbone.model.state_dict(), {}
+def scaled(block: nn.Module) -> bool:
+    """Whether a block of timm has LayerScale."""
+    return hasattr(block.ls1, "gamma")
+
+
+def renamed(backbone: Backbone, model: nn.Module) -> dict[str, Tensor]:
+    """The weights of timm's model under the names of a `model` of transformers, by the table that
+    reads such models (`helpers.models.converted`)."""
+    ours, layout = backbone.model.state_dict(), backbone.layout
     # timm may have positions of [CLS] and registers too; transformers has one of [CLS].
-    prefix = torch.cat([left.pop(key) for key in ("cls_token", "reg_token") if key in left], dim=1)
+    prefix = torch.cat([ours[key] for key in ("cls_token", "reg_token") if key in ours], dim=1)
     if len(backbone.position_embedding) > layout.patches:
         prefix = prefix + backbone.position_embedding.narrow(0, 0, layout.prefix)
-    state["embeddings.cls_token"], registers = prefix.split([1, layout.registers], dim=1)
-    state["embeddings.position_embeddings"] = F.pad(backbone.patch_positions[None], (0, 0, 1, 0))
-    if layout.registers:
-        state["embeddings.register_tokens"] = registers
-        state["embeddings.mask_token"] = registers.new_zeros(1, backbone.width)
-    norms = ("norm1", "norm2") if dino else ("layernorm_before", "layernorm_after")
-    names = {"attn.proj": "attention.o_proj", "norm1": norms[0], "norm2": norms[1]}
-    names |= {"mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}
-    scales = {f"ls{i}.gamma": f"layer_scale{i}.lambda1" for i in (1, 2)} if dino else {}
-    for kind in ("weight", "bias"):
-        patches = left.pop(f"patch_embed.proj.{kind}")
-        state[f"embeddings.patch_embeddings.projection.{kind}"] = patches
-        state[f"layernorm.{kind}"] = getattr(backbone.final_norm, kind)
-    for block in range(backbone.depth):
-        old, new = f"blocks.{block}.", f"encoder.layer.{block}." if dino else f"layers.{block}."
-        for kind in ("weight", "bias"):
-            if (qkv := left.pop(f"{old}attn.qkv.{kind}", None)) is not None:
-                for name, part in zip("qkv", qkv.chunk(3), strict=True):
-                    state[f"{new}attention.{name}_proj.{kind}"] = part
-            for name, other in names.items():
-                state[f"{new}{other}.{kind}"] = left.pop(f"{old}{name}.{kind}")
-        for name, other in scales.items():
-            ones = torch.ones(backbone.width, device=backbone.device)
-            state[new + other] = left.pop(old + name, ones)
-    known = ("pos_embed", "norm.", "fc_norm.", "head.")
-    if extra := [key for key in left if not key.startswith(known)]:
+    ours["cls_token"], ours["reg_token"] = prefix.split([1, layout.registers], dim=1)
+    ours["pos_embed"] = F.pad(backbone.patch_positions[None], (0, 0, 1, 0))
+    ours |= {f"norm.{kind}": getattr(backbone.final_norm, kind) for kind in ("weight", "bias")}
+    state, read = {}, set()
+    for theirs, old in model.state_dict().items():
+        key = theirs
+        for pattern, name in NAMES.items():
+            key = re.sub(pattern, name, key)
+        part = re.fullmatch(r"(.*\.attn\.)([qkv])(\.\w+)", key)
+        read.add(key := f"{part[1]}qkv{part[3]}" if part else key)
+        if "gamma" in key or "mask_token" in key:  # what timm's may not have
+            ours.setdefault(key, torch.ones(old.shape, device=backbone.device))
+        state[theirs] = ours[key].chunk(3)["qkv".index(part[2])] if part else ours[key]
+    known = ("reg_token", "fc_norm.", "head.")
+    if extra := [key for key in ours if key not in read and not key.startswith(known)]:
         raise KeyError(f"only timm's has {extra[0]}")
     return state
 
@@ -332,9 +310,8 @@ def allocate(kept: bool) -> bool:
     """
     if (library := glibc()) is None:
         return False
-    mapped = library.mallopt(-3, 2**30 if kept else 2**17)  # M_MMAP_THRESHOLD
-    trimmed = library.mallopt(-1, 2**31 - 1 if kept else 2**17)  # M_TRIM_THRESHOLD
-    return bool(mapped and trimmed)
+    limits = {-3: 2**30, -1: 2**31 - 1}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+    return all([library.mallopt(name, most if kept else 2**17) for name, most in limits.items()])
 
 
 def peak(run: Callable[[], object], device: str) -> float | None:
@@ -344,12 +321,10 @@ def peak(run: Callable[[], object], device: str) -> float | None:
         run()
         return torch.cuda.max_memory_allocated(device) / 1e6
     gc.collect()
-    if (library := glibc()) is None:
-        return None
-    library.malloc_trim(0)  # what was freed goes back to the system
     try:
+        glibc().malloc_trim(0)  # what was freed goes back to the system
         Path("/proc/self/clear_refs").write_text("5")  # begin to count anew
-    except OSError:
+    except (AttributeError, OSError):
         return None
     run()
     return resident()
@@ -357,10 +332,8 @@ def peak(run: Callable[[], object], device: str) -> float | None:
 
 def resident() -> float | None:
     """The largest memory of this process in MB since `peak` began to count, where it is known."""
-    try:
-        line = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    except OSError:
-        return None
+    status = Path("/proc/self/status")
+    line = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.is_file() else None
     return int(line[1]) * 1024 / 1e6 if line else None
 
 
@@ -383,11 +356,8 @@ def loading_rate(backbone: Backbone, model_rate: float) -> dict[str, Any]:
     while (spent := time.process_time() - start) < 1:
         backbone.preprocess(Image.open(files[count % len(files)]))
         count += 1
-    rate = count / spent
-    photographs = f"JPEG, {JPEG[0]} x {JPEG[1]} px"
-    return {"images_per_s": three(rate), "cores": three(model_rate / rate)} | {
-        "photographs": photographs
-    }
+    rates = {"images_per_s": three(count / spent), "cores": three(model_rate * spent / count)}
+    return rates | {"photographs": f"JPEG, {JPEG[0]} x {JPEG[1]} px"}
 
 
 def three(value: float) -> float:
@@ -433,10 +403,7 @@ def prepared(name: str, backbone: Backbone, batch_size: int, dtype: torch.dtype)
     if name in OWN:
         options = {"batch_size": batch_size, "dtype": dtype, "progress": False}
         return lambda pixels: capture(backbone, pixels, OWN[name], **options)
-    if name == "plain":
-        method: Method = lambda pixels: {"output": backbone(pixels).cpu()}  # noqa: E731
-    else:
-        method = PEERS[name](backbone)
+    method = PEERS[name](backbone) if name != "plain" else lambda x: {"output": backbone(x).cpu()}
 
     def batches(pixels: Tensor) -> dict[str, Tensor]:
         with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=mixed):
@@ -463,40 +430,40 @@ def measure(
     where it cannot be read. Raises ValueError for fewer than two batches of images, and what
     `load_backbone` and a peer raise.
     """
-    count = batch_size * (4 if device != "cpu" else 1)  # on a GPU, so that copies can overlap
+    gpu, precision = device != "cpu", getattr(torch, dtype)
+    count = batch_size * (4 if gpu else 1)  # on a GPU, so that copies can overlap
     if images < 2 * count:
         raise ValueError(
             f"{images} images are too few for pairs of {count}; take at least {2 * count}"
         )
-    before, precision = 0.0 if device != "cpu" else resident() or 0.0, getattr(torch, dtype)
+    before = 0.0 if gpu else resident() or 0.0
     backbone = load_backbone(model, image_size=image_size, pretrained=False)
     randomise(backbone.model).to(device)
     generator = torch.Generator().manual_seed(1)
     pixels = torch.randn(count, 3, *backbone.image_size, generator=generator)
-    names = ("plain", *methods)
-    run = {name: prepared(name, backbone, batch_size, precision) for name in names}
-    given = {name: method(pixels) for name, method in run.items()}  # which warms up as well
+    run = {
+        name: partial(prepared(name, backbone, batch_size, precision), pixels)
+        for name in ("plain", *methods)
+    }
+    given = {name: method() for name, method in run.items()}  # which warms up as well
 
-    allocated = allocate(kept=True)
+    kept = allocate(kept=True)
     seconds: dict[str, list[float]] = {name: [] for name in run}
     # In every order in turn, so that none always comes after the same other one.
     orders = itertools.cycle(itertools.permutations(run))
-    for order in itertools.islice(orders, images // count):
-        for name in order:
-            seconds[name].append(timed(partial(run[name], pixels), device))
-    rows = [row_of(name, seconds["plain"], own, count) for name, own in seconds.items()]
-    for row in rows:
-        if row["method"] in PEERS:
-            own = prepared("helpers", backbone, batch_size, precision)(pixels)
-            row["deviation"] = deviation(row["method"], given[row["method"]], own, BOUNDS[dtype])
-
-    allocated = allocate(kept=False) and allocated
+    for name in itertools.chain.from_iterable(itertools.islice(orders, images // count)):
+        seconds[name].append(timed(run[name], device))
+    freed = allocate(kept=False)
     peaks = {}
     for name, method in run.items():  # of two: what else happens in a process only ever adds
-        twice = [peak(partial(method, pixels), device) for _ in range(2)]
+        twice = [peak(method, device) for _ in range(2)]
         peaks[name] = None if None in twice else min(twice)
+    rows = [row_of(name, seconds["plain"], own, count) for name, own in seconds.items()]
     for row in rows:
-        row["extra_mb"] = beyond(peaks[row["method"]], peaks["plain"])
+        if (name := row["method"]) in PEERS:
+            own = prepared("helpers", backbone, batch_size, precision)(pixels)
+            row["deviation"] = deviation(name, given[name], own, BOUNDS[dtype])
+        row["extra_mb"] = beyond(peaks[name], peaks["plain"])
     growth = None
     if "helpers" in methods:
         sinks = {key: [Summary()] for reducer in REDUCERS for key in reducer.keys}
@@ -506,8 +473,11 @@ def measure(
 
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         backbone(pixels[:1].to(device))
-    flop, most = counter.get_total_flops(), ceiling(device, precision)
-    rate, gpu = rows[0]["images_per_s"], device != "cpu"
+    flop, most, rate = (
+        counter.get_total_flops(),
+        ceiling(device, precision),
+        rows[0]["images_per_s"],
+    )
     return {
         "model": model,
         "parameters": backbone.parameters,
@@ -518,12 +488,9 @@ def measure(
         "dtype": dtype,
         "device": torch.cuda.get_device_name(device) if gpu else f"cpu ({platform.machine()})",
         "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "timm": timm.__version__,
-        },
-        "allocation": allocated,
+        "versions": {"python": platform.python_version()}
+        | {"torch": torch.__version__, "timm": timm.__version__},
+        "allocation": kept and freed,
         "plain_mb": beyond(peaks["plain"], before),
         "extra_mb_of_all_images": beyond(growth, peaks["plain"]),
         "gflop_per_image": round(flop / 1e9, 2),
@@ -577,12 +544,11 @@ def environment(folder: Path) -> Path:
         return python
     print(f"making an environment for the peers in {folder}", file=sys.stderr)
     venv.create(folder, symlinks=True, with_pip=util.find_spec("pip") is None)
-    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    own = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     # Not the bare paths: only addsitedir reads .pth files, by which editable installs are found.
     places = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     lines = [f"import site; site.addsitedir({place!r})\n" for place in places]
-    (Path(own) / "shared.pth").write_text("".join(lines))
+    (own,) = folder.glob("lib/python*/site-packages")
+    (own / "shared.pth").write_text("".join(lines))
     pins = folder / "constraints.txt"
     pins.write_text("\n".join(f"{name}=={metadata.version(name)}" for name in SHARED))
     pip = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
@@ -639,20 +605,12 @@ def table(result: Mapping[str, Any]) -> str:
     lines.append(f"memory of the plain pass with its weights: {result['plain_mb']} MB")
     if not result["allocation"]:
         lines.append("this C library keeps memory in its own way; times include new pages")
-    share = result["share_of_ceiling"]
+    share, loading = result["share_of_ceiling"], result["loading"]
     lines.append(f"share of what a product of large matrices reaches here: {share:.0%}")
-    if loading := result["loading"]:
-        rate = loading["images_per_s"]
-        lines.append(f"one core decodes {rate} photographs a second;")
-        lines[-1] += f" {loading['cores']} cores keep up with the plain pass"
+    if loading:
+        keep = f"{loading['cores']} cores keep up with the plain pass"
+        lines.append(f"one core decodes {loading['images_per_s']} photographs a second; {keep}")
     return "\n".join(lines)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
 
 
 def check_device(device: str) -> dict:
@@ -669,41 +627,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", metavar="NAME", help="a Vision Transformer, by its name")
     parser.add_argument("--images", type=positive, default=64, metavar="N", help="default: 64")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the result is written")
-    parser.add_argument(
-        "--peers", action="store_true", help="also other tools, installed below _build/peers"
-    )
+    parser.add_argument("--peers", action="store_true", help="also other tools, in _build/peers")
     parser.add_argument("--image-size", type=positive, metavar="PX", help="default: the model's")
-    parser.add_argument(
-        "--batch-size", type=positive, metavar="N", help="default: 16, on a GPU 32, or fewer"
-    )
+    parser.add_argument("--batch-size", type=positive, metavar="N", help="default: 16, on a GPU 32")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
     parser.add_argument("--dtype", default="float32", choices=BOUNDS, help="default: float32")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
-    if asked.task:  # one peer, whose error is the reason why it was not measured
+    asked = vars(parser.parse_args(arguments))
+    task, model, images, file = (asked.pop(name) for name in ("task", "model", "images", "json"))
+    if task:  # one peer, whose error is the reason why it was not measured
         try:
-            result = measure(**asked.task)
+            result = measure(**task)
         except Exception as error:
             sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        print(json.dumps(result | {"version": metadata.version(asked.task["methods"][0])}))
+        print(json.dumps(result | {"version": metadata.version(task["methods"][0])}))
         return 0
-    if not (asked.model and asked.json):
+    if not (model and file):
         parser.error("give --model and --json")
-    on_cpu, images = asked.device == "cpu", asked.images
-    usual = min(16, images // 4) if on_cpu else min(32, images // 8)
-    options = {key: getattr(asked, key) for key in ("image_size", "device", "dtype", "peers")}
+    usual = min(16, images // 4) if asked["device"] == "cpu" else min(32, images // 8)
+    asked["batch_size"] = asked["batch_size"] or max(1, usual)
     try:
-        machine = check_device(asked.device)
-        check_place(asked.json)
-        batch_size = asked.batch_size or max(1, usual)
-        result = bench(asked.model, images, batch_size=batch_size, **options)
+        machine = check_device(asked["device"])
+        check_place(file)
+        result = bench(model, images, **asked)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     origin = provenance(ROOT)
     result["energy_kw"] = machine["energy_kw"]
     result |= {key: origin[key] for key in ("git_revision", "git_dirty")}
-    with written_whole(asked.json) as new:
+    with written_whole(file) as new:
         new.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(table(result))
     return 0

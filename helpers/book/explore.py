@@ -4,7 +4,6 @@ All are of what `python -m helpers explore` stored in `book/explore`. Their temp
 controls and tables; `_static/explore.js` draws the maps from the data in the page.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from markupsafe import Markup
 
 from helpers.book.render import raw, render
 from helpers.claims.registry import Registry, term
-from helpers.files import digest_of_json
+from helpers.files import read_signed
 from helpers.names import short_names
 from helpers.quantised import dequantise
 
@@ -109,16 +108,9 @@ def read(path: Path) -> dict:
         ValueError: it is not whole, or was changed since.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        intact = data.pop("sha256") == digest_of_json(data)
-    except (ValueError, KeyError, AttributeError):
-        intact = False
-    if not intact:
-        raise ValueError(
-            f"{path.name}: was changed after it was written; measure it again with "
-            "`python -m helpers explore`"
-        )
-    return data
+        return read_signed(path, "measure it again with `python -m helpers explore`")
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def patches(models: Sequence[Mapping]) -> dict:

@@ -25,7 +25,7 @@ from helpers.claims.criteria import (
 )
 from helpers.claims.markdown import render
 from helpers.claims.notebook import notebook_parameters
-from helpers.files import digest_of, digest_of_json, locked, write_together
+from helpers.files import digest_of, digest_of_json, locked, read_signed, write_together
 from helpers.names import STUB
 
 MIME = "application/vnd.registers.result+json"
@@ -461,15 +461,9 @@ def read_alone(path: Path, remedy: str = "give the file as a run wrote it") -> d
 
     Raises ValueError where it is no result or was edited by hand.
     """
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        intact = result.pop("sha256") == digest_of_json(result)
-        if missing := {"id", "run", "provenance"} - result.keys():
-            raise KeyError(min(missing))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError):
-        raise ValueError(f"not a readable result; {remedy}") from None
-    if not intact:
-        raise ValueError(f"was changed after it was written (its sha256 does not fit); {remedy}")
+    result = read_signed(path, remedy)
+    if not {"id", "run", "provenance"} <= result.keys():
+        raise ValueError(f"not a readable result; {remedy}")
     return result
 
 

@@ -8,14 +8,15 @@ the final LayerNorm.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from helpers.capture import (
+    Captured,
     ClsAttention,
     Feature,
     HighestToken,
@@ -86,9 +87,9 @@ class State:
         norms: largest patch norm after each block, over images.
         largest: of the last block.
         images_with_outliers: by the threshold of the unedited model.
+        cosine: of the pooled feature with that of the unedited model.
         outlier_attention: [CLS] attention in the last block on the patches that are outliers in the
             unedited model; None without [CLS].
-        cosine: of the pooled feature with that of the unedited model.
         agreement: share of images with the unedited model's answer; None where the model has no
             classes.
         accuracy: where the labels are the classes; else None.
@@ -98,11 +99,11 @@ class State:
     norms: list[Estimate]
     largest: Estimate
     images_with_outliers: Estimate
-    outlier_attention: Estimate | None
     cosine: Estimate
-    agreement: Estimate | None
-    accuracy: Estimate | None
-    register_norm: Estimate | None
+    outlier_attention: Estimate | None = None
+    agreement: Estimate | None = None
+    accuracy: Estimate | None = None
+    register_norm: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -168,22 +169,24 @@ def diagnose(
             "test on"
         )
     session = _Session(backbone, images, labelled, seed, options)
-    plain = session.pass_over(images)
-    last, layout = plain.norms[:, -1], backbone.layout
-    limit, present, onset = threshold(last, PRESENT), outlier_images(last), onset_block(plain.norms)
-    mask = last > limit
-    bears = bool(present.value > FEW)
-    states = (
-        session.removal(plain.of(~session.searched), limit)
-        if bears
-        else {"pictures": session.pictures({"": nullcontext})}
-    )
+    plain, layout = session.pass_over(images), backbone.layout
+    norms = plain.patches("token_norms")
+    last, onset = norms[:, -1], onset_block(norms)
+    limit, present = threshold(last, PRESENT), outlier_images(last)
+    mask, found = last > limit, {}
+    if outlying := bool(present.value > FEW):
+        halves = {key: x[~session.searched] for key, x in plain.tensors.items()}
+        found = session.removal(replace(plain, tensors=halves), limit)
+        found["place"] = session.place(mask, limit)
+    else:
+        found["pictures"] = session.pictures({"": nullcontext})
+    channels = plain.tensors.get("highest_token") if outlying else None
     return Diagnosis(
         model=backbone.describe() | {"depth": backbone.depth, "registers": layout.registers},
         images=images.describe(),
         n=len(images),
         tested=len(session.test),
-        outliers=bears,
+        outliers=outlying,
         images_with_outliers=present,
         rules={
             rule: (float(outliers(last, rule).float().mean()), outlier_images(last, rule))
@@ -192,33 +195,12 @@ def diagnose(
         per_image=over_images(mask.sum(1)),
         ratio=over_images(last.amax(1) / last.median()),
         share_map=layout.to_grid(mask.float().mean(0)),
-        norms=over_blocks(plain.norms.amax(-1)),
-        onset=int(onset[onset >= 0].median()) if bears and (onset >= 0).any() else None,
-        channels=leading_channels(plain.channels[mask.any(1)], SHOWN)
-        if bears and plain.channels is not None
-        else [],
-        place=session.place(mask, limit) if bears else None,
+        norms=over_blocks(norms.amax(-1)),
+        onset=int(onset[onset >= 0].median()) if outlying and (onset >= 0).any() else None,
+        channels=[] if channels is None else leading_channels(channels[mask.any(1)], SHOWN),
         left_out=session.left_out,
-        **states,
+        **found,
     )
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """What one pass kept, by image, read with the layout that it had."""
-
-    norms: Float[Tensor, "image block patch"]
-    registers: Float[Tensor, "image register"]  # norms of appended tokens after the last block
-    feature: Float[Tensor, "image width"]
-    answers: Int[Tensor, " image"] | None  # None without classes
-    attention: Float[Tensor, "image patch"] | None
-    channels: Float[Tensor, "image width"] | None  # of the highest token after the last block
-
-    def of(self, chosen: Bool[Tensor, " image"]) -> "_Pass":
-        """Of some of the images."""
-        return _Pass(
-            *(None if (x := getattr(self, f.name)) is None else x[chosen] for f in fields(self))
-        )
 
 
 class _Session:
@@ -247,26 +229,13 @@ class _Session:
             else:
                 self.optional.append(reducer)
 
-    def pass_over(self, images: Images) -> _Pass:
+    def pass_over(self, images: Images) -> Captured:
         """One pass in the state in which the model is."""
-        kept = capture(
-            self.backbone,
-            images,
-            [TokenNorms(), Feature(), Output(), *self.optional],
-            **self.options,
-        )
-        layout, norms, output = self.backbone.layout, kept["token_norms"], kept["output"]
-        classes = output.ndim == 2 and output.shape != kept["feature"].shape
-        if not classes:
+        reducers = [TokenNorms(), Feature(), Output(), *self.optional]
+        kept = capture(self.backbone, images, reducers, **self.options)
+        if kept["output"].ndim != 2 or kept["output"].shape == kept["feature"].shape:
             self.left_out["answers"] = "the model has no classes; its features are compared alone"
-        return _Pass(
-            layout.patch_tokens(norms, dim=-1),
-            layout.appended_tokens(norms, dim=-1)[:, -1],
-            kept["feature"],
-            output.argmax(1) if classes else None,
-            layout.patch_tokens(kept["cls_attention"], dim=-1) if "cls_attention" in kept else None,
-            kept.get("highest_token"),
-        )
+        return Captured.of(self.backbone, kept)
 
     def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place:
         """Where the outliers stand, and whether they stay there without the content."""
@@ -283,12 +252,12 @@ class _Session:
             over_images(grey.sum(1)),
         )
 
-    def removal(self, before: _Pass, limit: float) -> dict[str, Any]:
+    def removal(self, before: Captured, limit: float) -> dict[str, Any]:
         """The neurons, those that are moved, and the states of the model, with its pictures in the
         first two.
         """
-        mask, states, changes = before.norms[:, -1] > limit, {}, {"before": nullcontext}
-        removal: dict[str, Any] = {"neurons": [], "moved": []}
+        mask, states = before.patches("token_norms")[:, -1] > limit, {}
+        removal, changes = {}, {"before": nullcontext}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
             found = find_register_neurons(self.backbone, self.learn, top_k=CANDIDATES, **search)
@@ -296,9 +265,8 @@ class _Session:
             self.left_out["register neurons"] = str(error)
         else:
             moved = found[: self._count(found, limit)]
-            pairs = matched_neurons(
-                self.backbone, found[: max(SHOWN, len(moved))], self.learn, seed=self.seed, **search
-            )
+            first = found[: max(SHOWN, len(moved))]
+            pairs = matched_neurons(self.backbone, first, self.learn, seed=self.seed, **search)
             pairs = [x[:2] for x in pairs]
             removal = {"neurons": self._neurons(found[:SHOWN], pairs[:SHOWN], mask), "moved": moved}
             changes |= {
@@ -309,13 +277,10 @@ class _Session:
             }
         for name, change in changes.items():
             with change(self.backbone):
-                states[name] = self._state(
-                    before if name == "before" else self.pass_over(self.test), before, mask
-                )
-        pictures = self.pictures(
-            {name: changes[name] for name in ("before", "moved") if name in changes}
-        )
-        return {**removal, "states": states, "pictures": pictures}
+                now = before if name == "before" else self.pass_over(self.test)
+                states[name] = self._state(now, before, mask)
+        shown = {name: changes[name] for name in ("before", "moved") if name in changes}
+        return {**removal, "states": states, "pictures": self.pictures(shown)}
 
     def pictures(
         self, changes: Mapping[str, Callable[[Backbone], AbstractContextManager]]
@@ -328,15 +293,12 @@ class _Session:
             with change(self.backbone):
                 passes[state] = self.pass_over(chosen)
         rows = [{"image": _as_seen(self.backbone.preprocess(image))} for image in chosen]
-        for name, maps in (
-            ("norm", lambda x: x.norms[:, -1]),
-            ("attention", lambda x: x.attention),
-        ):
+        for key, title in {"token_norms": "norm", "cls_attention": "attention"}.items():
             for state, kept in passes.items():
-                for row, values in zip(
-                    rows, maps(kept) if maps(kept) is not None else (), strict=False
-                ):
-                    row[f"{name}\n{state}"] = self.backbone.layout.to_grid(values)
+                maps = kept.patches(key) if key in kept.tensors else ()
+                for row, values in zip(rows, maps, strict=False):
+                    last = values if values.ndim == 1 else values[-1]
+                    row[f"{title}\n{state}"] = self.backbone.layout.to_grid(last)
         return rows
 
     def _mask(self, images: Images, limit: float) -> Bool[Tensor, "image patch"]:
@@ -370,27 +332,27 @@ class _Session:
             Neuron(*row) for row in zip(found, firings, pairs, firings[len(found) :], strict=False)
         ]
 
-    def _state(self, now: _Pass, before: _Pass, mask: Bool[Tensor, "image patch"]) -> State:
-        answers, attention = now.answers, now.attention
-        limit = float(before.norms[:, -1][mask].min()) if mask.any() else float("inf")
-        largest = now.norms[:, -1].amax(1)
-        part = {"limits": (0, 1), "continuous": True}
-        on_outliers = (
-            None
-            if attention is None
-            else mass(attention, mask).masked_fill(~mask.any(1), torch.nan)
-        )
+    def _state(self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"]) -> State:
+        norms, appended = now.patches("token_norms"), now.appended("token_norms")
+        last = before.patches("token_norms")[:, -1]
+        limit = float(last[mask].min()) if mask.any() else float("inf")
+        largest, optional = norms[:, -1].amax(1), {}
+        if "cls_attention" in now.tensors:
+            kept = mass(now.patches("cls_attention"), mask).masked_fill(~mask.any(1), torch.nan)
+            optional["outlier_attention"] = over_images(kept, limits=(0, 1), continuous=True)
+        if "answers" not in self.left_out:
+            answers, others = now["output"].argmax(1), before["output"].argmax(1)
+            optional["agreement"] = share(answers == others)
+            if self.labels is not None:
+                optional["accuracy"] = share(answers == self.labels)
+        if appended.shape[1]:
+            optional["register_norm"] = over_images(appended.amax(1))
         return State(
-            norms=over_blocks(now.norms.amax(-1)),
-            largest=over_images(largest),
-            images_with_outliers=share(largest >= limit),
-            outlier_attention=None if on_outliers is None else over_images(on_outliers, **part),
-            cosine=over_images(cosine(now.feature, before.feature)),
-            agreement=None if answers is None else share(answers == before.answers),
-            accuracy=None
-            if answers is None or self.labels is None
-            else share(answers == self.labels),
-            register_norm=over_images(now.registers.amax(1)) if now.registers.shape[1] else None,
+            over_blocks(norms.amax(-1)),
+            over_images(largest),
+            share(largest >= limit),
+            over_images(cosine(now["feature"], before["feature"])),
+            **optional,
         )
 
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from math import isfinite, isnan
 from typing import Any
@@ -16,6 +17,20 @@ from helpers.own.diagnose import FEW, Diagnosis
 
 ONLY = 1e5  # times as active at outliers: elsewhere is rounding
 MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much
+DETAILS = {  # as they are called in JSON -> the part of a diagnosis
+    "source": "model",
+    "images": "images",
+    "tested": "tested",
+    "images_with_outliers": "images_with_outliers",
+    "rules": "rules",
+    "outliers_per_image": "per_image",
+    "largest_over_median": "ratio",
+    "channels": "channels",
+    "place": "place",
+    "neurons": "neurons",
+    "states": "states",
+    "left_out": "left_out",
+}
 COLUMNS = {
     "largest norm": "largest",
     "images with outliers": "images_with_outliers",
@@ -45,22 +60,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "max_norm_after": states["moved"].largest.value if "moved" in states else None,
         "n": d.n,
         "moved": [list(x[:2]) for x in d.moved],
-        "details": _plain(
-            {
-                "source": d.model,
-                "images": d.images,
-                "tested": d.tested,
-                "images_with_outliers": d.images_with_outliers,
-                "rules": d.rules,
-                "outliers_per_image": d.per_image,
-                "largest_over_median": d.ratio,
-                "channels": d.channels,
-                "place": vars(d.place) if d.place else None,
-                "neurons": [vars(x) for x in d.neurons],
-                "states": {name: vars(state) for name, state in states.items()},
-                "left_out": d.left_out,
-            }
-        ),
+        "details": {name: _plain(getattr(d, part)) for name, part in DETAILS.items()},
         "advice": advice(d),
     }
 
@@ -126,35 +126,34 @@ def _interval(x: Estimate | None, factor: float = 1, unit: str = "") -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON: estimates by name, tuples as lists, NaN and infinity as null."""
+    """As JSON: estimates and dataclasses by name, tuples as lists, NaN and infinity as null."""
     if isinstance(value, Estimate):
-        return {name: _plain(x) for name, x in value._asdict().items() if name != "step"}
+        value = {name: x for name, x in value._asdict().items() if name != "step"}
+    elif is_dataclass(value):
+        value = vars(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {key: _plain(x) for key, x in value.items()}
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
     if isinstance(value, list | tuple):
         return [_plain(x) for x in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
-_MAPS = (
-    ("norm", "patch L2 norm", "Patch norms after the last block, before the final LayerNorm"),
-    (
-        "attention",
+_MAPS = {
+    "norm": ("patch L2 norm", "Patch norms after the last block, before the final LayerNorm"),
+    "attention": (
         "[CLS] attention",
         "Attention of [CLS] on the patches in the last block, mean over heads",
     ),
-)
+}
 
 
 def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
     """Name -> figure and what it shows, in the order of the page. Close them after use."""
     with plt.rc_context(figures.STYLE):
         made = {}
-        for kind, label, what in _MAPS:
+        for kind, (label, what) in _MAPS.items():
             maps = [
                 {k.partition("\n")[2]: v for k, v in row.items() if k.startswith(kind)}
                 for row in d.pictures
@@ -167,16 +166,12 @@ def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
         axis = figures.rows(1, each=3.3)[0, 0]
         curves = {name: state.norms for name, state in d.states.items()} or {"as it is": d.norms}
         figures.block_curves(curves, axis, "largest patch L2 norm\nafter the block")
-        made["norms-by-block"] = (
-            plt.gcf(),
-            "The largest patch norm after each block, with its interval. Curves may coincide.",
-        )
+        what = "The largest patch norm after each block, with its interval. Curves may coincide."
+        made["norms-by-block"] = plt.gcf(), what
         if d.outliers:
             figures.share_maps({d.model["name"]: d.share_map}, figures.rows(1, each=3.6))
-            made["where"] = (
-                plt.gcf(),
-                "Where outliers stand: the share of the images with one at each patch.",
-            )
+            what = "Where outliers stand: the share of the images with one at each patch."
+            made["where"] = plt.gcf(), what
     return made
 
 

@@ -27,8 +27,8 @@ def problems(project: Project) -> Iterator[str]:
 
     Raises ValueError where the registry or the contents are not valid.
     """
-    root, claims = project.root, _with_notebook(project)
-    own = {claim.notebook for claim in claims}
+    root, registry = project.root, project.registry
+    own = {registry[id].notebook: registry[id] for id in project.with_notebook()}
     there = {_name(project, path) for path in root.glob("notebooks/*/*.ipynb")}
     listed = _contents(root)
     measured = {
@@ -36,23 +36,24 @@ def problems(project: Project) -> Iterator[str]:
         for path in root.glob(f"notebooks/*/*{numbers.SUFFIX}")
     }
     for one, other, line in (
-        (own, listed, "_toc.yml: no line for {}"),
-        (listed, own, "_toc.yml: {} is not the notebook of any claim"),
-        (own, there, "{}: missing, although notebooks/claims has its claim"),
-        (there, own, "{}: no claim of notebooks/claims has this notebook"),
+        ({*own}, listed, "_toc.yml: no line for {}"),
+        (listed, {*own}, "_toc.yml: {} is not the notebook of any claim"),
+        ({*own}, there, "{}: missing, although notebooks/claims has its claim"),
+        (there, {*own}, "{}: no claim of notebooks/claims has this notebook"),
         (measured, there, "{}: missing, although its numbers are there"),
     ):
         yield from map(line.format, sorted(one - other))
-    sources = [(root / one.notebook, _check_source, one) for one in claims if one.notebook in there]
+    sources = [(root / name, _check_source, one) for name, one in own.items() if name in there]
     results = [(path, check_result, project) for path in project.results()]
     executed = [(path, _check_executed) for path in sorted(project.runs.glob("*/*.ipynb"))]
     for path, check, *arguments in (*sources, *results, *executed):
-        yield from (f"{_name(project, path)}: {line}" for line in _refusal(check, path, *arguments))
+        if line := _refusal(check, path, *arguments):
+            yield f"{_name(project, path)}: {line}"
     yield from criteria_history.problems(project)
     runs: dict[str, dict[str, dict]] = {}
     for path, data, *_ in _readable(project):
         runs.setdefault(path.parent.name, {})[path.stem] = data
-    yield from edition.problems(root, project.registry, runs)
+    yield from edition.problems(root, registry, runs)
 
 
 def published(project: Project) -> list[Path]:
@@ -78,8 +79,8 @@ def check_result(path: Path, project: Project) -> None:
     data = read_result(path)
     claim = project.registry[data["id"]]
     project.source(claim.id)
-    stored, now = Result.from_json(claim, data), Result.from_json(claim, data).rejudged()
-    moved = _moved(stored, now)
+    stored = Result.from_json(claim, data)
+    moved = _moved(stored, stored.rejudged())
     # Where the criterion was changed, and not the verdict, `outdated` reports it.
     if moved and not _earlier(data, stored, _differing(project, data)):
         raise ValueError(f"its values now give other verdicts: {moved}")
@@ -94,9 +95,9 @@ def absolute_path(path: Path) -> bool:
     for cell in read_notebook(path).cells:
         texts.append(cell.source)
         for output in cell.get("outputs", ()):
-            data = output.get("data", {})
-            texts += [output.get("text", ""), *output.get("traceback", ())]
-            texts += [data.get("text/plain", ""), data.get("text/markdown", "")]
+            shown = {**output, **output.get("data", {})}
+            texts += [shown.get(kind, "") for kind in ("text", "text/plain", "text/markdown")]
+            texts += output.get("traceback", ())
     return names_a_folder(texts)
 
 
@@ -151,33 +152,33 @@ def survey(project: Project) -> Iterator[str]:
     verdict of a control than the registry does: then it is of other notebooks than today's.
     Nothing where there is no such file.
     """
-    path, other = project.root / "book" / "portability.json", []
+    path = project.root / "book" / "portability.json"
     if not path.is_file():
         return
-    found = json.loads(path.read_text(encoding="utf-8"))["verdicts"]
-    for claim in _with_notebook(project):
-        measured = found.get(claim.id, {})
-        if claim.expected != {model: one["expected"] for model, one in measured.items()}:
-            other.append(claim.id)
+    verdicts = json.loads(path.read_text(encoding="utf-8"))["verdicts"]
+    measured = {
+        id: {model: one["expected"] for model, one in own.items()} for id, own in verdicts.items()
+    }
+    other = [
+        id
+        for id in project.with_notebook()
+        if project.registry[id].expected != measured.get(id, {})
+    ]
     if other:
         remedy = "`make portable` says how to renew it"
         yield f"{_name(project, path)}: not of today's {', '.join(other)}; {remedy}"
 
 
-def _refusal(check: Callable, *arguments: object) -> list[str]:
-    """What a check that raises says; nothing where it does not."""
+def _refusal(check: Callable, *arguments: object) -> str:
+    """What a check that raises says; '' where it does not."""
     try:
         check(*arguments)
     except (OSError, ValueError) as error:
-        return [str(error)]
+        return str(error)
     except (KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        return [f"not a readable result ({reason}); run the claim again with --force"]
-    return []
-
-
-def _with_notebook(project: Project) -> list[Claim]:
-    return [claim for claim in project.registry.claims.values() if claim.notebook]
+        return f"not a readable result ({reason}); run the claim again with --force"
+    return ""
 
 
 def _name(project: Project, path: Path) -> str:
@@ -200,7 +201,7 @@ def _check_source(path: Path, claim: Claim) -> None:
     """Raise ValueError where profiles or labels name other parameters than the notebook has, or
     the numbers beside it are not those that it displays.
     """
-    defaults = claim.parameters
+    defaults = claim.parameters  # which raises of its own where the notebook is none
     labels = {name: defaults.get(name) for name in claim.labels}
     for name, given in {"labels": labels, **claim.profiles}.items():
         try:
@@ -266,12 +267,9 @@ def _earlier(data: Mapping, stored: Result, differing: list[str]) -> Result | No
 
 def _moved(stored: Result, now: Result) -> str:
     """`supported, now refuted; on control-clean supported, now refuted`, '' where none differs."""
-    before, after = (
-        {"": one.verdict} | {verdict["model"]: verdict["verdict"] for verdict in one.verdicts}
-        for one in (stored, now)
+    before, after = ({"": one.verdict, **one.models} for one in (stored, now))
+    return "; ".join(
+        f"{model and f'on {model} '}{before.get(model, 'not judged')}, now "
+        f"{after.get(model, 'not judged')}"
+        for model in now.differs(stored)
     )
-    moved = []
-    for model in now.differs(stored):
-        both = f"{before.get(model, 'not judged')}, now {after.get(model, 'not judged')}"
-        moved.append(f"on {model} {both}" if model else both)
-    return "; ".join(moved)

@@ -9,6 +9,7 @@ published run is computed once more on another processor's instructions (book/se
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from helpers.claims import numbers
 from helpers.claims.criteria import Test, Value
 from helpers.claims.edition import moved
+from helpers.claims.markdown import render
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result, bundle, by_model
@@ -38,13 +40,12 @@ NUMERIC = (
     "tests/interventions/test_neurons.py",
     "tests/capture/test_register_neurons.py",
 )
-# The measures and studies that fit something; a claim fits something where its notebook names one.
+# The measures and studies that fit something; a claim fits something where its notebook calls one.
 FITS = (
-    *("answers_of_tokens", "classifiers_of", "fit_classifier", "fit_heads", "fit_position"),
-    *("fit_regression", "held_out_answers", "object_accuracy", "one_shot_ranks", "pixel_errors"),
-    *("place_traits", "probe_answers", "probe_study", "read_pairs", "read_patches", "read_shares"),
-    "regression_errors",
-)
+    "answers_of_tokens classifiers_of fit_classifier fit_heads fit_position fit_regression "
+    "held_out_answers object_accuracy one_shot_ranks pixel_errors place_traits probe_answers "
+    "probe_study read_pairs read_patches read_shares regression_errors"
+).split()
 NOISE_CELL = "from helpers import models\n\nnoise = models.rounding_noise({})\nnoise.__enter__()"
 PUBLISHED = "published"
 Plan = Sequence[tuple["Setting", Sequence[str]]]  # the claims of each setting
@@ -116,13 +117,9 @@ def plan(project: Project, quick: bool = False, ids: Sequence[str] = ()) -> Plan
 
 def fitting(project: Project) -> list[str]:
     """The claims whose notebooks fit something."""
-    found = []
-    for id in project.with_notebook():
-        cells = read_notebook(project.source(id)).cells
-        code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-        if any(f"{name}(" in code for name in FITS):
-            found.append(id)
-    return found
+    calls = re.compile(rf"\b({'|'.join(FITS)})\(")
+    texts = {id: project.source(id).read_text(encoding="utf-8") for id in project.with_notebook()}
+    return [id for id, text in texts.items() if calls.search(text)]
 
 
 def missing(setting: Setting) -> str:
@@ -173,8 +170,7 @@ def _run_tests(project: Project, setting: Setting) -> None:
         text=True,
     )
     if done.returncode:
-        lines = done.stdout.splitlines()
-        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        failed = re.findall(r"^(?:FAILED|ERROR).*", done.stdout, flags=re.M)
         raise RuntimeError("; ".join(failed) or f"status {done.returncode}: {done.stdout[-200:]}")
 
 
@@ -186,23 +182,23 @@ def distance(result: Result, model: str, verdict: str) -> float | None:
     it fails) the farthest. None where no measured value decides.
     """
     own, criterion = by_model(result.values)[model], result.claim.criterion
-    holds, fails = {}, {}
-    for part in ("applies", "tests", "needs"):
+
+    def beyond(part: str) -> list[tuple[float, float]]:
         tests = [test for test in getattr(criterion, part) if test.concerns(model)]
-        beyond = [_beyond(test, own.get(test.value)) for test in tests]
-        holds[part], fails[part] = [one[0] for one in beyond], [one[1] for one in beyond]
-    if not holds["tests"]:  # no test is put to this model
-        near = inf
-    elif verdict == "not applicable":
-        near = max(fails["applies"])
-    elif verdict == "supported":
-        near = min(*holds["applies"], *holds["tests"], *holds["needs"], inf)
-    elif verdict == "refuted":
-        near = min(*holds["applies"], max(fails["tests"]), inf)
-    elif min(holds["applies"], default=1) <= 0:  # undecided whether it applies
-        near = min(-min(holds["applies"]), -max(fails["applies"]))
-    else:  # all must hold to be supported, one must fail to be refuted
-        near = min(-min(*holds["tests"], *holds["needs"], inf), -max(fails["tests"]))
+        return [_beyond(test, own.get(test.value)) for test in tests]
+
+    applies, tests, needs = beyond("applies"), beyond("tests"), beyond("needs")
+    if not tests:  # none is put to this model
+        return None
+    applied = min((holds for holds, _ in applies), default=inf)
+    spared = max((fails for _, fails in applies), default=-inf)
+    supported = min(holds for holds, _ in tests + needs)
+    refuted = max(fails for _, fails in tests)
+    if verdict == "inconclusive":  # on whether it applies, or else on the tests
+        near = -max(applied, spared) if applied <= 0 else -max(supported, refuted)
+    else:
+        decided = {"supported": min(applied, supported), "refuted": min(applied, refuted)}
+        near = decided.get(verdict, spared)
     return None if near == inf else near
 
 
@@ -245,18 +241,20 @@ def survey(
     """
     claims = dict.fromkeys(id for _, ids in planned for id in ids if id != TESTS)
     stored = {id: numbers.read(numbers.beside(project.source(id))) for id in claims}
-    outcomes = _outcomes(project, planned, report, jobs)
-    same: dict[str, list[dict]] = {id: [] for id in claims}  # numbers on the same images
-    for setting, id, outcome in outcomes:
-        if "numbers" in outcome and not setting.other_images:
-            same[id].append(outcome["numbers"])
-    spreads = {id: numbers.spreads(stored[id], own) for id, own in same.items() if own}
-    if renew:
-        stored |= {id: stored[id] | {"spread": spread} for id, spread in spreads.items()}
-    found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": spreads, "wrong": []}
+    found = {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}, "wrong": []}
     for setting, ids in planned:
         about = {"name": setting.name, "claims": len({*ids} - {TESTS}), "missing": missing(setting)}
         found["settings"].append(about)
+    outcomes = _outcomes(project, planned, report, jobs)
+    for id in claims:
+        same = [
+            outcome["numbers"]
+            for setting, other, outcome in outcomes
+            if other == id and "numbers" in outcome and not setting.other_images
+        ]
+        if same:
+            found["spreads"][id] = numbers.spreads(stored[id], same)
+            stored[id] |= {"spread": found["spreads"][id]} if renew else {}
     for setting, id, outcome in outcomes:
         for sentence in _entered(found, setting, id, outcome, stored.get(id)):
             found["wrong"].append(f"{setting.name}: {id}: {sentence}")
@@ -267,12 +265,13 @@ def _outcomes(
     project: Project, planned: Plan, report: Callable[[str], None], jobs: int | None
 ) -> list[tuple[Setting, str, dict]]:
     """What each notebook and the tests gave under each setting, or why they `failed`."""
-    tasks, found, done = {}, {}, set()
+    tasks, found, left = {}, {}, {}
     for setting, ids in planned:
         if why := missing(setting):
             report(f"{setting.name}: not run ({why})")
         else:
             tasks |= {f"{setting.name}: {id}": (setting, id) for id in ids}
+            left[setting.name] = {f"{setting.name}: {id}" for id in ids}
 
     def one(task: str, _: int) -> Outcome:
         found[task] = outcome_of(project, *tasks[task])
@@ -280,12 +279,10 @@ def _outcomes(
 
     def ended(outcome: Outcome) -> None:
         found.setdefault(outcome.id, {"failed": outcome.reason})
-        done.add(outcome.id)
-        setting, _ = tasks[outcome.id]
-        own = [task for task, (other, _) in tasks.items() if other is setting]
-        if done.issuperset(own):
-            failed = sum("failed" in found[task] for task in own)
-            report(f"{setting.name}: {len(own)} run, {failed} failed")
+        name = tasks[outcome.id][0].name
+        if left[name] <= found.keys():
+            failed = sum("failed" in found[task] for task in left[name])
+            report(f"{name}: {len(left.pop(name))} run, {failed} failed")
 
     parallel(one, list(tasks), jobs, ended)
     return [(*tasks[task], found[task]) for task in tasks]
@@ -377,38 +374,11 @@ def renewed(stored: Mapping, fresh: Mapping, ids: Sequence[str]) -> dict:
     return {**stored, **parts, "wrong": others + fresh["wrong"], "renewed": since}
 
 
-def table(findings: Mapping) -> str:
-    """What `survey` gives, for a terminal: by claim, the largest deviation of all settings; then
-    what is wrong.
+def text(findings: Mapping) -> str:
+    """What `survey` gives, for a terminal: by claim, the largest deviation of all settings; what is
+    wrong; the largest deviation of all, and how many verdicts are not the expected ones.
     """
-    lines = []
-    for id, of_claim in findings["deviations"].items():
-        name, worst = max(of_claim.items(), key=lambda one: one[1]["ratio"])
-        lines.append(f"{id:22}  {_in_words(worst)}  ({name})")
-    return "\n".join([*lines, *(f"wrong: {sentence}" for sentence in findings["wrong"])])
-
-
-def largest(findings: Mapping) -> str:
-    """The line on the largest deviation of all settings, and on the verdicts."""
-    worst, where = {"ratio": 0.0, "path": ""}, "-"
-    for id, of_claim in findings["deviations"].items():
-        for name, one in of_claim.items():
-            if one["ratio"] > worst["ratio"]:
-                worst, where = one, f"{id}, {name}"
-    verdicts = [one for of_claim in findings["verdicts"].values() for one in of_claim.values()]
-    changed, runs = sum(len(one["changed"]) for one in verdicts), sum(x["runs"] for x in verdicts)
-    return (
-        f"{changed} of {runs} verdicts on controls are not the expected ones; largest deviation: "
-        f"{where}, {_in_words(worst)}"
-    )
-
-
-def _in_words(deviation: Mapping) -> str:
-    """`0.31 of its tolerance (values/control-content/auc/low: 0.7031, here 0.7032)`."""
-    words = f"{deviation['ratio']:.2g} of its tolerance"
-    if not deviation["path"]:
-        return words
-    return f"{words} ({deviation['path']}: {deviation['stored']}, here {deviation['fresh']})"
+    return render("portable.txt.j2", **findings)
 
 
 # ---- A published run once more
@@ -440,49 +410,48 @@ def second_pass(
     Raises ValueError, before anything runs, for what is unknown, and for a claim without a result
     in the run.
     """
-    paths = check.published(project)
-    published = [path.stem for path in paths if path.parent.name == run]
-    if not published:
-        runs = ", ".join(sorted({path.parent.name for path in paths})) or "(none yet)"
-        raise ValueError(f"nothing of run {run!r} is published; choose one of {runs}")
-    ids = list(ids or published)
+    runs: dict[str, dict[str, Path]] = {}
+    for path in check.published(project):
+        runs.setdefault(path.parent.name, {})[path.stem] = path.with_suffix(".ipynb")
+    if run not in runs:
+        there = ", ".join(sorted(runs)) or "(none yet)"
+        raise ValueError(f"nothing of run {run!r} is published; choose one of {there}")
+    ids = list(ids or runs[run])
     parameters, _ = resolve_all(project, ids, run, given, again=True)
     for id in ids:
-        if id not in published:
+        if id not in runs[run]:
             raise ValueError(f"claim {id!r} has no result in run {run!r}; publish one first")
     stale = check.changed(project).get(run, [])
-    for id in ids:
-        own, claim = parameters[id], project.registry[id]
-        first = MACHINES[0] if given or id in stale else None
+    for id, own in parameters.items():
+        here = [MACHINES[0]] if given or id in stale else []
         row = {
             **{"run": run, "claim": id, "setting": setting.name, "given": dict(given)},
-            **{"n": own.get("n"), "against": first.name if first else PUBLISHED},
+            **{"n": own.get("n"), "against": here[0].name if here else PUBLISHED},
         }
         sides, seconds = [], {}
-        if first is None:
-            notebook = read_notebook(project.runs / run / f"{id}.ipynb")
-            sides.append(numbers.of_notebook(notebook, claim))
+        if not here:
+            sides = [numbers.of_notebook(read_notebook(runs[run][id]), project.registry[id])]
         try:
-            for one in filter(None, (first, setting)):
+            for one in (*here, setting):
                 start, name = time.monotonic(), one.name
                 made = Setting(name, one.environment, parameters=own)
                 sides.append(outcome_of(project, made, id)["numbers"])
                 seconds[name] = round(time.monotonic() - start, 1)
         except RuntimeError as error:
             yield row | {"failed": f"{name}: {error}"}
-            continue
-        worst = _worst(numbers.compare(*sides))
-        yield row | {"verdicts": _verdicts(*sides), "worst": worst, "seconds": seconds}
+        else:
+            worst = _worst(numbers.compare(*sides))
+            yield row | {"verdicts": _verdicts(*sides), "worst": worst, "seconds": seconds}
 
 
-def _verdicts(a: Mapping, b: Mapping) -> dict[str, list[str]]:
+def _verdicts(*sides: Mapping) -> dict[str, list[str]]:
     """'' or a model -> its two verdicts, for those that were judged in either."""
-    verdicts = {"": [a["verdict"], b["verdict"]]}
-    for model in dict.fromkeys([*a["models"], *b["models"]]):
-        both = [one["models"].get(model, {}).get("verdict") for one in (a, b)]
-        if any(both):
-            verdicts[model] = [verdict or "not judged" for verdict in both]
-    return verdicts
+    a, b = (
+        {"": one["verdict"], **{model: own["verdict"] for model, own in one["models"].items()}}
+        for one in sides
+    )
+    both = {model: [a.get(model), b.get(model)] for model in {**a, **b}}
+    return {model: [x or "not judged" for x in pair] for model, pair in both.items() if any(pair)}
 
 
 def merged(stored: Mapping | None, rows: Sequence[Mapping]) -> dict:
@@ -496,16 +465,4 @@ def merged(stored: Mapping | None, rows: Sequence[Mapping]) -> dict:
 
 def line(row: Mapping) -> str:
     """A row of the second pass for a terminal."""
-    head = f"{row['run']}/{row['claim']}: {row['setting']} beside {row['against']}"
-    if "failed" in row:
-        return f"{head}: failed, {row['failed']}"
-    changes = [
-        f"{model or 'all together'} {first} -> {second}"
-        for model, (first, second) in moved(row).items()
-    ]
-    seconds = ", ".join(f"{name} {taken:.0f} s" for name, taken in row["seconds"].items())
-    verdicts = f"MOVED: {'; '.join(changes)}" if changes else "none moved"
-    worst = f"{row['worst']['ratio']:.2g} of its tolerance ({row['worst']['path'] or 'none'})"
-    return (
-        f"{head}: {len(row['verdicts'])} verdicts, {verdicts}; largest deviation {worst}; {seconds}"
-    )
+    return render("portable.txt.j2", row=row, moved=moved(row))

@@ -204,10 +204,11 @@ class Targets:
         path = cache / f"targets-{key}.safetensors"
         with locked(cache / path.stem):  # others that need the same wait for it
             if not path.is_file():
-                parts = [
-                    _tokens(backbone, _pixels(backbone, images, start), recipe)
-                    for start in range(0, len(images), BATCH)
-                ]
+                parts = []
+                for start in range(0, len(images), BATCH):
+                    shown = [backbone.transform(one) for one in images[start : start + BATCH]]
+                    pixels = torch.stack(shown).to(backbone.device)
+                    parts.append(_tokens(backbone, pixels, recipe))
                 patches, cls = (torch.cat(part).half() for part in zip(*parts, strict=True))
                 with written_whole(path) as new:
                     new.write_bytes(save({"patches": patches, "cls": cls}))
@@ -215,14 +216,6 @@ class Targets:
         self.patches, self.cls = kept["patches"], kept["cls"]
         ordinary = self.patches.float().norm(dim=-1).median().item() / backbone.width**0.5
         self.unit = ordinary if recipe.space == "residual" else 1.0
-
-
-def _pixels(
-    backbone: Backbone, images: Images, start: int
-) -> Float[Tensor, "image 3 height width"]:
-    return torch.stack(
-        [backbone.transform(picture) for picture in images[start : start + BATCH]]
-    ).to(backbone.device)
 
 
 @torch.no_grad()

@@ -167,26 +167,12 @@ def card(folder: Path) -> str:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    about = {"changes": changes, "plain": asdict(Recipe())}
+    about["here"] = {path.stem for path in folder.glob("*.safetensors")}
     cards = []
     for kind, prefix in PREFIXES.items():
         paths = sorted(folder.glob(f"{prefix}*.json"), key=lambda path: path.stem)
         if records := {path.stem: read_record(path) for path in paths}:
-            about = _about(records)
-            here = {
-                name: "yes" if (folder / f"{name}.safetensors").is_file() else "no"
-                for name in records
-            }
             template = environment.get_template(f"{kind}.md.j2")
-            cards.append(template.render(records=records, here=here, **about))
+            cards.append(template.render(records=records, **about))
     return "\n".join(cards)
-
-
-def _about(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the cards say of all models of one kind together."""
-    recipes = [record["recipe"] for record in records.values()]
-    return {
-        "recipe": changes(asdict(Recipe()), None),
-        "commands": {r["provenance"]["command"]: changes(r["recipe"]) for r in records.values()},
-        "bases": sorted({recipe.get("base", "") for recipe in recipes}),
-        "tested": max(recipe.get("n_test", 0) for recipe in recipes),
-    }

@@ -19,6 +19,8 @@ from helpers.training.evaluation import measured_norms
 from helpers.training.recipes import DATA_SEED
 from helpers.training.tasks import Items, Task
 
+# In the history -> as the reducer has it.
+SINKS = {"sink": "patches", "register_sink": "registers", "cls_sink": "cls", "sink_one": "one"}
 TRAINING = 1  # where the series of a training begin; those of the data sets begin with 0
 
 
@@ -59,45 +61,26 @@ class SinkTraining(Task):
         `value_ratio` over all sinks of one token, None without any; `register_attention`, for each
         block the attention of the patches to all registers together, mean over images and heads.
         """
-        training = model.training
-        backbone = wrap_timm("the model in training", model.eval(), trained.DATA, pretrained=True)
+        backbone = wrap_timm("the model in training", model, trained.DATA, pretrained=True)
         soft, layout = self.recipe.attention == "softmax", backbone.layout
-        kept = capture(
-            backbone,
-            self.tested,
-            [TokenNorms(), Output(), *[Sinks(queries="patches")] * soft],
-            batch_size=64,
-            progress=False,
-        )
-        model.train(training)
+        reducers = [TokenNorms(), Output(), *[Sinks(queries="patches")] * soft]
+        kept = capture(backbone, self.tested, reducers, batch_size=64, progress=False)
         entry = {
             "error": F.mse_loss(layout.patch_tokens(kept["output"]), self.wanted).item(),
             "error_alone": unexplained(self.colours.flatten(0, 1), self.wanted.flatten(0, 1)),
             "error_constant": self.wanted.var((0, 1), correction=0).mean().item(),
         } | measured_norms(kept["token_norms"], layout)
-        if soft:
-            kinds = {
-                "sink": "patches",
-                "register_sink": "registers",
-                "cls_sink": "cls",
-                "sink_one": "one",
-            }
-            entry |= {
-                f"{name}_images": share_of(with_sink(kept[f"sink_{kind}"]))
-                for name, kind in kinds.items()
-            }
-            single = kept["sink_one"] >= EVENT
-            entry |= {
-                "sink_blocks": [
-                    share_of(with_sink(block)) for block in kept["sink_patches"].unbind(1)
-                ],
-                "sink_value": kept["sink_value"][single].mean().item() if single.any() else None,
-                "register_attention": layout.register_tokens(kept["received"], dim=-1)
-                .sum(-1)
-                .mean(0)
-                .tolist(),
-            }
-        return entry
+        if not soft:
+            return entry
+        for name, kind in SINKS.items():
+            entry[f"{name}_images"] = share_of(with_sink(kept[f"sink_{kind}"]))
+        single, received = kept["sink_one"] >= EVENT, kept["received"]
+        to_registers = layout.register_tokens(received, dim=-1).sum(-1)
+        return entry | {
+            "sink_blocks": [share_of(with_sink(one)) for one in kept["sink_patches"].unbind(1)],
+            "sink_value": kept["sink_value"][single].mean().item() if single.any() else None,
+            "register_attention": to_registers.mean(0).tolist(),
+        }
 
     @classmethod
     def stored(cls, path: Path) -> SinkTask:

@@ -49,7 +49,7 @@ class Task(ABC):
 
     @abstractmethod
     def measure(self, model: nn.Module) -> dict[str, Any]:
-        """What is followed along the training; the model is left as it was."""
+        """What is followed along the training, of a model that is evaluated, not trained."""
 
     def finished(self, model: nn.Module) -> nn.Module:
         """The model as it is kept."""

@@ -3,6 +3,7 @@ way."""
 
 import inspect
 import json
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -36,12 +37,10 @@ def test_photographs_are_named_as_scikit_image_names_them():
 def test_what_is_shown_is_what_the_model_sees():
     photographs, others = shown(SIZE)
     assert photographs.ids == [*PHOTOGRAPHS] and not {*photographs.ids} & {*others.ids}
-    assert all(image.size == (224, 224) for image in photographs)
+    assert all(image.size == SIZE for image in photographs)
     backbone = load_backbone("control-clean", whole=True)
-    mean, std = (
-        torch.as_tensor(getattr(backbone.transform.transforms[-1], name)).view(3, 1, 1)
-        for name in ("mean", "std")
-    )
+    normalise = backbone.transform.transforms[-1]
+    mean, std = (torch.as_tensor(x).view(3, 1, 1) for x in (normalise.mean, normalise.std))
     seen = ((backbone.preprocess(photographs[0]) * std + mean) * 255).round()
     assert (seen == torch.tensor(np.array(photographs[0])).permute(2, 0, 1)).all()
 
@@ -51,43 +50,37 @@ def planted():
     return patches("control-position")
 
 
-def test_patches_are_those_of_a_capture(planted):
-    photographs, _ = shown(SIZE)
-    norms = capture(load_backbone("control-position", whole=True), photographs, [PatchNorms()])[
-        "patch_norms"
-    ].numpy()
-    stored = dequantise(planted["norms"])
-    assert abs(stored[0] - norms).max() <= planted["norms"]["step"] / 2 + 1e-6
-    assert np.median(stored[0], axis=-1) == pytest.approx(np.array(planted["medians"]))
-    counts = (stored > 3 * np.array(planted["medians"])[None, ..., None]).sum(-1)
-    assert counts.tolist() == planted["outliers"]
+def test_medians_outliers_and_attention_are_of_the_norms_as_they_are_stored(planted):
+    stored, medians = dequantise(planted["norms"]), np.array(planted["medians"])
+    assert np.median(stored[0], axis=-1) == pytest.approx(medians)
+    assert (stored > 3 * medians[..., None]).sum(-1).tolist() == planted["outliers"]
     attention = dequantise(planted["attention"])
     assert attention.shape == stored.shape
     assert (attention.sum(-1) <= 1 + 196 * planted["attention"]["step"]).all()
 
 
 def test_each_state_is_what_its_name_says(planted):
-    assert planted["states"] == ["before", "moved", "set to zero", "empty token"]
     backbone, (photographs, _) = load_backbone("control-position", whole=True), shown(SIZE)
+    neuron, stored = [tuple(planted["neuron"])], dequantise(planted["norms"])
     changes = {
-        "moved": interventions.test_time_registers(backbone, [tuple(planted["neuron"])]),
-        "set to zero": interventions.ablated_neurons(backbone, [tuple(planted["neuron"])]),
+        "before": nullcontext(),
+        "moved": interventions.test_time_registers(backbone, neuron),
+        "set to zero": interventions.ablated_neurons(backbone, neuron),
         "empty token": interventions.appended_registers(backbone, 1),
     }
-    for state, change in changes.items():
+    assert planted["states"] == list(changes)
+    for own, (state, change) in zip(stored, changes.items(), strict=True):
         with change:
             norms = capture(backbone, photographs, [PatchNorms()])["patch_norms"].numpy()
-        stored = dequantise(planted["norms"])[planted["states"].index(state)]
-        assert abs(stored - norms).max() <= planted["norms"]["step"] / 2 + 1e-4, state
+        assert abs(own - norms).max() <= planted["norms"]["step"] / 2 + 1e-4, state
 
 
 def test_a_planted_neuron_is_found_and_taken_away(planted):
     assert planted["neuron"] == [PLANTED_BLOCK["control-position"], REGISTER_NEURON]
     counts = np.array(planted["outliers"])[:, :, -1]  # (state, photograph)
     assert counts[0].tolist() == [4, 4, 4] == counts[3].tolist()
-    assert (counts[1:3] == 0).all(
-        axis=0
-    ).sum() >= 2  # a control made for scenes, on three photographs
+    # A control made for scenes, on three photographs.
+    assert (counts[1:3] == 0).all(axis=0).sum() >= 2
 
 
 def test_a_model_without_outliers_has_two_states():
@@ -153,30 +146,25 @@ def moved():
 
 
 def test_outliers_follow_positions_in_a_model_that_plants_them_there(moved):
-    conditions = moved["conditions"]
-    for kind in ("as it is", "constant", "rolled", "flipped"):
-        assert conditions[kind]["expected"] == moved["usual"]
-        assert [conditions[kind]["frequency"][patch] for patch in moved["usual"]] == [8] * 4
-    assert not {*conditions["swapped"]["expected"]} & {*moved["usual"]}
-    assert all(
-        conditions["swapped"]["frequency"][patch] == 8
-        for patch in conditions["swapped"]["expected"]
-    )
-    assert (
-        conditions["zeroed"]["filled"][0] < 0.5
-    )  # content has its share without an embedding, as in no other condition
+    conditions, swapped = moved["conditions"], moved["conditions"]["swapped"]["expected"]
+    assert not {*swapped} & {*moved["usual"]}
+    places = dict.fromkeys(("as it is", "constant", "rolled", "flipped"), moved["usual"])
+    for kind, expected in {**places, "swapped": swapped}.items():
+        assert conditions[kind]["expected"] == expected
+        assert [conditions[kind]["frequency"][patch] for patch in expected] == [8] * 4
+    # Content has its share without an embedding, as in no other condition.
+    assert conditions["zeroed"]["filled"][0] < 0.5
 
 
 def test_frequencies_are_what_is_counted(moved):
     for one in moved["conditions"].values():
-        assert sum(one["frequency"]) / moved["n"] == pytest.approx(one["count"][0], abs=1e-6)
-        there = sum(one["frequency"][patch] for patch in one["expected"])
-        assert one["filled"][0] == pytest.approx(
-            there / moved["n"] / len(one["expected"]), abs=1e-6
-        )
-        assert one["share"][0] is None or one["share"][0] == pytest.approx(
-            there / sum(one["frequency"]), abs=1e-6
-        )
+        all_, there = sum(one["frequency"]), sum(one["frequency"][i] for i in one["expected"])
+        expected = {
+            "count": all_ / moved["n"],
+            "filled": there / moved["n"] / len(one["expected"]),
+            "share": there / all_ if one["share"][0] is not None else None,
+        }
+        assert {name: one[name][0] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_command_writes_what_was_measured(tmp_path, capsys):
@@ -193,26 +181,22 @@ def test_the_command_writes_what_was_measured(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["patchs", "control-clean"], "invalid choice: 'patchs'"),
-        (["patches", "vit_tny"], "unknown model 'vit_tny'"),
+        ("patchs control-clean", "invalid choice: 'patchs'"),
+        ("patches vit_tny", "unknown model 'vit_tny'"),
         (
-            ["moves", "control-clean", "--images", "scenes", "-n", "3"],
+            "moves control-clean --images scenes -n 3",
             "'control-clean' has no outlier in 3 images of 'scenes'; choose a model",
         ),
-        (["thresholds", "control-clean", "--images", "scnes"], "unknown data set 'scnes'"),
+        ("thresholds control-clean --images scnes", "unknown data set 'scnes'"),
     ],
 )
 def test_a_slip_is_told_in_a_sentence(tmp_path, capsys, arguments, message):
     root = make_project(tmp_path / "project").root
     try:
-        status = main(["explore", *arguments], root)
+        status = main(["explore", *arguments.split()], root)
     except SystemExit as stop:
         status = stop.code
     told = capsys.readouterr().err
-    assert (
-        status == 2
-        and message in told
-        and told.startswith("error: ")
-        and len(told.splitlines()) == 1
-    )
+    assert status == 2 and message in told
+    assert told.startswith("error: ") and len(told.splitlines()) == 1
     assert not (root / "book" / "explore").exists()
