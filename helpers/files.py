@@ -71,6 +71,12 @@ def written_whole(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text whole, in UTF-8."""
+    with written_whole(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
 def write_together(texts: Mapping[Path, str]) -> None:
     """Write files of one folder that belong together: all of them before the first gets its name,
     and then in their order.

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from conftest import edit_yaml
 
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.claims import place
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry, load_terms

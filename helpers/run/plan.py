@@ -6,6 +6,7 @@ architectures with random weights and a few blocks, a few scenes in place of eac
 and no GPU. What they give is thrown away; nothing here writes a result.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,12 +43,13 @@ HOW = (
 
 
 def lines(
-    project: Project, parameters: Mapping[str, Mapping], run: str, jobs: int
+    project: Project, parameters: Mapping[str, Mapping], run: str, jobs: int | None = None
 ) -> Iterator[str]:
     """What `run --plan` prints: for each claim the parameters that are not the notebook's own, n
     and the time; then the sum.
     """
     known, unknown = 0.0, 0
+    jobs = min(jobs or os.cpu_count() or 1, len(parameters))
     for id, own in parameters.items():
         defaults = project.registry[id].parameters
         time = expected(project, id, own)

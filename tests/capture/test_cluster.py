@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from zoo import randomise
 
 from helpers import interventions
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.capture import (
     ClsAttention,
     FinalTokens,

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.book.render import render
 from helpers.claims import edition
 from helpers.claims.project import Project

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.book import pages
 from helpers.capture import Output, PatchNorms, capture_each
 from helpers.claims.project import Project

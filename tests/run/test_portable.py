@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.book import pages
 from helpers.book.render import render
 from helpers.claims import Value, edition, load_registry, numbers

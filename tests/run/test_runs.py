@@ -285,7 +285,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     program = f"""
         import signal, sys
         from pathlib import Path
-        from helpers.__main__ import main
+        from helpers.cli import main
         # A process started in the background, as by nohup or a CI runner, hands down that it
         # ignores Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)

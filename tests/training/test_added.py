@@ -8,7 +8,7 @@ import pytest
 import torch
 from stopping import goes_on
 
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.capture import TokenNorms, capture
 from helpers.images import load_images
 from helpers.interventions import test_time_registers as moved_neurons

@@ -13,7 +13,7 @@ from stopping import goes_on
 from torch import nn
 
 from helpers import training
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.images import answers, draw_pictures, load_images, read_pictures
 from helpers.models import SinkTask, load_backbone, sinks, trained
 from helpers.training import KINDS, PRESETS, train

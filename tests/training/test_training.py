@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers import training
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.capture import TokenNorms, capture
 from helpers.files import digest_of, locked
 from helpers.images import Images, load_images, load_train_test
