@@ -126,7 +126,7 @@ def test_run_prints_a_line_a_notebook(project, capsys):
             ["run", "aa1-first", "--run", "controls", "-p", "n=1"],
             "the run 'controls' has the parameters of the notebooks; give",
         ),
-        (["run", "--all", "-p", "m=1"], "none of 2 claims: unknown parameter 'm'; did you mean"),
+        (["run", "--all", "-p", "m=1"], "claim 'aa1-first': unknown parameter 'm'; did you mean"),
         (["show", "aa1-frist"], "unknown claim 'aa1-frist'; did you mean 'aa1-first'?"),
         (
             ["publish", "mine"],

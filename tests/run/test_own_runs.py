@@ -290,19 +290,19 @@ def test_show_lists_parameters_and_profiles(project, capsys):
         (
             "so7-patch-drop",
             {"modes": ["delete"]},
-            "parameter modes=['delete']: 'delete' is none of 'remove', 'zero'; choose",
+            "parameter modes=['delete']: modes is 'delete'; choose one of remove, zero",
         ),
         (
             "so8-attention-entropy",
             {"inits": ["zeros", "ones"]},
-            "parameter inits=['zeros', 'ones']: 'ones' is none of",
+            "parameter inits=['zeros', 'ones']: inits is 'ones'; choose one of",
         ),
         (
             "so1-norm-distribution",
             {"corruptions": ["fog"]},
-            "parameter corruptions=['fog']: 'fog' is none of",
+            "parameter corruptions=['fog']: corruptions is 'fog'; choose",
         ),
-        ("nr4-local", {"schedule": "papers"}, "parameter schedule='papers': 'papers' is none of"),
+        ("nr4-local", {"schedule": "papers"}, "parameter schedule='papers': schedule is 'papers'; choose"),
         (
             "nr1-artifacts",
             {"device": "cuda:99"},
