@@ -5,8 +5,8 @@ import sys
 import pytest
 from conftest import edit_registry
 
-from helpers.cli import main
 from helpers.book import build as book
+from helpers.cli import main
 
 
 def test_list(project, capsys):

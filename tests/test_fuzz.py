@@ -21,10 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import training
-from helpers.cli import main
 from helpers.book import build as book
 from helpers.claims import history, load_registry
 from helpers.claims.project import Project
+from helpers.cli import main
 from helpers.run import execute, parameters, portable
 
 # One parameter of each kind that notebooks have.

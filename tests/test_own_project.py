@@ -13,11 +13,11 @@ import nbformat
 import pytest
 from conftest import edit_yaml
 
-from helpers.cli import main
 from helpers.claims import place
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry, load_terms
 from helpers.claims.result import Result, read_result
+from helpers.cli import main
 from helpers.run import check, scaffold
 
 PAGE = (Path(__file__).parents[1] / "book" / "own-project.md").read_text(encoding="utf-8")

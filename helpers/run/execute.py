@@ -24,13 +24,12 @@ from helpers.claims import numbers
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result, bundle, check_run, publish, read_result
-from helpers.files import digest_of, digest_of_json, locked, write_together
+from helpers.files import Workspace, digest_of, digest_of_json, locked, write_together
 from helpers.run.kernel import OwnKernel, execute
 from helpers.run.parameters import require, resolve_all
 from helpers.run.progress import Outcome, Progress, expected
 from helpers.run.provenance import fingerprint, hardware, provenance
 from helpers.run.publish import other_parameters
-from helpers.workspace import Workspace
 
 
 def run_claims(

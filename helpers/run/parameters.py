@@ -147,7 +147,7 @@ def _check_rules(rules: Iterable[str]) -> None:
         threshold(np.ones(1), rule)
 
 
-def _check_by_model(texts: Sequence[str], defaults: Mapping) -> None:
+def _check_by_model(texts: Sequence, defaults: Mapping) -> None:
     """Raise ValueError where another parameter is named than there are, or a value is of another
     type. The models need not be those of this run.
     """
@@ -162,7 +162,7 @@ def _check_by_model(texts: Sequence[str], defaults: Mapping) -> None:
         _check_rules(model.rule for model in settings.values())
 
 
-def _check_by_dataset(texts: Sequence[str], datasets: Sequence) -> None:
+def _check_by_dataset(texts: Sequence, datasets: Sequence) -> None:
     """Raise ValueError where a text gives something else than a number of images, or names no data
     set that this run tests on.
     """

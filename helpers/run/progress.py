@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from helpers.claims.project import Project
 from helpers.claims.result import read_result
-from helpers.workspace import Workspace
+from helpers.files import Workspace
 
 # Parameters that choose which images, not how many: the time does not depend on them.
 IDLE = ("seed", "examples")

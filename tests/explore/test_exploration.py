@@ -12,9 +12,9 @@ import torch
 from conftest import make_project
 
 from helpers import interventions
-from helpers.cli import main
 from helpers.capture import OnPatches, PatchNorms, capture
 from helpers.claims import load_registry
+from helpers.cli import main
 from helpers.explore import JUDGED, PHOTOGRAPHS, moves, patches, shown, thresholds
 from helpers.files import digest_of_json
 from helpers.images import load_images

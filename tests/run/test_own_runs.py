@@ -10,14 +10,13 @@ import nbformat
 import pytest
 from conftest import edit_profiles
 
-from helpers.cli import main
 from helpers.claims.project import Project
 from helpers.claims.result import read_result
+from helpers.cli import Lines, main
+from helpers.files import Workspace
 from helpers.run import check, execute, parameters
 from helpers.run import publish as publishing
 from helpers.run.progress import Progress, duration, expected
-from helpers.cli import Lines
-from helpers.workspace import Workspace
 
 ROOT = Project().root
 
@@ -194,7 +193,7 @@ def test_show_lists_parameters_and_profiles(project, capsys):
     for line in (
         "  rate     0.5",
         "profile large (`run aa1-first --run large`):\n  n        5",
-        "  large, not published: supported",
+        "  large (not published): supported",
     ):
         assert line in out
     assert (
@@ -302,7 +301,11 @@ def test_show_lists_parameters_and_profiles(project, capsys):
             {"corruptions": ["fog"]},
             "parameter corruptions=['fog']: corruptions is 'fog'; choose",
         ),
-        ("nr4-local", {"schedule": "papers"}, "parameter schedule='papers': schedule is 'papers'; choose"),
+        (
+            "nr4-local",
+            {"schedule": "papers"},
+            "parameter schedule='papers': schedule is 'papers'; choose",
+        ),
         (
             "nr1-artifacts",
             {"device": "cuda:99"},
@@ -414,7 +417,7 @@ def test_a_kernel_tells_where_it_is(project):
     notebook = nbformat.read(path, 4)
     notebook.cells[
         2
-    ].source += "\nfrom helpers.workspace import Workspace\nfor done in range(40):\n    Workspace.of_this_run().report(done, 40); time.sleep(0.1)"  # noqa: E501
+    ].source += "\nfrom helpers.files import Workspace\nfor done in range(40):\n    Workspace.of_this_run().report(done, 40); time.sleep(0.1)"  # noqa: E501
     nbformat.write(notebook, path)
     seen = []
     (outcome,) = run(project, watch=lambda lines: seen.extend(lines))

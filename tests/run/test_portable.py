@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.cli import main
 from helpers.book import pages
 from helpers.book.render import render
 from helpers.claims import Value, edition, load_registry, numbers
 from helpers.claims.project import Project
+from helpers.cli import main
 from helpers.run import check, execute, portable, provenance
 from helpers.run.portable import TESTS, Setting
 

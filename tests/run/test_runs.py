@@ -441,9 +441,7 @@ def test_a_bad_rule_is_refused(name, many, rule):
     parameters.check_values(
         {name: ["median:3"] if many else "median:3"}, {name: ["fixed:1"] if many else "fixed:1"}
     )
-    with pytest.raises(
-        ValueError, match=f"unknown outlier rule '{rule}'; use 'percentile:98'"
-    ):
+    with pytest.raises(ValueError, match=f"unknown outlier rule '{rule}'; use 'percentile:98'"):
         parameters.check_values(
             {name: [rule] if many else rule}, {name: ["median:3"] if many else "median:3"}
         )

@@ -24,8 +24,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers import training
-from helpers.cli import main
 from helpers.capture import TokenNorms, capture
+from helpers.cli import main
 from helpers.files import digest_of, locked
 from helpers.images import Images, load_images, load_train_test
 from helpers.models import Recipe, TokenLayout, load_backbone
