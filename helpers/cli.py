@@ -445,15 +445,13 @@ def _chosen(
             print("no published result is stale" + (f" in run {name!r}" if name else ""))
     else:
         chosen = {run: parameters.whole(project, run, overrides)}
-    if paper is None:
-        return chosen
-    of_paper = {
-        own: [id for id in claims if project.registry[id].paper == paper]
+    chosen = {
+        own: [id for id in claims if paper in (None, project.registry[id].paper)]
         for own, claims in chosen.items()
     }
-    if not any(of_paper.values()) and not changed:
+    if not any(chosen.values()) and not changed:
         raise ValueError(f"no claim of {paper!r} is in run {run!r}; choose another")
-    return {own: claims for own, claims in of_paper.items() if claims}
+    return {own: claims for own, claims in chosen.items() if claims}
 
 
 @command("show nr1-artifacts")

@@ -156,24 +156,6 @@ def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["new-claim", "borders"], "claim 'borders': name it by two letters, a number and words"),
-        (["new-claim", "aa1-first"], "there is a claim 'aa1-first' already"),
-        (
-            ["new-claim", "ab1-x", "--paper", "A b"],
-            "paper 'A b': give it a name of lower-case letters",
-        ),
-    ],
-)
-def test_refused_with_nothing_written(project, capsys, arguments, message):
-    before = {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()}
-    assert main(arguments, project.root) == 2
-    assert message in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()} == before
-
-
 def test_one_more_claim_leaves_what_is_there_as_it_is(project):
     before = (project.root / "notebooks" / "claims" / "beyond.yml").read_text()
     scaffold.new_claim(project, "ab1-more")

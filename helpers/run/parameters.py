@@ -6,6 +6,7 @@ before anything runs.
 """
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -262,8 +263,10 @@ def _with_known_names(parameters: Mapping) -> dict:
     from helpers import images, models
 
     local = [text for _, text in names_in(parameters) if text.startswith(LOCAL)]
-    short = dict(zip(local, models.portable(local), strict=True))
-    parameters = {name: _replaced(value, short) for name, value in parameters.items()}
+    written = json.dumps(parameters)
+    for path, short in zip(local, models.portable(local), strict=True):
+        written = written.replace(json.dumps(path), json.dumps(short))
+    parameters = json.loads(written)
     named = [(name, text) for name, text in names_in(parameters) if name in MODELS and text]
     named += [("by_model", parsed(text)[0]) for text in parameters.get("by_model", ())]
     for check, pairs in ((models.check_name, named), (images.check_name, sets)):
@@ -271,12 +274,6 @@ def _with_known_names(parameters: Mapping) -> dict:
             with _told_with(f"parameter {name}"):
                 check(text)
     return parameters
-
-
-def _replaced(value: object, others: Mapping[str, str]) -> object:
-    if isinstance(value, list):
-        return [_replaced(item, others) for item in value]
-    return others.get(value, value) if isinstance(value, str) else value
 
 
 def _earlier(project: Project, claim: Claim, run: str) -> dict:
