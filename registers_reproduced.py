@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from helpers.extras import missing
 
     try:
-        from helpers.__main__ import main as command
+        from helpers.cli import main as command
     except ModuleNotFoundError as error:
         print(f"error: {missing(error)}", file=sys.stderr)
         return 2

@@ -1,5 +1,5 @@
 """Files that are there as a whole or not at all, archives that are the same each time, folders in
-which one process at a time writes, and digests of contents.
+which one process at a time writes, the workspace of a run, and digests of contents.
 """
 
 import errno
@@ -9,8 +9,10 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -19,6 +21,7 @@ try:
 except ImportError:  # Windows, WebAssembly
     fcntl = None
 
+VARIABLE = "REGISTERS_WORKSPACE"
 DAY = 24 * 3600  # seconds; longer than anything takes to write one file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -84,6 +87,12 @@ def written_whole(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, remedy, str(path.parent)) from None
     finally:
         new.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text whole, in UTF-8."""
+    with written_whole(path) as new:
+        new.write_text(text, encoding="utf-8")
 
 
 def write_together(texts: Mapping[Path, str]) -> None:
@@ -155,3 +164,78 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+# ---- What captures leave beside a notebook while it runs
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A folder of one run of a notebook: how far the present pass is, a list of the captures that
+    were made, and shards of long ones, so that a run that was killed goes on from there.
+
+    The executor of notebooks names it in the environment variable REGISTERS_WORKSPACE; nothing is
+    written where it is not set. No number depends on it: shards of whole batches give the same to
+    the bit.
+
+    Attributes:
+        folder: with a file for the progress of the present pass, a list of captures, and a folder
+            of shards for each long capture, numbered in the order of the notebook.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of_this_run(cls) -> "Workspace | None":
+        """The one that the executor has named; None where there is none."""
+        folder = os.environ.get(VARIABLE)
+        return cls(Path(folder)) if folder else None
+
+    def begin(self) -> bool:
+        """Make the folder ready for a run; whether an earlier one left shards there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.end_pass()
+        self._captures.write_text("")
+        return any(self.folder.rglob("*.safetensors"))
+
+    def report(self, done: int, batches: int) -> None:
+        """Say how many of the batches of the present pass are done."""
+        self._batch.write_text(f"{done} {batches}")
+
+    def end_pass(self) -> None:
+        """The pass is over, and what comes next has no batches."""
+        self._batch.unlink(missing_ok=True)
+
+    def batches(self) -> tuple[int, int] | None:
+        """The batches done and all of them in the present pass, None where there is none."""
+        try:
+            done, whole = map(int, self._batch.read_text().split())
+        except (OSError, ValueError):  # no file, or one that is being written
+            return None
+        return done, whole
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Put an entry into the list of captures."""
+        with suppress(OSError), self._captures.open("a", encoding="utf-8") as file:
+            print(json.dumps(line), file=file)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The entries: of each capture that this run has finished, and of each tensor of theirs
+        that was let go.
+        """
+        return [
+            json.loads(line) for line in self._captures.read_text(encoding="utf-8").splitlines()
+        ]
+
+    @property
+    def finished(self) -> int:
+        """The number of captures that this run has finished."""
+        return sum("model" in entry for entry in self.listed())
+
+    @property
+    def _batch(self) -> Path:
+        return self.folder / "batch"
+
+    @property
+    def _captures(self) -> Path:
+        return self.folder / "captures"

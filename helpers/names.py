@@ -4,7 +4,7 @@ ViT-Ti (AugReg).
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 STUB = "stub:"  # begins the name of random weights or other images, which a dry run takes
 # How the names of models begin that may be paths of this machine: of a file, and of a folder with
@@ -48,17 +48,13 @@ def short_name(model: str) -> str:
     >>> short_name("registers-mean-reg4-seed1")  # trained on from ViT-Ti by this project
     'ViT-Ti mean, 4 reg., seed 1'
     """
-    scratch = re.fullmatch(r"scratch-reg(\d+)(?:-seed(\d+))?", model)
-    if scratch:
-        return f"Twin, {scratch[1]} reg." + (f", seed {scratch[2]}" if scratch[2] else "")
-    if added := re.fullmatch(r"registers-(.+)-reg(\d+)(?:-seed(\d+))?", model):
-        return f"ViT-Ti {added[1]}, {added[2]} reg." + (f", seed {added[3]}" if added[3] else "")
-    if sinks := re.fullmatch(r"sinks-(.+)-reg(\d+)(?:-seed(\d+))?", model):
-        return f"Twin {sinks[1]}, {sinks[2]} reg." + (f", seed {sinks[3]}" if sinks[3] else "")
+    if own := re.fullmatch(r"(?:scratch|(registers|sinks)-(.+))-reg(\d+)(?:-seed(\d+))?", model):
+        kind, added, count, seed = own.groups()
+        name = f"{'ViT-Ti' if kind == 'registers' else 'Twin'}{f' {added}' if added else ''}"
+        return f"{name}, {count} reg." + (f", seed {seed}" if seed else "")
     if not (parts := _MODEL.fullmatch(model)):
-        return (
-            model.removeprefix("control-") + " (control)" if model.startswith("control-") else model
-        )
+        control = model.removeprefix("control-")
+        return model if control == model else f"{control} (control)"
     family, size, tag = parts.groups()
     if family not in _FAMILIES:
         return model
@@ -71,13 +67,14 @@ def short_name(model: str) -> str:
 
 def short_names(models: list[str]) -> list[str]:
     """The short name of each model; the whole name of those that would share one."""
-    names = [short_name(model) for model in models]
-    shared = {
-        name
-        for name, model in zip(names, models, strict=True)
-        if len({m for m in models if short_name(m) == name}) > 1
-    }
-    return [model if name in shared else name for name, model in zip(names, models, strict=True)]
+    return _told_apart(models, map(short_name, models))
+
+
+def _told_apart(names: Sequence[str], short: Iterable[str]) -> list[str]:
+    """The short ones; the whole name of those that would share one."""
+    pairs = list(zip(names, short, strict=True))
+    shared = Counter(one for _, one in dict.fromkeys(pairs))
+    return [name if shared[one] > 1 else one for name, one in pairs]
 
 
 def size_families(models: Iterable[str]) -> list[list[str]]:
@@ -104,6 +101,4 @@ def shortened(texts: Iterable[str]) -> list[str]:
     Labels that would become the same stay as they are.
     """
     texts = [str(text) for text in texts]
-    short = [_NAMED.sub(lambda found: short_name(found[0]), text) for text in texts]
-    shared = Counter(name for _, name in dict.fromkeys(zip(texts, short, strict=True)))
-    return [text if shared[name] > 1 else name for text, name in zip(texts, short, strict=True)]
+    return _told_apart(texts, [_NAMED.sub(lambda word: short_name(word[0]), x) for x in texts])

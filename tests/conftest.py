@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,20 @@ def examples(count: int) -> settings:
 def project(tmp_path):
     """A small project of one's own."""
     return make_project(tmp_path / "project")
+
+
+@pytest.fixture
+def typed(project, capsys):
+    """Type a command in the small project: what it prints where it ends with the status."""
+    from helpers.cli import main
+
+    def command(line: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main(shlex.split(line), project.root) == status
+        out, err = capsys.readouterr()
+        return err if status == 2 else out
+
+    return command
 
 
 @pytest.fixture(scope="module")  # so that the tests of one backbone follow one another

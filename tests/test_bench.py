@@ -17,8 +17,8 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from helpers.__main__ import main
 from helpers.capture import FinalTokens, PatchNorms, capture
+from helpers.cli import main
 from helpers.models import CONTROL_DATA, load_backbone, wrap_timm
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "bench.py"

@@ -7,42 +7,34 @@ from zipfile import ZipFile
 
 import pytest
 
-from helpers.files import check_place, digest_of, locked, write_together, write_zip, written_whole
+from helpers.files import (
+    check_place,
+    digest_of,
+    locked,
+    write_text,
+    write_together,
+    write_zip,
+    written_whole,
+)
 
 
 def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_digest_of_text_and_bytes():
-    """FIPS 180-2, appendix B.1."""
-    abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert digest_of("abc") == digest_of(b"abc") == abc and digest_of("é") == digest_of(
-        "é".encode()
-    )
-
-
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("old")
     monkeypatch.setattr(Path, "write_text", full)
+    told = "the disk is full: a.json was not written; make room, and the same command goes on"
     for write in (
         lambda: write_together({tmp_path / "a.ipynb": "new", tmp_path / "a.json": "new"}),
-        lambda: alone(tmp_path),
+        lambda: write_text(tmp_path / "a.json", "new"),
     ):
-        with pytest.raises(
-            OSError,
-            match="the disk is full: a.json was not written; make room, and the same command goes "
-            "on",
-        ):
+        with pytest.raises(OSError, match=told):
             write()
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (
         tmp_path / "a.json"
     ).read_text() == "old"
-
-
-def alone(folder):
-    with written_whole(folder / "a.json") as new:
-        new.write_text("new")
 
 
 def test_an_archive_is_the_same_each_time(tmp_path):
@@ -110,18 +102,15 @@ with locked(pathlib.Path({str(tmp_path)!r})):
 def test_a_place_is_tried_before_anything_is_measured(tmp_path, monkeypatch):
     check_place(tmp_path / "a.json")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="is a folder; name a file in it"):
-        check_place(tmp_path)
-    with pytest.raises(ValueError, match="there is no folder '.*none'; make it first"):
-        check_place(tmp_path / "none" / "a.json")
-    with pytest.raises(
-        ValueError, match="cannot be written .File name too long.; choose another place"
-    ):
-        check_place(tmp_path / ("a" * 300))
+    for name, told in {
+        ".": "is a folder; name a file in it",
+        "none/a.json": "there is no folder '.*none'; make it first",
+        "a" * 300: "cannot be written .File name too long.; choose another place",
+    }.items():
+        with pytest.raises(ValueError, match=told):
+            check_place(tmp_path / name)
     monkeypatch.setattr(Path, "touch", full)
-    with pytest.raises(
-        ValueError, match="cannot be written .No space left on device.; choose another place"
-    ):
+    with pytest.raises(ValueError, match="written .No space left on device.; choose another place"):
         check_place(tmp_path / "a.json")
 
 
@@ -146,7 +135,6 @@ with locked(folder), locked(folder, wait=False):
 def test_a_digest_is_the_beginning_of_the_sha256_of_the_bytes():
     """The example of FIPS 180-2, appendix B.1."""
     whole = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert (
-        digest_of("abc") == digest_of(b"abc") == whole and digest_of("abc", length=16) == whole[:16]
-    )
+    assert digest_of("abc") == digest_of(b"abc") == whole
+    assert digest_of("abc", length=16) == whole[:16]
     assert digest_of("ü", "a") == digest_of("üa".encode())

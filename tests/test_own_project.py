@@ -13,11 +13,11 @@ import nbformat
 import pytest
 from conftest import edit_yaml
 
-from helpers.__main__ import main
 from helpers.claims import place
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry, load_terms
 from helpers.claims.result import Result, read_result
+from helpers.cli import main
 from helpers.run import check, scaffold
 
 PAGE = (Path(__file__).parents[1] / "book" / "own-project.md").read_text(encoding="utf-8")
@@ -154,24 +154,6 @@ def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
         for output in cell.get("outputs", ())
         if output.output_type == "error"
     ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["new-claim", "borders"], "claim 'borders': name it by two letters, a number and words"),
-        (["new-claim", "aa1-first"], "there is a claim 'aa1-first' already"),
-        (
-            ["new-claim", "ab1-x", "--paper", "A b"],
-            "paper 'A b': give it a name of lower-case letters",
-        ),
-    ],
-)
-def test_refused_with_nothing_written(project, capsys, arguments, message):
-    before = {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()}
-    assert main(arguments, project.root) == 2
-    assert message in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()} == before
 
 
 def test_one_more_claim_leaves_what_is_there_as_it_is(project):

@@ -22,21 +22,21 @@ def test_settings_are_those_of_the_model():
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (DINO, "write it as 'MODEL NAME=VALUE NAME=VALUE'"),
-        (f"{DINO} layer", "write it as"),
-        (f"{DINO} layer=", "write it as"),
-        (f"{DINO} layer=last", "layer=last: expected int"),
-        (f"{DINO} n=5", "'n' does not differ by model here; choose from rule, layer"),
-        (f"{DINO} rule=fixed", "parameter by_model: "),
-        (5, "'5' does not say|5 does not say"),
-    ],
-)
-def test_a_slip_is_told_at_once(text, told):
+SLIPS = {
+    DINO: "write it as 'MODEL NAME=VALUE NAME=VALUE'",
+    f"{DINO} layer": "write it as",
+    f"{DINO} layer=": "write it as",
+    f"{DINO} layer=last": "layer=last: expected int",
+    f"{DINO} n=5": "'n' does not differ by model here; choose from rule, layer",
+    f"{DINO} rule=fixed": "unknown outlier rule",
+    5: "5 does not say",
+}
+
+
+@pytest.mark.parametrize("text", SLIPS)
+def test_a_slip_is_told_at_once(text):
     defaults = {"by_model": [], "rule": "median:3", "layer": -1}
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=f"parameter by_model=.*{SLIPS[text]}"):
         check_values(defaults | {"by_model": [text]}, defaults)
 
 
@@ -44,7 +44,7 @@ def test_a_slip_is_told_at_once(text, told):
 def test_a_slip_about_a_data_set_is_told_at_once(text):
     defaults = {"datasets": [["a", "b", ""]], "by_dataset": [], "n": 60}
     check_values(defaults | {"by_dataset": ["b n=5"]}, defaults)
-    with pytest.raises(ValueError, match="parameter by_dataset: "):
+    with pytest.raises(ValueError, match="parameter by_dataset="):
         check_values(defaults | {"by_dataset": [text]}, defaults)
 
 
@@ -67,7 +67,9 @@ def test_a_run_of_fewer_models_keeps_the_profile():
 
 def test_precision_and_size_are_checked():
     defaults = {"dtype": "float32", "image_size": 0}
-    with pytest.raises(ValueError, match="dtype='float8' is none of float32, bfloat16, float16"):
+    with pytest.raises(
+        ValueError, match="dtype is 'float8'; choose one of float32, bfloat16, float16"
+    ):
         check_values(defaults | {"dtype": "float8"}, defaults)
     with pytest.raises(ValueError, match="image_size=-1: give at least 0"):
         check_values(defaults | {"image_size": -1}, defaults)

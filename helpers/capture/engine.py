@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from helpers.capture.inputs import as_images, batches_of
 from helpers.capture.reducers import Reducer
+from helpers.files import Workspace
 from helpers.models import Backbone
-from helpers.workspace import Workspace
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -74,7 +74,7 @@ def capture(
         first: where the first of the images stands in a larger set that is captured in parts, for
             interventions that treat each image in its own way.
         report: called after each batch with the number of images that are done. Unless given, a
-            run's workspace hears of it and keeps long captures (helpers/workspace.py).
+            run's workspace hears of it and keeps long captures (helpers/files.py).
 
     Returns:
         key -> float32 CPU tensor, first dimension image.

@@ -34,9 +34,8 @@ from torch import Tensor
 
 from helpers.capture.engine import capture, store
 from helpers.capture.reducers import Reducer
-from helpers.files import digest_of, locked, written_whole
+from helpers.files import Workspace, digest_of, locked, written_whole
 from helpers.models import Backbone
-from helpers.workspace import Workspace
 
 LIST = "shards.json"
 IMAGES = 256  # in a shard of a run, more where a batch has more: what is lost when it is killed

@@ -23,14 +23,13 @@ import nbformat
 from helpers.claims import numbers
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Result, bundle, check_run, publish, read_result
-from helpers.files import digest_of, digest_of_json, locked, write_together
+from helpers.claims.result import Result, bundle, check_run, publish
+from helpers.files import Workspace, digest_of, digest_of_json, locked, write_together
 from helpers.run.kernel import OwnKernel, execute
 from helpers.run.parameters import require, resolve_all
-from helpers.run.progress import Outcome, Progress, expected
+from helpers.run.progress import Outcome, Progress, expected, readable
 from helpers.run.provenance import fingerprint, hardware, provenance
 from helpers.run.publish import other_parameters
-from helpers.workspace import Workspace
 
 
 def run_claims(
@@ -323,13 +322,10 @@ def _refuse_to_replace(
 
     `again` is for those whose code alone is another.
     """
-    try:
-        result = read_result(path)
-        there, differs = result["parameters"], result["provenance"]["inputs"] != made
-    except (OSError, ValueError, KeyError):
-        return  # none, or none that can be read
-    others = other_parameters(there, parameters)
-    if others or (differs and not again):
+    if (result := readable(path)) is None:
+        return
+    others = other_parameters(result["parameters"], parameters)
+    if others or (result["provenance"]["inputs"] != made and not again):
         what = f"parameters ({others})" if others else "inputs (the code, or the criterion)"
         raise ValueError(
             f"_build/runs/{path.parent.name}/{path.name} is a result of other {what}; "
@@ -346,10 +342,9 @@ def _kept(project: Project, run: str, made: Mapping[str, Mapping[str, str]]) -> 
     places = {project.runs / run: "published as it is"} | {project.place(run): ""}
     for id in made:
         for folder, reason in places.items():
-            try:
-                there = read_result(folder / f"{id}.json")["provenance"]
-            except (OSError, ValueError):
+            if (result := readable(folder / f"{id}.json")) is None:
                 continue
+            there = result["provenance"]
             same = reason or there.get("code") == fingerprint(project, id)
             if there["inputs"] == made[id] and same:
                 kept[id] = Outcome(id, "kept", reason=reason)

@@ -30,7 +30,7 @@ from traitlets import Bool, Dict, Int
 from traitlets.config import Config
 
 from helpers.claims.place import HELPERS
-from helpers.workspace import VARIABLE
+from helpers.files import VARIABLE
 
 # What papermill would say on the terminal (a kernel died) comes back as the outcome of its
 # notebook.
@@ -172,7 +172,7 @@ def execute(
         failed: where it is kept as far as it came, with its traceback, if it fails; it is removed
             otherwise.
         workspace: the folder in which its captures say how far they are and keep long ones (see
-            helpers/workspace.py).
+            helpers/files.py).
         at_cell: called with the index of each code cell, from 0, when its turn comes.
         instructions: variables by which libraries choose their code paths when they are imported.
         first: code of one more cell, before all others.

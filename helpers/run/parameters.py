@@ -6,9 +6,12 @@ before anything runs.
 """
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 import yaml
@@ -17,7 +20,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, read_result
 from helpers.names import LOCAL
 from helpers.run.provenance import hardware
-from helpers.settings import parsed, settings_of
+from helpers.settings import check_choice, parsed, settings_of
 
 # Parameter -> the parameter that names the data set of which it asks for so many images.
 COUNTS = {
@@ -44,6 +47,21 @@ BLOCKS = ("layer", "blocks")  # parameters that name blocks
 SURE = 2
 DTYPES = ("float32", "bfloat16", "float16")
 MINE = "mine"  # the run of who names none and gives parameters of his own
+
+
+@contextmanager
+def _told_with(whose: str) -> Iterator[None]:
+    """Say of whom the message of an error is."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{whose}: {error}") from None
+
+
+def _shown(name: str, value: object) -> str:
+    """A parameter as a message shows it."""
+    text = repr(value)
+    return f"parameter {name}={text if len(text) < 100 else f'{text[:96]} ...'}"
 
 
 # ---- Values
@@ -103,44 +121,37 @@ def _wrong_type(name: str, shown: str, default: object) -> ValueError:
 def check_values(parameters: Mapping, defaults: Mapping) -> None:
     """Raise ValueError for a value of the right type that no notebook can work with."""
     for name, value in parameters.items():
-        if name in LEAST and value < LEAST[name]:
-            raise ValueError(f"parameter {name}={value}: give at least {LEAST[name]}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"parameter {name}={value}: give a finite number")
-        if isinstance(value, list) and defaults[name] and not value:
-            raise ValueError(f"parameter {name} is empty; give at least one")
-    if defaults.get("dtype") in DTYPES and parameters["dtype"] not in DTYPES:
-        raise ValueError(
-            f"parameter dtype={parameters['dtype']!r} is none of {', '.join(DTYPES)}; "
-            "choose one of these"
-        )
-    for name, check in (("by_model", _check_by_model), ("by_dataset", _check_by_dataset)):
-        try:
-            check(parameters, defaults)
-        except ValueError as error:
-            raise ValueError(f"parameter {name}: {error}") from None
-    for name in RULES:
-        try:
-            _check_rules(as_list(parameters.get(name, [])))
-        except ValueError as error:
-            raise ValueError(f"parameter {name}: {error}") from None
+        with _told_with(_shown(name, value)):
+            if name in LEAST and value < LEAST[name]:
+                raise ValueError(f"give at least {LEAST[name]}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError("give a finite number")
+            if isinstance(value, list) and defaults[name] and not value:
+                raise ValueError("give at least one")
+            if name == "dtype" and defaults[name] in DTYPES:
+                check_choice(name, value, DTYPES)
+            if name in RULES:
+                _check_rules(as_list(value))
+            if name == "by_model":
+                _check_by_model(value, defaults)
+            if name == "by_dataset":
+                _check_by_dataset(value, parameters.get("datasets", []))
 
 
 def _check_rules(rules: Iterable[str]) -> None:
     """Raise ValueError for a rule for outliers that there is not."""
+    import numpy as np  # here, since `list` and `check` need neither
+
+    from helpers.measures.norms import threshold
+
     for rule in rules:
-        import numpy as np  # here, since `list` and `check` need neither
-
-        from helpers.measures.norms import threshold
-
         threshold(np.ones(1), rule)
 
 
-def _check_by_model(parameters: Mapping, defaults: Mapping) -> None:
-    """Raise ValueError where `by_model` names another parameter than there are, or a value of
-    another type. It may name models that this run does not have.
+def _check_by_model(texts: Sequence, defaults: Mapping) -> None:
+    """Raise ValueError where another parameter is named than there are, or a value is of another
+    type. The models need not be those of this run.
     """
-    texts = parameters.get("by_model", [])
     own = {name: defaults[name] for name in BY_MODEL if name in defaults}
     for name in (name for text in texts for name in parsed(text)[1]):
         if name not in own:
@@ -152,12 +163,11 @@ def _check_by_model(parameters: Mapping, defaults: Mapping) -> None:
         _check_rules(model.rule for model in settings.values())
 
 
-def _check_by_dataset(parameters: Mapping, _: Mapping) -> None:
-    """Raise ValueError where `by_dataset` gives something else than a number of images, or names no
-    data set that this run tests on.
+def _check_by_dataset(texts: Sequence, datasets: Sequence) -> None:
+    """Raise ValueError where a text gives something else than a number of images, or names no data
+    set that this run tests on.
     """
-    texts = parameters.get("by_dataset", ())
-    named = [text for _, text in data_sets({"datasets": parameters.get("datasets", [])})][1::2]
+    named = [text for _, text in data_sets({"datasets": datasets})][1::2]
     for text in texts:
         name, own = parsed(text)
         count = own.get("n", "")
@@ -179,13 +189,14 @@ def data_sets(parameters: Mapping) -> list[tuple[str, str]]:
             sets.append((name, value))
             continue
         for item in as_list(value):
-            texts = isinstance(item, list) and all(isinstance(part, str) for part in item)
-            if not texts or len(item) != 3 or not all(item[:2]):
-                raise ValueError(
-                    f"parameter {name}: {item!r} is no data set; give each as [train, test, by], "
-                    "where by may be ''"
-                )
-            sets += [(name, part) for part in item[:2]]
+            match item:
+                case [str(train), str(test), str()] if train and test:
+                    sets += [(name, train), (name, test)]
+                case _:
+                    raise ValueError(
+                        f"parameter {name}: {item!r} is no data set; give each as [train, test, "
+                        "by], where by may be ''"
+                    )
     return [(name, text) for name, text in sets if text]
 
 
@@ -225,63 +236,54 @@ def resolve(
     before anything runs.
     """
     project.source(id)
-    claim = project.registry[id]
-    try:
-        return _resolved(project, claim, run, overrides or {}, again)
-    except ValueError as error:
-        raise ValueError(f"claim {id!r}: {error}") from None
+    claim, overrides = project.registry[id], overrides or {}
+    defaults = claim.parameters
+    with _told_with(f"claim {id!r}"):
+        earlier = again and run not in claim.profiles
+        profile = _earlier(project, claim, run) if earlier else claim.profiles.get(run, {})
+        for name, text in overrides.items():
+            profile = profile | {name: parse(name, text, defaults.get(name, ""))}
+        parameters = checked(defaults, profile)
+        check_values(parameters, defaults)
+        if unknown := set(claim.labels) - defaults.keys():
+            raise ValueError(
+                f"its labels name the unknown parameter {min(unknown)!r}; correct them in the "
+                "registry"
+            )
+        return _with_known_names(parameters)
 
 
-def _resolved(
-    project: Project, claim: Claim, run: str, overrides: Mapping[str, str], again: bool
-) -> dict:
-    defaults, profile = claim.parameters, claim.profiles.get(run, {})
-    if again and run not in claim.profiles:
-        profile = _earlier(project, claim, run)
-    texts = {name: parse(name, text, defaults.get(name, "")) for name, text in overrides.items()}
-    parameters = checked(checked(defaults, profile), texts)
-    check_values(parameters, defaults)
-    if unknown := set(claim.labels) - defaults.keys():
-        raise ValueError(
-            f"its labels name the unknown parameter {min(unknown)!r}; correct them in the registry"
-        )
+def _with_known_names(parameters: Mapping) -> dict:
+    """The parameters with the models of this machine by the last part of their path.
+
+    Kernels find them by REGISTERS_MODELS. Raises ValueError for an unknown model or data set.
+    """
     sets = data_sets(parameters)
     # Here, since both take seconds to import and `list` and `check` need neither.
     from helpers import images, models
 
-    # Models of this machine by the last part of their path; kernels find them by REGISTERS_MODELS.
     local = [text for _, text in names_in(parameters) if text.startswith(LOCAL)]
-    short = dict(zip(local, models.portable(local), strict=True))
-    parameters = {name: _replaced(value, short) for name, value in parameters.items()}
+    written = json.dumps(parameters)
+    for path, short in zip(local, models.portable(local), strict=True):
+        written = written.replace(json.dumps(path), json.dumps(short))
+    parameters = json.loads(written)
     named = [(name, text) for name, text in names_in(parameters) if name in MODELS and text]
     named += [("by_model", parsed(text)[0]) for text in parameters.get("by_model", ())]
     for check, pairs in ((models.check_name, named), (images.check_name, sets)):
         for name, text in pairs:
-            try:
+            with _told_with(f"parameter {name}"):
                 check(text)
-            except ValueError as error:
-                raise ValueError(f"parameter {name}: {error}") from None
     return parameters
-
-
-def _replaced(value: object, others: Mapping[str, str]) -> object:
-    if isinstance(value, list):
-        return [_replaced(item, others) for item in value]
-    return others.get(value, value) if isinstance(value, str) else value
 
 
 def _earlier(project: Project, claim: Claim, run: str) -> dict:
     """The parameters of the claim's result in `run`: one's own, or else the published one."""
-    for folder in (project.own, project.runs):
-        path = folder / run / f"{claim.id}.json"
-        if path.is_file():
-            try:
-                return checked(claim.parameters, read_result(path)["parameters"])
-            except ValueError as error:
-                raise ValueError(
-                    f"its result in run {run!r} gives no parameters ({error}); run it by its ID"
-                ) from None
-    return {}
+    paths = [folder / run / f"{claim.id}.json" for folder in (project.own, project.runs)]
+    path = next(filter(Path.is_file, paths), None)
+    if path is None:
+        return {}
+    with _told_with(f"run it by its ID; its result in run {run!r} gives no parameters"):
+        return checked(claim.parameters, read_result(path)["parameters"])
 
 
 def resolve_all(
@@ -299,31 +301,20 @@ def resolve_all(
 
     Raises ValueError also where none of the claims has it.
     """
-    ids = list(dict.fromkeys(ids))
     for id in ids:
         project.source(id)
     has = {id: project.registry[id].parameters for id in ids}
-    lines, overrides = [], overrides or {}
+    every, lines, overrides = {*chain(*has.values())}, [], overrides or {}
     for name in overrides:
         without = [id for id, defaults in has.items() if name not in defaults]
-        if without and len(without) == len(has):  # a slip, then: said with the nearest name
-            whose = f"none of {len(has)} claims" if len(has) > 1 else f"claim {ids[0]!r}"
-            try:
-                checked(dict.fromkeys(name for own in has.values() for name in own), {name: None})
-            except ValueError as error:
-                raise ValueError(f"{whose}: {error}") from None
-        if without:
+        if without and name in every:
             lines.append(f"-p {name} is no parameter of {', '.join(without)}, which run without it")
-    return {
-        id: resolve(
-            project,
-            id,
-            run,
-            {name: text for name, text in overrides.items() if name in own},
-            again=again,
-        )
-        for id, own in has.items()
-    }, lines
+    resolved = {}
+    for id, own in has.items():
+        # What no claim has is left to the first, which refuses it with the nearest name.
+        given = {name: text for name, text in overrides.items() if name in own or name not in every}
+        resolved[id] = resolve(project, id, run, given, again=again)
+    return resolved, lines
 
 
 def whole(project: Project, run: str, given: Mapping[str, str] | None = None) -> list[str]:
@@ -352,23 +343,15 @@ def whole(project: Project, run: str, given: Mapping[str, str] | None = None) ->
 
 
 def require(claim: Claim, parameters: Mapping, root: Path) -> None:
-    """Raise ValueError or FileNotFoundError, whose message begins with the parameter, where a data
-    set, a label, a number of images, a block, a choice or the device is not there.
+    """Raise ValueError, whose message begins with the parameter, where a data set, a label, a
+    number of images, a block, a choice or the device is not there.
 
     Relative paths are the notebook's, which runs in `root`. Nothing is downloaded, no weights are
     read, and no image but one of a set whose labels are asked for.
     """
     for name, check in _checks(claim, parameters, root):
-        try:
+        with _told_with(_shown(name, parameters[name])):
             check()
-        except (ValueError, OSError) as error:
-            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
-            raise kind(f"parameter {name}={shortened(parameters[name])}: {error}") from None
-
-
-def shortened(value: object) -> str:
-    """A value as a message shows it."""
-    return text if len(text := repr(value)) < 100 else f"{text[:96]} ..."
 
 
 def _checks(
@@ -380,7 +363,8 @@ def _checks(
     from helpers import images  # here, since it takes seconds to import
 
     for name, known in _choices(claim.parameters).items():
-        yield name, partial(_choose, parameters[name], known)
+        for item in as_list(parameters[name]):
+            yield name, partial(check_choice, name, item, known)
     places = {text: _located(text, root) for _, text in data_sets(parameters)}
     for name, text in data_sets(parameters):
         yield name, partial(images.require, places[text])
@@ -411,24 +395,17 @@ def _choices(defaults: Mapping) -> dict[str, Sequence[str]]:
     from helpers.measures.probes import SCHEDULES
 
     known = {
-        "corruptions": list(images.sets.SEVERITIES),
+        "corruptions": [*images.sets.SEVERITIES],
         "init": interventions.tokens.INITS,
         "inits": interventions.tokens.INITS,
         "modes": interventions.tokens.DROP_MODES,
-        "schedule": list(SCHEDULES),
+        "schedule": [*SCHEDULES],
     }
     return {
         name: choices
         for name, choices in known.items()
         if name in defaults and {*as_list(defaults[name])} <= {*choices}
     }
-
-
-def _choose(value: object, known: Sequence[str]) -> None:
-    for item in as_list(value):
-        if item not in known:
-            choices = ", ".join(map(repr, known))
-            raise ValueError(f"{item!r} is none of {choices}; choose one of these")
 
 
 def _require_images(name: str, parameters: Mapping, places: Mapping[str, str]) -> None:

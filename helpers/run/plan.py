@@ -6,6 +6,7 @@ architectures with random weights and a few blocks, a few scenes in place of eac
 and no GPU. What they give is thrown away; nothing here writes a result.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers.claims.project import Project
+from helpers.files import Workspace
 from helpers.run.parameters import MODELS, SETS, as_list
 from helpers.run.progress import Outcome, duration, expected
-from helpers.workspace import Workspace
 
 # In place of the numbers of images of a notebook, the smaller for the smaller: no two of them, and
 # no two sums of two, are equal, so that a capture of so many images tells which of the numbers it
@@ -28,7 +29,8 @@ OPERATIONS = {"float32": 20e12, "bfloat16": 100e12, "float16": 100e12}
 DECODED = 500
 FLOAT = 4  # bytes of a number
 UNITS = "removed"  # the parameter that names units by block
-HEADS = "published"  # the parameter that names linear heads of the hub, which no capture needs
+# No GPU, and no linear heads from the hub, which no capture needs.
+ALWAYS = {"device": "cpu", "published": []}
 GIB = 2**30
 TITLES = ("claim", "models", "images", "passes", "hours", "GPU GiB", "host GiB")
 RATES = ", ".join(f"{rate / 1e12:.0f} TFLOP/s in {dtype}" for dtype, rate in OPERATIONS.items())
@@ -42,12 +44,13 @@ HOW = (
 
 
 def lines(
-    project: Project, parameters: Mapping[str, Mapping], run: str, jobs: int
+    project: Project, parameters: Mapping[str, Mapping], run: str, jobs: int | None = None
 ) -> Iterator[str]:
     """What `run --plan` prints: for each claim the parameters that are not the notebook's own, n
     and the time; then the sum.
     """
     known, unknown = 0.0, 0
+    jobs = min(jobs or os.cpu_count() or 1, len(parameters))
     for id, own in parameters.items():
         defaults = project.registry[id].parameters
         time = expected(project, id, own)
@@ -131,30 +134,22 @@ def small(parameters: Mapping) -> dict:
     from helpers import images, models  # here, since `--plan` need not wait for them
 
     sizes = _sizes(parameters)
-
-    def first_word(text: str, change: Callable[[str], str]) -> str:
-        word, space, rest = text.partition(" ")
-        return change(word) + space + rest
+    stubs = dict.fromkeys((*SETS, "by_dataset"), images.stub_name)
+    stubs |= dict.fromkeys((*MODELS, "by_model"), models.stub_name)
 
     def smaller(name: str, value: Any) -> Any:
-        if name == HEADS:
-            return []
+        if name in ALWAYS:
+            return ALWAYS[name]
         if name == UNITS:  # a stub has fewer blocks
             return [[min(block, models.load.BLOCKS - 1), unit] for block, unit in value]
-        if name in SETS and isinstance(value, list):
-            return [[*map(images.stub_name, item[:2]), *item[2:]] for item in value]
-        if isinstance(value, list):
-            return [smaller(name, item) for item in value]
-        if name == "device":
-            return "cpu"
-        if name in SETS:
-            return images.stub_name(value)
-        if name in MODELS:
-            return models.stub_name(value)
-        if name == "by_model":
-            return first_word(value, models.stub_name)
-        if name == "by_dataset":
-            return first_word(value, images.stub_name)
+        match value:
+            case [str(train), str(test), by] if name in SETS:
+                return [smaller(name, train), smaller(name, test), by]
+            case list():
+                return [smaller(name, item) for item in value]
+        if name in stubs:
+            word, space, rest = value.partition(" ")  # what differs in it
+            return stubs[name](word) + space + rest
         return sizes.get(value, value) if _counts(name) else value
 
     return {name: smaller(name, value) for name, value in parameters.items()}
@@ -202,12 +197,10 @@ def cost(entries: Sequence[Mapping], parameters: Mapping) -> Cost:
 
 def dry_lines(dry: Sequence[Dry]) -> Iterator[str]:
     """A table of what each claim would take, the sum, how that was reckoned, and what failed."""
+    import pandas as pd  # here, since `--plan` need not wait for it
+
     found = survey(dry)
-    rows = [TITLES, *found["rows"]]
-    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        right = [text.rjust(width) for text, width in zip(cells, others, strict=True)]
-        yield "  ".join([name.ljust(first), *right])
+    yield from pd.DataFrame(found["rows"], columns=TITLES).to_string(index=False).splitlines()
     yield f"How: {HOW}"
     for id, reason in found["failed"].items():
         yield f"failed: {id}: {reason}"

@@ -2,14 +2,16 @@
 should take by earlier results, and what became of it.
 """
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from helpers.claims.project import Project
 from helpers.claims.result import read_result
-from helpers.workspace import Workspace
+from helpers.files import Workspace
 
 # Parameters that choose which images, not how many: the time does not depend on them.
 IDLE = ("seed", "examples")
@@ -41,54 +43,44 @@ class Progress:
             the first.
         expected: seconds that it should take in all, None where nobody knows.
         workspace: where its captures say which batch they are at.
-        clock: gives the time in seconds.
+        started: when, in seconds; `seen`: of the present pass the first batch that was seen, all
+            batches, and when.
     """
 
     id: str
     cells: int
     expected: float | None = None
     workspace: Workspace | None = None
-    clock: Callable[[], float] = time.monotonic
     cell: int = 0
-    _started: float = field(init=False)
-    # Of the present pass: the first batch that was seen, all batches, and when.
-    _pass: tuple[int, int, float] | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self._started = self.clock()
+    started: float = field(default_factory=lambda: time.monotonic())
+    seen: tuple[int, int, float] | None = None
 
     def at_cell(self, index: int) -> None:
         """Cell `index`, from 0, is computed from now on."""
-        self.cell, self._pass = index + 1, None
+        self.cell, self.seen = index + 1, None
         if self.workspace is not None:
             self.workspace.end_pass()
 
     def __str__(self) -> str:
-        """`so7 cell 9/18, batch 40/188, 11 min left`."""
-        now = self.clock()
-        parts = [f"{self.id.partition('-')[0]} cell {self.cell}/{self.cells}"]
-        of_pass = None
-        if self.workspace is not None and (batches := self.workspace.batches()):
-            done, whole = batches
-            parts.append(f"batch {done}/{whole}")
-            if self._pass is None or self._pass[1] != whole or done < self._pass[0]:
-                self._pass = done, whole, now
-            first, _, since = self._pass
-            of_pass = (now - since) / (done - first) * (whole - done) if done > first else None
-        return ", ".join([*parts, self._left(now - self._started, of_pass)])
-
-    def _left(self, spent: float, of_pass: float | None) -> str:
-        """The time left: what was expected and is not spent.
-
-        That of the present pass where it is more, or all that is known.
+        """`so7 cell 9/18, batch 40/188, 11 min left`: the time that was expected and is not spent,
+        that of the present pass where it is more, or all that is known.
         """
-        left = None if self.expected is None else self.expected - spent
-        if left is not None and left > 0 and left >= (of_pass or 0):
-            return f"{duration(left)} left"
-        if of_pass is not None:
-            return f"{duration(of_pass)} left in this pass"
+        now, of_pass = time.monotonic(), 0.0
+        told = f"{self.id.partition('-')[0]} cell {self.cell}/{self.cells}"
+        if batches := self.workspace and self.workspace.batches():
+            done, whole = batches
+            told += f", batch {done}/{whole}"
+            if self.seen is None or self.seen[1] != whole or done < self.seen[0]:
+                self.seen = done, whole, now
+            first, _, since = self.seen
+            of_pass = (now - since) / max(done - first, 1) * (whole - done)
+        spent = now - self.started
+        if self.expected is not None and self.expected - spent > of_pass:
+            return f"{told}, {duration(self.expected - spent)} left"
+        if of_pass:
+            return f"{told}, {duration(of_pass)} left in this pass"
         known = "" if self.expected is None else f", {duration(self.expected)} expected"
-        return f"{duration(spent)} so far{known}"
+        return f"{told}, {duration(spent)} so far{known}"
 
 
 def duration(seconds: float) -> str:
@@ -117,27 +109,29 @@ def expected(project: Project, id: str, parameters: Mapping) -> Expected | None:
     smaller n, since what is loaded and learnt beside the images stays as it is, and as much too
     short for a larger one. Nothing is said of more than tenfold.
     """
-    best, found = None, None
+    nearest, found = math.inf, None
     for path in (*project.own_results(), *project.results()):
-        if path.stem != id:
+        if path.stem != id or (result := readable(path)) is None:
             continue
-        try:
-            result = read_result(path)
-            # A parameter that is younger than the result was then what is now its default.
-            old = {**project.registry[id].parameters, **result["parameters"]}
-            made = result["provenance"]
-            seconds = float(made["wall_s"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        # A parameter that is younger than the result was then what is now its default.
+        old = {**project.registry[id].parameters, **result["parameters"]}
         names = {name for name in {**old, **parameters} if old.get(name) != parameters.get(name)}
-        differ = names - {*IDLE}
+        differ, made = names - {*IDLE}, result["provenance"]
         if differ - {"n"} or made.get("resumed"):  # the time of a resumed run is that of the rest
             continue
         ratio = parameters["n"] / old["n"] if differ else 1.0
-        if not 0.1 <= ratio <= 10 or (best is not None and abs(ratio - 1) >= best):
+        if not 0.1 <= ratio <= 10 or abs(ratio - 1) >= nearest:
             continue
-        best = abs(ratio - 1)
-        took = f"run {result['run']} took {duration(seconds)} on {made['device']}"
+        nearest = abs(ratio - 1)
+        took = f"run {result['run']} took {duration(made['wall_s'])} on {made['device']}"
         by = f"{took}, threads: {made['threads']}" + (f" for n = {old['n']}" if differ else "")
-        found = Expected(seconds * ratio, by)
+        found = Expected(made["wall_s"] * ratio, by)
     return found
+
+
+def readable(path: Path) -> dict | None:
+    """The result at `path`, None where there is none that can be read."""
+    try:
+        return read_result(path)
+    except (OSError, ValueError):
+        return None

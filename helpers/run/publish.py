@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import publish, read_published
+from helpers.claims.result import publish, read_published, read_result
 from helpers.run import check
 from helpers.run.parameters import names_in
+from helpers.run.progress import readable
 
 LOCAL_SETS = ("folder:", "parquet:")  # data sets that another machine cannot find by their name
 
@@ -64,7 +65,7 @@ def _check_publishable(folder: Path, path: Path, force: bool) -> None:
     """Raise ValueError where a result names a place of this machine, or unless `force` would
     replace one in `folder` with other parameters.
     """
-    result, _ = read_published(path)
+    result = read_result(path)
     for name, value in names_in(result["parameters"]):
         if value.startswith(LOCAL_SETS):
             raise ValueError(
@@ -77,11 +78,8 @@ def _check_publishable(folder: Path, path: Path, force: bool) -> None:
             "it holds an absolute path of this machine; leave it out of what the notebook prints, "
             "and run it again"
         )
-    try:
-        there = read_published(folder / path.name)[0]["parameters"]
-    except (OSError, ValueError):
-        return
-    if not force and (differ := other_parameters(there, result["parameters"])):
+    there = readable(folder / path.name) or result
+    if not force and (differ := other_parameters(there["parameters"], result["parameters"])):
         raise ValueError(
             f"the published result has other parameters ({differ}); give --force to replace it, or "
             "run it under another name"

@@ -5,9 +5,9 @@ from zipfile import ZipFile
 
 import pytest
 
-from helpers.__main__ import main
 from helpers.book import build as book
 from helpers.book import release
+from helpers.cli import main
 from helpers.files import digest_of
 from helpers.run import check
 

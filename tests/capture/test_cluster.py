@@ -17,7 +17,6 @@ from torch.utils.hooks import RemovableHandle
 from zoo import randomise
 
 from helpers import interventions
-from helpers.__main__ import main
 from helpers.capture import (
     ClsAttention,
     FinalTokens,
@@ -30,6 +29,7 @@ from helpers.capture import (
     cluster,
 )
 from helpers.capture.cluster import capture_ray
+from helpers.cli import main
 from helpers.images import load_images
 from helpers.models import load_backbone
 from helpers.run import execute

@@ -32,11 +32,10 @@ from helpers.capture import (
 )
 from helpers.capture import capture as plain
 from helpers.capture import shards as module
-from helpers.files import locked
+from helpers.files import VARIABLE, Workspace, locked
 from helpers.images import load_images
 from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
-from helpers.workspace import VARIABLE, Workspace
 
 REDUCERS = [PatchNorms(), ClsAttention("all"), FinalTokens()]
 

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from helpers.__main__ import main
 from helpers.claims.compare import compared, difference, excludes_zero, read_side, report
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
+from helpers.cli import main
 from helpers.files import digest_of_json
 from helpers.measures.stats import over_images
 

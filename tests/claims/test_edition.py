@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from helpers.__main__ import main
 from helpers.book.render import render
 from helpers.claims import edition
 from helpers.claims.project import Project
+from helpers.cli import main
 from helpers.run import check
 
 PROJECT = Project()

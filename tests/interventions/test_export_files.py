@@ -9,7 +9,7 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.__main__ import main
+from helpers.cli import main
 from helpers.interventions import test_time_registers as registers_of
 from helpers.interventions import write_model
 from helpers.models import load_backbone

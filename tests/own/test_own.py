@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import matplotlib.pyplot as plt
 import pytest
 
-from helpers.__main__ import OUTLIERS, main
+from helpers.cli import OUTLIERS, main
 from helpers.images import load_images
 from helpers.measures.stats import Estimate
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone

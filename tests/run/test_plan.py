@@ -8,17 +8,17 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from helpers.__main__ import main
 from helpers.book import pages
 from helpers.capture import Output, PatchNorms, capture_each
 from helpers.claims.project import Project
 from helpers.claims.result import publish, read_result
+from helpers.cli import main
+from helpers.files import VARIABLE, Workspace
 from helpers.images import load_images
 from helpers.models import load_backbone
 from helpers.run import execute, plan
 from helpers.run.parameters import MODELS, resolve
 from helpers.run.progress import Outcome, expected
-from helpers.workspace import VARIABLE, Workspace
 
 PROJECT = Project()
 CLAIMS = PROJECT.registry.claims

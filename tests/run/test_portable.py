@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from conftest import make_project
 
-from helpers.__main__ import main
 from helpers.book import pages
 from helpers.book.render import render
 from helpers.claims import Value, edition, load_registry, numbers
 from helpers.claims.project import Project
+from helpers.cli import main
 from helpers.run import check, execute, portable, provenance
 from helpers.run import publish as publishing
 from helpers.run.portable import TESTS, Setting

@@ -8,8 +8,8 @@ import pytest
 import torch
 from stopping import goes_on
 
-from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
+from helpers.cli import main
 from helpers.images import load_images
 from helpers.interventions import test_time_registers as moved_neurons
 from helpers.models import (

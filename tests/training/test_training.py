@@ -27,8 +27,8 @@ from torch.utils.data import default_collate
 from torchvision.transforms.functional import to_tensor
 
 from helpers import training
-from helpers.__main__ import main
 from helpers.capture import TokenNorms, capture
+from helpers.cli import main
 from helpers.files import digest_of, locked
 from helpers.images import Images, load_images, load_train_test
 from helpers.models import PostHoc, Recipe, SinkTask, TokenLayout, load_backbone

@@ -1,0 +1,999 @@
+"""The command line: `python -m helpers COMMAND`, where -h lists the commands.
+
+A user's error is one sentence and status 2. The options say the types of what a command takes, and
+its docstring is its help. What takes long to import is imported by the command
+that needs it, so that `list` starts at once.
+"""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from helpers import files
+from helpers.claims import place
+from helpers.claims.history import SEEN
+from helpers.claims.notebook import read_notebook
+from helpers.claims.project import CONTROLS, Project
+from helpers.claims.result import Claim, Result, check_run, read_result
+from helpers.extras import missing
+from helpers.run.progress import Outcome
+from helpers.settings import check_choice
+
+# What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and
+# no result can hold it.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
+FIRST, EVERY = 20, 60  # seconds until a log says what runs, and from then on
+MOST = 10**9 - 1  # a larger number is a slip
+COUNT, NATURAL = click.IntRange(1, MOST), click.IntRange(0, MOST)
+PATH = click.Path(path_type=Path)
+UNREADABLE = "unreadable, see `check`"
+
+
+def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
+    """Run one command on the project at `root`, unless given that of `claims.place`.
+
+    Returns the exit status: 1 where something failed, 2 for a user's error, 141 where the reader of
+    its lines left.
+    """
+    arguments = [*(sys.argv[1:] if arguments is None else arguments)]
+    if broken := next(filter(_UNPRINTABLE.search, arguments), None):
+        return _failed(f"argument {broken!r} holds what is no printable text; leave it out", 2)
+    try:
+        with commands.make_context("python -m helpers", arguments or ["-h"], obj=root) as context:
+            status = commands.invoke(context)
+        sys.stdout.flush()
+        return status
+    except click.exceptions.Exit as stop:  # of --help and --version
+        return stop.exit_code
+    except click.ClickException as error:
+        return _failed(" ".join(error.format_message().split()), 2)
+    except (ValueError, OSError) as error:
+        return 141 if isinstance(error, BrokenPipeError) and _unread() else _failed(error, 2)
+    except ModuleNotFoundError as error:
+        if "registers-reproduced[" not in str(told := missing(error)):
+            raise
+        return _failed(told, 2)
+    except KeyboardInterrupt:
+        told = "stopped; what had finished is kept, and the same command goes on from there"
+        print(told, file=sys.stderr)
+        return 130
+
+
+def _failed(error: object, status: int = 1) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return status
+
+
+def _unread() -> bool:
+    """Whether nobody reads standard output any more, as after `head`.
+
+    What is still to be written then goes nowhere.
+    """
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+@click.group(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    }
+)
+@click.version_option(package_name="registers-reproduced", message="%(package)s %(version)s")
+@click.option("--project", type=PATH, help="with notebooks/claims, not the one around this folder")
+@click.pass_context
+def commands(context: click.Context, project: Path | None) -> None:
+    """Rerun, judge and publish claims about outlier tokens and registers."""
+    context.with_resource(place.chosen(project))
+
+
+def command(example: str, **settings: Any) -> Callable:
+    """Register a function of the project and the command's options as the command of `example`."""
+
+    def register(function: Callable) -> Callable:
+        @wraps(function)
+        def run(root, **options):
+            return function(_project(root), **options)
+
+        told = f"example: python -m helpers {example}"
+        made = commands.command(example.split()[0], epilog=told, **settings)
+        made(click.pass_obj(run))
+        return function
+
+    return register
+
+
+def _project(root: Path | None) -> Project:
+    """The project to work on, with the helpers that its results will name.
+
+    Another `helpers` on the search path is told.
+    """
+    if root is not None:
+        return Project(root)
+    place.check_own(project := place.default())
+    for other in place.others():
+        told = f"note: there is another `helpers` at {other}; this is {place.HELPERS}"
+        print(told, file=sys.stderr)
+    return Project(project)
+
+
+# ---- What options share
+
+
+class Lines(tqdm):
+    """A progress bar on a terminal's stderr, and one line on stdout for each outcome it is called
+    with.
+    """
+
+    def __init__(self, total: int, unit: str = "notebook"):
+        super().__init__(total=total, unit=unit, disable=None, leave=False)
+        self.due = time.monotonic() + FIRST
+
+    def __call__(self, outcome: Outcome) -> None:
+        self.write(str(outcome))
+        sys.stdout.flush()
+        self.update()
+
+    def watch(self, running: Sequence[str]) -> None:
+        """Show what runs now: behind the bar, or where there is no terminal as lines of a log on
+        stderr, one now and then.
+        """
+        if not self.disable:
+            self.set_postfix_str("; ".join(running))
+        elif running and time.monotonic() >= self.due:
+            self.due = time.monotonic() + EVERY
+            print(*running, sep="\n", file=sys.stderr, flush=True)
+
+
+def _status(outcomes: Iterable[Outcome]) -> int:
+    return int(any(outcome.status == "failed" for outcome in outcomes))
+
+
+def _jobs(what: str) -> Callable:
+    return click.option("--jobs", type=COUNT, help=f"{what} at a time, not one per core")
+
+
+def _pairs(context: object, option: object, texts: Sequence[str]) -> dict[str, str]:
+    """The KEY=VALUE texts of a repeated option."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text}: write it as NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _numbers(context: object, option: object, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,9}(, ?\d{1,9})*", text):
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 0,1,2")
+    return list(dict.fromkeys(map(int, text.split(","))))
+
+
+def _neurons(context: object, option: object, text: str | None) -> list[tuple[int, int]] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,9}:\d{1,9}(,\d{1,9}:\d{1,9})*", text):
+        raise click.BadParameter(f"{text!r} is not a list of neurons such as 7:417,7:12")
+    return [(int(block), int(unit)) for block, unit in re.findall(r"(\d+):(\d+)", text)]
+
+
+def _machine(device: str) -> dict:
+    """`provenance.hardware`, with this command line's remedy."""
+    from helpers.run.provenance import hardware
+
+    try:
+        return hardware(device)
+    except ValueError:
+        raise ValueError(f"there is no device {device!r} here; use --device cpu") from None
+
+
+def _revision(project: Project) -> dict:
+    """With which state of the code something is found."""
+    from helpers.run.provenance import provenance
+
+    origin = provenance(project.root)
+    return {key: origin[key] for key in ("git_revision", "git_dirty")}
+
+
+def _write_json(path: Path, data: object, indent: int | None = 1) -> None:
+    text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+    files.write_text(path, text + "\n")
+
+
+DEVICE = click.option("--device", default="cpu", help="cpu, or cuda")
+
+
+def _for_a_model(function: Callable) -> Callable:
+    """The options of commands that look at one model."""
+    for option in (
+        DEVICE,
+        click.option("--batch-size", type=COUNT, default=16),
+        click.option("--seed", type=NATURAL, default=0, help="of the choice of images"),
+        click.option("-n", type=COUNT, help="how many images, not all"),
+        click.option("--images", default="photographs", help="a data set"),
+        click.argument("model"),
+    ):
+        function = option(function)
+    return function
+
+
+def _loaded(model: str, images: str, n: int | None, seed: int, device: str) -> tuple:
+    """The model and the images that a command for a model of one's own names."""
+    from helpers import models
+    from helpers.images import check_name, load_images
+
+    check_name(images)
+    _machine(device)
+    pictures = load_images(images, n, seed)
+    try:
+        return models.load_backbone(model, device=device), pictures
+    except models.ModelUnavailable as error:
+        raise ValueError(f"{error}; give a model that is here") from None
+
+
+# ---- Claims and their runs
+
+
+@command("list")
+def list_claims(project):
+    """Show every claim: identifier, title, notebook, and its verdict in each run."""
+    claims, verdicts = project.registry.claims, {}
+    for path, kind in _results(project):
+        told = verdict(claims[path.stem], path) if path.stem in claims else UNREADABLE
+        verdicts.setdefault(path.stem, []).append(f"{path.parent.name}{kind}: {told}")
+    last = "verdict of each run, and whether it agrees with the paper"
+    rows = [("claim", "title", "notebook", last)]
+    for id, claim in claims.items():
+        rows.append((id, claim.title, _notebook(claim), "; ".join(verdicts.get(id, "-"))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *cells, last in rows:
+        print(*map(str.ljust, cells, widths), last, sep="  ")
+    return 0
+
+
+def _notebook(claim: Claim) -> str:
+    return claim.notebook or f"none yet: {claim.waiting}"
+
+
+def _results(project: Project) -> list[tuple[Path, str]]:
+    """The published results and those of one's own, each with what is said of it."""
+    own = [(path, " (not published)") for path in project.own_results()]
+    return [(path, "") for path in project.results()] + own
+
+
+def verdict(claim: Claim, path: Path) -> str:
+    """The verdict of a result and whether it agrees with the paper, or that it cannot be read."""
+    try:
+        return _answers(Result.from_json(claim, read_result(path)))
+    except (ValueError, OSError, KeyError, TypeError):
+        return UNREADABLE
+
+
+def _answers(result: Result) -> str:
+    """`refuted, agrees`, and what today's criterion says of the values where an earlier one judged
+    them.
+    """
+    told = f"{result.verdict}, {result.agreement.answer}"
+    if result.today is None:
+        return told
+    return f"{told} (by an earlier criterion; by today's {_answers(result.today)})"
+
+
+@command(
+    "run nr3-redundancy --run mine -p models=vit_small_patch14_dinov2.lvd142m "
+    "-p dataset=photographs -p n=20"
+)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="the whole run: every claim with a profile of its name or a result in it; in a new run "
+    "with -p, every claim",
+)
+@click.option("--paper", help="those of the whole run that are of one paper, such as sorts")
+@click.option(
+    "--changed",
+    is_flag=True,
+    help="those whose published result is stale, as `check` names it",
+)
+@click.option(
+    "--run",
+    "name",
+    help="the profile that is used and the folder that is written  "
+    f"[default: {CONTROLS}, and with -p mine]",
+)
+@click.option(
+    "-p",
+    "--parameter",
+    "overrides",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="a parameter of the notebooks that have it; lists as a,b or [[a, b], [c, d]]",
+)
+@click.option(
+    "--plan",
+    "planned",
+    is_flag=True,
+    help="run nothing: print parameters, n and the time by earlier results",
+)
+@click.option(
+    "--dry",
+    is_flag=True,
+    help="write no result: execute each notebook with small random stand-ins for its models and "
+    "images, and print what the run would take on one GPU",
+)
+@click.option("--json", "file", type=PATH, help="with --dry: what it tells, as book/dry.json")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="run again what is finished, and replace what had other inputs",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    help="where notebooks run: here, or on a Ray cluster",
+)
+@click.option(
+    "--address",
+    help="of the cluster, as `ray start` prints it  [default: RAY_ADDRESS, or what runs here]",
+)
+@_jobs("notebooks")
+def run(project, ids, every, paper, changed, name, overrides, planned, dry, file, jobs, **options):
+    """Execute the notebooks of claims into _build/runs/NAME; what is finished with the same inputs
+    is kept.
+    """
+    several = every or changed or paper is not None
+    if several == bool(ids):
+        raise ValueError(
+            "name the claims to run, or give --all, --paper PAPER or --changed without names"
+        )
+    if changed and overrides:
+        raise ValueError(
+            "--changed makes published results anew, with the parameters that they have; leave out "
+            "-p"
+        )
+    if overrides and name == CONTROLS:
+        raise ValueError(
+            f"the run {CONTROLS!r} has the parameters of the notebooks; give -p with another --run"
+        )
+    if file and not dry:
+        raise ValueError("--json writes what --dry tells; give both")
+    from helpers.run import execute, parameters, plan
+
+    failed, surveys = 0, {}
+    for own, claims in _chosen(project, ids, name, overrides, paper, changed).items():
+        check_run(own)
+        if not planned and not dry:
+            with Lines(len(claims)) as shown:
+                outcomes = execute.run_claims(
+                    project,
+                    claims,
+                    own,
+                    overrides,
+                    again=several,
+                    jobs=jobs,
+                    report=shown,
+                    watch=shown.watch,
+                    note=lambda line: shown.write(f"note: {line}"),
+                    **options,
+                )
+            failed |= _status(outcomes)
+            if own != CONTROLS and any((folder := project.place(own)).glob("*.json")):
+                written = f"results in {folder.relative_to(project.root)}"
+                print(f"{written}; `book` shows them, `publish {own}` publishes them")
+            continue
+        resolved, notes = parameters.resolve_all(project, claims, own, overrides, again=several)
+        for line in notes:
+            print(f"note: {line}")
+        if planned:
+            print(*plan.lines(project, resolved, own, jobs), sep="\n")
+            continue
+        with Lines(len(resolved)) as shown:
+            told = plan.dry_run(project, resolved, own, jobs, shown)
+        print(*plan.dry_lines(told), sep="\n")
+        surveys[own] = plan.survey(told)
+        failed |= _status(one.outcome for one in told)
+    if file:
+        _write_json(file, _revision(project) | {"runs": surveys})
+    return failed
+
+
+def _chosen(
+    project: Project,
+    ids: Sequence[str],
+    name: str | None,
+    overrides: Mapping[str, str],
+    paper: str | None,
+    changed: bool,
+) -> dict[str, list[str]]:
+    """Run -> the claims that the options choose in it."""
+    from helpers.run import check, parameters
+
+    run = name or (parameters.MINE if overrides else CONTROLS)
+    if ids:
+        return {run: list(dict.fromkeys(ids))}
+    if paper is not None:
+        check_choice("--paper", paper, project.registry.papers)
+    if changed:
+        stale = check.changed(project).items()
+        chosen = {own: claims for own, claims in stale if name in (None, own)}
+        if not chosen:
+            print("no published result is stale" + (f" in run {name!r}" if name else ""))
+    else:
+        chosen = {run: parameters.whole(project, run, overrides)}
+    chosen = {
+        own: [id for id in claims if paper in (None, project.registry[id].paper)]
+        for own, claims in chosen.items()
+    }
+    if not any(chosen.values()) and not changed:
+        raise ValueError(f"no claim of {paper!r} is in run {run!r}; choose another")
+    return {own: claims for own, claims in chosen.items() if claims}
+
+
+@command("show nr1-artifacts")
+@click.argument("id")
+def show(project, id):
+    """Show a claim: its parameters with their defaults, its profiles and its results."""
+    claim = project.registry[id]
+    print(claim.id + f": {claim.title}\n{claim.statement}\n\nnotebook: {_notebook(claim)}")
+    if claim.notebook is None:
+        return 0
+    comments, width = _comments(project.source(id)), max(map(len, claim.parameters), default=0)
+    print("\nparameters and their defaults, the run on the controls:")
+    for name, value in claim.parameters.items():
+        told = f"  # {comments[name]}" if name in comments else ""
+        print(f"  {name.ljust(width)}  {value!r}{told}")
+    for profile, own in claim.profiles.items():
+        print(f"\nprofile {profile} (`run {id} --run {profile}`):")
+        for name, value in own.items():
+            print(f"  {name.ljust(width)}  {value!r}")
+    head = "\nresults:\n"
+    for path, kind in _results(project):
+        if path.stem == id:
+            print(f"{head}  {path.parent.name}{kind}: {verdict(claim, path)}")
+            head = ""
+    return 0
+
+
+def _comments(path: Path) -> dict[str, str]:
+    """Parameter -> what the notebook's cell says of it."""
+    cells = read_notebook(path).cells
+    source = next(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", ()))
+    comments, last = {}, ""
+    for line in source.splitlines():
+        last = begun[1] if (begun := re.match(r"(\w+) = ", line)) else last
+        if found := re.search(r"  # (.*)$", line):
+            comments.setdefault(last, found[1])
+    return comments
+
+
+@command("publish vit-tiny")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="replace published results with other parameters")
+def publish(project, name, force):
+    """Move a run of one's own into book/runs; local paths are refused, verdicts are not."""
+    from helpers.run.publish import publish_run
+
+    for id in publish_run(project, name, force=force):
+        print(f"{id}  published in book/runs/{name}")
+    print(f"commit book/runs/{name} as it is, whatever the verdicts")
+    return 0
+
+
+# ---- A model of one's own
+
+
+@command(
+    "diagnose vit_tiny_patch16_224.augreg_in21k_ft_in1k --out diagnosis.html --json diagnosis.json"
+)
+@_for_a_model
+@click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
+@click.option("--out", type=PATH, help="one page, which opens from disk")
+@click.option("--json", "numbers", type=PATH, help="the numbers")
+@click.option("--figures", type=PATH, help="a folder for the figures, as SVG")
+def diagnose(project, batch_size, labelled, out, numbers, figures, **loaded):
+    """Examine one model: has it outlier tokens, where, what writes them, and what does moving them
+    cost? The exit status is 0 where it has none, 10 where it has.
+    """
+    import matplotlib.pyplot as plt
+
+    from helpers import own
+
+    backbone, pictures = _loaded(**loaded)
+    outcome = own.diagnose(
+        backbone,
+        pictures,
+        labelled=labelled,
+        seed=loaded["seed"],
+        batch_size=batch_size,
+        device=loaded["device"],
+    )
+    drawn = {
+        name: (own.svg(figure, name), caption)
+        for name, (figure, caption) in own.drawn(outcome).items()
+    }
+    plt.close("all")
+    if out:
+        files.write_text(out, own.page(outcome, drawn))
+    if numbers:
+        _write_json(numbers, own.to_json(outcome))
+    for name, (text, _) in drawn.items() if figures else ():
+        files.write_text(figures / f"{name}.svg", text)
+    print("\n".join(own.advice(outcome)))
+    return OUTLIERS if outcome.outliers else 0
+
+
+@command("edit vit_tiny_patch16_224.augreg_in21k_ft_in1k --neurons 7:417 --out edited")
+@_for_a_model
+@click.option(
+    "--neurons",
+    callback=_neurons,
+    metavar="B:U,B:U",
+    help="block:unit, from 0, as `diagnose` names them",
+)
+@click.option("--auto", is_flag=True, help="those that `diagnose` would move")
+@click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
+@click.option("--out", type=PATH, required=True, help="the folder of the files")
+def edit(project, batch_size, neurons, auto, registers, out, **loaded):
+    """Write a model whose register neurons act at an additional token, as files that need torch,
+    timm and safetensors alone.
+    """
+    if bool(neurons) == auto:
+        raise ValueError("give either --neurons B:U,B:U or --auto")
+    import torch
+
+    from helpers import own
+    from helpers.interventions import write_model
+
+    model = loaded["model"]
+    backbone, pictures = _loaded(**loaded)
+    if auto:
+        outcome = own.diagnose(backbone, pictures, seed=loaded["seed"], batch_size=batch_size)
+        print("\n".join(own.advice(outcome)))
+        if not outcome.moved:
+            raise ValueError(f"no neurons of {model!r} are to be moved; nothing was written")
+        neurons = [moved[:2] for moved in outcome.moved]
+    image = torch.stack([backbone.preprocess(pictures[0])])
+    written = write_model(backbone, neurons, out, image, count=registers)
+    named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
+    print(f"{out}: {model} with {named} moved to {registers} additional token(s).")
+    print(
+        f"It changes an output by up to {written['change']:.3g}; the files give the same to "
+        f"{written['difference']:.2g}."
+    )
+    return 0
+
+
+@command("explore patches vit_tiny_patch16_224.augreg_in21k_ft_in1k")
+@click.argument("what", type=click.Choice(["patches", "thresholds", "moves"]))
+@_for_a_model
+@click.option("--changed", type=COUNT, help="moves: how many of the images are changed, not all")
+def explore(project, what, model, images, n, seed, batch_size, device, changed):
+    """Measure what a reader can touch in the book, and write it to book/explore."""
+    from helpers import explore as exploring
+    from helpers import models
+    from helpers.images import check_name, load_images
+    from helpers.run.provenance import provenance
+
+    check_name(images)
+    models.check_name(model)
+    origin = provenance(project.root) | _machine(device)
+    measure, options = partial(exploring.patches, model), {"device": device}
+    if what != "patches":
+        pictures, options["batch_size"] = load_images(images, n, seed), batch_size
+    if what == "thresholds":
+        claims = project.registry
+        measure = partial(
+            exploring.thresholds,
+            model,
+            pictures,
+            lambda id, *measured: claims[id].verdict_on(*measured),
+        )
+    elif what == "moves":
+        options |= {"changed": min(changed or len(pictures), len(pictures)), "seed": seed}
+        measure = partial(exploring.moves, model, pictures)
+    try:
+        measured = measure(**options)
+    except models.ModelUnavailable as error:
+        raise ValueError(f"{error}; give a model that is here") from None
+    result = {"what": what, **measured, "seed": seed, "provenance": origin}
+    name = f"{what}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}.json"
+    path = project.root / "book" / "explore" / name
+    _write_json(path, result | {"sha256": files.digest_of_json(result)}, indent=None)
+    print(path.relative_to(project.root).as_posix())
+    return 0
+
+
+# ---- Training and speed: no claim is judged
+
+
+@command("train cpu --registers 0,4 --seeds 0 --set steps=100 --name trial")
+@click.argument("preset")
+@click.option("--base", help="the finished model that gets registers, not the preset's")
+@click.option(
+    "--registers",
+    callback=_numbers,
+    metavar="R,R",
+    help="[default: 0,1,2,4; of a finished model 0,4; for a sink 0,1,4]",
+)
+@click.option("--seeds", callback=_numbers, default="0,1,2", metavar="S,S")
+@click.option(
+    "--set",
+    "texts",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="another value in the recipe",
+)
+@click.option(
+    "--name",
+    help="scratch-NAME-reg0, registers-NAME-reg0, sinks-NAME-reg0, ...  [default: the preset; cpu "
+    "has none]",
+)
+@click.option("--out", type=PATH, default="_build/weights")
+@DEVICE
+@click.option(
+    "--workers", type=NATURAL, default=0, help="processes that load images, for each training"
+)
+@_jobs("trainings")
+def train(project, preset, base, registers, seeds, texts, name, out, device, workers, jobs):
+    """Train models that differ in their registers alone; what was stopped goes on, what is finished
+    is kept. PRESET is a recipe of helpers/training/recipes.py: cpu, ..., gpu; of finished models:
+    asked, ..., regrow; of tasks that ask for a sink: quiet, broadcast.
+    """
+    from helpers import training
+    from helpers.images import check_name
+    from helpers.models.trained import name_of
+    from helpers.run.parameters import checked, parse
+    from helpers.run.provenance import provenance
+
+    if preset not in training.PRESETS:
+        known = ", ".join(training.PRESETS)
+        raise ValueError(f"unknown preset {preset!r}; choose one of {known}")
+    recipe = type(training.PRESETS[preset])
+    own, kind = asdict(training.PRESETS[preset]), training.KINDS[recipe]
+    for key, flag in (("registers", "--registers"), ("seed", "--seeds"), ("base", "--base")):
+        if key in texts:
+            raise ValueError(f"--set {key}: give it as {flag}")
+    own = checked(own, {key: parse(key, text, own.get(key, "")) for key, text in texts.items()})
+    if base and "base" not in own:
+        raise ValueError(
+            f"--base: {preset!r} trains from scratch; leave it out, or choose a preset for "
+            "finished models"
+        )
+    if base:
+        own["base"] = base
+    for part in ("train", "test"):
+        for data in own[part].split(" + ") if part in own else ():
+            check_name(data)
+    if "/" in (name or ""):
+        raise ValueError(f"--name {name}: it becomes part of a file's name; leave out '/'")
+    recipes = {
+        name_of(name or preset, count, seed, kind.prefix): recipe(
+            **own | {"registers": count, "seed": seed}
+        )
+        for seed in seeds
+        for count in (kind.twins if registers is None else registers)
+    }
+    machine = _machine(device)
+    typed = shlex.join(["python", "-m", "helpers", *sys.argv[1:]])
+    out.mkdir(parents=True, exist_ok=True)
+    with Lines(len(recipes), "model") as lines:
+        trained = training.train_all(
+            recipes,
+            out,
+            device=device,
+            workers=workers,
+            jobs=min(jobs or os.cpu_count() or 1, len(recipes)),
+            about={"command": typed, **provenance(project.root), **machine},
+            report=lambda one: lines(Outcome(*one)),
+            cache=Path("_build/cache"),
+        )
+    if card := training.card(out):
+        files.write_text(out / "README.md", card)
+    return _status(Outcome(*one) for one in trained)
+
+
+@command(
+    "bench --model vit_small_patch16_224 --images 64 --json bench.json",
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def bench(project, options):
+    """Measure speed and memory of a capture beside the bare model, with random weights."""
+    script = Path(__file__).parents[1] / "scripts" / "bench.py"
+    if not script.is_file():
+        raise ValueError(f"`bench` needs a checkout of this project; there is no {script}")
+    return runpy.run_path(str(script))["main"](options)
+
+
+# ---- All that is there
+
+
+@command("book")
+@_jobs("notebooks")
+def book(project, jobs):
+    """Run every notebook on the offline controls, then build _build/html and print its path."""
+    from helpers.book.build import build
+    from helpers.run import check, execute
+
+    ids = project.with_notebook()
+    with Lines(len(ids)) as lines:
+        outcomes = execute.run_claims(
+            project, ids, CONTROLS, jobs=jobs, report=lines, watch=lines.watch
+        )
+    if _status(outcomes):
+        return _failed("the book was not built, since the lines above tell of failures")
+    _agree(project)  # printed, but no obstacle: the book shows what there is
+    _tell_old(project, list(check.outdated(project, check.history(project))), "`check` names them")
+    try:
+        print(build(project.root) / "index.html")
+    except RuntimeError as error:
+        return _failed(error)
+    return 0
+
+
+@command("release --draft")
+@click.option("--draft", is_flag=True, help="build it all the same, marked as a draft")
+def release(project, draft):
+    """Build an edition to hand on in _build/release: the book as an archive, all values, the lock,
+    how to cite it, checksums. It refuses local changes and what `check --strict` finds.
+    """
+    from helpers.book import release as edition
+
+    if found := list(edition.obstacles(project)):
+        print(*found, sep="\n")
+    if found and not draft:
+        told = f"{len(found)} things stand against an edition, see above; mend them, or give"
+        return _failed(f"{told} --draft")
+    try:
+        folder = edition.release(project, draft)
+    except RuntimeError as error:
+        return _failed(error)
+    for path in sorted(folder.iterdir()):
+        size = path.stat().st_size / 1e6
+        print(f"{size:8.3f} MB  {path.relative_to(project.root).as_posix()}")
+    return 0
+
+
+@command("check")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="fail also for results of other code, by an earlier criterion, with local changes or at "
+    "an unknown revision, and for an old survey of other machines",
+)
+def check(project, strict):
+    """Report where registry, notebooks, table of contents and results disagree, and which results
+    are old.
+    """
+    from helpers.run import check
+
+    agree, revisions = _agree(project), check.history(project)
+    old, survey = list(check.outdated(project, revisions)), list(check.survey(project))
+    for line in (*old, *survey):
+        print(f"note: {line}")
+    _tell_old(project, old, "`run --changed` makes them anew", "note: ")
+    if revisions is None and check.published(project):
+        print(
+            "note: the revisions of the results were not checked, since the whole git history is "
+            "not here"
+        )
+    return int(not agree or (strict and bool(old or survey)))
+
+
+def _tell_old(project: Project, old: Sequence[str], remedy: str, head: str = "") -> None:
+    """Print how many published results are old, unless none is."""
+    from helpers.run import check
+
+    if old:
+        of = f"{len(old)} of {len(check.published(project))} published results"
+        print(f"{head}{of} are not of today's code; {remedy}")
+
+
+def _agree(project: Project) -> bool:
+    """Print where the project disagrees, or that it does not."""
+    from helpers.run import check
+
+    problems = list(check.problems(project))
+    print(*problems or ["registry, notebooks, table of contents and results agree"], sep="\n")
+    return not problems
+
+
+@command("compare vit-tiny mine")
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+@click.option(
+    "--edition",
+    "revision",
+    help="write what was published at this git revision; the book compares it with today's results",
+)
+def compare(project, a, b, revision):
+    """Show where A and B, names of runs or result files CLAIM.json, differ: verdicts, values,
+    parameters, packages, weights. The exit status is 1 where a verdict moved.
+    """
+    from helpers.claims import compare, edition
+
+    if revision:
+        if a or b:
+            raise ValueError("--edition compares all that is published; leave A and B out")
+        taken = edition.take(project, revision)
+        path = edition.store(project, taken).relative_to(project.root)
+        counts = ", ".join(f"{len(own)} results of {run}" for run, own in taken["runs"].items())
+        print(f"{path.as_posix()}: {counts} at {taken['revision'][:7]} of {taken['date']}")
+        return 0
+    if not b:
+        raise ValueError("name two runs or result files to compare, or --edition REV")
+    one, other = (compare.read_side(project, text) for text in (a, b))
+    shared = [id for id in one if id in other]
+    if not shared:
+        held = "; ".join(f"{text} holds {', '.join(side)}" for text, side in ((a, one), (b, other)))
+        raise ValueError(f"no claim is in both: {held}; compare results of the same claims")
+    found = [compare.compared(project.registry[id], one[id], other[id]) for id in shared]
+    print(f"A: {a}", f"B: {b}", "", compare.report(one, other, found), sep="\n")
+    return int(any(comparison.moved for comparison in found))
+
+
+@command(
+    "new-claim ab1-borders --title 'Outliers keep to the border' "
+    "--statement 'Most outliers lie in border patches.'"
+)
+@click.argument("id")
+@click.option("--paper", help="of the registry, or a new one, not the experiments of no paper")
+@click.option("--title", help="not one made from the ID")
+@click.option("--statement", help="what is claimed, in a sentence")
+@click.pass_context
+def new_claim(context, project, id, **texts):
+    """Write the start of a claim, called by two letters, a number, and words: registry entry,
+    notebook with a figure, contents line, expected verdicts, terms.
+    """
+    from helpers.run import scaffold
+
+    for path in scaffold.new_claim(project, id, **texts):
+        print(path.relative_to(project.root))
+    own = context.parent.params["project"]
+    where = f" --project {own}" if own else ""
+    print(f"next: write statement and criterion, then python -m helpers{where} baselines {id}")
+    return 0
+
+
+@command("criteria nr1-artifacts --seen 'real data' --reason 'The rule decided the verdict.'")
+@click.argument("id", required=False)
+@click.option(
+    "--seen",
+    type=click.Choice(SEEN),
+    help="what of this quantity had been seen when the criterion was written",
+)
+@click.option("--reason", help="why it was changed")
+@click.option(
+    "--same",
+    is_flag=True,
+    help="the criterion stayed; how, or on what, it is measured changed",
+)
+def criteria(project, id, seen, reason, same):
+    """Log the criterion of a claim that changed, look up the commits of entries, and name criteria
+    without an entry.
+    """
+    from helpers.claims import history
+
+    if id:
+        entry = history.record(project, id, seen or "", reason or "", same)
+        print(f"{id}: {entry.digest} ({entry.seen})")
+    elif seen or reason or same:
+        raise ValueError("name the claim whose criterion changed")
+    elif not (project.root / history.FOLDER).is_dir():
+        raise ValueError(
+            f"there is no log of criteria ({history.FOLDER}) yet; name a claim to begin one"
+        )
+    for claim, entry in history.dated(project):
+        print(f"{claim}: {entry.digest[:12]} since {entry.commit}")
+    problems = list(history.problems(project))
+    print(*problems or ["every criterion has its entry"], sep="\n")
+    return int(bool(problems))
+
+
+@command("baselines")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@_jobs("notebooks")
+def baselines(project, ids, jobs):
+    """Execute source notebooks in place, all where none is named, and store their outputs and
+    numbers, which the tests compare with.
+    """
+    from helpers.run.execute import store_outputs
+
+    ids = list(ids) or project.with_notebook()
+    with Lines(len(ids)) as lines:
+        return _status(store_outputs(project, ids, jobs, lines))
+
+
+@command("portable nr4-local --json portable.json")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--run", "name", help="a published run, once more under another processor's instructions"
+)
+@click.option(
+    "-p",
+    "overrides",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=VALUE",
+    help="with --run: another parameter, as n=50",
+)
+@click.option("--setting", help="with --run: whose instructions, AVX2 or another  [default: SSE]")
+@click.option(
+    "--quick", is_flag=True, help="only the claims that fit something, and no other images"
+)
+@click.option(
+    "--json",
+    "file",
+    type=PATH,
+    help="where to write what was found; of some claims, the others in it stay",
+)
+@click.option(
+    "--spread",
+    is_flag=True,
+    help="store beside the numbers how far they move here, and let them differ so",
+)
+@_jobs("settings")
+def portable(project, ids, name, overrides, setting, quick, file, spread, jobs):
+    """Compare the numbers of the controls, and the numeric tests where no claim is named, with
+    those under other processors, threads, batches, rounding and images.
+    """
+    from helpers.run import portable
+    from helpers.run.provenance import processor
+
+    if file:
+        files.check_place(file)
+    if name and (quick or spread):
+        raise ValueError("--quick and --spread are for the controls; leave out --run")
+    about = {"processor": processor(), **_revision(project)}  # before spreads, local changes
+    if name:
+        setting = portable.setting_of(setting or "SSE")
+        stored = portable.read(file, "rows") if file else None
+        rows = []
+        for row in portable.second_pass(project, name, ids, overrides, setting):
+            print(portable.line(row), flush=True)
+            rows.append(row | about)
+            if file:  # after each, since a claim may take an hour
+                _write_json(file, portable.merged(stored, rows))
+        return int(any("failed" in row or portable.moved(row) for row in rows))
+    if overrides or setting:
+        raise ValueError("-p and --setting are for a published run; name it with --run")
+    planned = portable.plan(project, quick, ids)
+    stored = None  # or, of some claims, what the file has of the others
+    if ids and file and file.is_file():
+        stored = portable.read_survey(file, planned, about["processor"])
+    survey = portable.survey(project, planned, partial(print, flush=True), jobs, spread)
+    if spread:
+        portable.store_spreads(project, survey)
+    if file:
+        # How many; the numbers themselves stand beside the notebooks.
+        counts = {id: len(spread) for id, spread in survey["spreads"].items()}
+        found = about | survey | {"spreads": counts}
+        _write_json(file, portable.renewed(stored, found, ids) if stored else found)
+    print(portable.text(survey))
+    return int(bool(survey["wrong"]))
