@@ -5,7 +5,6 @@ is executed and nothing is judged again: the pages show the stored results and t
 the notebooks.
 """
 
-import json
 import os
 import re
 import shutil
@@ -19,20 +18,14 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from helpers.book import (
-    appendix,
-    claim_page,
-    downloads,
-    explore,
-    index_pages,
-    pages,
-)
-from helpers.book.board import board, matrix
-from helpers.book.render import render
+from helpers.book import cite, claim_page, downloads, explore, fragments
+from helpers.book.board import board
+from helpers.book.render import distinct, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
-from helpers.claims import edition, history
+from helpers.claims import edition
 from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, Project, git
+from helpers.claims.project import CONTROLS, Project
+from helpers.claims.registry import Registry
 from helpers.claims.result import Result, bundle, read_published
 
 Executed = tuple[dict, NotebookNode]  # a result, and the notebook that displays it
@@ -120,7 +113,7 @@ def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Pat
     for id, (result, notebook) in controls.items():
         claim, first = project.registry[id], notebook.cells[0]
         first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
-        note = index_pages.calibration_note(claim, results)
+        note = render("calibration_note.md.j2", claim=claim, runs=results)
         end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
         _write_notebook(notebook, source / claim.notebook, note, end)
     for kind, folder, shown in (("runs", project.runs, runs), ("own", project.own, own)):
@@ -202,8 +195,30 @@ def _write_run(
         _write_notebook(page, folder / f"{id}.ipynb", "", end)
         for name, picture in pictures.items():
             (folder / name).write_bytes(picture)
-    page = index_pages.run_page(run, results, registry, calibration, kind)
-    _write(folder / "index.md", page)
+    _write(folder / "index.md", _run_page(kind, run, results, registry, calibration))
+
+
+def _run_page(
+    kind: str,
+    run: str,
+    results: Mapping[str, dict],
+    registry: Registry,
+    calibration: Mapping[str, dict],
+) -> str:
+    """What was run, on which models and images, with which verdicts, and what could not be run."""
+    origins = [data["provenance"] for data in results.values()]
+    return render(
+        "run_page.md.j2",
+        run=run,
+        is_own=kind == "own",
+        results=results,
+        sources=distinct(source for origin in origins for source in origin["sources"]),
+        datasets=distinct(one["dataset"] for data in results.values() for one in data["values"]),
+        board=board(registry, {run: results}, calibration, up="../../", whole=False, folder=kind),
+        not_run={model: why for data in results.values() for model, why in data["not_run"].items()},
+        origins=origins,
+        revisions=[cite.revision(origin) or "unknown" for origin in origins],
+    )
 
 
 def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
@@ -281,104 +296,41 @@ def _write_fragments(
 ) -> None:
     """The page of each paper, and what hand-written pages quote and include."""
     root, registry, book = project.root, project.registry, source / "book"
-    logged = history.load(root)
-    log = {id: logged[id] for id in registry.claims if id in logged}
+    known = fragments.values(project, runs, calibration)
     for paper in registry.papers.values():
-        page = index_pages.paper_page(paper, registry, runs, log)
+        page = render("paper_page.md.j2", **known, paper=paper)
         _write(book / "claims" / f"{paper.folder}.md", page)
-    changed = edition.page(root, registry, runs)
     template_values = TemplateValues(registry, runs)
     for path in sorted(book.glob("*.md")):
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(template_values.render(text, f"book/{path.name}"), encoding="utf-8")
-
-    card = root / "helpers" / "weights" / "README.md"
-    survey = _stored(
-        root,
-        "portability.json",
-        {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}},
-    )
-    fragments = {
+    _draw(book / "_static", known)
+    changed = edition.page(root, registry, runs)
+    texts = {
+        **fragments.fragments(known),
         "scoreboard": board(registry, runs, calibration),
-        "compare-runs": matrix(registry, runs),
-        "calibration": index_pages.calibration_table(registry, calibration),
-        "summary": index_pages.summary(registry, runs),
-        "claims": index_pages.claims_index(registry, runs),
-        "errors": pages.errors(registry),
-        "trained-models": pages.model_card(
-            card.read_text(encoding="utf-8") if card.is_file() else ""
-        ),
         "cards": cards(root / "book" / "cards.yml", template_values),
-        "scope": index_pages.scope(registry, runs),
-        "strip": index_pages.strip(registry, runs),
-        **_benchmarks(root, source),
-        "deviations": pages.deviations(survey),
-        "verdict-distances": pages.verdict_distances(survey),
-        "dry-runs": pages.dry_runs(_stored(root, "dry.json", {"runs": {}})),
-        "coverage": _coverage(_stored(root, "intervals.json", []), source),
-        "criteria-summary": appendix.criteria_summary(log),
-        "criteria-log": appendix.criteria_log(registry, log),
-        **appendix.tests(registry, runs),
-        **appendix.sharing(runs),
         **{part: render("changes.md.j2", part=part, **changed) for part in edition.PARTS},
         **explore.fragments(root, registry),
-        **downloads.fragments(runs, git(root, "rev-parse", "HEAD")),
     }
-    for name, text in fragments.items():
+    for name, text in texts.items():
         _write(book / "_generated" / f"{name}.md", text)
 
 
-def _stored(root: Path, name: str, empty: dict | list) -> dict | list:
-    """What a command (`portable`, `run --dry`, `bench`, `make intervals`) wrote to book/`name`."""
-    path = root / "book" / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
-
-
-def _benchmarks(root: Path, source: Path) -> dict[str, str]:
-    """The tables of the page on speed, whose figures are drawn here."""
-    names = [path.name for path in sorted((root / "book" / "bench").glob("*.json"))]
-    benchmarks = sorted(
-        (_stored(root, f"bench/{name}", {}) for name in names),
-        key=lambda one: (one["device"], one["parameters"], one["tokens"]),
-    )
-    for name, figure in pages.drawn(benchmarks).items():
-        _draw(source, f"bench-{name}", *figure)
-    kinds = ("benchmarks", "bounds", "costs", "speed", "memory")
-    return {kind: pages.benchmark(kind, benchmarks) for kind in kinds}
-
-
-def _coverage(rows: list[dict], source: Path) -> str:
-    """The figure of how often intervals cover."""
-    if not rows:
-        return "Nothing has been simulated here yet."
-    label = "intervals that cover the truth (%)"
-    _draw(source, "coverage", pages.coverage(rows), label, 95, pages.BAND)
-    return pages.coverage_figure(rows)
-
-
-def _draw(
-    source: Path,
-    name: str,
-    cells: Mapping,
-    label: str,
-    reference: float,
-    band: tuple[float, float] | None = None,
-) -> None:
-    """Write the picture `name`: `figures.compared` of these cells, over a grey band where there is
-    one.
-    """
+def _draw(folder: Path, known: Mapping) -> None:
+    """Write the figures of what was measured beside the claims."""
     from matplotlib import pyplot as plt  # here, since both take seconds to import
 
     from helpers import figures
 
-    with plt.rc_context(figures.STYLE):
-        figure, ax = plt.subplots()
-        figures.compared(cells, ax, label=label, reference=reference)
-        if band:
-            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
-        path = source / "book" / "_static" / f"{name}.svg"
-        figure.savefig(path, metadata={"Date": None, "Creator": None})
-        plt.close(figure)
+    for name, cells, label, reference in fragments.drawings(known):
+        with plt.rc_context(figures.STYLE):
+            figure, ax = plt.subplots()
+            figures.compared(cells, ax, label=label, reference=reference)
+            if name == "coverage":
+                ax.axvspan(*fragments.BAND, color=figures.GREY, alpha=0.15, linewidth=0)
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+            plt.close(figure)
 
 
 def _write(path: Path, text: str) -> None:

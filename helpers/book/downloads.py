@@ -20,7 +20,6 @@ from nbformat import NotebookNode
 
 from helpers.book import cite
 from helpers.book.render import render
-from helpers.claims.markdown import table_of
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
 from helpers.claims.result import Result
@@ -178,27 +177,6 @@ def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str)
         entry=cite.bibtex(data) if is_published else "",
     )
     return text.rstrip()
-
-
-def fragments(runs: Mapping[str, Mapping[str, dict]], revision: str | None) -> dict[str, str]:
-    """What the page on data shows: `data-columns`, `data-files` and `data-cite`."""
-    counts = [
-        {
-            "run": f"`{run}`",
-            "results": len(own),
-            "values": f"{sum(len(data['values']) for data in own.values()):,}",
-        }
-        for run, own in runs.items()
-    ]
-    columns = [
-        {"column": f"`{name}`", "type": type_, "meaning": meaning}
-        for name, type_, meaning in COLUMNS
-    ]
-    return {
-        "data-columns": table_of(columns, str),
-        "data-files": table_of(counts, str) if counts else "No run has been published yet.",
-        "data-cite": f"```bibtex\n{cite.bibtex_whole(runs, revision)}\n```",
-    }
 
 
 def _revision(data: Mapping) -> str | None:

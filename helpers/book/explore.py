@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 
-from helpers.book.render import raw, render
+from helpers.book.render import render
 from helpers.claims.registry import Registry, term
 from helpers.files import digest_of_json
 from helpers.names import short_names
@@ -89,7 +88,7 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
             about = values([read(file) for file in files])
             template = f"explore_{kind}.{'md' if kind == 'moves' else 'html'}.j2"
             text = render(template, **about, registry=registry)
-        found[f"explore-{kind}"] = raw(text) if isinstance(text, Markup) else text
+        found[f"explore-{kind}"] = text
     return found
 
 
