@@ -84,10 +84,7 @@ def values(project: Project, runs: Runs, calibration: Mapping[str, dict]) -> dic
             for id, data in calibration.items()
         },
         "log": log,
-        "changes": sorted(
-            ((id, *both) for id, own in log.items() for both in pairwise(own)),
-            key=lambda one: one[2].date,
-        ),
+        "changes": [(id, *both) for id, own in log.items() for both in pairwise(own)],
         "card": card.read_text(encoding="utf-8") if card.is_file() else "",
         "benchmarks": sorted(
             bench, key=lambda one: (one["device"], one["parameters"], one["tokens"])

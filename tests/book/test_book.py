@@ -16,7 +16,7 @@ import yaml
 from conftest import edit_registry
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from helpers.book import pages
+from helpers.book import fragments
 from helpers.book.build import assemble, build, published, render_reading
 from helpers.book.template_values import TemplateValues
 from helpers.claims import history
@@ -232,7 +232,7 @@ def test_the_run_on_controls_is_calibration_and_never_a_finding(library):
 
 def test_the_formula_gives_what_the_paper_should_have_printed():
     """0.805 kW for 156.26 hours: 55.4 kg, not 29.94."""
-    assert 0.805 * 156.26 * pages.PUE * pages.CARBON == pytest.approx(55.4, abs=0.05)
+    assert 0.805 * 156.26 * fragments.PUE * fragments.CARBON == pytest.approx(55.4, abs=0.05)
 
 
 # ---- What results hold is no markup
