@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from helpers.book.decisions import Decision, Decisions, axes
-from helpers.book.render import Runs, distinct, render
+from helpers.book.render import Results, Runs, distinct, render
 from helpers.claims.criteria import CONTROL, VERDICTS
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry
@@ -105,9 +105,7 @@ class Entry(Decisions):
         return [key for key, is_so in found.items() if is_so]
 
 
-def entries(
-    registry: Registry, runs: Runs, calibration: Mapping[str, dict]
-) -> dict[str, list[Entry]]:
+def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, list[Entry]]:
     """Claim -> what was published of it, a run each.
 
     Of a claim about controls and nothing else, its calibration.
@@ -156,7 +154,7 @@ def line(claim: Claim, own: Sequence[Entry]) -> dict[str, Any]:
 def board(
     registry: Registry,
     runs: Runs,
-    calibration: Mapping[str, dict],
+    calibration: Results,
     up: str = "",
     whole: bool = True,
     folder: str = "runs",

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 import yaml
@@ -20,16 +21,15 @@ from nbformat import NotebookNode
 
 from helpers.book import cite, claim_page, downloads, explore, fragments
 from helpers.book.board import board
-from helpers.book.render import distinct, render
+from helpers.book.render import Results, Runs, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
 from helpers.claims import edition
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.registry import Registry
 from helpers.claims.result import Result, bundle, read_published
 
 Executed = tuple[dict, NotebookNode]  # a result, and the notebook that displays it
-Runs = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
+Executions = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 # All cores; a warning fails the build, after all of them were reported.
 SPHINX = ("-b", "html", "-j", "auto", "-W", "--keep-going")
@@ -78,6 +78,20 @@ def build(root: Path | str, place: Path | None = None, stored: bool = False) -> 
     return site
 
 
+class Book(NamedTuple):
+    """What a book shows: published runs, the controls, and a reader's own runs."""
+
+    project: Project
+    runs: Executions
+    controls: Mapping[str, Executed]
+    own: Executions
+
+    @property
+    def results(self) -> Runs:
+        """The published results."""
+        return {run: _results(executed) for run, executed in self.runs.items()}
+
+
 def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Path:
     """Write the book's sources, and beside them what can be downloaded; both emptied first.
 
@@ -96,35 +110,35 @@ def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Pat
     """
     project, place = Project(root), place or root / "_build"
     # Read at once, since a file may be written anew meanwhile.
-    runs = published(project)
-    own = {} if stored else _executed(project, project.own_results(), strict=False)
-    controls = {id: _on_controls(project, id, stored) for id in project.with_notebook()}
-    results = {run: _results(executed) for run, executed in runs.items()}
-    calibration = _results(controls)
-
+    book = Book(
+        project,
+        published(project),
+        {id: _on_controls(project, id, stored) for id in project.with_notebook()},
+        {} if stored else _executed(project, project.own_results(), strict=False),
+    )
     source, data = place / "source", place / downloads.FOLDER
     for folder in (source, data):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(root / "book", source / "book", ignore=shutil.ignore_patterns("runs"))
     shutil.copy(root / "_config.yml", source)
-    _write(source / "_toc.yml", _contents(project, runs, own))
+    _write(source / "_toc.yml", _contents(book))
     # Before the notebooks are changed for their pages.
-    downloads.write(data, project, runs, controls, own)
-    for id, (result, notebook) in controls.items():
+    downloads.write(data, *book)
+    for id, (result, notebook) in book.controls.items():
         claim, first = project.registry[id], notebook.cells[0]
         first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
-        note = render("calibration_note.md.j2", claim=claim, runs=results)
+        note = render("calibration_note.md.j2", claim=claim, runs=book.runs)
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
         end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
-        _write_notebook(notebook, source / claim.notebook, note, end)
-    for kind, folder, shown in (("runs", project.runs, runs), ("own", project.own, own)):
-        for run, executed in shown.items():
-            target = source / "book" / kind / run
-            _write_run(project, kind, folder / run, executed, calibration, target)
-    _write_fragments(project, results, calibration, source)
+        _write_notebook(notebook, source / claim.notebook, end)
+    for kind, folder, runs in (("runs", project.runs, book.runs), ("own", project.own, book.own)):
+        for run, executed in runs.items():
+            _write_run(book, kind, folder / run, executed, source / "book" / kind / run)
+    _write_fragments(book, source / "book")
     return source
 
 
-def published(project: Project) -> Runs:
+def published(project: Project) -> Executions:
     """What was published: every run but the controls, its claims in the registry's order.
 
     Raises:
@@ -133,7 +147,7 @@ def published(project: Project) -> Runs:
     return _executed(project, (path for path in project.results() if path.parent.name != CONTROLS))
 
 
-def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> Runs:
+def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> Executions:
     """The results at `paths`; one that cannot be read is an error, or left out."""
     found: dict[str, dict[str, Executed]] = {}
     for path in paths:
@@ -162,63 +176,47 @@ def _on_controls(project: Project, id: str, stored: bool) -> Executed:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _results(executed: Mapping[str, Executed]) -> dict[str, dict]:
+def _results(executed: Mapping[str, Executed]) -> Results:
     return {id: result for id, (result, _) in executed.items()}
 
 
 def _write_run(
-    project: Project,
-    kind: str,
-    stored: Path,
-    executed: Mapping[str, Executed],
-    calibration: Mapping[str, dict],
-    folder: Path,
+    book: Book, kind: str, stored: Path, executed: Mapping[str, Executed], folder: Path
 ) -> None:
     """The pages of a run and of its claims.
 
     Args:
+        book: to which it belongs.
         kind: "runs" for what is published, or "own".
         stored: the folder with its results, where commentaries lie beside them.
+        executed: its claims.
         folder: where to.
     """
-    registry, run = project.registry, stored.name
-    results, place = _results(executed), downloads.folder(run, kind)
+    registry, run, results = book.project.registry, stored.name, _results(executed)
+    calibration, place = _results(book.controls), downloads.folder(run, kind)
     values = TemplateValues(registry, {run: results})
     for id, (result, notebook) in executed.items():
-        reading = "\n\n".join(
-            filter(None, (render_reading(stored, id, values), explore.beside(id)))
-        )
-        page, pictures = claim_page.page(
+        parts = (render_reading(stored, id, values), explore.beside(id))
+        reading = "\n\n".join(filter(None, parts))
+        page, picture = claim_page.page(
             registry[id], run, result, notebook, reading, calibration.get(id), place
         )
         end = downloads.on_page(place, id, result, notebook, up=claim_page.UP)
-        _write_notebook(page, folder / f"{id}.ipynb", "", end)
-        for name, picture in pictures.items():
-            (folder / name).write_bytes(picture)
-    _write(folder / "index.md", _run_page(kind, run, results, registry, calibration))
-
-
-def _run_page(
-    kind: str,
-    run: str,
-    results: Mapping[str, dict],
-    registry: Registry,
-    calibration: Mapping[str, dict],
-) -> str:
-    """What was run, on which models and images, with which verdicts, and what could not be run."""
+        _write_notebook(page, folder / f"{id}.ipynb", end)
+        if picture:
+            (folder / picture["name"]).write_bytes(picture["content"])
     origins = [data["provenance"] for data in results.values()]
-    return render(
+    page = render(
         "run_page.md.j2",
         run=run,
         is_own=kind == "own",
         results=results,
-        sources=distinct(source for origin in origins for source in origin["sources"]),
-        datasets=distinct(one["dataset"] for data in results.values() for one in data["values"]),
         board=board(registry, {run: results}, calibration, up="../../", whole=False, folder=kind),
         not_run={model: why for data in results.values() for model, why in data["not_run"].items()},
         origins=origins,
         revisions=[cite.revision(origin) or "unknown" for origin in origins],
     )
+    _write(folder / "index.md", page)
 
 
 def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
@@ -235,10 +233,8 @@ def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
     return rendered(path.read_text(encoding="utf-8"), path.name, v=quoted)
 
 
-def _write_notebook(notebook: NotebookNode, target: Path, note: str, end: str) -> None:
-    """Write a notebook with a note right after its first cell, and a text at its end."""
-    if note:
-        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
+def _write_notebook(notebook: NotebookNode, target: Path, end: str) -> None:
+    """Write a notebook with a text at its end."""
     notebook.cells.append(nbformat.v4.new_markdown_cell(end))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # new ones are random, and the same page is the same file
@@ -248,17 +244,17 @@ def _write_notebook(notebook: NotebookNode, target: Path, note: str, end: str) -
     nbformat.write(notebook, target)
 
 
-def _contents(project: Project, runs: Runs, own: Runs) -> str:
+def _contents(book: Book) -> str:
     """The repository's table of contents with the pages that are written here.
 
     The run with most findings comes first. A page of findings has its calibration below it, folded;
     a claim with several has it below the first.
     """
-    registry = project.registry
-    toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
+    registry = book.project.registry
+    toc = yaml.safe_load((book.project.root / "_toc.yml").read_text(encoding="utf-8"))
     below: set[str] = set()  # calibration pages that are below a page of findings
 
-    def chapters(kind: str, runs: Runs) -> list[dict]:
+    def chapters(kind: str, runs: Executions) -> list[dict]:
         found = []
         for run, executed in sorted(runs.items(), key=lambda one: -len(one[1])):
             sections = []
@@ -275,8 +271,8 @@ def _contents(project: Project, runs: Runs, own: Runs) -> str:
     parts = []
     for part in toc["parts"]:
         if part.get("caption") == "Findings":
-            parts.append({"caption": "Findings", "chapters": chapters("runs", runs)})
-            parts.append({"caption": "Your own runs", "chapters": chapters("own", own)})
+            parts.append({"caption": "Findings", "chapters": chapters("runs", book.runs)})
+            parts.append({"caption": "Your own runs", "chapters": chapters("own", book.own)})
             continue
         part["chapters"] = [one for one in part["chapters"] if one["file"] not in below]
         for chapter in part["chapters"]:
@@ -288,23 +284,19 @@ def _contents(project: Project, runs: Runs, own: Runs) -> str:
     return yaml.safe_dump(toc, sort_keys=False)
 
 
-def _write_fragments(
-    project: Project,
-    runs: Mapping[str, Mapping[str, dict]],
-    calibration: Mapping[str, dict],
-    source: Path,
-) -> None:
+def _write_fragments(book: Book, folder: Path) -> None:
     """The page of each paper, and what hand-written pages quote and include."""
-    root, registry, book = project.root, project.registry, source / "book"
-    known = fragments.values(project, runs, calibration)
+    root, registry, runs = book.project.root, book.project.registry, book.results
+    calibration = _results(book.controls)
+    known = fragments.values(book.project, runs, calibration)
     for paper in registry.papers.values():
         page = render("paper_page.md.j2", **known, paper=paper)
-        _write(book / "claims" / f"{paper.folder}.md", page)
+        _write(folder / "claims" / f"{paper.folder}.md", page)
     template_values = TemplateValues(registry, runs)
-    for path in sorted(book.glob("*.md")):
+    for path in sorted(folder.glob("*.md")):
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(template_values.render(text, f"book/{path.name}"), encoding="utf-8")
-    _draw(book / "_static", known)
+    _draw(folder / "_static", known)
     changed = edition.page(root, registry, runs)
     texts = {
         **fragments.fragments(known),
@@ -314,7 +306,7 @@ def _write_fragments(
         **explore.fragments(root, registry),
     }
     for name, text in texts.items():
-        _write(book / "_generated" / f"{name}.md", text)
+        _write(folder / "_generated" / f"{name}.md", text)
 
 
 def _draw(folder: Path, known: Mapping) -> None:

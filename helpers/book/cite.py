@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import yaml
 
+from helpers.book.render import Runs
 from helpers.claims.place import HELPERS
 from helpers.files import digest_of_json
 
@@ -28,7 +29,7 @@ def bibtex(result: Mapping) -> str:
     return _entry(key, origin["started"][:4], about, note)
 
 
-def bibtex_whole(runs: Mapping[str, Mapping[str, dict]], revision: str | None = None) -> str:
+def bibtex_whole(runs: Runs, revision: str | None = None) -> str:
     """The entry of the project with all published results (run -> claim -> result).
 
     It is dated by the latest. Its digest is that of the results' digests, in the order of run and

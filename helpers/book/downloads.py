@@ -19,7 +19,7 @@ import pandas as pd
 from nbformat import NotebookNode
 
 from helpers.book import cite
-from helpers.book.render import render
+from helpers.book.render import Runs, render
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
 from helpers.claims.result import Result
@@ -71,7 +71,7 @@ COLUMNS = (
 )
 
 
-def values(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> pd.DataFrame:
+def values(registry: Registry, runs: Runs) -> pd.DataFrame:
     """A row by COLUMNS for every value of the results (run -> claim -> result), in their order."""
     rows = []
     for run, results in runs.items():

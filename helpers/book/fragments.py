@@ -9,13 +9,13 @@ Each fragment is a template in `templates/fragments/`, and all are filled in fro
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
 from helpers.book import cite, downloads
-from helpers.book.render import Runs, environment, render
+from helpers.book.render import Results, Runs, environment, render
 from helpers.claims import history, statistics
 from helpers.claims.criteria import ANSWERS, CONTROL, VERDICTS, Value
 from helpers.claims.history import Entry
@@ -52,13 +52,13 @@ CONSTANTS = {
 _KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
 
 
-def fragments(known: Mapping[str, Any]) -> dict[str, str]:
+def fragments(known: Mapping) -> dict[str, str]:
     """Every fragment by its name, as Markdown; `known` are the `values` of its project."""
     templates = environment().list_templates(filter_func=lambda name: name.startswith("fragments/"))
     return {PurePath(name).name.partition(".")[0]: render(name, **known) for name in templates}
 
 
-def values(project: Project, runs: Runs, calibration: Mapping[str, dict]) -> dict[str, Any]:
+def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]:
     """What the templates of fragments, and that of a paper's page, are filled in from."""
     root, registry = project.root, project.registry
     results = {
@@ -288,31 +288,32 @@ def setting(one: Mapping) -> str:
     return ", ".join(parts)
 
 
-def drawings(known: Mapping[str, Any]) -> Iterator[tuple[str, dict, str, float]]:
-    """Name, cells, label and reference of each figure that `figures.compared` draws.
-
-    A method has a cell in each benchmark, None where it was not run.
-    """
-    benchmarks = known["benchmarks"]
-    methods = dict.fromkeys(row["method"] for one in benchmarks for row in one["rows"])
-    speed: dict[str, list[Value | None]] = {name: [] for name in methods if name != "plain"}
-    memory: dict[str, list[Value | None]] = {name: [] for name in speed}
-    for one in benchmarks:
-        rows = {row["method"]: row for row in one["rows"] if row["ratio"] is not None}
-        about = {"name": "share", "model": setting(one)}
-        for name in speed:
-            row = rows.get(name)
-            low, high = row["quartiles"] if row else (None, None)
-            speed[name].append(row and Value(**about, value=row["ratio"], low=low, high=high))
-            if one["plain_mb"] is not None:
-                share = row and Value(**about, value=row["extra_mb"] / one["plain_mb"])
-                memory[name].append(share)
-    if benchmarks:
-        yield "bench-speed", speed, "speed relative to the plain forward pass", 1.0
-        yield "bench-memory", memory, "memory beyond that of the plain pass (share)", 0.1
-    cells: dict[str, list[Value]] = {}
+def drawings(known: Mapping) -> Iterator[tuple[str, dict, str, float]]:
+    """Name, cells, label and reference of each figure that `figures.compared` draws."""
+    if benchmarks := known["benchmarks"]:
+        cells = _cells(benchmarks, lambda one, row: (row["ratio"], *row["quartiles"]))
+        yield "bench-speed", cells, "speed relative to the plain forward pass", 1.0
+        measured = [one for one in benchmarks if one["plain_mb"] is not None]
+        cells = _cells(measured, lambda one, row: (row["extra_mb"] / one["plain_mb"],))
+        yield "bench-memory", cells, "memory beyond that of the plain pass (share)", 0.1
+    cells = {}
     for row in known["covered"] or ():
         value = Value("coverage", row["case"], None, row["covered"], row["low"], row["high"])
         cells.setdefault(f"{row['n']:,} images", []).append(value)
     if cells:
         yield "coverage", cells, "intervals that cover the truth (%)", 95
+
+
+def _cells(benchmarks: Sequence[Mapping], share: Callable[[Mapping, Mapping], tuple]) -> dict:
+    """Method -> its share in each benchmark, None where it was not run.
+
+    `share` gives the number of a benchmark and its row of a method, and with it its quartiles.
+    """
+    methods = dict.fromkeys(row["method"] for one in benchmarks for row in one["rows"])
+    cells: dict[str, list[Value | None]] = {name: [] for name in methods if name != "plain"}
+    for one in benchmarks:
+        rows = {row["method"]: row for row in one["rows"] if row["ratio"] is not None}
+        for name, own in cells.items():
+            row = rows.get(name)
+            own.append(row and Value("share", setting(one), None, *share(one, row)))
+    return cells

@@ -19,7 +19,8 @@ from helpers.claims.markdown import cell, inert
 from helpers.claims.registry import Term, term
 from helpers.names import short_name
 
-Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result as `<id>.json` holds it
+Results = Mapping[str, dict]  # claim -> result as `<id>.json` holds it
+Runs = Mapping[str, Results]  # of each run
 SIDES = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 SHARE = "share of "
 WIDTH, EDGE = 240, 6  # of a bar, and what is left free at its ends for a mark (macros.html.j2)
