@@ -63,8 +63,8 @@ class Entry(Decisions):
         super().__init__(claim, data)
         self.positive = positive
         self.columns: dict[str, dict[str, str]] = {}
-        for one in self.stored.verdicts:
-            self.columns.setdefault(column_of(one["model"]), {})[one["model"]] = one["verdict"]
+        for model, verdict in self.stored.models.items():
+            self.columns.setdefault(column_of(model), {})[model] = verdict
 
     def folded(self, column: str) -> tuple[str, list[str]]:
         """The verdict of a column as the claim's quantifier folds its models', and who has it.

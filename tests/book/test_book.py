@@ -311,9 +311,6 @@ def test_a_quoted_value_has_an_interval_where_one_can_be_seen_and_is_no_markup(
     ("text", "message"),
     [
         ("{{ v('scroe', 'vit-a') }}", "the result of aa1-first in run mine has no value 'scroe'"),
-        ("{{ w }}", "'w' is undefined"),
-        ("{{ v( }}", "unexpected"),
-        ("{{ v.__globals__['__builtins__'] }}", "access to attribute '__globals__' .* is unsafe"),
         ("{{ ''.__class__.__mro__[1] }}", "access to attribute '__class__' .* is unsafe"),
         ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
         ("{{ 1 / 0 }}", "division by zero"),
@@ -324,37 +321,22 @@ def test_a_reading_quotes_what_the_result_has_and_runs_no_python(project, text, 
         reading(project, text)
 
 
-def edit_result(project):
-    path = project.runs / "mine" / "aa1-first.json"
-    path.write_text(path.read_text().replace("vit-a", "vit-b"))
-
-
-def move_result(project):
-    path = project.runs / "mine" / "aa1-first.json"
-    path.rename(path.with_name("aa1-frist.json"))
-
-
-def empty_source(project):
-    empty = new_notebook(cells=[new_markdown_cell("# Empty")])
-    nbformat.write(empty, project.source("aa1-first"))
-
-
-def quote_nothing(project):
-    (project.root / "book" / "said.md").write_text(f"{{{{ v({SCORE.replace('core', 'ocre')}) }}}}")
+RUN, NOWHERE = "book/runs/mine", f"{{{{ v({SCORE.replace('core', 'ocre')}) }}}}"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("path", "change", "message"),
     [
-        (edit_result, "^book/runs/mine/aa1-first.json: was changed"),
-        (move_result, "^book/runs/mine/aa1-frist.json: unknown claim"),
-        (empty_source, "aa1-first.ipynb: the notebook displays 0 results"),
-        (quote_nothing, "^book/said.md: the result of aa1-first in run mine has no value 'socre'"),
+        (f"{RUN}/aa1-first.json", lambda text: text.replace("vit-a", "vit-b"), f"^{RUN}/aa1-first.json: was changed"),  # noqa: E501
+        (f"{RUN}/aa1-frist.json", lambda text: "{}", f"^{RUN}/aa1-frist.json: unknown claim"),
+        ("notebooks/beyond/aa1-first.ipynb", lambda text: nbformat.writes(new_notebook()), "aa1-first.ipynb: the notebook displays 0 results"),  # noqa: E501
+        ("book/said.md", lambda text: NOWHERE, "^book/said.md: the result of aa1-first in run mine has no value 'socre'"),  # noqa: E501
     ],
-)
-def test_what_cannot_be_read_is_named(library, spoil, message):
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(library, path, change, message):
     publish_run(library, "mine", "aa1-first")
-    spoil(library)
+    file = library.root / path
+    file.write_text(change(file.read_text() if file.is_file() else ""))
     with pytest.raises(ValueError, match=message):
         assemble(library.root)
 
