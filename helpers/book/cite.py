@@ -43,10 +43,9 @@ def bibtex_whole(runs: Runs, revision: str | None = None) -> str:
     return _entry("registers-reproduced", year, "", note)
 
 
-def revision(origin: Mapping) -> str | None:
+def revision(origin: Mapping, mark: str = " with local changes") -> str | None:
     """The revision of the code in a result's provenance, marked where it had local changes."""
-    dirty = " with local changes" if origin["git_dirty"] else ""
-    return origin["git_revision"] and origin["git_revision"] + dirty
+    return origin["git_revision"] and origin["git_revision"] + (mark if origin["git_dirty"] else "")
 
 
 def _digest(result: Mapping) -> str:

@@ -19,7 +19,8 @@ from helpers.claims.result import MIME, Claim, Result
 
 UP = "../../../"  # from `book/runs/<run>/` to the root of the book
 KEY = "key"  # tags the cell that draws the picture of the first screen
-PICTURES = {"image/svg+xml": "svg", "image/png": "png"}
+# Kind of a picture -> how its file ends, and how a notebook holds it.
+PICTURES = {"image/svg+xml": ("svg", str.encode), "image/png": ("png", base64.b64decode)}
 CODE_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input"}
 HOW_TO_READ = "## How to read this"
 
@@ -119,12 +120,10 @@ def key_picture(notebook: NotebookNode, id: str) -> dict | None:
     for cell in sorted(notebook.cells, key=lambda cell: KEY not in _tags(cell)):
         for data in (output.get("data", {}) for output in cell.get("outputs", ())):
             for kind in (kind for kind in PICTURES if kind in data):
-                content = data[kind]
-                is_text = kind == "image/svg+xml"
-                about = cell.metadata.get("mystnb", {})
+                about, read = cell.metadata.get("mystnb", {}), PICTURES[kind][1]
                 return {
-                    "name": f"{id}.key.{PICTURES[kind]}",
-                    "content": content.encode() if is_text else base64.b64decode(content),
+                    "name": f"{id}.key.{PICTURES[kind][0]}",
+                    "content": read(data[kind]),
                     "alt": about.get("image", {}).get("alt", ""),
                     "caption": about.get("figure", {}).get("caption", ""),
                 }

@@ -12,7 +12,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import nbformat
 import pandas as pd
@@ -77,15 +76,16 @@ def values(registry: Registry, runs: Runs) -> pd.DataFrame:
     for run, results in runs.items():
         for id, data in results.items():
             result = Result.from_json(registry[id], data)
-            verdicts = {one["model"]: one["verdict"] for one in result.verdicts}
+            origin = data.get("provenance")  # none of the calibration
+            revision = origin and cite.revision(origin, "-dirty")
             weights = {source["name"]: source.get("weights_hash") for source in result.sources}
             for value in result.values:
                 words = term(id, value.name)
                 rows.append((
                     run, id, value.model, value.dataset, value.name, words.label, value.value,
                     value.low, value.high, value.n, value.unit or words.unit,
-                    verdicts.get(value.model), result.agreement.answer, words.of, result.verdict,
-                    _revision(data), weights.get(value.model),
+                    result.models.get(value.model), result.agreement.answer, words.of,
+                    result.verdict, revision, weights.get(value.model),
                 ))  # fmt: skip
     return pd.DataFrame(rows, columns=[name for name, *_ in COLUMNS], dtype=object)
 
@@ -102,7 +102,7 @@ def write(
     project: Project,
     runs: Mapping[str, Executed],
     calibration: Executed,
-    own: Mapping[str, Executed] = MappingProxyType({}),
+    own: Mapping[str, Executed],
 ) -> None:
     """Write into `target` the CSV with its dictionaries, and a folder for each run with the result,
     the notebook and the figures of each claim; of runs that are not published, `own`, the folders
@@ -126,12 +126,12 @@ def write(
                     shutil.copy(stored / run / f"{id}.{suffix}", place)
                 if drawings := _drawings(id, notebook):
                     write_zip(place / f"{id}.zip", drawings)
-    (target / CONTROLS).mkdir()
+    (place := target / CONTROLS).mkdir()
     for id, (data, notebook) in calibration.items():
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        (target / CONTROLS / f"{id}.json").write_text(text, encoding="utf-8")
+        (place / f"{id}.json").write_text(text, encoding="utf-8")
         members = {f"{id}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
-        write_zip(target / CONTROLS / f"{id}.zip", members | _drawings(id, notebook))
+        write_zip(place / f"{id}.zip", members | _drawings(id, notebook))
 
 
 def folder(run: str, kind: str) -> str:
@@ -177,9 +177,3 @@ def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str)
         entry=cite.bibtex(data) if is_published else "",
     )
     return text.rstrip()
-
-
-def _revision(data: Mapping) -> str | None:
-    origin = data.get("provenance", {})
-    revision = origin.get("git_revision")
-    return revision and revision + ("-dirty" if origin.get("git_dirty") else "")

@@ -43,11 +43,6 @@ def macro(name: str, *args: Any, **data: Any) -> Markup:
     return getattr(environment().get_template("macros.html.j2").module, name)(*args, **data)
 
 
-def badge(verdict: str, reason: str = "") -> str:
-    """A verdict in its colour, with its shape."""
-    return str(macro("badge", verdict, reason))
-
-
 def one_line(text: str) -> str:
     """A text without line breaks and repeated spaces, escaped or not as it was."""
     return type(text)(" ".join(text.split()))

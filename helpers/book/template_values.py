@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import StrictUndefined, TemplateError
+from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
-from helpers.book.render import SIDES, Runs, badge, render
+from helpers.book.render import SIDES, Runs, macro, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Registry, Term, term
@@ -128,7 +128,7 @@ class TemplateValues:
 
         def verdict(run: str, claim: str) -> str:
             result = self.result(run, claim)
-            return badge(result.verdict, result.reason)
+            return macro("badge", result.verdict, result.reason)
 
         def number(*which: str) -> str:
             return inert(replace(self.value(*which), low=None, high=None, unit=""))
@@ -166,14 +166,7 @@ def cards(path: Path, values: TemplateValues) -> str:
         return render("landing_cards.html.j2", **data)
     except KeyError as error:
         raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None
-    except (
-        yaml.YAMLError,
-        AttributeError,
-        IndexError,
-        TypeError,
-        ValueError,
-        TemplateError,
-    ) as error:
+    except Exception as error:  # what data of any form and its templates raise has many kinds
         reason = " ".join(str(error).split()).removeprefix(f"{path.name}: ")
         raise ValueError(f"{path.name}: {reason}") from None
 

@@ -111,15 +111,15 @@ def test_what_says_little_is_marked(found, verdict, models, signs):
     assert found.little(verdict, models) == signs
 
 
-def test_a_control_that_is_never_positive_is_read_from_the_calibration(runs, calibration):
-    seen = set()
-    for id, own in entries(REGISTRY, runs, calibration).items():
-        values = [Value(**value) for value in calibration.get(id, {"values": []})["values"]]
-        controls = [[v for v in values if v.model == name] for name in REGISTRY[id].expected]
-        says = {REGISTRY[id].judge(values).verdict for values in controls if values}
-        assert all(one.positive is ("supported" in says) for one in own)
-        seen |= {one.positive for one in own}
-    assert seen == {True, False}
+@pytest.mark.parametrize(("auc", "positive"), [(0.9, True), (0.2, False)])
+def test_a_control_that_is_never_positive_is_read_from_the_calibration(auc, positive):
+    one, registry = claim(), Registry({"p": PAPER}, {"aa1-first": claim()})
+    runs, calibration = (
+        {one.id: one.judge([of("auc", model, value)]).to_json()}
+        for model, value in (("m", 0.9), ("control-clean", auc))
+    )
+    (found,) = entries(registry, {"mine": runs}, calibration)[one.id]
+    assert found.positive is positive
 
 
 def test_checkpoints_of_the_paper_that_were_not_run_are_folded_and_nothing_is_markup():

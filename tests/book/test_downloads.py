@@ -27,7 +27,7 @@ RUN, ID, DATA, NOTEBOOK = RESULTS[0]
 def folder(tmp_path_factory):
     """What is written for the published runs; one of their results stands for the calibration."""
     folder = tmp_path_factory.mktemp("data")
-    downloads.write(folder, PROJECT, RUNS, {ID: (DATA, NOTEBOOK)})
+    downloads.write(folder, PROJECT, RUNS, {ID: (DATA, NOTEBOOK)}, {})
     return folder
 
 
@@ -70,7 +70,7 @@ def test_files_of_a_result_are_there_with_a_link(tmp_path, count):
     svgs = [b"<svg>1</svg>", b"<svg>2</svg>"][:count]
     drawn = [new_output("display_data", {"image/svg+xml": svg.decode()}) for svg in svgs]
     own = {ID: (DATA, new_notebook(cells=[new_code_cell("draw()", outputs=drawn)]))}
-    downloads.write(tmp_path, PROJECT, {RUN: own}, own)
+    downloads.write(tmp_path, PROJECT, {RUN: own}, own, {})
     names = [f"{ID}-1.svg", f"{ID}-2.svg"][:count]
     for place, members, files in ((RUN, names, 3 + bool(count)), (CONTROLS, [f"{ID}.ipynb", *names], 3)):  # noqa: E501  # fmt: skip
         text = downloads.on_page(place, ID, *own[ID], "../")

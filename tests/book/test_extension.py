@@ -7,7 +7,6 @@ import matplotlib.pyplot as plt
 import pytest
 from bs4 import BeautifulSoup
 from PIL import Image
-from sphinx.application import Sphinx
 
 from helpers import figures
 from helpers.book.extension import finished, inline
@@ -119,19 +118,3 @@ def test_tables_have_captions_and_scope(finish):
     assert two.thead is None
     assert [(cell.get_text(), cell["scope"]) for cell in two.find_all("th")] == [("a", "row")]
     assert str(soup).endswith(rest)  # the rest is as it was
-
-
-def test_sphinx_finds_names_and_copies_the_pictures(tmp_path):
-    source, site = tmp_path / "source", tmp_path / "site"
-    source.mkdir()
-    Image.new("RGB", (700, 300), "white").save(source / "x.png")
-    (source / "y.svg").write_text(drawing())
-    settings = "extensions = ['helpers.book.extension']\nhtml_theme = 'basic'\n"
-    (source / "conf.py").write_text(settings)
-    shown = ".. figure:: {}\n   :alt: what is seen\n\n   A caption.\n\n"
-    (source / "index.rst").write_text(f"T\n=\n\n{shown.format('x.png')}{shown.format('y.svg')}")
-    Sphinx(source, source, site, tmp_path / "doctrees", "html", status=None, warning=None).build()
-    soup = BeautifulSoup((site / "index.html").read_text(), "html.parser")
-    assert [image["src"] for image in soup.select("figure img")] == ["_images/x.png"]
-    assert (site / "_images" / "x.png").is_file()
-    assert soup.select_one("figure svg.drawn")["aria-label"] == "what is seen"

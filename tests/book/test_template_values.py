@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.book.template_values import TemplateValues, cards
+from helpers.book.template_values import TemplateValues, cards, with_interval
+from helpers.claims.criteria import Value
 from helpers.claims.project import Project
 
 ROOT = Path(__file__).parents[2]
@@ -79,11 +80,28 @@ def test_a_page_says_what_it_no_longer_rests_on(values, says):
         (evidence("score about 1"), "'score about 1' is no comparison; write one such as"),
         ("{{ nothing }}", "'nothing' is undefined"),
         ("{{ v.__globals__ }}", "access to attribute '__globals__' .* is unsafe"),
+        ("{{ ''.__class__.__mro__[1] }}", "access to attribute '__class__' .* is unsafe"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
+        ("{{ 1 / 0 }}", "division by zero"),
     ],
 )  # fmt: skip
 def test_what_does_not_exist_ends_the_build_with_a_sentence(values, text, message):
     with pytest.raises(ValueError, match=f"^page.md: {message}"):
         values.render(text, "page.md")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unit", "quoted"),
+    [
+        (1.0, 1.0, "", "1"),
+        (0.99999, 1.00001, "", "1"),
+        (0.99, 1.0, "", "1 [0.99, 1]"),
+        (None, 1.0, "", "1 [?, 1]"),
+        (1.0, 1.0, "<b>\n{x}`y`", "1 &#60;b> &#123;x}`y`"),
+    ],
+)
+def test_a_value_has_an_interval_where_one_can_be_seen_and_is_no_markup(low, high, unit, quoted):
+    assert with_interval(Value("x", "m", None, 1.0, low, high, 9, unit)) == quoted
 
 
 def test_an_undefined_value_spans_nothing(project):
