@@ -48,7 +48,6 @@ from helpers.images import load_images
 from helpers.models import Backbone, TimmAttention, TokenLayout, load_backbone
 from helpers.models.converted import NAMES
 from helpers.run.provenance import hardware, provenance
-from helpers.run.terminal import positive
 
 Method = Callable[[Tensor], dict[str, Tensor]]
 ROOT, PEERS_FOLDER = Path(__file__).parents[1], Path("_build/peers")
@@ -619,6 +618,13 @@ def check_device(device: str) -> dict:
         return hardware(device)
     except ValueError:
         raise ValueError(f"there is no device {device!r} here; use --device cpu") from None
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, as an option's type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

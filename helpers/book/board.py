@@ -2,7 +2,7 @@
 
 A cell says how a claim was judged on a model, in colour, shape and word, with the value that
 decided it. Trainings that differ in their seed alone share a column. A row opens to its tests, a
-bar each. `_static/board.js` adds what filters and sorts. Beside it the table of claims by runs.
+bar each. `_static/board.js` adds what filters and sorts.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from helpers.book.decisions import Decision, Decisions, axes
-from helpers.book.render import Runs, distinct, raw, render
+from helpers.book.render import Results, Runs, distinct, render
 from helpers.claims.criteria import CONTROL, VERDICTS
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry
@@ -63,8 +63,8 @@ class Entry(Decisions):
         super().__init__(claim, data)
         self.positive = positive
         self.columns: dict[str, dict[str, str]] = {}
-        for one in self.stored.verdicts:
-            self.columns.setdefault(column_of(one["model"]), {})[one["model"]] = one["verdict"]
+        for model, verdict in self.stored.models.items():
+            self.columns.setdefault(column_of(model), {})[model] = verdict
 
     def folded(self, column: str) -> tuple[str, list[str]]:
         """The verdict of a column as the claim's quantifier folds its models', and who has it.
@@ -105,9 +105,7 @@ class Entry(Decisions):
         return [key for key, is_so in found.items() if is_so]
 
 
-def entries(
-    registry: Registry, runs: Runs, calibration: Mapping[str, dict]
-) -> dict[str, list[Entry]]:
+def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, list[Entry]]:
     """Claim -> what was published of it, a run each.
 
     Of a claim about controls and nothing else, its calibration.
@@ -156,7 +154,7 @@ def line(claim: Claim, own: Sequence[Entry]) -> dict[str, Any]:
 def board(
     registry: Registry,
     runs: Runs,
-    calibration: Mapping[str, dict],
+    calibration: Results,
     up: str = "",
     whole: bool = True,
     folder: str = "runs",
@@ -191,29 +189,15 @@ def board(
         "run": {entry.run: entry.run for own in found.values() for entry in own},
         "verdict": {verdict: verdict for verdict in VERDICTS},
     }
-    return raw(
-        render(
-            "board.html.j2",
-            papers=papers,
-            lines=lines,
-            names=names,
-            choices=choices,
-            up=up,
-            whole=whole,
-            folder=folder,
-            column_of=column_of,
-            LITTLE=LITTLE,
-        )
+    return render(
+        "board.html.j2",
+        papers=papers,
+        lines=lines,
+        names=names,
+        choices=choices,
+        up=up,
+        whole=whole,
+        folder=folder,
+        column_of=column_of,
+        LITTLE=LITTLE,
     )
-
-
-def matrix(registry: Registry, runs: Runs) -> str:
-    """Every claim of more than one run: the verdict of each, and of each model in it. Markdown."""
-    times = Counter(id for own in runs.values() for id in own)
-    rows = [
-        (claim, [id in own and Result.from_json(claim, own[id]) for own in runs.values()])
-        for id, claim in registry.claims.items()
-        if times[id] > 1
-    ]
-    alone = list(times.values()).count(1)
-    return render("compare.md.j2", runs=list(runs), rows=rows, alone=alone)

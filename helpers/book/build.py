@@ -5,7 +5,6 @@ is executed and nothing is judged again: the pages show the stored results and t
 the notebooks.
 """
 
-import json
 import os
 import re
 import shutil
@@ -14,29 +13,23 @@ import sys
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from helpers.book import (
-    appendix,
-    claim_page,
-    downloads,
-    explore,
-    index_pages,
-    pages,
-)
-from helpers.book.board import board, matrix
-from helpers.book.render import render
+from helpers.book import cite, claim_page, downloads, explore, fragments
+from helpers.book.board import board
+from helpers.book.render import Results, Runs, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
-from helpers.claims import edition, history
+from helpers.claims import edition
 from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, Project, git
+from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result, bundle, read_published
 
 Executed = tuple[dict, NotebookNode]  # a result, and the notebook that displays it
-Runs = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
+Executions = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 # All cores; a warning fails the build, after all of them were reported.
 SPHINX = ("-b", "html", "-j", "auto", "-W", "--keep-going")
@@ -85,6 +78,20 @@ def build(root: Path | str, place: Path | None = None, stored: bool = False) -> 
     return site
 
 
+class Book(NamedTuple):
+    """What a book shows: published runs, the controls, and a reader's own runs."""
+
+    project: Project
+    runs: Executions
+    controls: Mapping[str, Executed]
+    own: Executions
+
+    @property
+    def results(self) -> Runs:
+        """The published results."""
+        return {run: _results(executed) for run, executed in self.runs.items()}
+
+
 def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Path:
     """Write the book's sources, and beside them what can be downloaded; both emptied first.
 
@@ -103,35 +110,35 @@ def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Pat
     """
     project, place = Project(root), place or root / "_build"
     # Read at once, since a file may be written anew meanwhile.
-    runs = published(project)
-    own = {} if stored else _executed(project, project.own_results(), strict=False)
-    controls = {id: _on_controls(project, id, stored) for id in project.with_notebook()}
-    results = {run: _results(executed) for run, executed in runs.items()}
-    calibration = _results(controls)
-
+    book = Book(
+        project,
+        published(project),
+        {id: _on_controls(project, id, stored) for id in project.with_notebook()},
+        {} if stored else _executed(project, project.own_results(), strict=False),
+    )
     source, data = place / "source", place / downloads.FOLDER
     for folder in (source, data):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(root / "book", source / "book", ignore=shutil.ignore_patterns("runs"))
     shutil.copy(root / "_config.yml", source)
-    _write(source / "_toc.yml", _contents(project, runs, own))
+    _write(source / "_toc.yml", _contents(book))
     # Before the notebooks are changed for their pages.
-    downloads.write(data, project, runs, controls, own)
-    for id, (result, notebook) in controls.items():
+    downloads.write(data, *book)
+    for id, (result, notebook) in book.controls.items():
         claim, first = project.registry[id], notebook.cells[0]
         first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
-        note = index_pages.calibration_note(claim, results)
+        note = render("calibration_note.md.j2", claim=claim, runs=book.runs)
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
         end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
-        _write_notebook(notebook, source / claim.notebook, note, end)
-    for kind, folder, shown in (("runs", project.runs, runs), ("own", project.own, own)):
-        for run, executed in shown.items():
-            target = source / "book" / kind / run
-            _write_run(project, kind, folder / run, executed, calibration, target)
-    _write_fragments(project, results, calibration, source)
+        _write_notebook(notebook, source / claim.notebook, end)
+    for kind, folder, runs in (("runs", project.runs, book.runs), ("own", project.own, book.own)):
+        for run, executed in runs.items():
+            _write_run(book, kind, folder / run, executed, source / "book" / kind / run)
+    _write_fragments(book, source / "book")
     return source
 
 
-def published(project: Project) -> Runs:
+def published(project: Project) -> Executions:
     """What was published: every run but the controls, its claims in the registry's order.
 
     Raises:
@@ -140,7 +147,7 @@ def published(project: Project) -> Runs:
     return _executed(project, (path for path in project.results() if path.parent.name != CONTROLS))
 
 
-def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> Runs:
+def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> Executions:
     """The results at `paths`; one that cannot be read is an error, or left out."""
     found: dict[str, dict[str, Executed]] = {}
     for path in paths:
@@ -169,40 +176,46 @@ def _on_controls(project: Project, id: str, stored: bool) -> Executed:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _results(executed: Mapping[str, Executed]) -> dict[str, dict]:
+def _results(executed: Mapping[str, Executed]) -> Results:
     return {id: result for id, (result, _) in executed.items()}
 
 
 def _write_run(
-    project: Project,
-    kind: str,
-    stored: Path,
-    executed: Mapping[str, Executed],
-    calibration: Mapping[str, dict],
-    folder: Path,
+    book: Book, kind: str, stored: Path, executed: Mapping[str, Executed], folder: Path
 ) -> None:
     """The pages of a run and of its claims.
 
     Args:
+        book: to which it belongs.
         kind: "runs" for what is published, or "own".
         stored: the folder with its results, where commentaries lie beside them.
+        executed: its claims.
         folder: where to.
     """
-    registry, run = project.registry, stored.name
-    results, place = _results(executed), downloads.folder(run, kind)
+    registry, run, results = book.project.registry, stored.name, _results(executed)
+    calibration, place = _results(book.controls), downloads.folder(run, kind)
     values = TemplateValues(registry, {run: results})
     for id, (result, notebook) in executed.items():
-        reading = "\n\n".join(
-            filter(None, (render_reading(stored, id, values), explore.beside(id)))
-        )
-        page, pictures = claim_page.page(
+        parts = (render_reading(stored, id, values), explore.beside(id))
+        reading = "\n\n".join(filter(None, parts))
+        page, picture = claim_page.page(
             registry[id], run, result, notebook, reading, calibration.get(id), place
         )
         end = downloads.on_page(place, id, result, notebook, up=claim_page.UP)
-        _write_notebook(page, folder / f"{id}.ipynb", "", end)
-        for name, picture in pictures.items():
-            (folder / name).write_bytes(picture)
-    page = index_pages.run_page(run, results, registry, calibration, kind)
+        _write_notebook(page, folder / f"{id}.ipynb", end)
+        if picture:
+            (folder / picture["name"]).write_bytes(picture["content"])
+    origins = [data["provenance"] for data in results.values()]
+    page = render(
+        "run_page.md.j2",
+        run=run,
+        is_own=kind == "own",
+        results=results,
+        board=board(registry, {run: results}, calibration, up="../../", whole=False, folder=kind),
+        not_run={model: why for data in results.values() for model, why in data["not_run"].items()},
+        origins=origins,
+        revisions=[cite.revision(origin) or "unknown" for origin in origins],
+    )
     _write(folder / "index.md", page)
 
 
@@ -220,10 +233,8 @@ def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
     return rendered(path.read_text(encoding="utf-8"), path.name, v=quoted)
 
 
-def _write_notebook(notebook: NotebookNode, target: Path, note: str, end: str) -> None:
-    """Write a notebook with a note right after its first cell, and a text at its end."""
-    if note:
-        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
+def _write_notebook(notebook: NotebookNode, target: Path, end: str) -> None:
+    """Write a notebook with a text at its end."""
     notebook.cells.append(nbformat.v4.new_markdown_cell(end))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # new ones are random, and the same page is the same file
@@ -233,17 +244,17 @@ def _write_notebook(notebook: NotebookNode, target: Path, note: str, end: str) -
     nbformat.write(notebook, target)
 
 
-def _contents(project: Project, runs: Runs, own: Runs) -> str:
+def _contents(book: Book) -> str:
     """The repository's table of contents with the pages that are written here.
 
     The run with most findings comes first. A page of findings has its calibration below it, folded;
     a claim with several has it below the first.
     """
-    registry = project.registry
-    toc = yaml.safe_load((project.root / "_toc.yml").read_text(encoding="utf-8"))
+    registry = book.project.registry
+    toc = yaml.safe_load((book.project.root / "_toc.yml").read_text(encoding="utf-8"))
     below: set[str] = set()  # calibration pages that are below a page of findings
 
-    def chapters(kind: str, runs: Runs) -> list[dict]:
+    def chapters(kind: str, runs: Executions) -> list[dict]:
         found = []
         for run, executed in sorted(runs.items(), key=lambda one: -len(one[1])):
             sections = []
@@ -260,8 +271,8 @@ def _contents(project: Project, runs: Runs, own: Runs) -> str:
     parts = []
     for part in toc["parts"]:
         if part.get("caption") == "Findings":
-            parts.append({"caption": "Findings", "chapters": chapters("runs", runs)})
-            parts.append({"caption": "Your own runs", "chapters": chapters("own", own)})
+            parts.append({"caption": "Findings", "chapters": chapters("runs", book.runs)})
+            parts.append({"caption": "Your own runs", "chapters": chapters("own", book.own)})
             continue
         part["chapters"] = [one for one in part["chapters"] if one["file"] not in below]
         for chapter in part["chapters"]:
@@ -273,112 +284,45 @@ def _contents(project: Project, runs: Runs, own: Runs) -> str:
     return yaml.safe_dump(toc, sort_keys=False)
 
 
-def _write_fragments(
-    project: Project,
-    runs: Mapping[str, Mapping[str, dict]],
-    calibration: Mapping[str, dict],
-    source: Path,
-) -> None:
+def _write_fragments(book: Book, folder: Path) -> None:
     """The page of each paper, and what hand-written pages quote and include."""
-    root, registry, book = project.root, project.registry, source / "book"
-    logged = history.load(root)
-    log = {id: logged[id] for id in registry.claims if id in logged}
+    root, registry, runs = book.project.root, book.project.registry, book.results
+    calibration = _results(book.controls)
+    known = fragments.values(book.project, runs, calibration)
     for paper in registry.papers.values():
-        page = index_pages.paper_page(paper, registry, runs, log)
-        _write(book / "claims" / f"{paper.folder}.md", page)
-    changed = edition.page(root, registry, runs)
+        page = render("paper_page.md.j2", **known, paper=paper)
+        _write(folder / "claims" / f"{paper.folder}.md", page)
     template_values = TemplateValues(registry, runs)
-    for path in sorted(book.glob("*.md")):
+    for path in sorted(folder.glob("*.md")):
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(template_values.render(text, f"book/{path.name}"), encoding="utf-8")
-
-    card = root / "helpers" / "weights" / "README.md"
-    survey = _stored(
-        root,
-        "portability.json",
-        {"settings": [], "deviations": {}, "verdicts": {}, "spreads": {}},
-    )
-    fragments = {
+    _draw(folder / "_static", known)
+    changed = edition.page(root, registry, runs)
+    texts = {
+        **fragments.fragments(known),
         "scoreboard": board(registry, runs, calibration),
-        "compare-runs": matrix(registry, runs),
-        "calibration": index_pages.calibration_table(registry, calibration),
-        "summary": index_pages.summary(registry, runs),
-        "claims": index_pages.claims_index(registry, runs),
-        "errors": pages.errors(registry),
-        "trained-models": pages.model_card(
-            card.read_text(encoding="utf-8") if card.is_file() else ""
-        ),
         "cards": cards(root / "book" / "cards.yml", template_values),
-        "scope": index_pages.scope(registry, runs),
-        "strip": index_pages.strip(registry, runs),
-        **_benchmarks(root, source),
-        "deviations": pages.deviations(survey),
-        "verdict-distances": pages.verdict_distances(survey),
-        "dry-runs": pages.dry_runs(_stored(root, "dry.json", {"runs": {}})),
-        "coverage": _coverage(_stored(root, "intervals.json", []), source),
-        "criteria-summary": appendix.criteria_summary(log),
-        "criteria-log": appendix.criteria_log(registry, log),
-        **appendix.tests(registry, runs),
-        **appendix.sharing(runs),
         **{part: render("changes.md.j2", part=part, **changed) for part in edition.PARTS},
         **explore.fragments(root, registry),
-        **downloads.fragments(runs, git(root, "rev-parse", "HEAD")),
     }
-    for name, text in fragments.items():
-        _write(book / "_generated" / f"{name}.md", text)
+    for name, text in texts.items():
+        _write(folder / "_generated" / f"{name}.md", text)
 
 
-def _stored(root: Path, name: str, empty: dict | list) -> dict | list:
-    """What a command (`portable`, `run --dry`, `bench`, `make intervals`) wrote to book/`name`."""
-    path = root / "book" / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else empty
-
-
-def _benchmarks(root: Path, source: Path) -> dict[str, str]:
-    """The tables of the page on speed, whose figures are drawn here."""
-    names = [path.name for path in sorted((root / "book" / "bench").glob("*.json"))]
-    benchmarks = sorted(
-        (_stored(root, f"bench/{name}", {}) for name in names),
-        key=lambda one: (one["device"], one["parameters"], one["tokens"]),
-    )
-    for name, figure in pages.drawn(benchmarks).items():
-        _draw(source, f"bench-{name}", *figure)
-    kinds = ("benchmarks", "bounds", "costs", "speed", "memory")
-    return {kind: pages.benchmark(kind, benchmarks) for kind in kinds}
-
-
-def _coverage(rows: list[dict], source: Path) -> str:
-    """The figure of how often intervals cover."""
-    if not rows:
-        return "Nothing has been simulated here yet."
-    label = "intervals that cover the truth (%)"
-    _draw(source, "coverage", pages.coverage(rows), label, 95, pages.BAND)
-    return pages.coverage_figure(rows)
-
-
-def _draw(
-    source: Path,
-    name: str,
-    cells: Mapping,
-    label: str,
-    reference: float,
-    band: tuple[float, float] | None = None,
-) -> None:
-    """Write the picture `name`: `figures.compared` of these cells, over a grey band where there is
-    one.
-    """
+def _draw(folder: Path, known: Mapping) -> None:
+    """Write the figures of what was measured beside the claims."""
     from matplotlib import pyplot as plt  # here, since both take seconds to import
 
     from helpers import figures
 
-    with plt.rc_context(figures.STYLE):
-        figure, ax = plt.subplots()
-        figures.compared(cells, ax, label=label, reference=reference)
-        if band:
-            ax.axvspan(*band, color=figures.GREY, alpha=0.15, linewidth=0)
-        path = source / "book" / "_static" / f"{name}.svg"
-        figure.savefig(path, metadata={"Date": None, "Creator": None})
-        plt.close(figure)
+    for name, cells, label, reference in fragments.drawings(known):
+        with plt.rc_context(figures.STYLE):
+            figure, ax = plt.subplots()
+            figures.compared(cells, ax, label=label, reference=reference)
+            if name == "coverage":
+                ax.axvspan(*fragments.BAND, color=figures.GREY, alpha=0.15, linewidth=0)
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+            plt.close(figure)
 
 
 def _write(path: Path, text: str) -> None:

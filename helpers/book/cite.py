@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import yaml
 
+from helpers.book.render import Runs
 from helpers.claims.place import HELPERS
 from helpers.files import digest_of_json
 
@@ -28,7 +29,7 @@ def bibtex(result: Mapping) -> str:
     return _entry(key, origin["started"][:4], about, note)
 
 
-def bibtex_whole(runs: Mapping[str, Mapping[str, dict]], revision: str | None = None) -> str:
+def bibtex_whole(runs: Runs, revision: str | None = None) -> str:
     """The entry of the project with all published results (run -> claim -> result).
 
     It is dated by the latest. Its digest is that of the results' digests, in the order of run and
@@ -42,10 +43,9 @@ def bibtex_whole(runs: Mapping[str, Mapping[str, dict]], revision: str | None = 
     return _entry("registers-reproduced", year, "", note)
 
 
-def revision(origin: Mapping) -> str | None:
+def revision(origin: Mapping, mark: str = " with local changes") -> str | None:
     """The revision of the code in a result's provenance, marked where it had local changes."""
-    dirty = " with local changes" if origin["git_dirty"] else ""
-    return origin["git_revision"] and origin["git_revision"] + dirty
+    return origin["git_revision"] and origin["git_revision"] + (mark if origin["git_dirty"] else "")
 
 
 def _digest(result: Mapping) -> str:

@@ -15,12 +15,12 @@ from nbformat import NotebookNode
 from helpers.book import downloads
 from helpers.book.decisions import Decisions, axes
 from helpers.book.render import render
-from helpers.claims.criteria import Value
 from helpers.claims.result import MIME, Claim, Result
 
 UP = "../../../"  # from `book/runs/<run>/` to the root of the book
 KEY = "key"  # tags the cell that draws the picture of the first screen
-PICTURES = {"image/svg+xml": "svg", "image/png": "png"}
+# Kind of a picture -> how its file ends, and how a notebook holds it.
+PICTURES = {"image/svg+xml": ("svg", str.encode), "image/png": ("png", base64.b64decode)}
 CODE_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input"}
 HOW_TO_READ = "## How to read this"
 
@@ -33,7 +33,7 @@ def page(
     reading: str = "",
     calibration: Mapping | None = None,
     place: str = "",
-) -> tuple[NotebookNode, dict[str, bytes]]:
+) -> tuple[NotebookNode, dict | None]:
     """The page of the stored result `data`; lies in `book/runs/<run>/`.
 
     Args:
@@ -43,12 +43,9 @@ def page(
         place: where its downloads lie, below `data/`; in the folder of the run unless given.
 
     Returns:
-        The page as a notebook, and the pictures that lie beside it: name of the file -> content.
+        The page as a notebook, and its `key_picture`, which lies beside it.
     """
     found, parameters = Decisions(claim, data), data.get("parameters", {})
-    values: dict[str, dict[str, Value]] = {}  # name -> model -> value
-    for value in found.result.values:
-        values.setdefault(value.name, {})[value.model] = value
     picture = key_picture(notebook, claim.id)
     figures = [_without_code(cell) for cell in notebook.cells if _is_shown(cell)]
     about = {
@@ -63,7 +60,6 @@ def page(
         "command": rerun(claim, run, parameters),
         "reading": reading,
         "has_figures": bool(figures),
-        "values": values,
         "controls": Result.from_json(claim, calibration).calibration() if calibration else {},
         "how_to_read": next((x.source for x in notebook.cells if _says_how_to_read(x)), ""),
         "parameters": parameters,
@@ -74,7 +70,7 @@ def page(
         for part in ("top", "rest")
     )
     whole = nbformat.v4.new_notebook(cells=[top, *figures, rest], metadata=notebook.metadata)
-    return whole, {picture["name"]: picture["content"]} if picture else {}
+    return whole, picture
 
 
 def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
@@ -124,12 +120,10 @@ def key_picture(notebook: NotebookNode, id: str) -> dict | None:
     for cell in sorted(notebook.cells, key=lambda cell: KEY not in _tags(cell)):
         for data in (output.get("data", {}) for output in cell.get("outputs", ())):
             for kind in (kind for kind in PICTURES if kind in data):
-                content = data[kind]
-                is_text = kind == "image/svg+xml"
-                about = cell.metadata.get("mystnb", {})
+                about, read = cell.metadata.get("mystnb", {}), PICTURES[kind][1]
                 return {
-                    "name": f"{id}.key.{PICTURES[kind]}",
-                    "content": content.encode() if is_text else base64.b64decode(content),
+                    "name": f"{id}.key.{PICTURES[kind][0]}",
+                    "content": read(data[kind]),
                     "alt": about.get("image", {}).get("alt", ""),
                     "caption": about.get("figure", {}).get("caption", ""),
                 }

@@ -9,7 +9,7 @@ from math import inf
 
 from helpers.book.render import axis
 from helpers.claims.registry import Term, term
-from helpers.claims.result import Claim, Result, by_model
+from helpers.claims.result import Claim, Result
 from helpers.claims.statistics import Judgement
 from helpers.names import short_names
 
@@ -78,11 +78,11 @@ class Decisions:
         self.claim, self.run = claim, data.get("run", "")
         self.stored = Result.from_json(claim, data)
         self.result = self.stored.today or self.stored
-        self.values = by_model(self.result.values)
+        self.values = self.result.by_model
         models = list(dict.fromkeys([*self.values, *self.result.not_run]))
         self.names = dict(zip(models, short_names(models), strict=True))
         self.reported = _reported(claim, self.result)
-        verdicts = {one["model"]: one["verdict"] for one in self.result.verdicts}
+        verdicts = self.result.models
         self.lacking = []
         if self.result.verdict == "inconclusive" and "inconclusive" not in verdicts.values():
             self.lacking = [model for model, own in verdicts.items() if own == "supported"]

@@ -12,15 +12,13 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import nbformat
 import pandas as pd
 from nbformat import NotebookNode
 
 from helpers.book import cite
-from helpers.book.render import render
-from helpers.claims.markdown import table_of
+from helpers.book.render import Runs, render
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
 from helpers.claims.result import Result
@@ -72,21 +70,22 @@ COLUMNS = (
 )
 
 
-def values(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> pd.DataFrame:
+def values(registry: Registry, runs: Runs) -> pd.DataFrame:
     """A row by COLUMNS for every value of the results (run -> claim -> result), in their order."""
     rows = []
     for run, results in runs.items():
         for id, data in results.items():
             result = Result.from_json(registry[id], data)
-            verdicts = {one["model"]: one["verdict"] for one in result.verdicts}
+            origin = data.get("provenance")  # none of the calibration
+            revision = origin and cite.revision(origin, "-dirty")
             weights = {source["name"]: source.get("weights_hash") for source in result.sources}
             for value in result.values:
                 words = term(id, value.name)
                 rows.append((
                     run, id, value.model, value.dataset, value.name, words.label, value.value,
                     value.low, value.high, value.n, value.unit or words.unit,
-                    verdicts.get(value.model), result.agreement.answer, words.of, result.verdict,
-                    _revision(data), weights.get(value.model),
+                    result.models.get(value.model), result.agreement.answer, words.of,
+                    result.verdict, revision, weights.get(value.model),
                 ))  # fmt: skip
     return pd.DataFrame(rows, columns=[name for name, *_ in COLUMNS], dtype=object)
 
@@ -103,7 +102,7 @@ def write(
     project: Project,
     runs: Mapping[str, Executed],
     calibration: Executed,
-    own: Mapping[str, Executed] = MappingProxyType({}),
+    own: Mapping[str, Executed],
 ) -> None:
     """Write into `target` the CSV with its dictionaries, and a folder for each run with the result,
     the notebook and the figures of each claim; of runs that are not published, `own`, the folders
@@ -127,12 +126,12 @@ def write(
                     shutil.copy(stored / run / f"{id}.{suffix}", place)
                 if drawings := _drawings(id, notebook):
                     write_zip(place / f"{id}.zip", drawings)
-    (target / CONTROLS).mkdir()
+    (place := target / CONTROLS).mkdir()
     for id, (data, notebook) in calibration.items():
         text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        (target / CONTROLS / f"{id}.json").write_text(text, encoding="utf-8")
+        (place / f"{id}.json").write_text(text, encoding="utf-8")
         members = {f"{id}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
-        write_zip(target / CONTROLS / f"{id}.zip", members | _drawings(id, notebook))
+        write_zip(place / f"{id}.zip", members | _drawings(id, notebook))
 
 
 def folder(run: str, kind: str) -> str:
@@ -178,30 +177,3 @@ def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str)
         entry=cite.bibtex(data) if is_published else "",
     )
     return text.rstrip()
-
-
-def fragments(runs: Mapping[str, Mapping[str, dict]], revision: str | None) -> dict[str, str]:
-    """What the page on data shows: `data-columns`, `data-files` and `data-cite`."""
-    counts = [
-        {
-            "run": f"`{run}`",
-            "results": len(own),
-            "values": f"{sum(len(data['values']) for data in own.values()):,}",
-        }
-        for run, own in runs.items()
-    ]
-    columns = [
-        {"column": f"`{name}`", "type": type_, "meaning": meaning}
-        for name, type_, meaning in COLUMNS
-    ]
-    return {
-        "data-columns": table_of(columns, str),
-        "data-files": table_of(counts, str) if counts else "No run has been published yet.",
-        "data-cite": f"```bibtex\n{cite.bibtex_whole(runs, revision)}\n```",
-    }
-
-
-def _revision(data: Mapping) -> str | None:
-    origin = data.get("provenance", {})
-    revision = origin.get("git_revision")
-    return revision and revision + ("-dirty" if origin.get("git_dirty") else "")

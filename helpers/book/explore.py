@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 
-from helpers.book.render import raw, render
+from helpers.book.render import render
 from helpers.claims.registry import Registry, term
 from helpers.files import read_signed
 from helpers.names import short_names
@@ -80,15 +79,19 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
     Raises:
         ValueError: a file was changed after it was written.
     """
+    templates = {
+        "explore-patches.html.j2": patches,
+        "explore-thresholds.html.j2": thresholds,
+        "explore-moves.md.j2": moves,
+    }
     found = {}
-    for kind, values in {"patches": patches, "thresholds": thresholds, "moves": moves}.items():
-        files = sorted((root / "book" / "explore").glob(f"{kind}-*.json"))
-        text = "Nothing has been measured here yet."
-        if files:
+    for template, values in templates.items():
+        name, text = template.partition(".")[0], "Nothing has been measured here yet."
+        stored = name.removeprefix("explore-")
+        if files := sorted((root / "book" / "explore").glob(f"{stored}-*.json")):
             about = values([read(file) for file in files])
-            template = f"explore_{kind}.{'md' if kind == 'moves' else 'html'}.j2"
             text = render(template, **about, registry=registry)
-        found[f"explore-{kind}"] = raw(text) if isinstance(text, Markup) else text
+        found[name] = text
     return found
 
 
@@ -160,13 +163,15 @@ def _scale(arrays: Sequence[np.ndarray]) -> tuple[float, float]:
 
 def _largest(one: Mapping, norms: np.ndarray) -> list[list[list[str]]]:
     """By photograph and block: the median norm, and the largest in each of STATES, in print."""
-    medians, largest = (
-        np.array(one["medians"]),
-        dict(zip(one["states"], norms.max(-1), strict=True)),
-    )
-    unknown = np.full_like(medians, np.nan)
-    columns = [medians, *(largest.get(state, unknown) for state in STATES)]
-    return np.char.replace(np.char.mod("%.1f", np.stack(columns, -1)), "nan", "–").tolist()
+    largest = dict(zip(one["states"], norms.max(-1).tolist(), strict=True))
+    columns = [one["medians"], *(largest.get(state) for state in STATES)]
+    return [
+        [
+            ["–" if own is None else f"{own[photograph][block]:.1f}" for own in columns]
+            for block in range(len(row))
+        ]
+        for photograph, row in enumerate(one["medians"])
+    ]
 
 
 def thresholds(models: Sequence[Mapping]) -> dict:
@@ -229,12 +234,9 @@ def _measured(row: Sequence, share: bool) -> str:
 
 def _rules(one: Mapping) -> list[tuple[str, float]]:
     """[label, place] of each rule, as a share of the width of a strip."""
-    logs, rules = np.log(one["multiples"]), dict(one["rules"])
-    places = np.interp(np.log(list(rules.values())), logs, np.arange(len(logs))) + 0.5
-    marks = [
-        (RULES[rule], round(float(place) / len(logs), 4))
-        for rule, place in zip(rules, places, strict=True)
-    ]
+    logs, (rules, multiples) = np.log(one["multiples"]), zip(*one["rules"], strict=True)
+    places = (np.interp(np.log(multiples), logs, np.arange(len(logs))) + 0.5) / len(logs)
+    marks = zip(map(RULES.get, rules), places.round(4).tolist(), strict=True)
     return sorted(marks, key=lambda mark: mark[1])
 
 

@@ -54,10 +54,10 @@ def _skip(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: A
 def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
     """What Sphinx calls for each page before it is written."""
     notebook = notebook_of(pagename)
-    groups = context.get("header_buttons", ()) if notebook else ()
-    for button in [button for group in groups for button in group.get("buttons", ())]:
-        if button["label"] == "download-source-button":
-            button |= {"url": context["pathto"](notebook, 1), "text": Path(notebook).suffix}
+    for group in context.get("header_buttons", ()) if notebook else ():
+        for button in group.get("buttons", ()):
+            if button["label"] == "download-source-button":
+                button |= {"url": context["pathto"](notebook, 1), "text": Path(notebook).suffix}
     if context.get("body") and doctree is not None:
         files = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
         context["body"] = finished(context["body"], files.get)

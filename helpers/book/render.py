@@ -9,18 +9,18 @@ import math
 import operator
 from collections.abc import Iterable, Mapping
 from functools import cache
-from html import escape
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from helpers.claims.criteria import OUTCOMES, VERDICTS, Test, Value, in_words
-from helpers.claims.markdown import inert
+from helpers.claims.markdown import cell, inert
 from helpers.claims.registry import Term, term
 from helpers.names import short_name
 
-Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result as `<id>.json` holds it
+Results = Mapping[str, dict]  # claim -> result as `<id>.json` holds it
+Runs = Mapping[str, Results]  # of each run
 SIDES = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 SHARE = "share of "
 WIDTH, EDGE = 240, 6  # of a bar, and what is left free at its ends for a mark (macros.html.j2)
@@ -28,31 +28,19 @@ WHOLE = 1e-6  # how near to a whole number a count of images comes, after the ro
 
 
 def render(template: str, **data: Any) -> str:
-    """The template `template` of `templates/` filled in with `data`, without space around it.
-
-    Returns:
-        Markup for a template of HTML, so that another template takes it as it is, else a string.
+    """The template `template` of `templates/` filled in with `data`, as Markdown without space
+    around it: a template of HTML as a raw block.
 
     Raises:
         jinja2.UndefinedError: the template names what `data` does not have.
     """
     text = environment().get_template(template).render(**data).strip()
-    return Markup(text) if template.endswith(".html.j2") else text
+    return raw(text) if text and template.endswith(".html.j2") else text
 
 
 def macro(name: str, *args: Any, **data: Any) -> Markup:
     """What the macro `name` of `macros.html.j2` makes of its arguments."""
     return getattr(environment().get_template("macros.html.j2").module, name)(*args, **data)
-
-
-def html(text: object) -> str:
-    """A text from data as one line of HTML that shows it."""
-    return escape(one_line(str(text)))
-
-
-def badge(verdict: str, reason: str = "") -> str:
-    """A verdict in its colour, with its shape."""
-    return str(macro("badge", verdict, reason))
 
 
 def one_line(text: str) -> str:
@@ -68,11 +56,6 @@ def distinct(items: Iterable) -> list:
 def raw(html: str) -> str:
     """HTML as a block of Markdown; on one line, so that nothing in it can end the block."""
     return f"```{{raw}} html\n{one_line(html)}\n```"
-
-
-def cell(text: object) -> str:
-    """A text from data as a cell of a Markdown table."""
-    return inert(text).replace("|", "\\|")
 
 
 def code(value: object) -> str:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import StrictUndefined, TemplateError
+from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
-from helpers.book.render import SIDES, Runs, badge, raw, render
+from helpers.book.render import SIDES, Runs, macro, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Registry, Term, term
@@ -124,11 +124,11 @@ class TemplateValues:
 
         def evidence(*declared: Sequence[str]) -> str:
             shown = render("evidence.html.j2", comparisons=self.comparisons(name, declared))
-            return f"\n{raw(shown)}\n"
+            return f"\n{shown}\n"
 
         def verdict(run: str, claim: str) -> str:
             result = self.result(run, claim)
-            return badge(result.verdict, result.reason)
+            return macro("badge", result.verdict, result.reason)
 
         def number(*which: str) -> str:
             return inert(replace(self.value(*which), low=None, high=None, unit=""))
@@ -163,17 +163,10 @@ def cards(path: Path, values: TemplateValues) -> str:
             says = Markup(values.render(card["says"], path.name).strip())
             shows = {label: rests_on[which] for label, which in card["shows"].items()}
             card.update(says=says, rests_on=rests_on, shows=shows)
-        return raw(render("landing_cards.html.j2", **data))
+        return render("landing_cards.html.j2", **data)
     except KeyError as error:
         raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None
-    except (
-        yaml.YAMLError,
-        AttributeError,
-        IndexError,
-        TypeError,
-        ValueError,
-        TemplateError,
-    ) as error:
+    except Exception as error:  # what data of any form and its templates raise has many kinds
         reason = " ".join(str(error).split()).removeprefix(f"{path.name}: ")
         raise ValueError(f"{path.name}: {reason}") from None
 

@@ -1,243 +1,132 @@
 """The scoreboard says of every claim and model what the results say, and marks what says little."""
 
-import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 
 import pytest
 
-from helpers.book.board import Entry, board, column_of, entries, line, matrix
+from helpers.book.board import Entry, board, column_of, entries
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.project import Project
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Paper
 
-PROJECT = Project()
+REGISTRY = Project().registry
 ABOVE = (Test("auc", ">", 0.5),)
 PAPER = Paper("p", "A paper", "a", 2026, None, None, {"ViT-B": "vit-b", "ViT-C": "vit-c"}, [])
 
 
-@pytest.fixture(scope="module")
-def table(runs, calibration):
-    """The table, read as XML."""
-    return whole(board(PROJECT.registry, runs, calibration))
-
-
 def whole(text):
-    inside = "".join(text.splitlines()[1:-1])
-    return ET.fromstring(f"<div>{inside}</div>".replace(" download>", ">")).find(".//table")
+    """The table, read as XML."""
+    return ET.fromstring(f"<div>{text.splitlines()[1]}</div>").find(".//table")
 
 
 def claim(tests=ABOVE, applies=(), quantifier="all"):
-    about = dict.fromkeys(("title", "statement", "where", "measure", "headline"), "x") | {
-        "reported": [],
-        "source": PAPER,
-    }
-    expected = {f"control-{name}": "supported" for name in ("content", "clean")}
-    profiles = {"paper": {"models": ["vit-b", "vit-c"]}}
-    criterion = Criterion(quantifier, tests, applies)
-    return Claim(
-        "aa1-first", "p", **about, criterion=criterion, expected=expected, profiles=profiles
-    )
+    about = dict.fromkeys(("title", "statement", "where", "measure", "headline"), "x")
+    about |= {"reported": [], "source": PAPER, "expected": {"control-clean": "supported"}}
+    about["profiles"] = {"paper": {"models": ["vit-b", "vit-c"]}}
+    return Claim("aa1-first", "p", criterion=Criterion(quantifier, tests, applies), **about)
 
 
-def entry(one, numbers, positive=True, name="auc", extra=()):
-    values = [
-        Value(name, model, "scenes", value, value - 0.1, value + 0.1, 9)
-        for model, value in numbers.items()
-    ]
-    result = one.judge([*values, *extra]).to_json()
-    return Entry(one, {**result, "run": "mine"}, positive)
+def of(name, model, value):
+    return Value(name, model, "scenes", value, value - 0.1, value + 0.1, 9)
 
 
-def test_every_cell_says_what_the_result_says(table, runs):
-    cells = {
-        (cell.get("data-claim"), cell.get("data-model")): cell
-        for cell in table.iter("td")
-        if cell.get("data-claim")
-    }
-    found = 0
-    for run, own in runs.items():
-        for id, data in own.items():
-            for one in data["verdicts"]:
-                if column_of(one["model"]) == one["model"]:
-                    cell = cells[id, one["model"]]
-                    (inner,) = [div for div in cell.findall("div") if div.get("data-run") == run]
-                    seeds = [
-                        other
-                        for other in data["verdicts"]
-                        if column_of(other["model"]) == one["model"]
-                    ]
-                    if len(seeds) == 1:
-                        assert (
-                            inner.get("data-verdict") == one["verdict"] == inner.find("span").text
-                        )
-                        assert cell.get("data-verdict") == cell.find("div").get("data-verdict")
-                        found += 1
-    assert found > 50
-    assert all(cell.get("data-verdict") and cell.get("data-model") for cell in cells.values())
+def entry(one, numbers, positive=True, **extra):
+    """What decided a claim: model -> its AUC, and name -> what else was measured of model m."""
+    values = [of("auc", model, value) for model, value in numbers.items()]
+    values += [of(name, "m", value) for name, value in extra.items()]
+    return Entry(one, one.judge(values).to_json() | {"run": "mine"}, positive)
 
 
-def test_every_claim_has_a_row_with_its_verdict_and_agreement(table, runs):
-    bodies = {
-        body.get("data-claim"): body for body in table.iter("tbody") if body.get("class") == "claim"
-    }
-    assert list(bodies) == list(PROJECT.registry.claims)
-    for run, own in runs.items():
-        for id, data in own.items():
-            (one,) = [
-                div
-                for div in bodies[id].find("tr/td[@class='whole']")
-                if div.get("data-run") == run
-            ]
-            kinds = [span.get("class").split()[0] for span in one.findall("span")]
-            assert one.get("data-verdict") == data["verdict"] and kinds == ["verdict", "agreement"]
+def test_rows_cells_and_bars_say_what_the_results_say(runs, calibration):
+    table = whole(board(REGISTRY, runs, calibration))
+    bodies = {body.get("data-claim"): body for body in table.findall("tbody[@class='claim']")}
+    assert list(bodies) == list(REGISTRY.claims)
+    distances = []
+    for id, own in entries(REGISTRY, runs, calibration).items():
+        bars = bodies[id].findall(".//svg/line[@class='margin']")
+        assert len(bars) == sum(len(one.rows) for one in own)
+        far = [one.rows[0].distance for one in own if one.rows and one.rows[0].decides]
+        distances.append(min((one for one in far if one is not None), default=None))
+        shown = bodies[id].get("data-distance")
+        assert shown and float(shown) == pytest.approx(distances[-1], rel=1e-4) or shown is None
+        assert (shown is None) == (distances[-1] is None)
+    assert len(set(distances)) > 10
+    cells = 0
+    for run, id, data in ((run, *one) for run, own in runs.items() for one in own.items()):
+        (one,) = bodies[id].findall(f"tr/td[@class='whole']/div[@data-run='{run}']")
+        assert one.get("data-verdict") == data["verdict"]
+        kinds = [span.get("class").split()[0] for span in one.findall("span")]
+        assert kinds == ["verdict", "agreement"]
+        alone = Counter(column_of(one["model"]) for one in data["verdicts"])
+        for model, verdict in ((one["model"], one["verdict"]) for one in data["verdicts"]):
+            if alone[model] == 1:  # it shares its column with no other seed
+                (cell,) = bodies[id].findall(f"tr/td[@data-model='{model}']/div[@data-run='{run}']")
+                assert cell.get("data-verdict") == verdict == cell.find("span").text
+                cells += 1
+    assert cells > 50
 
 
-def test_a_row_opens_to_a_bar_for_each_test(table, runs, calibration):
-    for id, own in entries(PROJECT.registry, runs, calibration).items():
-        body = next(body for body in table.iter("tbody") if body.get("data-claim") == id)
-        rows = [row for one in own for row in one.rows]
-        bars = [svg for svg in body.iter("svg") if svg.get("class") == "interval-bar"]
-        assert len(bars) == len(rows) and all(
-            "margin" in [part.get("class") for part in bar] for bar in bars
-        )
-
-
-def test_seeds_share_a_column_and_are_folded_as_the_claim_folds_models():
-    one = entry(claim(), {"twin": 0.9, "twin-seed1": 0.2, "twin-seed2": 0.9, "other": 0.9})
-    assert list(one.columns) == ["twin", "other"] and list(one.columns["twin"]) == [
-        "twin",
-        "twin-seed1",
-        "twin-seed2",
-    ]
-    assert one.folded("twin") == ("refuted", ["twin-seed1"]) and one.folded("other") == (
-        "supported",
-        ["other"],
-    )
-    assert (
-        entry(claim(quantifier="any"), {"twin": 0.9, "twin-seed1": 0.2}).folded("twin")[0]
-        == "supported"
-    )
-    assert entry(claim(), {"twin": 0.9, "twin-seed1": 0.5}).folded("twin")[0] == "inconclusive"
+@pytest.mark.parametrize(
+    ("one", "numbers", "folded"),
+    [
+        (claim(), {"twin": 0.9, "twin-seed1": 0.2, "other": 0.9}, ("refuted", ["twin-seed1"])),
+        (claim(), {"twin": 0.9, "twin-seed1": 0.5}, ("inconclusive", ["twin-seed1"])),
+        (claim(quantifier="any"), {"twin": 0.9, "twin-seed1": 0.2}, ("supported", ["twin"])),
+        # A model to which no test is put stays aside.
+        (claim((Test("auc", ">", 0.5, "twin"),)), {"twin": 0.9, "twin-seed1": 0.2}, ("supported", ["twin"])),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_seeds_share_a_column_and_are_folded_as_the_claim_folds_models(one, numbers, folded):
+    found = entry(one, numbers)
+    assert found.folded("twin") == folded
+    assert list(found.columns["twin"]) == [model for model in numbers if model != "other"]
     assert column_of("control-clean") == column_of("control-content") == "controls"
 
 
-def test_a_model_to_which_no_test_is_put_stays_aside():
-    one = entry(claim((Test("auc", ">", 0.5, "twin"),)), {"twin": 0.9, "twin-seed1": 0.2})
-    assert one.folded("twin") == ("supported", ["twin"])
-
-
 def test_the_value_of_a_cell_is_that_of_the_test_that_decided():
-    tests = (Test("auc", ">", 0.5), Test("iou", ">", 0.5), Test("share", ">", 0.5))
-    extra = [
-        Value(name, "m", "scenes", x, x - 0.1, x + 0.1, 9)
-        for name, x in (("iou", 0.3), ("share", 0.1))
-    ]
-    refuted = entry(claim(tests), {"m": 0.9}, extra=extra)
+    tests = (*ABOVE, Test("iou", ">", 0.5), Test("share", ">", 0.5))
+    refuted = entry(claim(tests), {"m": 0.9}, iou=0.3, share=0.1)
     assert refuted.deciding(["m"], "refuted").test.value == "share"
-    supported = entry(
-        claim(tests[:2]), {"m": 0.9}, extra=[Value("iou", "m", "scenes", 0.7, 0.6, 0.8, 9)]
-    )
+    supported = entry(claim(tests[:2]), {"m": 0.9}, iou=0.7)
     assert supported.deciding(["m"], "supported").test.value == "iou"
 
 
-def test_what_says_little_is_marked():
-    room = (Test("accuracy_0", "<", 95),)
-    near = entry(
-        claim(applies=room),
-        {"m": 0.9},
-        extra=[Value("accuracy_0", "m", "scenes", 99.0, 98.0, 99.5, 9)],
-    )
-    assert near.little("not applicable", ["m"]) == ["ceiling"]
-    far = entry(
-        claim(applies=room),
-        {"m": 0.9},
-        extra=[Value("accuracy_0", "m", "scenes", 50.0, 40.0, 60.0, 9)],
-    )
-    assert far.little("supported", ["m"]) == []
-    absent = entry(
-        claim(applies=(Test("outlier_images", ">", 0.05),)),
-        {"m": 0.9},
-        extra=[Value("outlier_images", "m", value=0.0)],
-    )
-    assert absent.little("not applicable", ["m"]) == []
-    alone = entry(claim(), {"control-clean": 0.9})
-    assert alone.little("supported", ["control-clean"]) == ["controls only"]
-    blind = entry(claim(), {"m": 0.2}, positive=False)
-    assert (
-        blind.little("refuted", ["m"]) == ["control never positive"]
-        and blind.little("inconclusive", ["m"]) == []
-    )
+ROOM, OUTLIERS = (Test("accuracy_0", "<", 95),), (Test("outlier_images", ">", 0.2),)
 
 
-def test_a_control_that_is_never_positive_is_read_from_the_calibration(runs, calibration):
-    found = entries(PROJECT.registry, runs, calibration)
-    for id, own in found.items():
-        own_values = [Value(**value) for value in calibration.get(id, {"values": []})["values"]]
-        controls = [
-            [value for value in own_values if value.model == control]
-            for control in PROJECT.registry[id].expected
-        ]
-        says = {PROJECT.registry[id].judge(values).verdict for values in controls if values}
-        assert all(one.positive is ("supported" in says) for one in own)
-    assert {one.positive for own in found.values() for one in own} == {True, False}
+@pytest.mark.parametrize(
+    ("found", "verdict", "models", "signs"),
+    [
+        (entry(claim(applies=ROOM), {"m": 0.9}, accuracy_0=99.0), "not applicable", ["m"], ["ceiling"]),  # noqa: E501
+        (entry(claim(applies=ROOM), {"m": 0.9}, accuracy_0=50.0), "supported", ["m"], []),
+        (entry(claim(applies=OUTLIERS), {"m": 0.9}, outlier_images=0.0), "not applicable", ["m"], []),  # noqa: E501
+        (entry(claim(), {"control-clean": 0.9}), "supported", ["control-clean"], ["controls only"]),
+        (entry(claim(), {"m": 0.2}, False), "refuted", ["m"], ["control never positive"]),
+        (entry(claim(), {"m": 0.2}, False), "inconclusive", ["m"], []),
+    ],
+)  # fmt: skip
+def test_what_says_little_is_marked(found, verdict, models, signs):
+    assert found.little(verdict, models) == signs
 
 
-def test_checkpoints_of_the_paper_that_were_not_run_are_folded():
+@pytest.mark.parametrize(("auc", "positive"), [(0.9, True), (0.2, False)])
+def test_a_control_that_is_never_positive_is_read_from_the_calibration(auc, positive):
+    one, registry = claim(), Registry({"p": PAPER}, {"aa1-first": claim()})
+    runs, calibration = (
+        {one.id: one.judge([of("auc", model, value)]).to_json()}
+        for model, value in (("m", 0.9), ("control-clean", auc))
+    )
+    (found,) = entries(registry, {"mine": runs}, calibration)[one.id]
+    assert found.positive is positive
+
+
+def test_checkpoints_of_the_paper_that_were_not_run_are_folded_and_nothing_is_markup():
     one = claim()
-    result = one.judge(
-        [Value("auc", "vit-b", "scenes", 0.9, 0.8, 1.0, 9)], not_run={"vit-c": "no <network>"}
-    ).to_json()
-    table = whole(
-        board(
-            Registry({"p": PAPER}, {one.id: one}), {"mine": {one.id: {**result, "run": "mine"}}}, {}
-        )
-    )
-    (item,) = list(table.iter("li"))
-    assert (
-        item.text == "ViT-C"
-        and item.get("data-verdict") == "not run"
-        and item.get("title") == "vit-c: no <network>"
-    )
-    assert next(table.iter("details")).get("open") is None
-
-
-def test_the_distance_by_which_rows_sort_is_that_of_what_decided(table, runs, calibration):
-    for id, own in entries(PROJECT.registry, runs, calibration).items():
-        body = next(body for body in table.iter("tbody") if body.get("data-claim") == id)
-        least = line(PROJECT.registry[id], own)["distance"]
-        firsts = [one.rows[0].distance for one in own if one.rows and one.rows[0].decides]
-        assert least == min((far for far in firsts if far is not None), default=None)
-        assert (body.get("data-distance") is None) == (least is None)
-        assert least is None or float(body.get("data-distance")) == pytest.approx(least, rel=1e-4)
-    assert len({body.get("data-distance") for body in table.iter("tbody")}) > 10
-
-
-def test_what_results_hold_is_no_markup_of_the_board():
-    one = claim()
-    stored = one.judge([Value("auc", "<b>m", "scenes", 0.9, 0.8, 1.0, 9)]).to_json()
-    runs = {"mine": {one.id: {**stored, "run": "mine"}}}
-    text = board(Registry({"p": PAPER}, {one.id: one}), runs, {})
+    stored = one.judge([of("auc", "<b>m", 0.9)], not_run={"vit-c": "no <network>"}).to_json()
+    text = board(Registry({"p": PAPER}, {one.id: one}), {"mine": {one.id: stored}}, {})
     assert "<b>m" not in text and "&lt;b&gt;m" in text
-
-
-def test_claims_of_two_runs_stand_side_by_side(runs):
-    text = matrix(PROJECT.registry, runs)
-    rows = re.findall("<tr><th scope='row'>([^<]*)<.*?</th>(.*?)</tr>", text)
-    shared = [id for id in PROJECT.registry.claims if sum(id in own for own in runs.values()) > 1]
-    assert [id for id, _ in rows] == shared and shared
-    for id, cells in rows:
-        own = [results[id] for results in runs.values() if id in results]
-        verdicts = [result["verdict"] for result in own]
-        assert re.findall("class='verdict [^>]*>([^<]*)<", cells) == verdicts
-        assert ("<b>differ</b>" in cells) == (len(set(verdicts)) > 1)
-        of_models = [one["verdict"] for r in own if len(r["verdicts"]) > 1 for one in r["verdicts"]]
-        assert re.findall("<small>[^<]*: ([^<:]*)</small>", cells) == of_models
-    alone = sum(sum(id in own for own in runs.values()) == 1 for id in PROJECT.registry.claims)
-    assert f"\n\n{alone} more claims were measured in one run only." in text
-
-
-def test_one_run_alone_is_not_compared(runs):
-    run = next(iter(runs))
-    alone = matrix(PROJECT.registry, {run: runs[run]})
-    assert alone == "No claim has been published in two runs yet."
+    details = whole(text).find(".//td[@class='missing']/details")
+    items = {item.text: item.get("title") for item in details.iter("li")}
+    assert items["ViT-C"] == "vit-c: no <network>" and details.get("open") is None

@@ -80,6 +80,12 @@ def test_nothing_is_loaded_from_outside(attributes):
     assert {source for source in sources if urlsplit(source).scheme in ("http", "https")} == set()
 
 
+def test_drawings_are_parts_of_pages(pages):
+    text = "".join(pages.values())
+    assert text.count('<svg class="drawn ') > 100
+    assert not re.search(r'"figure-frame">\s*<img [^>]*\.svg"', text)
+
+
 def test_no_page_and_no_book_is_heavy(site, pages, attributes):
     def weight(path):
         sources = {value for name, value in attributes[path] if name == "src"}

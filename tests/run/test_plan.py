@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from helpers.book import pages
+from helpers.book.render import render
 from helpers.capture import Output, PatchNorms, capture_each
 from helpers.claims.project import Project
 from helpers.claims.result import publish, read_result
@@ -175,7 +175,7 @@ def test_lines_name_what_failed():
     assert two.split() == ["aa2", *"------"] and whole.startswith("all 2 claims")
     assert "not measured" in how and survey["how"] in how
     assert failed == "failed: aa2: no such block" and survey["failed"] == {"aa2": "no such block"}
-    page = pages.dry_runs({"runs": {"mine": survey}})
+    page = render("fragments/dry-runs.md.j2", dry={"runs": {"mine": survey}})
     assert "| `aa1` | 2 | 5000 |" in page and "`aa2` failed: no such block." in page
 
 

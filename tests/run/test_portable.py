@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from conftest import make_project
 
-from helpers.book import pages
 from helpers.book.render import render
 from helpers.claims import Value, edition, load_registry, numbers
 from helpers.claims.project import Project
@@ -77,10 +76,10 @@ def test_the_same_numbers_have_no_deviation(stored):
     # two.
     own = {"expected": "supported", "changed": [], "nearest": 0.5, "setting": "this machine"}
     assert findings["verdicts"]["aa2-second"]["control-clean"] == own | {"runs": 2}
-    table = pages.deviations(findings).splitlines()
+    table = render("fragments/deviations.md.j2", survey=findings).splitlines()
     assert table[2].startswith("| `aa1-first` | 0 |") and f"*odd* was not run: {why}." in table
     line = "| `aa2-second` | control-clean | supported | 2 | 0 | 0.50 (this machine) |"
-    assert line in pages.verdict_distances(findings)
+    assert line in render("fragments/verdict-distances.md.j2", survey=findings)
 
 
 def test_noise_is_in_the_kernel(stored):

@@ -1,0 +1,319 @@
+"""What hand-written pages include, from what is stored: claims and where they stand, criteria and
+their history, statistics, speed and other machines.
+
+Each fragment is a template in `templates/fragments/`, and all are filled in from the same `values`.
+`runs` is always run -> claim -> result as `<id>.json` holds it, without the controls;
+`calibration` is claim -> result on the controls. Links lead from the folder `book/`.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Any
+
+from helpers.book import cite, downloads
+from helpers.book.render import Results, Runs, environment, render
+from helpers.claims import history, statistics
+from helpers.claims.criteria import ANSWERS, CONTROL, VERDICTS, Value
+from helpers.claims.history import Entry
+from helpers.claims.markdown import inert
+from helpers.claims.project import Project, git
+from helpers.claims.registry import Registry
+from helpers.claims.result import Claim, Result
+from helpers.claims.statistics import Judgement
+
+# How the names of the models begin that this project trained, what a row of them is called, and
+# some of them in a sentence.
+TRAINED = {
+    "scratch": ("Twins trained here", "small twins trained here"),
+    "registers": ("ViT-Ti, trained on here", "models trained on from ViT-Ti here"),
+    "sinks": ("Twins with a reason for a sink", "twins trained here on tasks that ask for a sink"),
+}
+DIFFERS, CALIBRATED = "runs differ", "calibration only"
+ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as put to a model
+# The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of
+# the machine.
+CARBON, PUE = 0.37, 1.19
+IMAGES = (5_000, 50_000, 1_281_167)  # of which a capture's cost is told
+BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
+CONSTANTS = {
+    "ANSWERED": ANSWERED,
+    "ANSWERS": ANSWERS,
+    "BAND": BAND,
+    "IMAGES": IMAGES,
+    "KINDS": (*VERDICTS, DIFFERS),
+    "PER_KWH": PUE * CARBON,
+    "SEEN": history.SEEN,
+    "TRAINED": TRAINED,
+}
+_KINDS = {"applies": "applies when", "needs": "needs a model with", "quantifier": "models"}
+
+
+def fragments(known: Mapping) -> dict[str, str]:
+    """Every fragment by its name, as Markdown; `known` are the `values` of its project."""
+    templates = environment().list_templates(filter_func=lambda name: name.startswith("fragments/"))
+    return {PurePath(name).name.partition(".")[0]: render(name, **known) for name in templates}
+
+
+def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]:
+    """What the templates of fragments, and that of a paper's page, are filled in from."""
+    root, registry = project.root, project.registry
+    results = {
+        run: {id: Result.from_json(registry[id], data) for id, data in own.items()}
+        for run, own in runs.items()
+    }
+    entries = history.load(root)
+    log = {id: entries[id] for id in registry.claims if id in entries}
+    card = root / "helpers" / "weights" / "README.md"
+    bench = [stored(root, f"bench/{path.name}") for path in sorted(root.glob("book/bench/*.json"))]
+    return {
+        **CONSTANTS,
+        "registry": registry,
+        "runs": runs,
+        "results": results,
+        "measured": Counter(id for own in runs.values() for id in own),
+        "standings": [
+            standing(claim, [own[id] for own in results.values() if id in own])
+            for id, claim in registry.claims.items()
+        ],
+        "calibration": {
+            id: Result.from_json(registry[id], data).calibration()
+            for id, data in calibration.items()
+        },
+        "log": log,
+        "changes": [(id, *both) for id, own in log.items() for both in pairwise(own)],
+        "card": card.read_text(encoding="utf-8") if card.is_file() else "",
+        "benchmarks": sorted(
+            bench, key=lambda one: (one["device"], one["parameters"], one["tokens"])
+        ),
+        "survey": stored(root, "portability.json"),
+        "dry": stored(root, "dry.json"),
+        "covered": stored(root, "intervals.json"),
+        "columns": downloads.COLUMNS,
+        "citation": cite.bibtex_whole(runs, git(root, "rev-parse", "HEAD")),
+        "strip": strip(registry, runs),
+        "difference": difference,
+        "rounded": rounded,
+        "setting": setting,
+        **_sharing(registry, runs),
+        **_tests(registry, runs),
+    }
+
+
+def stored(root: Path, name: str) -> Any:
+    """What a command (`portable`, `run --dry`, `bench`, `make intervals`) wrote to book/`name`.
+
+    None where it wrote nothing yet.
+    """
+    path = root / "book" / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+# ---- Where claims stand
+
+
+def together(verdicts: Iterable[str]) -> str:
+    """What several verdicts on one claim say together: 'runs differ' where two decide otherwise,
+    else the first of VERDICTS that is among them.
+    """
+    said = set(verdicts)
+    return DIFFERS if said.issuperset(statistics.DECIDED) else min(said, key=VERDICTS.index)
+
+
+def standing(claim: Claim, results: Sequence[Result]) -> tuple[str, str]:
+    """Where a claim stands over its runs, by the stored verdicts on all but controls.
+
+    Returns:
+        One of ANSWERED or 'not applicable', 'calibration only', 'not run'; and the agreement with
+        the paper.
+    """
+    found = [one for one in results if one.without_controls]
+    if not found:
+        controls_only = claim.notebook and all(test.model for test in claim.criterion.tests)
+        return CALIBRATED if results or controls_only else "not run", "not stated"
+    answers = {one.agreement.answer for one in found} - {"not stated"}
+    answer = "mixed" if len(answers) > 1 else min(answers, default="not stated")
+    return together(one.without_controls for one in found), answer
+
+
+def group(model: str) -> str:
+    """The kind of a model that was trained here, by TRAINED; any other model itself."""
+    return next((kind for kind in TRAINED if model.startswith(kind)), model)
+
+
+def _judged(runs: Runs) -> list[tuple[str, str, str, str]]:
+    """Run, claim, model and verdict of each verdict on a model that is no control.
+
+    In the order of the results, those on models that were trained here last.
+    """
+    found = [
+        (run, id, one["model"], one["verdict"])
+        for run, results in runs.items()
+        for id, data in results.items()
+        for one in data["verdicts"]
+        if not one["model"].startswith(CONTROL)
+    ]
+    return sorted(found, key=lambda row: group(row[2]) in TRAINED)
+
+
+def strip(registry: Registry, runs: Runs) -> dict[str, list[tuple[Claim, str, str]]]:
+    """Model, or kind of models that were trained here -> each claim that it was judged on, the
+    verdict, and the first run with it.
+    """
+    groups: dict[str, dict[str, dict[str, str]]] = {}  # group -> claim -> verdict -> first run
+    for run, id, model, verdict in _judged(runs):
+        groups.setdefault(group(model), {}).setdefault(id, {}).setdefault(verdict, run)
+    rows = {}
+    for name, claims in groups.items():
+        whole = {id: together(claims[id]) for id in registry.claims if id in claims}
+        rows[name] = [
+            (registry[id], verdict, claims[id].get(verdict, next(iter(claims[id].values()))))
+            for id, verdict in whole.items()
+        ]
+    return rows
+
+
+# ---- Criteria and their history
+
+
+def difference(before: Entry | None, after: Entry) -> list[str]:
+    """What an entry says that the one before did not, a line for each kind.
+
+    All of it where there is none before.
+    """
+    lines = []
+    for kind, (gone, new) in history.changes(before, after).items():
+        word = _KINDS.get(kind, kind)
+        if kind == "expected":
+            lines.append(f"{word}: {_expected(before.expected if before else {}, after.expected)}")
+            continue
+        for how, criteria in ((", gone", gone), (", new" if before else "", new)):
+            if criteria:
+                lines.append(f"{word}{how}: {', '.join(f'`{inert(one)}`' for one in criteria)}")
+    return lines or ["the same criterion, measured otherwise"]
+
+
+def _expected(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """The expected verdicts that differ, with the controls that have them: `supported, before
+    refuted, on control-clean`.
+    """
+    groups: dict[str, list[str]] = {}
+    for control, verdict in after.items():
+        if (old := before.get(control)) != verdict:
+            groups.setdefault(f"{verdict}, before {old}," if old else verdict, []).append(control)
+    return "; ".join(f"{verdict} on {', '.join(controls)}" for verdict, controls in groups.items())
+
+
+# ---- Statistics
+
+
+def _tests(registry: Registry, runs: Runs) -> dict[str, Any]:
+    """Every test with its p-value, and what corrections for their number change."""
+    rows = statistics.judgements(registry, runs)
+    known = [row for row in rows if row.p is not None]
+    p_values = [row.p for row in known]
+    levels = statistics.levels(p_values)
+    judged = {
+        (run, id): {
+            name: statistics.judged(registry[id], data, alpha)
+            for name, alpha in {"": statistics.ALPHA, **levels}.items()
+        }
+        for run, results in runs.items()
+        for id, data in results.items()
+    }
+    corrected = zip(*statistics.corrected(p_values), strict=True)
+    return {
+        "rows": rows,
+        "known": known,
+        "corrected": dict(zip(known, corrected, strict=True)),
+        "alpha": statistics.ALPHA,
+        "levels": levels,
+        "judged": judged,
+        "changed": {
+            name: sum(own[name].verdict != own[""].verdict for own in judged.values())
+            for name in levels
+        },
+    }
+
+
+def _sharing(registry: Registry, runs: Runs) -> dict[str, Any]:
+    """Which models were measured, and which checkpoints and images verdicts share."""
+    found = statistics.shared(runs)
+    models = list(dict.fromkeys(model for _, _, model, _ in _judged(runs)))
+    papers = {name for paper in registry.papers.values() for name in paper.models.values()}
+    counts = Counter(map(group, models))
+    checkpoints = sorted(
+        found.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True
+    )
+    runs_of_first = {run for run, _ in checkpoints[0][1][0]} if checkpoints else ()
+    return {
+        "models": models,
+        "of_papers": len(papers.intersection(models)),
+        "others": [model for model in models if group(model) not in TRAINED],
+        "trained": [
+            f"{counts[kind]} {words}" for kind, (_, words) in TRAINED.items() if counts[kind]
+        ],
+        "decided": len(found.decided),
+        "checkpoints": checkpoints,
+        "total": sum(run in runs_of_first for run, _ in found.decided),
+        "images": sorted(found.images.items(), key=lambda one: len(one[1]), reverse=True),
+        "lists": list(found.lists.values()),
+        "largest": max(found.lists.values(), key=lambda one: len(one[2]), default=None),
+    }
+
+
+def rounded(row: Judgement) -> tuple[str, ...]:
+    """The thresholds of a test, to two digits of how far they lie from its margin."""
+    margin = row.test.margin
+    reach = min((abs(end - margin) for end in row.thresholds if end != margin), default=0.0)
+    places = 2 if not reach else max(0, 1 - math.floor(math.log10(reach)))
+    return tuple(
+        "never" if math.isinf(x) else f"{x + 0.0:,.{min(places, 9)}f}" for x in row.thresholds
+    )
+
+
+# ---- What was measured beside the claims
+
+
+def setting(one: Mapping) -> str:
+    """A benchmark's model and image size, precision and device where they are not float32 and a
+    CPU.
+    """
+    parts = [one["model"], f"{' x '.join(map(str, one['image_size']))} px"]
+    parts += [] if one["dtype"] == "float32" else [one["dtype"]]
+    parts += [] if one["device"].startswith("cpu") else [one["device"]]
+    return ", ".join(parts)
+
+
+def drawings(known: Mapping) -> Iterator[tuple[str, dict, str, float]]:
+    """Name, cells, label and reference of each figure that `figures.compared` draws."""
+    if benchmarks := known["benchmarks"]:
+        cells = _cells(benchmarks, lambda one, row: (row["ratio"], *row["quartiles"]))
+        yield "bench-speed", cells, "speed relative to the plain forward pass", 1.0
+        measured = [one for one in benchmarks if one["plain_mb"] is not None]
+        cells = _cells(measured, lambda one, row: (row["extra_mb"] / one["plain_mb"],))
+        yield "bench-memory", cells, "memory beyond that of the plain pass (share)", 0.1
+    cells = {}
+    for row in known["covered"] or ():
+        value = Value("coverage", row["case"], None, row["covered"], row["low"], row["high"])
+        cells.setdefault(f"{row['n']:,} images", []).append(value)
+    if cells:
+        yield "coverage", cells, "intervals that cover the truth (%)", 95
+
+
+def _cells(benchmarks: Sequence[Mapping], share: Callable[[Mapping, Mapping], tuple]) -> dict:
+    """Method -> its share in each benchmark, None where it was not run.
+
+    `share` gives the number of a benchmark and its row of a method, and with it its quartiles.
+    """
+    methods = dict.fromkeys(row["method"] for one in benchmarks for row in one["rows"])
+    cells: dict[str, list[Value | None]] = {name: [] for name in methods if name != "plain"}
+    for one in benchmarks:
+        rows = {row["method"]: row for row in one["rows"] if row["ratio"] is not None}
+        for name, own in cells.items():
+            row = rows.get(name)
+            own.append(row and Value("share", setting(one), None, *share(one, row)))
+    return cells

@@ -1,0 +1,136 @@
+"""Fragments of pages: each claim counts once, each square is a verdict, and what criteria were and
+what corrections change is shown. Golden pages of the others are in test_book."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from conftest import edit_registry
+
+from helpers.book import fragments
+from helpers.book.render import render
+from helpers.claims.criteria import Value
+from helpers.claims.history import Entry
+from helpers.claims.project import Project
+from helpers.claims.result import Result
+
+
+def result(claim, scores, half=1.0, n=50):
+    """A result of the small project: model -> score, each with an interval of this half-width over
+    n images."""
+    ends = (lambda score: (score - half, score + half)) if n else (lambda score: (None, None))
+    values = [
+        Value("score", model, None, score, *ends(score), n) for model, score in scores.items()
+    ]
+    sources = [{"name": model, "weights_hash": model} for model in scores]
+    sources.append({"name": "photographs", "digest": "d", "n": 50})
+    stored = claim.judge(values, sources=sources).to_json()
+    return stored | {"provenance": {"started": "2026-01-01"}}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["supported", "not applicable"], "supported"),
+        (["supported", "refuted", "inconclusive"], "runs differ"),
+        (["inconclusive", "refuted"], "refuted"),
+        (["inconclusive", "not applicable"], "inconclusive"),
+        (["not applicable"], "not applicable"),
+    ],
+)
+def test_several_verdicts_on_one_claim(verdicts, expected):
+    assert fragments.together(verdicts) == expected
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([{"vit-a": 3}, {"vit-a": 3}], "supported"),
+        ([{"vit-a": 3}, {"vit-a": -3}], "runs differ"),
+        ([{"vit-a": 3, "control-clean": -3}], "supported"),
+        ([{"control-clean": 3}], "calibration only"),
+        ([], "not run"),
+    ],
+)
+def test_a_claim_counts_once_and_controls_do_not(project, runs, expected):
+    claim = project.registry["aa1-first"]
+    found = [Result.from_json(claim, result(claim, scores)) for scores in runs]
+    assert fragments.standing(claim, found)[0] == expected
+
+
+def test_models_that_were_trained_here_are_counted_together(project):
+    one, two = (project.registry[id] for id in ("aa1-first", "aa2-second"))
+    twins = result(one, {"scratch-reg0": -3.0, "scratch-reg1": -3.0})
+    mine = {"aa1-first": result(one, {"vit-a": 3.0}), "aa2-second": result(two, {"vit-a": 3.0})}
+    known = fragments.values(project, {"mine": mine, "twins": {"aa1-first": twins}}, {})
+    scope, strip = (render(f"fragments/{name}.html.j2", **known) for name in ("scope", "strip"))
+    assert "No checkpoint of the papers could be had." in scope
+    assert "vit-a</span> and 2 small twins trained here." in scope
+    assert "2 of 3 decided verdicts rest on <span title='vit-a'>vit-a</span> alone." in scope
+    assert re.findall(r"class='square (\S+)' href='(\S+)'", strip) == [
+        ("supported", "runs/mine/aa1-first.html"),
+        ("supported", "runs/mine/aa2-second.html"),
+        ("refuted", "runs/twins/aa1-first.html"),
+    ]
+    assert "2 supported" in strip and "Twins trained here" in strip
+
+
+def entry(day, expected, seen, digest, reason="Why.", commit=None, **criterion):
+    expected = {"control-clean": expected, "control-content": "supported"}
+    criterion = {"quantifier": "all", "tests": ["score > 1"]} | criterion
+    return Entry(f"2026-01-0{day}", commit, digest * 64, seen, reason, criterion, expected)
+
+
+LOG = {
+    "aa1-first": [
+        entry(1, "refuted", "nothing", "f", "First <b>criterion</b>.", "abcdef0123"),
+        entry(3, "refuted", "real data", "e", "A later one.", tests=["score > 2"], needs=["n > 5"]),
+    ],
+    "aa2-second": [
+        entry(1, "refuted", "controls", "f"),
+        entry(2, "inconclusive", "controls", "e"),
+        entry(4, "inconclusive", "controls", "e", "More images."),
+    ],
+}
+
+
+def test_pages_of_a_small_project(project, file_regression):
+    """As stored in tests/book/test_fragments; `--force-regen` stores them anew.
+
+    A test of 1.05 half-widths has p = 0.04, and there are three: three times 0.04 is not below
+    0.05.
+    """
+    one, two = (project.registry[id] for id in ("aa1-first", "aa2-second"))
+    runs = {
+        "mine": {
+            "aa1-first": result(one, {"vit-a": 2.05, "vit-b": 8.0}),
+            "aa2-second": result(two, {"vit-a": 3.0}),
+        },
+        "other": {
+            "aa1-first": result(one, {"vit-c": 5.0}, half=0.0),
+            "aa2-second": result(two, {"vit-c": 0.0}, n=None),
+        },
+    }
+    changes = [(id, *both) for id, own in LOG.items() for both in pairwise(own)]
+    known = fragments.values(project, runs, {}) | {"log": LOG, "changes": changes}
+    found = fragments.fragments(known)
+    statistics = [f"statistics-{part}" for part in ("verdicts", "tests", "resolution")]
+    parts = ["criteria-log", "criteria-summary", *statistics, "dependence", "statistics-shared"]
+    text = "\n".join(f"=== {name}\n{found[name]}" for name in parts)
+    file_regression.check(text.replace("<tr>", "\n<tr>"))
+    other = {"value": "other", "op": ">", "margin": 0}
+    edit_registry(
+        project.root, lambda data: data["claims"]["aa1-first"]["criterion"]["tests"].append(other)
+    )
+    known = fragments.values(Project(project.root), runs, {})
+    text = render("fragments/statistics-verdicts.md.j2", **known)
+    assert "and 3 ask for a value that the results, which are older, do not have." in text
+    assert render("fragments/statistics-tests.html.j2", **known).count("not measured") == 3
+
+
+def test_before_anything_is_there_the_pages_say_so(project):
+    found = fragments.fragments(fragments.values(project, {}, {}))
+    empty = {name for name, text in found.items() if not text}
+    assert empty == {"dependence", "scope", "strip", "speed", "memory"}
+    said = {name for name, text in found.items() if text.removesuffix("\n```").endswith(" yet.")}
+    assert found.keys() - said - empty == {"claims", "data-columns", "data-cite"}
