@@ -60,10 +60,8 @@ class Shards:
         if not (self.folder / LIST).is_file():
             raise FileNotFoundError(f"{self.folder} holds no {LIST}; capture_shards writes one")
         contents = json.loads((self.folder / LIST).read_text(encoding="utf-8"))
-        self.images: int = contents["images"]
-        self.size: int = contents["size"]
-        self.inputs: dict[str, Any] = contents["inputs"]
-        self._files: dict[str, str] = contents["files"]
+        self.images, self.size = contents["images"], contents["size"]
+        self.inputs, self._files = contents["inputs"], contents["files"]
 
     def __len__(self) -> int:
         """Number of shards when it is finished."""
@@ -73,23 +71,20 @@ class Shards:
         """The file of shard `index`."""
         return f"{index:06d}.safetensors"
 
-    def intact(self, index: int) -> bool:
-        """Whether shard `index` is there as it was written."""
-        return self._data(index) is not None
-
     def read(self, index: int) -> dict[str, Tensor]:
         """Key -> tensor (image, ...) of shard `index`.
 
         Raises ValueError where it is missing or damaged.
         """
-        if (data := self._data(index)) is None:
+        if (data := self.data(index)) is None:
             raise ValueError(
                 f"shard {self.folder / self.name(index)} is missing or damaged; the same call of "
                 "capture_shards makes it again"
             )
         return load(data)
 
-    def _data(self, index: int) -> bytes | None:
+    def data(self, index: int) -> bytes | None:
+        """Shard `index` as it was written; None where it is missing or damaged."""
         path = self.folder / self.name(index)
         data = path.read_bytes() if path.is_file() else b""
         return data if self._files.get(path.name) == digest_of(data) else None
@@ -169,7 +164,7 @@ def capture_shards(
             shards = _begun(folder, inputs, len(images), size)
             report = options.get("report", lambda done: None)
             for index in range(len(shards)):
-                if shards.intact(index):
+                if shards.data(index) is not None:
                     continue
                 start, stop = index * size, min((index + 1) * size, len(images))
                 part = images[start:stop] if pixels else images.select(range(start, stop))
