@@ -18,9 +18,12 @@ from helpers.capture import (
     Output,
     PatchNorms,
     TokenNorms,
+    by_model,
     capture,
     capture_conditions,
     capture_each,
+    last_maps,
+    maps_of,
     passes,
     peak_maps,
 )
@@ -234,6 +237,36 @@ def test_patches_and_trained_registers_of_what_was_kept_of_all_tokens():
             assert torch.equal(patches, c["patch_norms"][:, block])
             assert torch.equal(registers, c["token_norms"][:, block, 1 : 1 + count])
         assert torch.equal(c.parts("token_norms")[1], registers)
+
+
+def test_conditions_by_model_and_their_maps():
+    """[CLS] attention is the mean over heads; a model that a condition leaves out stays out."""
+    names, images = ["control-registers", "control-clean"], load_images("scenes", 3)
+    reducers = [TokenNorms(), PatchNorms(-1), ClsAttention("all", "all")]
+    conditions = {
+        "plain": nullcontext,
+        "more": lambda b: two_more(b) if b.name == names[0] else None,
+    }
+    found, _ = capture_conditions(names, images, reducers, conditions)
+    more = found["more"][names[0]]
+    assert torch.equal(more.appended("token_norms"), more["token_norms"][:, -1, -2:])
+    assert torch.equal(more.appended("token_norms", 0), more["token_norms"][:, 0, -2:])
+    expected = {
+        names[0]: {"plain": found["plain"][names[0]], "more": more},
+        names[1]: {"plain": found["plain"][names[1]]},
+    }
+    assert by_model(found) == expected and by_model({"plain": {}}) == {}
+    norms, both = maps_of(found, "patch_norms"), last_maps(found)
+    for model, own in expected.items():
+        assert [*norms[model]] == [*own]
+        assert [*both[model]] == [f"{kind}\n{x}" for kind in ("norm", "attention") for x in own]
+        for name, c in own.items():
+            first = c.layout.prefix
+            attention = c["cls_attention"][:, -1, :, first : first + 196].double().mean(1)
+            shown = both[model][f"norm\n{name}"], both[model][f"attention\n{name}"]
+            assert torch.equal(shown[0], c["patch_norms"].reshape(3, 14, 14))
+            assert torch.equal(norms[model][name], shown[0])
+            assert (shown[1] - attention.reshape(3, 14, 14)).abs().max() < 1e-6
 
 
 def of_norms(norms):
