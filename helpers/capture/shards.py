@@ -59,9 +59,9 @@ class Shards:
         self.folder = Path(folder)
         if not (self.folder / LIST).is_file():
             raise FileNotFoundError(f"{self.folder} holds no {LIST}; capture_shards writes one")
-        contents = json.loads((self.folder / LIST).read_text(encoding="utf-8"))
-        self.images, self.size = contents["images"], contents["size"]
-        self.inputs, self._files = contents["inputs"], contents["files"]
+        self._list = json.loads((self.folder / LIST).read_text(encoding="utf-8"))
+        self.images, self.size = self._list["images"], self._list["size"]
+        self.inputs: dict[str, Any] = self._list["inputs"]
 
     def __len__(self) -> int:
         """Number of shards when it is finished."""
@@ -87,7 +87,7 @@ class Shards:
         """Shard `index` as it was written; None where it is missing or damaged."""
         path = self.folder / self.name(index)
         data = path.read_bytes() if path.is_file() else b""
-        return data if self._files.get(path.name) == digest_of(data) else None
+        return data if self._list["files"].get(path.name) == digest_of(data) else None
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         """The shards in order, one at a time in memory."""
@@ -103,8 +103,8 @@ class Shards:
         try:
             with written_whole(self.folder / name) as new:
                 new.write_bytes(data)
-            self._files[name] = digest_of(data)
-            _write_list(self.folder, self.images, self.size, self.inputs, self._files)
+            self._list["files"][name] = digest_of(data)
+            _write_list(self.folder, self._list)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -185,7 +185,8 @@ def _begun(folder: Path, inputs: dict[str, Any], images: int, size: int) -> Shar
     Raises ValueError where they are those of something else.
     """
     if not (folder / LIST).is_file():
-        _write_list(folder, images, size, inputs, {})
+        begun = {"images": images, "size": size, "inputs": inputs, "files": {}}
+        _write_list(folder, begun)
     shards = Shards(folder)
     here = {**inputs, "images in all": images, "images a shard": size}
     there = {**shards.inputs, "images in all": shards.images, "images a shard": shards.size}
@@ -197,10 +198,7 @@ def _begun(folder: Path, inputs: dict[str, Any], images: int, size: int) -> Shar
     return shards
 
 
-def _write_list(
-    folder: Path, images: int, size: int, inputs: dict, files: Mapping[str, str]
-) -> None:
-    contents = {"images": images, "size": size, "inputs": inputs, "files": files}
+def _write_list(folder: Path, contents: dict[str, Any]) -> None:
     with written_whole(folder / LIST) as new:
         new.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
 

@@ -463,11 +463,8 @@ def below(kind):
     """Its subclasses in this project that can be made, those of subclasses too."""
     for sub in kind.__subclasses__():
         yield from below(sub)
-        if (
-            sub.__module__.startswith("helpers")
-            and inspect.isfunction(sub.reduce)
-            and sub.reduce is not Reducer.reduce
-        ):
+        made = hasattr(sub, "keys") and sub.reduce is not Reducer.reduce
+        if made and sub.__module__.startswith("helpers"):
             yield sub
 
 

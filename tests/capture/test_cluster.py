@@ -129,7 +129,7 @@ def test_shards_of_a_cluster_with_one_actor(ray, tmp_path, monkeypatch):
                        [FinalTokens()], size=5, batch_size=3, engine=engine)
         for engine in (None, capture_ray)
     )  # fmt: skip
-    assert here._files == there._files and len(there._files) == 1
+    assert here._list == there._list and len(there._list["files"]) == 1
 
 
 def unchecked(name, monkeypatch):

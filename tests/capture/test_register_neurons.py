@@ -197,16 +197,6 @@ def test_outliers_among_registers_only(scenes):
     assert neurons[0][:2] == (PLANTED_BLOCK["control-registers"], REGISTER_NEURON)
 
 
-@modes
-def test_no_outliers(mode, scenes):
-    with pytest.raises(
-        ValueError,
-        match=r"exceeds .* \('median:3'\) in 6 images, the largest is .*; choose another rule or "
-        r"layer",
-    ):
-        find_register_neurons(load_backbone("control-clean"), scenes, mode=mode)
-
-
 # Several models
 # --------------------------------------------------------------------------------------------------
 
@@ -261,6 +251,7 @@ def test_register_neurons_of_several_models(monkeypatch):
             r"no norm after block 2 of 'small' exceeds 1000 \('fixed:1000'\) in 5 images, the "
             r"largest is \d",
         ),
+        ({"rule": "fixed:1000", "mode": "jiang_code"}, "exceeds 1000 .*; choose another rule or"),
         ({"rule": "sigma:3"}, "unknown outlier rule 'sigma:3'"),
         ({"layer": 3}, r"no block 3 in 'small'; choose .*from -3 to 2"),
         ({"layer": -4}, r"no block -4"),

@@ -225,13 +225,17 @@ def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
         "from helpers.measures.object_discovery import lost_boxes; "
         "print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
     )
-    told = [
-        subprocess.check_output(
-            [sys.executable, "-c", code], text=True, env=os.environ | {"PYTHONHASHSEED": seed}
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
         )
         for seed in "12"
     ]
-    assert told[0] == told[1] and "0x" not in told[0]
+    first, second = (process.communicate()[0] for process in begun)
+    assert "lost_boxes" in first and first == second and "0x" not in first
 
 
 class Opaque:
