@@ -36,6 +36,7 @@ from helpers.capture import (
     SelectedTokens,
     Sinks,
     TokenNorms,
+    capture,
 )
 from helpers.capture.register_neurons import NeuronMeans
 from helpers.interventions import (
@@ -464,6 +465,18 @@ def finished(backbone, x, appended=0):
         x.select(1, 0),
         (output + m.head_dist(x.select(1, 1))) / 2 if hasattr(m, "head_dist") else output,
     )
+
+
+def looks(backbone, x, **options):
+    """The norms of all tokens in all blocks, and the output."""
+    return capture(backbone, x, [TokenNorms(), Output()], **options)
+
+
+def assert_by_hand(backbone, got, tokens, appended=0, **changes):
+    """`got` of `looks` is what `tokens` that enter the first block give by hand."""
+    residual = stack(forward(backbone, tokens, **changes), "residual")
+    assert_near(got["token_norms"], residual.norm(dim=-1))
+    assert_near(got["output"], finished(backbone, residual.select(1, -1), appended)[-1])
 
 
 def stack(blocks, key):

@@ -15,7 +15,8 @@ import io
 import os
 import platform
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,19 +51,19 @@ def connect(address: str | None = None) -> Any:
         ConnectionError: no cluster answers.
     """
     ray = load_ray()
-    if not ray.is_initialized():
-        address = address or os.environ.get("RAY_ADDRESS")
-        host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-        try:
-            if port.isdecimal():  # Ray itself would wait for minutes
-                socket.create_connection((host, int(port)), timeout=10).close()
-            ray.init(address, include_dashboard=False, logging_level="WARNING")
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ConnectionError(
-                f"no Ray cluster answers at {address!r} ({reason}); start it, or give another"
-                " address"
-            ) from None
+    if ray.is_initialized():
+        return ray
+    address = address or os.environ.get("RAY_ADDRESS")
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    try:
+        if port.isdecimal():  # Ray itself would wait for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address, include_dashboard=False, logging_level="WARNING")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConnectionError(
+            f"no Ray cluster answers at {address!r} ({reason}); start it, or give another address"
+        ) from None
     return ray
 
 
@@ -140,14 +141,15 @@ def capture_ray(
     limit = os.environ.get(ACTORS) or str(total)
     if not limit.isdecimal() or int(limit) == 0:
         raise ValueError(f"{ACTORS} is {limit!r}; give the largest number of actors, at least 1")
-    actors, batches = min(places(needs), int(limit)), -(-total // batch_size)
-    length = batch_size * max(1, min(BATCHES, batches // actors))
+    actors = min(places(needs), int(limit))
+    length = batch_size * max(1, min(BATCHES, -(-total // batch_size) // actors))
     pieces = [(start, min(start + length, total)) for start in range(0, total, length)]
+    pixels = None
     if isinstance(images, Tensor):  # as an array, of which an actor maps its pieces into memory
-        images = ray.put(images.detach().to("cpu", torch.float32).numpy())
+        pixels = ray.put(images.detach().to("cpu", torch.float32).numpy())
+        images = None
     options = {"batch_size": batch_size, "device": kind, "dtype": dtype, "workers": workers}
-    content = packed((backbone, images, reducers, options, first))
-    job = ray.put((made_with(), threads, RemovableHandle.next_id, content))
+    job = ray.put(packed((backbone, images, reducers, options, first), threads))
     worker = ray.remote(
         num_cpus=needs["CPU"],
         num_gpus=needs.get("GPU", 0),
@@ -155,26 +157,33 @@ def capture_ray(
         max_task_retries=RETRIES,
     )(Worker)
     pool = [worker.remote() for _ in range(min(actors, len(pieces)))]
-    arriving = ray.util.ActorPool(pool).map(lambda one, piece: one.of.remote([job], piece), pieces)
+    arriving = ray.util.ActorPool(pool).map(
+        lambda one, piece: one.of.remote(job, pixels, piece), pieces
+    )
     results: dict[str, Tensor] = {}
-    hide = None if progress is None else not progress
+    bar = tqdm(pieces, disable=None if progress is None else not progress, unit="piece")
     try:
-        for start, stop in tqdm(pieces, disable=hide, unit="piece"):
-            values = {key: torch.tensor(value) for key, value in next(arriving).items()}
-            for at in range(0, stop - start, batch_size):
-                batch = {key: value[at : at + batch_size] for key, value in values.items()}
-                store(batch, start + at, total, into, results)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
-    except ray.exceptions.RayActorError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RuntimeError(
-            f"one worker after another died ({reason}); look at the images and at its memory"
-        ) from error
+        with _told(ray, "one worker after another died; look at the images and at its memory"):
+            for start, stop in bar:
+                values = {key: torch.tensor(value) for key, value in next(arriving).items()}
+                for at in range(0, stop - start, batch_size):
+                    batch = {key: value[at : at + batch_size] for key, value in values.items()}
+                    store(batch, start + at, total, into, results)
     finally:
         for one in pool:
             ray.kill(one)
     return results
+
+
+@contextmanager
+def _told(ray: Any, died: str) -> Iterator[None]:
+    """What a function raised on a worker is raised here; RuntimeError where workers died."""
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(died) from error
 
 
 class Worker:
@@ -183,19 +192,21 @@ class Worker:
     def __init__(self) -> None:
         self.job: tuple | None = None
 
-    def of(self, job: Sequence[Any], piece: tuple[int, int]) -> dict[str, np.ndarray]:
-        """What is kept of the images from the first to before the second of `piece`.
+    def of(
+        self, job: tuple, pixels: np.ndarray | None, piece: tuple[int, int]
+    ) -> dict[str, np.ndarray]:
+        """What is kept of the images, `pixels` or those in `job`, from the first to before the
+        second of `piece`.
 
         Raises ValueError where this machine computes with something else, and what `capture`
         raises.
         """
-        self.job = self.job or unpacked(*load_ray().get(job[0]))
-        backbone, images, reducers, options, first = self.job
-        start, stop = piece
-        if isinstance(images, np.ndarray):
-            part = torch.tensor(images[start:stop])
-        else:
+        self.job = self.job or unpacked(*job)
+        (backbone, images, reducers, options, first), (start, stop) = self.job, piece
+        if pixels is None:
             part = Subset(images, range(start, stop))
+        else:
+            part = torch.tensor(pixels[start:stop])
         own = [reducer.of(start, stop) for reducer in reducers]
         # Not into the workspace of the run whose process asks for the capture.
         options = options | {"progress": False, "report": lambda done: None}
@@ -203,8 +214,9 @@ class Worker:
         return {key: value.numpy() for key, value in kept.items()}
 
 
-def packed(content: Any) -> np.ndarray:
-    """`content` as an array of bytes, with the functions in it that have no name, such as hooks.
+def packed(content: Any, threads: int) -> tuple[str, int, int, np.ndarray]:
+    """What `unpacked` takes: `content` as bytes, with the functions in it that have no name, such
+    as hooks; before it what made it, the threads to compute with, and the number of the next hook.
 
     Raises ValueError for a source of random numbers: a copy of it would draw anew on each worker.
     """
@@ -222,10 +234,11 @@ def packed(content: Any) -> np.ndarray:
 
     module = SimpleNamespace(__name__=__name__, Pickler=Pickler)
     torch.save(content, file := io.BytesIO(), pickle_module=module)
-    return np.frombuffer(file.getbuffer(), dtype=np.uint8)
+    array = np.frombuffer(file.getbuffer(), dtype=np.uint8)
+    return made_with(), threads, RemovableHandle.next_id, array
 
 
-def unpacked(made: str, threads: int, next_hook: int, content: np.ndarray) -> tuple:
+def unpacked(made: str, threads: int, next_hook: int, content: np.ndarray) -> Any:
     """What was packed, in a process that computes from now on as the one that packed it.
 
     Raises ValueError where this machine computes with something else.
@@ -238,10 +251,7 @@ def unpacked(made: str, threads: int, next_hook: int, content: np.ndarray) -> tu
     torch.set_num_threads(threads)
     # Hooks came along with their numbers; new ones must not take their places.
     RemovableHandle.next_id = max(RemovableHandle.next_id, next_hook)
-    job = torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
-    backbone, images, *more = job
-    ray = load_ray()
-    return backbone, ray.get(images) if isinstance(images, ray.ObjectRef) else images, *more
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
 
 
 @functools.cache
@@ -278,14 +288,10 @@ class Calls:
         options = {"num_cpus": threads, "num_gpus": int(gpu), "max_retries": RETRIES}
         result = self._ray.remote(**options)(function).remote(*arguments)
         self._running.add(result)
+        died = f"its worker died {RETRIES + 1} times; it may have run out of memory"
         try:
-            return self._ray.get(result)
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from None
-        except self._ray.exceptions.RayError:
-            raise RuntimeError(
-                f"its worker died {RETRIES + 1} times; it may have run out of memory"
-            ) from None
+            with _told(self._ray, died):
+                return self._ray.get(result)
         finally:
             self._running.discard(result)
 

@@ -7,9 +7,8 @@ all keys outlives the hook that needed it.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from helpers.capture.inputs import as_images, batches_of
+from helpers.capture.inputs import as_images, batches_of, check_pixels
 from helpers.capture.reducers import Reducer
 from helpers.files import Workspace
 from helpers.models import Backbone
@@ -86,10 +85,20 @@ def capture(
             needs and the model has not (a [CLS] token, MLP neurons, rows of attention), positions
             that do not fit the images or the grid, or NaN or infinity in what a reducer returns.
     """
-    into = {key: list(summaries) for key, summaries in into.items()}
     dtype, images, reducers = _precision(dtype), as_images(images), _listed(reducers)
-    wanted = _plan(backbone, reducers, len(images))
-    _check(backbone, images, reducers, batch_size, workers, into)
+    plan = _plan(backbone, reducers, len(images))
+    into = {key: list(summaries) for key, summaries in into.items()}
+    if unknown := into.keys() - {key for reducer in reducers for key in reducer.keys}:
+        raise ValueError(
+            f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does"
+        )
+    if len(images) == 0 or batch_size < 1 or (workers or 0) < 0:
+        raise ValueError(
+            f"{len(images)} images in batches of {batch_size} with {workers} workers; take at "
+            "least 1, 1 and 0"
+        )
+    if isinstance(images, Tensor):
+        check_pixels(backbone, images)
     options = {
         "batch_size": batch_size,
         "device": device,
@@ -106,12 +115,17 @@ def capture(
 
         return resumable(workspace, backbone, images, reducers, **options)
     backbone.model.eval().to(device)
-    batches = batches_of(backbone, images, batch_size, workers)
+    batches = tqdm(
+        batches_of(backbone, images, batch_size, workers),
+        total=-(-len(images) // batch_size),
+        disable=None if progress is None else not progress,
+        unit="batch",
+    )
     with ExitStack() as hooks:
-        one = _Pass(backbone, reducers, dtype, into, len(images), first)
-        for (point, block), group in wanted.items():
-            hooks.callback(backbone.watch(point, block, one.watcher(block, group)).remove)
-        return one.run(batches, batch_size, progress, report)
+        one = _Pass(backbone, plan, dtype, into, len(images), first)
+        for (point, block), watched in one.watched().items():
+            hooks.callback(backbone.watch(point, block, one.watcher(block, watched)).remove)
+        return one.run(batches, batch_size, report or (lambda done: None))
 
 
 def store(
@@ -157,152 +171,26 @@ def _precision(dtype: torch.dtype | str) -> torch.dtype:
     return named
 
 
-def _check(
-    backbone: Backbone,
-    images: Any,
-    reducers: Sequence[Reducer],
-    batch_size: int,
-    workers: int | None,
-    into: Mapping[str, Sequence[Accumulator]],
-) -> None:
-    """Raise ValueError for arguments of `capture` that do not fit one another."""
-    if unknown := into.keys() - {key for reducer in reducers for key in reducer.keys}:
-        raise ValueError(
-            f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does"
-        )
-    if len(images) == 0 or batch_size < 1 or (workers or 0) < 0:
-        raise ValueError(
-            f"{len(images)} images in batches of {batch_size} with {workers} workers; take at "
-            "least 1, 1 and 0"
-        )
-    if not isinstance(images, Tensor):
-        return
-    if tuple(images.shape[1:]) != (3, *backbone.image_size):
-        raise ValueError(
-            f"pixels {tuple(images.shape[1:])} do not fit {(3, *backbone.image_size)} of "
-            f"'{backbone.name}'; resize them, or load it with their image_size (a multiple of its "
-            f"patch size {backbone.patch_size})"
-        )
-    if not images.is_floating_point():
-        raise ValueError(
-            f"pixels of type {images.dtype}; capture takes normalised floats, or PIL images to "
-            "normalise by itself"
-        )
-
-
-@dataclass
-class _Pass:
-    """One pass of a model, where it is now, over images.
-
-    What is kept gathers in `results` and `into`.
-    """
-
-    backbone: Backbone
-    reducers: Sequence[Reducer]
-    dtype: torch.dtype
-    into: Mapping[str, Sequence[Accumulator]]
-    total: int
-    first: int
-    results: dict[str, Tensor] = field(default_factory=dict)
-    span: tuple[int, int] = (0, 0)  # of the images in the present forward pass
-
-    def __post_init__(self) -> None:
-        self.device, self.mixed = self.backbone.device, self.dtype != torch.float32
-        self.outputs = _Outputs(self.backbone, self.reducers)
-        off = torch.autocast(self.device.type, enabled=False) if self.mixed else nullcontext()
-        self.exact = off  # softmax and norms in float32 whatever the model runs in
-
-    def run(
-        self,
-        batches: Iterator[tuple[int, Tensor]],
-        batch_size: int,
-        progress: bool | None,
-        report: Callable[[int], object] | None,
-    ) -> dict[str, Tensor]:
-        """The results of all batches.
-
-        A batch that does not fit into memory passes in parts, and so do those after it.
-        """
-        waiting: list[tuple] = []
-        most, done, hide = batch_size, 0, None if progress is None else not progress
-        total = -(-self.total // batch_size)
-        for start, pixels in tqdm(batches, total=total, disable=hide, unit="batch"):
-            while done < start + len(pixels):
-                part = pixels[done - start :][:most]
-                values = _or_none(self.forward, done, part)
-                if values is None:
-                    most = -(-len(part) // 2)
-                    warnings.warn(
-                        f"{len(part)} images do not fit into memory at once; going on with {most}",
-                        stacklevel=3,
-                    )
-                    continue
-                waiting.append((done, *_to_cpu(values)))
-                done += len(part)
-                # On a GPU the copy of one batch goes on while the next one is computed.
-                if len(waiting) > (self.device.type == "cuda"):
-                    self.keep(*waiting.pop(0))
-            if report is not None:
-                report(done)
-        for last in waiting:
-            self.keep(*last)
-        return self.results
-
-    def watcher(self, block: int, group: Sequence[Reducer]) -> Callable[[Any], None]:
-        """What is called with what passes one point of `block`."""
-        layout = self.backbone.layout
-
-        def see(x: Any) -> None:
-            with self.exact:
-                for reducer in group:
-                    self.outputs.put(reducer, block, reducer.of(*self.span).reduce(x, layout))
-
-        return see
-
-    def forward(self, start: int, pixels: Tensor) -> dict[str, Tensor]:
-        """What the reducers keep of these images, on the device, until the next call."""
-        self.span = start, start + len(pixels)
-        mixed = torch.autocast(self.device.type, self.dtype, enabled=self.mixed)
-        with torch.inference_mode(), mixed:
-            self.outputs.seen.clear()
-            self.backbone.next_image = self.first + start
-            self.backbone(pixels.to(self.device, torch.float32, non_blocking=True))
-        return self.outputs.of(len(pixels))
-
-    def keep(self, start: int, values: dict[str, Tensor], ready: Callable[[], object]) -> None:
-        """Put what has come to the CPU into its place."""
-        ready()
-        for key, value in values.items():
-            # The sum, which may overflow, spares a look at each value.
-            if not value.sum().isfinite() and not value.isfinite().all():
-                reducer = next(reducer for reducer in self.reducers if key in reducer.keys)
-                raise ValueError(
-                    f"{reducer} returned NaN or infinity in '{key}' for images {start} to "
-                    f"{start + len(value) - 1} of '{self.backbone.name}'; look at the images and "
-                    f"the precision ({self.dtype})"
-                )
-        store(values, start, self.total, self.into, self.results)
-
-
 def _plan(
     backbone: Backbone, reducers: Sequence[Reducer], images: int
-) -> dict[tuple[str, int], list[Reducer]]:
-    """(point, block) -> the reducers that look there, so that one hook serves them all."""
-    wanted, keys = defaultdict(list), set()
-    for reducer in reducers:
+) -> list[tuple[Reducer, list[int]]]:
+    """Each reducer and its blocks, counted from 0.
+
+    Raises ValueError for one that has nothing to read, or whose key another one has.
+    """
+    keys = [key for reducer in reducers for key in reducer.keys]
+    if len({*keys}) < len(keys):
+        twice = min(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"two reducers return '{twice}'; capture them in two passes or rename one")
+    plan = [(reducer, _indices(backbone, reducer)) for reducer in reducers]
+    for reducer, blocks in plan:
         reducer.check(images, backbone.layout)
-        if clash := keys.intersection(reducer.keys):
-            raise ValueError(
-                f"two reducers return '{min(clash)}'; capture them in two passes or rename one"
-            )
-        keys.update(reducer.keys)
-        for block in set(_indices(backbone, reducer)):
+        for block in blocks:
             try:
                 backbone.require(reducer.point, block)
             except ValueError as error:
                 raise ValueError(f"{type(reducer).__name__} has nothing to read: {error}") from None
-            wanted[reducer.point, block].append(reducer)
-    return wanted
+    return plan
 
 
 def _indices(backbone: Backbone, reducer: Reducer) -> list[int]:
@@ -318,54 +206,148 @@ def _indices(backbone: Backbone, reducer: Reducer) -> list[int]:
     return [block % depth for block in chosen]
 
 
-class _Outputs:
-    """What the reducers keep of one batch: for each key one float32 tensor (image, [block,] ...) on
-    the device.
+class _Output:
+    """What one reducer keeps of one batch: for each of its keys one float32 tensor
+    (image, [block,] ...) on the device.
 
     It is made in the first batch and used again in all others. Small tensors that live as long as a
     batch would lie between the large ones of the model, and keep the memory of these from being
     used again.
     """
 
-    def __init__(self, backbone: Backbone, reducers: Sequence[Reducer]):
-        self.name, self.reducers = backbone.name, reducers
-        self.blocks = {reducer.keys: _indices(backbone, reducer) for reducer in reducers}
-        self.tensors: dict[str, Tensor] = {}
-        self.places: dict[tuple[str, int], list[Tensor]] = {}  # key, block -> parts of these
-        self.seen: set[tuple[tuple[str, ...], int]] = set()
+    def __init__(self, reducer: Reducer, blocks: list[int]):
+        self.reducer, self.blocks = reducer, blocks
+        self.tensors: list[Tensor] = []
+        self.missing = {*blocks}  # of which it has seen nothing yet
 
-    def put(self, reducer: Reducer, block: int, values: tuple[Tensor, ...]) -> None:
-        """Take what a reducer made of one block."""
-        for key, value in zip(reducer.keys, values, strict=True):
-            if key not in self.tensors:
-                self._make(key, reducer, value)
-            for place in self.places[key, block]:
-                place[: len(value)].copy_(value)
-        self.seen.add((reducer.keys, block))
+    def put(self, block: int, values: tuple[Tensor, ...]) -> None:
+        """Take what the reducer made of one block."""
+        alone = isinstance(self.reducer.blocks, int)
+        if not self.tensors:
+            extent = () if alone else (len(self.blocks),)
+            self.tensors = [
+                torch.empty(v.shape[:1] + extent + v.shape[1:], device=v.device) for v in values
+            ]
+        for whole, value in zip(self.tensors, values, strict=True):
+            part = whole[: len(value)]
+            for i, own in enumerate(self.blocks):
+                if own == block:
+                    (part if alone else part[:, i]).copy_(value)
+        self.missing.discard(block)
 
-    def _make(self, key: str, reducer: Reducer, like: Tensor) -> None:
-        blocks, alone = self.blocks[reducer.keys], isinstance(reducer.blocks, int)
-        shape = like.shape[:1] + (() if alone else (len(blocks),)) + like.shape[1:]
-        self.tensors[key] = whole = torch.empty(shape, device=like.device)
-        for i, block in enumerate(blocks):
-            self.places.setdefault((key, block), []).append(whole if alone else whole[:, i])
 
-    def of(self, images: int) -> dict[str, Tensor]:
-        """Key -> tensor of so many images.
+class _Pass:
+    """One pass of a model, where it is now, over images.
+
+    What is kept gathers in `results` and `into`.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        plan: list[tuple[Reducer, list[int]]],
+        dtype: torch.dtype,
+        into: Mapping[str, Sequence[Accumulator]],
+        total: int,
+        first: int,
+    ):
+        self.backbone, self.dtype, self.into = backbone, dtype, into
+        self.total, self.first = total, first
+        self.device, self.mixed = backbone.device, dtype != torch.float32
+        self.outputs = [_Output(reducer, blocks) for reducer, blocks in plan]
+        self.results: dict[str, Tensor] = {}
+        self.span = 0, 0  # of the images in the present forward pass
+
+    def watched(self) -> dict[tuple[str, int], list[_Output]]:
+        """(point, block) -> what looks there, so that one hook serves them all."""
+        places = defaultdict(list)
+        for output in self.outputs:
+            for block in {*output.blocks}:
+                places[output.reducer.point, block].append(output)
+        return places
+
+    def watcher(self, block: int, outputs: Sequence[_Output]) -> Callable[[Any], None]:
+        """What is called with what passes one point of `block`."""
+        layout = self.backbone.layout
+
+        def see(x: Any) -> None:
+            # Softmax and norms in float32 whatever the model runs in.
+            with torch.autocast(self.device.type, enabled=False) if self.mixed else nullcontext():
+                for output in outputs:
+                    reducer = output.reducer.of(*self.span)
+                    output.put(block, reducer.reduce(x, layout))
+
+        return see
+
+    def run(
+        self,
+        batches: tqdm,
+        batch_size: int,
+        report: Callable[[int], object],
+    ) -> dict[str, Tensor]:
+        """The results of all batches.
+
+        A batch that does not fit into memory passes in parts, and so do those after it.
+        """
+        waiting: list[tuple] = []
+        most, done = batch_size, 0
+        for start, pixels in batches:
+            while done < start + len(pixels):
+                part = pixels[done - start :][:most]
+                values = _or_none(self.forward, done, part)
+                if values is None:
+                    most = -(-len(part) // 2)
+                    warnings.warn(
+                        f"{len(part)} images do not fit into memory at once; going on with {most}",
+                        stacklevel=3,
+                    )
+                    continue
+                waiting.append((done, *_to_cpu(values)))
+                done += len(part)
+                # On a GPU the copy of one batch goes on while the next one is computed.
+                if len(waiting) > (self.device.type == "cuda"):
+                    self.keep(*waiting.pop(0))
+            report(done)
+        for last in waiting:
+            self.keep(*last)
+        return self.results
+
+    def forward(self, start: int, pixels: Tensor) -> dict[str, Tensor]:
+        """What the reducers keep of these images, on the device, until the next call.
 
         Raises ValueError where a reducer saw nothing of a block.
         """
-        for reducer in self.reducers:
-            if missing := [
-                block
-                for block in self.blocks[reducer.keys]
-                if (reducer.keys, block) not in self.seen
-            ]:
+        self.span = start, start + len(pixels)
+        for output in self.outputs:
+            output.missing.update(output.blocks)
+        mixed = torch.autocast(self.device.type, self.dtype, enabled=self.mixed)
+        with torch.inference_mode(), mixed:
+            self.backbone.next_image = self.first + start
+            self.backbone(pixels.to(self.device, torch.float32, non_blocking=True))
+        kept = {}
+        for output in self.outputs:
+            if output.missing:
                 raise ValueError(
-                    f"{reducer} saw nothing in blocks {missing} of '{self.name}': the forward pass "
-                    "went around its hook"
+                    f"{output.reducer} saw nothing in blocks {sorted(output.missing)} of "
+                    f"'{self.backbone.name}': the forward pass went around its hook"
                 )
-        return {key: value.narrow(0, 0, images) for key, value in self.tensors.items()}
+            for key, tensor in zip(output.reducer.keys, output.tensors, strict=True):
+                kept[key] = tensor[: len(pixels)]
+        return kept
+
+    def keep(self, start: int, values: dict[str, Tensor], ready: Callable[[], object]) -> None:
+        """Put what has come to the CPU into its place."""
+        ready()
+        for key, value in values.items():
+            # The sum, which may overflow, spares a look at each value.
+            if not value.sum().isfinite() and not value.isfinite().all():
+                reducer = next(o.reducer for o in self.outputs if key in o.reducer.keys)
+                raise ValueError(
+                    f"{reducer} returned NaN or infinity in '{key}' for images {start} to "
+                    f"{start + len(value) - 1} of '{self.backbone.name}'; look at the images and "
+                    f"the precision ({self.dtype})"
+                )
+        store(values, start, self.total, self.into, self.results)
 
 
 def _or_none(

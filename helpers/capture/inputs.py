@@ -36,6 +36,24 @@ def as_images(images: Any) -> Any:
     return images
 
 
+def check_pixels(backbone: Backbone, pixels: Tensor) -> None:
+    """Raise ValueError for pixels of another size than the model takes, or none that are
+    normalised.
+    """
+    wanted = (3, *backbone.image_size)
+    if tuple(pixels.shape[1:]) != wanted:
+        raise ValueError(
+            f"pixels {tuple(pixels.shape[1:])} do not fit {wanted} of '{backbone.name}'; resize "
+            "them, or load it with their image_size (a multiple of its patch size "
+            f"{backbone.patch_size})"
+        )
+    if not pixels.is_floating_point():
+        raise ValueError(
+            f"pixels of type {pixels.dtype}; capture takes normalised floats, or PIL images to "
+            "normalise by itself"
+        )
+
+
 class PixelSet(Dataset):
     """The items of a list or a data set as a model takes them."""
 

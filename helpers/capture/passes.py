@@ -112,13 +112,12 @@ def last_maps(passes: Mapping[Hashable, Mapping[str, Captured]]) -> dict[str, di
     """
     maps = {}
     for model, own in by_model(passes).items():
-        maps[model] = {
-            f"norm\n{name}": c.layout.to_grid(c.patches("token_norms")[:, -1])
-            for name, c in own.items()
-        }
+        norms, attention = {}, {}
         for name, c in own.items():
-            attention = c.patches("cls_attention")[:, -1].mean(1).round(decimals=6)
-            maps[model][f"attention\n{name}"] = c.layout.to_grid(attention)
+            norms[f"norm\n{name}"] = c.layout.to_grid(c.patches("token_norms")[:, -1])
+            mean = c.patches("cls_attention")[:, -1].mean(1)
+            attention[f"attention\n{name}"] = c.layout.to_grid(mean.round(decimals=6))
+        maps[model] = norms | attention
     return maps
 
 

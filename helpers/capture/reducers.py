@@ -9,6 +9,7 @@ in parts, after hooks have seen it. What adds up is a summary, which gets each i
 `capture`).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -62,6 +63,16 @@ class Reducer:
         Itself where it treats all images alike.
         """
         return self
+
+
+class Named(Reducer):
+    """Returns one key, `name`."""
+
+    name: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.name,)
 
 
 class LastBlock(Reducer):
@@ -169,16 +180,14 @@ class Sinks(Reducer):
         check_choice("queries", self.queries, ("read", "patches"))
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
+        attention = x.attention
         if self.queries == "read" and layout.cls:
-            rows = x.attention.cls_row(layout)[:, :, None]
+            rows = attention.cls_row(layout)[:, :, None]
         else:
-            rows = (
-                layout.patch_tokens(x.attention.q) @ x.attention.k.mT * x.attention.scale
-            ).softmax(-1)
-        cls = (
-            layout.cls_token(rows, -1)[..., None] if layout.cls else torch.zeros_like(rows[..., :1])
-        )
-        kinds = (layout.patch_tokens(rows, -1), layout.register_tokens(rows, -1), cls)
+            logits = layout.patch_tokens(attention.q) @ attention.k.mT * attention.scale
+            rows = logits.softmax(-1)
+        cls = layout.cls_token(rows, -1) if layout.cls else torch.zeros_like(rows[..., 0])
+        kinds = (layout.patch_tokens(rows, -1), layout.register_tokens(rows, -1), cls[..., None])
         shared = [shared_attention(kind, MOST) for kind in kinds]
         return (
             *shared,
@@ -255,11 +264,8 @@ class HighestToken(Reducer):
         norms = _norm(x[0])
         # The first of those that are equal but for rounding, as registers that carry the same load
         # are.
-        index = (
-            (norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True))
-            .int()
-            .argmax(dim=1, keepdim=True)
-        )
+        near = norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True)
+        index = near.int().argmax(dim=1, keepdim=True)
         return *(
             tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x
         ), index.squeeze(1)
@@ -388,7 +394,7 @@ class Selected(Reducer):
     positions: Int[Tensor, "image k"] = field(repr=False)
 
     def check(self, images: int, layout: TokenLayout) -> None:
-        rows, columns = layout.grid
+        patches = math.prod(layout.grid)
         shape, dtype = tuple(self.positions.shape), self.positions.dtype
         if dtype not in (torch.int32, torch.int64) or len(shape) != 2:
             raise ValueError(
@@ -400,11 +406,12 @@ class Selected(Reducer):
                 f"positions for {shape[0]} images, but {images} images are captured; give one row "
                 "an image"
             )
-        outside = self.positions[(self.positions < -1) | (self.positions >= rows * columns)]
+        outside = self.positions[(self.positions < -1) | (self.positions >= patches)]
         if len(outside):
+            grid = " x ".join(map(str, layout.grid))
             raise ValueError(
-                f"position {int(outside[0])} is not in the grid of {rows} x {columns} patches; "
-                f"choose from 0 to {rows * columns - 1}, or -1 for none"
+                f"position {int(outside[0])} is not in the grid of {grid} patches; choose from 0 "
+                f"to {patches - 1}, or -1 for none"
             )
 
     def of(self, start: int, stop: int) -> Reducer:
@@ -456,6 +463,7 @@ class RandomPatches(Reducer):
     `Selected` asks for the grid first, this does not.
     """
 
+    kind: ClassVar[type[Selected]]
     count: int
     seed: int = 0
     first: int = 0  # image of those that are seen
@@ -471,10 +479,12 @@ class RandomPatches(Reducer):
 
         Raises ValueError for a count below one, or above the number of patches.
         """
-        rows, columns = layout.grid
-        return random_positions(self.first + images, rows * columns, self.count, self.seed)[
-            self.first :
-        ]
+        patches = math.prod(layout.grid)
+        drawn = random_positions(self.first + images, patches, self.count, self.seed)
+        return drawn[self.first :]
+
+    def reduce(self, x: Tensor, layout: TokenLayout) -> Kept:
+        return self.kind(self.positions(len(x), layout)).reduce(x, layout)
 
 
 @dataclass(frozen=True)
@@ -482,10 +492,8 @@ class RandomTokens(RandomPatches, LastBlock):
     """'tokens' (image, count, width): as `SelectedTokens`, of random patches."""
 
     norm: bool = True
+    kind = SelectedTokens
     keys = ("tokens",)
-
-    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
-        return SelectedTokens(self.positions(len(x), layout)).reduce(x, layout)
 
 
 @dataclass(frozen=True)
@@ -494,12 +502,10 @@ class RandomPixels(RandomPatches):
     patches; of those whose tokens `RandomTokens` has with this count and seed.
     """
 
+    kind = SelectedPixels
     point = "pixels"
     keys = ("pixels",)
     blocks = 0
-
-    def reduce(self, x: Pixels, layout: TokenLayout) -> Kept:
-        return SelectedPixels(self.positions(len(x), layout)).reduce(x, layout)
 
 
 @dataclass(frozen=True)
@@ -517,7 +523,7 @@ class QKVNorms(Reducer):
 
 
 @dataclass(frozen=True)
-class OnQKV(Reducer):
+class OnQKV(Named):
     """`name` (image, block, ...): `function` of the queries "q", keys "k" or values "v" of the
     patches, heads concatenated, as a grid (image, row, column, width).
     """
@@ -531,16 +537,12 @@ class OnQKV(Reducer):
     def __post_init__(self) -> None:
         check_choice("part", self.part, "qkv")
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.name,)
-
     def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
         return (self.function(layout.to_grid(_concatenated(getattr(x, self.part), layout), dim=1)),)
 
 
 @dataclass(frozen=True)
-class NeuronActivation(Reducer):
+class NeuronActivation(Named):
     """`name` (image, patch): what the MLP neuron `unit` of block `at` does at each patch.
 
     Raises ValueError for a unit that is not there.
@@ -550,10 +552,6 @@ class NeuronActivation(Reducer):
     at: int
     unit: int
     point = "neurons"
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.name,)
 
     @property
     def blocks(self) -> Blocks:
@@ -576,7 +574,7 @@ def activations_of(neurons: Iterable[tuple]) -> list[NeuronActivation]:
 
 
 @dataclass(frozen=True)
-class OnPatches(Reducer):
+class OnPatches(Named):
     """`name` (image, ...): `function` of the patches as a grid (image, row, column, width), at the
     patch "embedding" (before the position embedding) or after the block with the index `at`;
     (image, block, ...) where `at` is "all" or several indices.
@@ -591,19 +589,12 @@ class OnPatches(Reducer):
         return "embedding" if self.at == "embedding" else "residual"
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    @property
     def blocks(self) -> Blocks:
         return 0 if self.at == "embedding" else self.at
 
     def reduce(self, x: Tensor, layout: TokenLayout) -> Kept:
-        return (
-            self.function(
-                x if self.at == "embedding" else layout.to_grid(layout.patch_tokens(x), dim=1)
-            ),
-        )
+        grid = x if self.at == "embedding" else layout.to_grid(layout.patch_tokens(x), dim=1)
+        return (self.function(grid),)
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -663,9 +654,8 @@ def by_rows(
     """`fused_attention` on any device, with at most ROWS numbers of attention at a time (at least
     one row of each head).
     """
-    means, totals = [], []
-    for chunk in q.split(max(1, ROWS // (len(q) * q.shape[1] * k.shape[-2])), dim=-2):
-        logits = (chunk @ k.mT).mul_(scale)
-        totals.append(logits.logsumexp(dim=-1))
-        means.append(logits.softmax(dim=-1) @ k)
+    most = max(1, ROWS // (len(q) * q.shape[1] * k.shape[-2]))
+    logits = ((chunk @ k.mT).mul_(scale) for chunk in q.split(most, dim=-2))
+    found = [(rows.softmax(dim=-1) @ k, rows.logsumexp(dim=-1)) for rows in logits]
+    means, totals = zip(*found, strict=True)
     return torch.cat(means, dim=-2), torch.cat(totals, dim=-1)

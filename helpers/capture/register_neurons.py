@@ -33,6 +33,7 @@ from helpers.settings import check_choice, settings_of
 
 SEARCH_MODES = ("paper", "jiang_code")
 SPARSE_VALUE, SPARSE_SHARE = 0.5, 0.5  # of the authors' filter: half of the tokens under 0.5
+NEAREST = 5  # units, of which one is drawn
 DECIMALS = 3  # of the decimal logarithms that are compared
 PAIRS = 4  # at most as many outliers of an image
 
@@ -163,11 +164,10 @@ def matched_neurons(
     among: str = "block",
     rule: str = "median:3",
     layer: int = -1,
-    nearest: int = 5,
     seed: int = 0,
     **options: Any,
 ) -> list[MatchedNeuron]:
-    """For each of `neurons` one random unit, out of the `nearest` that write most nearly as much.
+    """For each of `neurons` one random unit, out of the five that write most nearly as much.
 
     A unit writes `|activation| x |its output weights|`. Where no unit writes nearly as much as the neuron, the strongest others are
     the nearest: `written` beside `wanted` tells how far they fall short.
@@ -179,48 +179,40 @@ def matched_neurons(
         among: the units of the neuron's own "block", or those of "later" blocks up to `layer`, too.
             Earlier units may be what the neuron answers to, so they are no control.
         rule, layer: which patches are outliers, as in `find_register_neurons`.
-        nearest: from how many units one is drawn.
         seed: of the draw.
         options: as in `capture`.
 
     Returns:
         In the order of `neurons`; none of them, and no unit twice.
 
-    Raises ValueError for another `where` or `among`, `nearest` below one, a neuron that is not
-    there or comes twice, too few others, and what `find_register_neurons` raises where there is no
-    outlier.
+    Raises ValueError for another `where` or `among`, a neuron that is not there or comes twice, too
+    few others, and what `find_register_neurons` raises where there is no outlier.
     """  # noqa: E501
     check_choice("where", where, ("outliers", "patches"))
     check_choice("among", among, ("block", "later"))
-    if nearest < 1:
-        raise ValueError(f"nearest is {nearest}; draw from at least one unit")
-    own = units_by_block(backbone, neurons)
-    blocks = (
-        [*own]
-        if among == "block"
-        else sorted({*own, *range(min(own, default=0), layer % backbone.depth + 1)})
+    own, later = units_by_block(backbone, neurons), among == "later"
+    blocks = sorted(
+        {*own, *range(min(own, default=0), layer % backbone.depth + 1)} if later else own
     )
     outlier = _outlier_tokens(backbone, images, "paper", rule, layer, options)
     tokens = outlier if where == "outliers" else torch.ones_like(outlier)
     magnitude = _summed(backbone, images, blocks, tokens, "paper", False, options)[2]
     norms = [backbone.neurons(at).weight.detach().double().norm(dim=0).cpu() for at in blocks]
     written = magnitude / tokens.any(dim=1).sum() * torch.cat(norms)
-    units = [
-        (at, unit) for at, norm in zip(blocks, norms, strict=True) for unit in range(len(norm))
-    ]
+    units = [(at, unit) for at in blocks for unit in range(backbone.hidden(at))]
     place = {unit: i for i, unit in enumerate(units)}
-    taken = {place[block, unit] for block, unit, *_ in neurons}
+    block_of = torch.tensor([at for at, _ in units])
+    free = torch.ones(len(units), dtype=torch.bool)
+    free[[place[block, unit] for block, unit, *_ in neurons]] = False
     rng, matched = np.random.default_rng(seed), []
     for block, unit, *_ in neurons:
-        others = {
-            i for i, (at, _) in enumerate(units) if at < block or (among == "block" and at > block)
-        }
         wanted = float(written[place[block, unit]])
-        if not (near := nearest_units(written, wanted, taken | others, nearest)):
+        allowed = free & (block_of >= block if later else block_of == block)
+        if not (near := nearest_units(written, wanted, allowed, NEAREST)):
             raise ValueError(
                 f"block {block} of '{backbone.name}' has too few other neurons; give fewer"
             )
-        taken.add(other := int(rng.choice(near)))
+        free[other := int(rng.choice(near))] = False
         matched.append(MatchedNeuron(*units[other], float(written[other]), wanted))
     return matched
 
@@ -251,22 +243,18 @@ def matched_neurons_of(
 
 
 def nearest_units(
-    written: Float[Tensor, " unit"], wanted: float, without: set[int], count: int
+    written: Float[Tensor, " unit"], wanted: float, allowed: Bool[Tensor, " unit"], count: int
 ) -> list[int]:
-    """The `count` units whose value is nearest to `wanted` by ratio, nearest first, of equal ones
-    the first; none of `without`.
+    """The `count` units of those allowed whose value is nearest to `wanted` by ratio, nearest
+    first, of equal ones the first.
 
     Ratios are compared to a quarter of a per cent, so that rounding does not choose. A unit that
     writes nothing comes last.
     """
-    distance = (
-        (written.log10() - np.log10(wanted or np.nan))
-        .abs()
-        .nan_to_num(nan=torch.inf)
-        .round(decimals=DECIMALS)
-    )
-    distance[sorted(without)] = torch.nan  # sorts behind all numbers
-    return distance.argsort(stable=True)[: min(count, len(written) - len(without))].tolist()
+    distance = (written.log10() - np.log10(wanted or np.nan)).abs().nan_to_num(nan=torch.inf)
+    distance = distance.round(decimals=DECIMALS).masked_fill(~allowed, torch.nan)
+    order = distance.argsort(stable=True)  # nan sorts behind all numbers
+    return order[: min(count, int(allowed.sum()))].tolist()
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,9 @@ class Shards:
         self.folder = Path(folder)
         if not (self.folder / LIST).is_file():
             raise FileNotFoundError(f"{self.folder} holds no {LIST}; capture_shards writes one")
-        contents = json.loads((self.folder / LIST).read_text(encoding="utf-8"))
-        self.images: int = contents["images"]
-        self.size: int = contents["size"]
-        self.inputs: dict[str, Any] = contents["inputs"]
-        self._files: dict[str, str] = contents["files"]
+        self._list = json.loads((self.folder / LIST).read_text(encoding="utf-8"))
+        self.images, self.size = self._list["images"], self._list["size"]
+        self.inputs: dict[str, Any] = self._list["inputs"]
 
     def __len__(self) -> int:
         """Number of shards when it is finished."""
@@ -72,26 +70,23 @@ class Shards:
         """The file of shard `index`."""
         return f"{index:06d}.safetensors"
 
-    def intact(self, index: int) -> bool:
-        """Whether shard `index` is there as it was written."""
-        return self._data(index) is not None
-
     def read(self, index: int) -> dict[str, Tensor]:
         """Key -> tensor (image, ...) of shard `index`.
 
         Raises ValueError where it is missing or damaged.
         """
-        if (data := self._data(index)) is None:
+        if (data := self.data(index)) is None:
             raise ValueError(
                 f"shard {self.folder / self.name(index)} is missing or damaged; the same call of "
                 "capture_shards makes it again"
             )
         return load(data)
 
-    def _data(self, index: int) -> bytes | None:
+    def data(self, index: int) -> bytes | None:
+        """Shard `index` as it was written; None where it is missing or damaged."""
         path = self.folder / self.name(index)
         data = path.read_bytes() if path.is_file() else b""
-        return data if self._files.get(path.name) == digest_of(data) else None
+        return data if self._list["files"].get(path.name) == digest_of(data) else None
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         """The shards in order, one at a time in memory."""
@@ -107,8 +102,8 @@ class Shards:
         try:
             with written_whole(self.folder / name) as new:
                 new.write_bytes(data)
-            self._files[name] = digest_of(data)
-            _write_list(self.folder, self.images, self.size, self.inputs, self._files)
+            self._list["files"][name] = digest_of(data)
+            _write_list(self.folder, self._list)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -168,7 +163,7 @@ def capture_shards(
             shards = _begun(folder, inputs, len(images), size)
             report = options.get("report", lambda done: None)
             for index in range(len(shards)):
-                if shards.intact(index):
+                if shards.data(index) is not None:
                     continue
                 start, stop = index * size, min((index + 1) * size, len(images))
                 part = images[start:stop] if pixels else images.select(range(start, stop))
@@ -189,7 +184,8 @@ def _begun(folder: Path, inputs: dict[str, Any], images: int, size: int) -> Shar
     Raises ValueError where they are those of something else.
     """
     if not (folder / LIST).is_file():
-        _write_list(folder, images, size, inputs, {})
+        begun = {"images": images, "size": size, "inputs": inputs, "files": {}}
+        _write_list(folder, begun)
     shards = Shards(folder)
     here = {**inputs, "images in all": images, "images a shard": size}
     there = {**shards.inputs, "images in all": shards.images, "images a shard": shards.size}
@@ -201,10 +197,7 @@ def _begun(folder: Path, inputs: dict[str, Any], images: int, size: int) -> Shar
     return shards
 
 
-def _write_list(
-    folder: Path, images: int, size: int, inputs: dict, files: Mapping[str, str]
-) -> None:
-    contents = {"images": images, "size": size, "inputs": inputs, "files": files}
+def _write_list(folder: Path, contents: dict[str, Any]) -> None:
     with written_whole(folder / LIST) as new:
         new.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
 

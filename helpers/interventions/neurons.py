@@ -10,7 +10,7 @@ block's second MLP layer, in gated MLPs the product; its name is (block, unit), 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -193,25 +193,28 @@ def neuron_conditions(
         seed: of the random neurons, and of how tokens share neurons.
         matched: model -> others that write as much, from `helpers.capture.matched_neurons_of`.
     """
-    changes: dict[str, Callable[[Backbone, Neurons], AbstractContextManager]] = {
-        "moved": lambda b, own: test_time_registers(b, own, count, seed=seed),
-        "empty token": lambda b, own: test_time_registers(b, [], count, seed=seed),
-        "random neurons": lambda b, own: test_time_registers(
-            b, random_neurons(b, own, seed), count, seed=seed
-        ),
-        "matched neurons": lambda b, own: test_time_registers(b, matched[b.name], count, seed=seed),
+
+    def moved(backbone: Backbone, own: Neurons) -> AbstractContextManager:
+        return test_time_registers(backbone, own, count, seed=seed)
+
+    changes = {
+        "moved": moved,
+        "empty token": lambda b, own: moved(b, []),
+        "random neurons": lambda b, own: moved(b, random_neurons(b, own, seed)),
+        "matched neurons": lambda b, own: moved(b, matched[b.name]),
         "set to zero": ablated_neurons,
         "set to mean": averaged_neurons,
     }
     if matched is None:
         del changes["matched neurons"]
+    return {name: where_given(neurons, change) for name, change in changes.items()}
 
-    def only(
-        change: Callable[[Backbone, Neurons], AbstractContextManager],
-    ) -> Callable[[Backbone], AbstractContextManager | None]:
-        return lambda b: change(b, neurons[b.name]) if b.name in neurons else None
 
-    return {name: only(change) for name, change in changes.items()}
+def where_given(
+    own: Mapping[str, Any], change: Callable[[Backbone, Any], AbstractContextManager]
+) -> Callable[[Backbone], AbstractContextManager | None]:
+    """The condition `change(backbone, own[model])`, which leaves out models that have none."""
+    return lambda b: change(b, own[b.name]) if b.name in own else None
 
 
 class Shift(nn.Module):

@@ -9,6 +9,7 @@ patches themselves are needed.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from helpers.interventions.neurons import (
     averaged_neurons,
     changed_units,
     test_time_registers,
+    where_given,
 )
 from helpers.interventions.tokens import Change, intervention, moved_positions
 from helpers.models import Backbone, TokenLayout
@@ -105,14 +107,10 @@ def position_conditions(
         positions: model -> the patches whose embeddings are moved.
     """
 
-    def moved(move: str) -> Callable[[Backbone], AbstractContextManager | None]:
-        return lambda b: (
-            moved_positions(b, moved_sources(b.layout, positions[b.name], move, seed))
-            if b.name in positions
-            else None
-        )
+    def move(kind: str, backbone: Backbone, own: Sequence[int]) -> AbstractContextManager:
+        return moved_positions(backbone, moved_sources(backbone.layout, own, kind, seed))
 
-    return {move: moved(move) for move in MOVES}
+    return {kind: where_given(positions, partial(move, kind)) for kind in MOVES}
 
 
 @intervention
@@ -163,10 +161,7 @@ def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Ba
     ):
         if gone:
             backbone.layout = layout.with_kept(layout.patches - len(gone))
-        try:
-            yield backbone
-        finally:
-            backbone.layout = layout
+        yield backbone
 
 
 def unit_treatments(

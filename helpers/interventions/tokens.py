@@ -31,7 +31,10 @@ Change = Callable[[Backbone], AbstractContextManager]
 def intervention(
     change: Callable[..., Iterator[Backbone]],
 ) -> Callable[..., AbstractContextManager[Backbone]]:
-    """A context manager of `change(backbone, ...)`, named in `backbone.interventions` inside."""
+    """A context manager of `change(backbone, ...)`, named in `backbone.interventions` inside.
+
+    The layout is afterwards what it was before.
+    """
     managed, signature = contextmanager(change), inspect.signature(change)
 
     @wraps(change)
@@ -41,13 +44,13 @@ def intervention(
         given.apply_defaults()
         backbone, arguments = given.args[0], dict(given.arguments)
         del arguments["backbone"]
-        before = backbone.interventions
-        with managed(*args, **options):
-            backbone.interventions = (*before, (change.__name__, arguments))
-            try:
+        before, layout = backbone.interventions, backbone.layout
+        try:
+            with managed(*args, **options):
+                backbone.interventions = (*before, (change.__name__, arguments))
                 yield backbone
-            finally:
-                backbone.interventions = before
+        finally:
+            backbone.interventions, backbone.layout = before, layout
 
     return manager
 
@@ -129,7 +132,6 @@ def appended_registers(
             yield backbone
         finally:
             backbone.lengthen_prefix(-count)
-            backbone.layout = layout
 
 
 @intervention
@@ -204,10 +206,7 @@ def dropped_patches(
     with backbone.change_input(drop), backbone.change_rotation(rotation):
         if mode == "remove" and kept < layout.patches:  # all of them are still a grid
             backbone.layout = layout.with_kept(kept)
-        try:
-            yield backbone
-        finally:
-            backbone.layout = layout
+        yield backbone
 
 
 @intervention

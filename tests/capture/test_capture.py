@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import signal
+import warnings
 from contextlib import contextmanager
 from functools import lru_cache, partial
 
@@ -75,70 +76,85 @@ def patches(backbone, x, dim):
     return x.narrow(dim, x.shape[dim] - backbone.layout.patches, backbone.layout.patches)
 
 
-@every
-def test_residual_stream(backbone):
-    x = pixels(backbone)
-    got = capture(backbone, x, [PatchNorms(), TokenNorms(), FinalTokens()], batch_size=2)
-    blocks = reference(backbone)
-    norms = stack(blocks, "residual").norm(dim=-1)
-    assert_near(got["token_norms"], norms)
-    assert_near(got["patch_norms"], patches(backbone, norms, -1))
-    assert_near(got["final_tokens"], blocks[-1]["residual"])
+def same(x):
+    return x
 
 
-@every
-def test_final_norm(backbone):
-    x = pixels(backbone)
-    blocks = reference(backbone)
-    assert_near(
-        capture(backbone, x, [FinalTokens(norm=True)])["final_tokens"],
-        finished(backbone, blocks[-1]["residual"])[0],
+def by_hand(backbone):
+    """Reducers, and what each of their keys must be."""
+    blocks, chosen, cls = reference(backbone), positions(backbone), backbone.layout.cls
+    grid = backbone.layout.grid
+    residual, attention = stack(blocks, "residual"), stack(blocks, "attention")
+    assert attention.max() > 3 / attention.shape[-1]  # far from uniform, else nothing is tested
+    last = residual.select(1, -1)
+    final, feature, output = finished(backbone, last)
+    norms = residual.norm(dim=-1)
+    entropy = torch.special.entr(patches(backbone, attention, -2)).sum(-1)
+    kept = [PatchNorms(), TokenNorms(), FinalTokens(), Feature(), Output(), AttentionEntropy()]
+    yield (
+        kept,
+        {
+            "token_norms": norms,
+            "patch_norms": patches(backbone, norms, -1),
+            "final_tokens": last,
+            "feature": feature,
+            "output": output,
+            "attention_entropy": entropy.mean(dim=(2, 3)),
+        },
     )
+    whole = {
+        key: patches(backbone, stack(blocks, key), -2).transpose(2, 3).flatten(-2) for key in "qkv"
+    }
+    yield [QKVNorms("all")], {f"{key}_norms": x.norm(dim=-1) for key, x in whole.items()}
+    gridded = {key: x.unflatten(2, grid) for key, x in whole.items()}
+    mean = OnQKV("mean key", lambda g: g.mean(dim=(1, 2)))
+    yield (
+        [*(OnQKV(key, same, key, "all") for key in "qkv"), mean],
+        gridded | {"mean key": gridded["k"][:, -1].mean(dim=(1, 2))},
+    )
+    neurons = patches(backbone, stack(blocks, "neurons"), -2)
+    named = {"first": (0, 7), "last": (-1, 7), "next": (0, 8)}
+    yield (
+        [NeuronActivation(name, *of) for name, of in named.items()],
+        {name: neurons[:, block, :, unit] for name, (block, unit) in named.items()},
+    )
+    maps = patches(backbone, residual, 2).unflatten(2, grid)
+    places = {"all": "all", "two": (-1, 0), "late": -1}
+    yield (
+        [OnPatches("first", same), *(OnPatches(name, same, at) for name, at in places.items())],
+        {
+            "first": embedded(backbone, pixels(backbone))[0].unflatten(1, grid),
+            "all": maps,
+            "two": maps[:, [-1, 0]],
+            "late": maps[:, -1],
+        },
+    )
+    yield [FinalTokens(norm=True)], {"final_tokens": final}
+    rows = attention.select(-2, 0)
+    for norm, tokens in ((True, final), (False, last)):
+        own = patches(backbone, tokens, 1)
+        picked = own[torch.arange(3)[:, None], chosen] * (chosen >= 0)[..., None]
+        yield [SelectedTokens(chosen, norm=norm)], {"tokens": picked}
+        registers = 4 if "reg4" in backbone.name else 0
+        pooled = {
+            "cls": tokens.select(1, 0),
+            "patch_mean": own.mean(1),
+            "registers": tokens.narrow(1, 1, registers),
+        }
+        heads = ("mean", rows.mean(2)) if norm else ("all", rows)
+        if cls:
+            yield [Pooled(norm=norm)], pooled
+            yield [ClsAttention("all", heads=heads[0])], {"cls_attention": heads[1]}
 
 
 @every
-def test_feature_and_output(backbone):
+def test_what_reducers_keep(backbone):
     x = pixels(backbone)
-    blocks = reference(backbone)
-    got = capture(backbone, x, [Feature(), Output()], batch_size=2)
-    _, feature, output = finished(backbone, blocks[-1]["residual"])
-    assert_near(got["feature"], feature)
-    assert_near(got["output"], output)
-
-
-@with_cls
-@pytest.mark.parametrize("norm", [True, False])
-def test_pooled(backbone, norm):
-    x = pixels(backbone)
-    blocks = reference(backbone)
-    tokens = finished(backbone, blocks[-1]["residual"])[0] if norm else blocks[-1]["residual"]
-    got = capture(backbone, x, [Pooled(norm=norm)], batch_size=2)
-    assert_near(got["cls"], tokens.select(1, 0))
-    assert_near(got["patch_mean"], patches(backbone, tokens, 1).mean(1))
-    registers = 4 if "reg4" in backbone.name else 0
-    assert got["registers"].shape == (3, registers, backbone.width)
-    torch.testing.assert_close(
-        got["registers"].double(), tokens.narrow(1, 1, registers), rtol=1e-5, atol=1e-4
-    )
-
-
-@every
-@pytest.mark.parametrize("norm", [True, False])
-def test_selected_tokens(backbone, norm):
-    x, chosen = pixels(backbone), positions(backbone)
-    blocks = reference(backbone)
-    tokens = patches(
-        backbone,
-        finished(backbone, blocks[-1]["residual"])[0] if norm else blocks[-1]["residual"],
-        1,
-    )
-    nothing = torch.zeros(backbone.width, dtype=torch.float64)
-    expected = [
-        [tokens[i, p] if p >= 0 else nothing for p in row] for i, row in enumerate(chosen.tolist())
-    ]
-    got = capture(backbone, x, [SelectedTokens(chosen, norm=norm)], batch_size=2)["tokens"]
-    assert_near(got, torch.stack([torch.stack(row) for row in expected]))
-    assert not got[1, 1].any() and got[0].any(dim=-1).all()
+    for reducers, expected in by_hand(backbone):
+        got = capture(backbone, x, reducers, batch_size=2)
+        assert got.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_near(got[key], value)
 
 
 @every
@@ -194,89 +210,11 @@ def test_what_is_not_finite_elsewhere_leaves_none_at_zero():
     ]
 
 
-@every
-def test_attention(backbone):
-    x = pixels(backbone)
-    blocks = reference(backbone)
-    attention = stack(blocks, "attention")  # image, block, head, query, key
-    assert attention.max() > 3 / attention.shape[-1]  # far from uniform, else nothing is tested
-    entropy = -(attention * attention.clamp_min(1e-300).log()).sum(-1)
-    got = capture(backbone, x, [AttentionEntropy()], batch_size=2)
-    assert_near(got["attention_entropy"], patches(backbone, entropy, -1).mean(dim=(2, 3)))
-    if backbone.layout.cls:
-        rows = attention.select(-2, 0)
-        assert_near(capture(backbone, x, [ClsAttention("all", heads="all")])["cls_attention"], rows)
-        assert_near(capture(backbone, x, [ClsAttention("all")])["cls_attention"], rows.mean(2))
-
-
-@every
-def test_queries_keys_values(backbone):
-    x = pixels(backbone)
-    blocks = reference(backbone)
-    got = capture(backbone, x, [QKVNorms("all")])
-    for key in "qkv":
-        whole = patches(backbone, stack(blocks, key), -2).transpose(2, 3).flatten(-2)
-        assert_near(got[f"{key}_norms"], whole.norm(dim=-1))
-
-
-@every
-def test_a_function_of_queries_keys_or_values(backbone):
-    x = pixels(backbone)
-    blocks = reference(backbone)
-    reducers = [OnQKV(part, lambda g: g, part, "all") for part in "qkv"]
-    got = capture(backbone, x, [*reducers, OnQKV("mean key", lambda g: g.mean(dim=(1, 2)))])
-    rows, columns = backbone.layout.grid
-    for part in "qkv":
-        whole = patches(backbone, stack(blocks, part), -2).transpose(2, 3).flatten(-2)
-        assert_near(got[part], whole.unflatten(2, (rows, columns)))
-    assert_near(got["mean key"], got["k"].select(1, -1).double().mean(dim=(1, 2)))
-
-
-@every
-def test_one_neuron_at_each_patch(backbone):
-    x = pixels(backbone)
-    blocks = reference(backbone)
-    neurons = patches(backbone, stack(blocks, "neurons"), -2)
-    got = capture(
-        backbone,
-        x,
-        [
-            NeuronActivation("first", 0, 7),
-            NeuronActivation("last", -1, 7),
-            NeuronActivation("next", 0, 8),
-        ],
-    )
-    assert_near(got["first"], neurons[:, 0, :, 7])
-    assert_near(got["last"], neurons[:, -1, :, 7])
-    assert_near(got["next"], neurons[:, 0, :, 8])
-    for unit in (-1, neurons.shape[-1]):
-        with pytest.raises(
-            ValueError,
-            match=rf"no neuron {unit} in block 1; choose from 0 to {neurons.shape[-1] - 1}",
-        ):
-            capture(backbone, x, [NeuronActivation("none", 1, unit)])
-
-
-@every
-def test_patches_as_a_grid(backbone):
-    x = pixels(backbone)
-    blocks, (patched, _) = reference(backbone), embedded(backbone, x)
-    got = capture(
-        backbone, x, [OnPatches("first", lambda g: g), OnPatches("late", lambda g: g, at=-1)]
-    )
-    rows, columns = backbone.layout.grid
-    assert_near(got["first"], patched.unflatten(1, (rows, columns)))
-    assert_near(
-        got["late"], patches(backbone, blocks[-1]["residual"], 1).unflatten(1, (rows, columns))
-    )
-    several = capture(
-        backbone,
-        x,
-        [OnPatches("all", lambda g: g, at="all"), OnPatches("two", lambda g: g, at=(-1, 0))],
-    )
-    residual = patches(backbone, stack(blocks, "residual"), 2).unflatten(2, (rows, columns))
-    assert_near(several["all"], residual)
-    assert_near(several["two"], residual[:, [-1, 0]])
+@vit
+@pytest.mark.parametrize("unit", [-1, 768])
+def test_a_neuron_that_is_not_there(backbone, unit):
+    with pytest.raises(ValueError, match=f"no neuron {unit} in block 1; choose from 0 to 767"):
+        capture(backbone, pixels(backbone), [NeuronActivation("none", 1, unit)])
 
 
 def everything(backbone):
@@ -412,17 +350,14 @@ def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
     torch.testing.assert_close(got["cls_attention"], torch.full((3, 1, 17), 1 / 17))
 
 
-@one_each
-def test_bfloat16_is_close_and_leaves_the_weights_alone(backbone):
+@every
+def test_bfloat16_stays_within_its_bounds_of_float64(backbone):
+    """Norms within 1 % and entropy within 0.01 nats; attention, which lies in [0, 1], within 0.02;
+    all else within a tenth of its largest value."""
     x, before = pixels(backbone), copy.deepcopy(backbone.model.state_dict())
-    reducers = [
-        TokenNorms(),
-        ClsAttention(),
-        QKVNorms(),
-        SelectedTokens(positions(backbone)),
-        Feature(),
-        Output(),
-    ]
+    attention = [ClsAttention("all")] if backbone.layout.cls else []
+    reducers = [TokenNorms(), AttentionEntropy(), QKVNorms(), Feature(), Output(), *attention]
+    reducers.append(SelectedTokens(positions(backbone)))
     exact = capture(backbone, x, reducers)
     rough = capture(backbone, x, [*reducers, Precision()], dtype=torch.bfloat16)
     assert not rough.pop("autocast").any()  # what reducers compute, they compute in float32
@@ -430,28 +365,14 @@ def test_bfloat16_is_close_and_leaves_the_weights_alone(backbone):
     for key in exact:
         assert rough[key].dtype == torch.float32
         assert (rough[key] - exact[key]).abs().max() < 0.1 * exact[key].abs().max()
-    assert all(
-        torch.equal(before[key], value) for key, value in backbone.model.state_dict().items()
-    )
-
-
-@every
-def test_bfloat16_stays_within_its_bounds_of_float64(backbone):
-    """Norms within 1 % and entropy within 0.01 nats; attention, which lies in [0, 1], within
-    0.02."""
-    blocks = reference(backbone)
-    chosen = [
-        TokenNorms(),
-        AttentionEntropy(),
-        *([ClsAttention("all")] if backbone.layout.cls else []),
-    ]
-    got = capture(backbone, pixels(backbone), chosen, dtype=torch.bfloat16)
-    exact, rows = stack(blocks, "residual").norm(dim=-1), stack(blocks, "attention")
-    assert ((got["token_norms"] - exact) / exact).abs().max() < 0.01
-    entropy = torch.special.entr(patches(backbone, rows, -2)).sum(-1).mean((2, 3))
-    assert (got["attention_entropy"] - entropy).abs().max() < 0.01
-    if backbone.layout.cls:
-        assert (got["cls_attention"] - rows.select(-2, 0).mean(2)).abs().max() < 0.02
+    [(_, wanted), *_] = by_hand(backbone)
+    assert (rough["token_norms"] / wanted["token_norms"] - 1).abs().max() < 0.01
+    assert (rough["attention_entropy"] - wanted["attention_entropy"]).abs().max() < 0.01
+    if attention:
+        rows = stack(reference(backbone), "attention").select(-2, 0).mean(2)
+        assert (rough["cls_attention"] - rows).abs().max() < 0.02
+    after = backbone.model.state_dict()
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
 
 
 @vit
@@ -505,35 +426,33 @@ def test_a_worker_that_dies_is_told(backbone):
 
 
 @contextmanager
-def room_for(backbone, images, error):
-    """A memory that holds so many images, and the numbers of images that were tried."""
+def room_for(layer, images, error):
+    """A memory that is full where more images than these come out of a layer, and the numbers of
+    images that were tried."""
     tried = []
 
-    def full(_, inputs):
+    def full(_, inputs, __):
         tried.append(len(inputs[0]))
         if len(inputs[0]) > images:
             raise error
 
-    with backbone.blocks[1].register_forward_pre_hook(full):
+    with layer.register_forward_hook(full):
         yield tried
+
+
+FULL = torch.OutOfMemoryError("CUDA out of memory")
+going_on = partial(pytest.warns, UserWarning, match="do not fit into memory at once; going on")
 
 
 @one_each
 @pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-    ],
+    "error", [FULL, RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_out_of_memory_halves_the_batch_and_goes_on(backbone, error):
     x = pixels(backbone, 7)
     chosen = [TokenNorms(), SelectedTokens(positions(backbone, 7))]
     whole = capture(backbone, x, chosen)
-    with (
-        room_for(backbone, 2, error) as tried,
-        pytest.warns(UserWarning, match="do not fit into memory at once; going on") as said,
-    ):
+    with room_for(backbone.blocks[1], 2, error) as tried, going_on() as said:
         got = capture(backbone, x, chosen, batch_size=5)
     assert tried == [5, 3, 2, 2, 1, 2] and [str(w.message)[-1] for w in said] == ["3", "2"]
     for key in whole:
@@ -544,11 +463,8 @@ def below(kind):
     """Its subclasses in this project that can be made, those of subclasses too."""
     for sub in kind.__subclasses__():
         yield from below(sub)
-        if (
-            sub.__module__.startswith("helpers")
-            and inspect.isfunction(sub.reduce)
-            and sub.reduce is not Reducer.reduce
-        ):
+        made = hasattr(sub, "keys") and sub.reduce is not Reducer.reduce
+        if made and sub.__module__.startswith("helpers"):
             yield sub
 
 
@@ -566,16 +482,6 @@ def test_every_reducer_and_intervention_has_an_example():
     assert managers == INTERVENTIONS.keys()
 
 
-def out_of_memory_after_everything(backbone, images):
-    """The memory is full when all hooks of a pass have seen what they wait for."""
-
-    def full(_, inputs, output):
-        if len(inputs[0]) > images:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    return backbone.model.register_forward_hook(full)
-
-
 class Added:
     """A summary that adds up what it gets."""
 
@@ -590,15 +496,15 @@ class Added:
 @pytest.mark.parametrize("kind", REDUCERS, ids=lambda kind: kind.__name__)
 def test_out_of_memory_counts_nothing_twice(backbone, kind):
     """Every reducer gives the same, and tells a summary of each image once, when a batch has to
-    pass again in parts."""
+    pass again in parts after all hooks have seen it."""
     torch.manual_seed(0)
     x, reducer = pixels(backbone, 7), REDUCERS[kind](backbone)
     whole = capture(backbone, x, [reducer])
     sums = {key: [Added()] for key in reducer.keys}
-    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
+    with room_for(backbone.model, 2, FULL), going_on():
         got = capture(backbone, x, [reducer], batch_size=5)
-    with out_of_memory_after_everything(backbone, 2), pytest.warns(UserWarning, match="do not fit"):
-        capture(backbone, x, [reducer], batch_size=5, into=sums)
+    with room_for(backbone.model, 2, FULL), going_on():
+        capture(backbone, x, [reducer], batch_size=5, into={k: iter(v) for k, v in sums.items()})
     for key, value in whole.items():
         torch.testing.assert_close(got[key], value)
         assert sums[key][0].images == 7
@@ -613,35 +519,28 @@ def test_out_of_memory_changes_no_intervention(backbone, change, arguments):
     x, reducers = pixels(backbone, 7), [TokenNorms(), Output()]
     with change(backbone, **arguments):
         whole = capture(backbone, x, reducers)
-    with (
-        change(backbone, **arguments),
-        out_of_memory_after_everything(backbone, 2),
-        pytest.warns(UserWarning, match="do not fit"),
-    ):
-        got = capture(backbone, x, reducers, batch_size=5)
+        with room_for(backbone.model, 2, FULL), going_on():
+            got = capture(backbone, x, reducers, batch_size=5)
     for key in whole:
         torch.testing.assert_close(got[key], whole[key])
 
 
 @vit
-def test_one_image_that_does_not_fit(backbone):
+@pytest.mark.parametrize(
+    ("error", "kind", "told", "tries"),
+    [
+        (FULL, MemoryError, "64 x 64 px", [2, 1]),
+        (RuntimeError("shape mismatch"), RuntimeError, "shape mismatch", [2]),
+    ],
+)
+def test_one_image_that_does_not_fit_and_another_error(backbone, error, kind, told, tries):
     with (
-        room_for(backbone, 0, torch.OutOfMemoryError()),
-        pytest.warns(UserWarning),
-        pytest.raises(MemoryError, match="64 x 64 px"),
+        room_for(backbone.blocks[1], 0, error) as tried,
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(kind, match=told),
     ):
         capture(backbone, pixels(backbone, 2), [PatchNorms()])
-    assert hooks(backbone.model) == 0
-
-
-@vit
-def test_another_error_of_the_model_is_its_own(backbone):
-    with (
-        room_for(backbone, 0, RuntimeError("shape mismatch")) as tried,
-        pytest.raises(RuntimeError, match="shape mismatch"),
-    ):
-        capture(backbone, pixels(backbone, 2), [PatchNorms()])
-    assert tried == [2]
+    assert tried == tries and hooks(backbone.model) == 0
 
 
 @vit
@@ -650,6 +549,10 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
     assert capsys.readouterr() == ("", "")
     capture(backbone, pixels(backbone), [PatchNorms()], progress=True)
     assert "batch" in capsys.readouterr().err
+
+
+def at(*places):
+    return torch.tensor(places)[:, None]
 
 
 @vit
@@ -663,52 +566,37 @@ def test_silent_when_stderr_is_no_terminal(backbone, capsys):
         ({"images": torch.zeros(2, 3, 60, 60)}, r"multiple of its patch size \(16, 16\)"),
         ({"images": torch.zeros(2, 3, 64, 64, dtype=torch.uint8)}, "pixels of type torch.uint8"),
         ({"images": []}, "0 images in batches of 32"),
-        ({"batch_size": 0}, "2 images in batches of 0"),
+        ({"batch_size": 0}, "3 images in batches of 0"),
         ({"workers": -1}, "with -1 workers"),
-        (
-            {"reducers": [PatchNorms((3,))]},
-            "no block 3 in 'vit'; choose 'all' or from -3 to 2",
-        ),
+        ({"reducers": [PatchNorms((3,))]}, "no block 3 in 'vit'; choose 'all' or from -3 to 2"),
         ({"reducers": [PatchNorms("last")]}, "no block 'l'"),
         (
             {"reducers": [PatchNorms(())]},
             r"PatchNorms\(blocks=\(\)\) looks at no block in 'vit'; choose 'all' or from -3 to 2",
         ),
-        (
-            {"dtype": torch.float64},
-            "dtype torch.float64; choose one of torch.float32, torch.bfloat16, torch.float16",
-        ),
+        ({"dtype": torch.float64}, "dtype torch.float64; choose one of torch.float32, torch.bf"),
         ({"dtype": torch.int8}, "dtype torch.int8; choose"),
         ({"reducers": [PatchNorms(), PatchNorms((0,))]}, "two reducers return 'patch_norms'"),
         (
             {"images": torch.full((2, 3, 64, 64), torch.nan)},
             r"PatchNorms\(.*NaN or infinity in 'patch_norms' for images 0 to 1",
         ),
+        (
+            {"reducers": [SelectedTokens(at(0, 1))]},
+            "positions for 2 images, but 3 images are captured",
+        ),
+        (
+            {"reducers": [SelectedPixels(at(0, 16, 1))]},
+            "position 16 is not in the grid of 4 x 4 patches; choose from 0 to 15, or -1",
+        ),
+        ({"reducers": [SelectedTokens(at(0, -2, 1))]}, "position -2 is not in the grid"),
+        ({"into": {"norms": []}}, "no reducer returns 'norms', which a summary waits for"),
     ],
 )
 def test_bad_input(backbone, change, message):
-    arguments = {"images": torch.zeros(2, 3, 64, 64), "reducers": [PatchNorms()]} | change
+    arguments = {"images": torch.zeros(3, 3, 64, 64), "reducers": [PatchNorms()]} | change
     with pytest.raises(ValueError, match=message):
         capture(backbone, **arguments)
-    assert hooks(backbone.model) == 0
-
-
-@vit
-@pytest.mark.parametrize("reducer", [SelectedTokens, SelectedPixels])
-@pytest.mark.parametrize(
-    "positions, message",
-    [
-        (torch.zeros(2, 4, dtype=torch.int64), "positions for 2 images, but 3 images are captured"),
-        (
-            torch.tensor([[0], [16], [1]]),
-            "position 16 is not in the grid of 4 x 4 patches; choose from 0 to 15, or -1",
-        ),
-        (torch.tensor([[0], [-2], [1]]), "position -2 is not in the grid"),
-    ],
-)
-def test_positions_that_do_not_fit(backbone, reducer, positions, message):
-    with pytest.raises(ValueError, match=message):
-        capture(backbone, pixels(backbone), [reducer(positions)])
     assert hooks(backbone.model) == 0
 
 
@@ -723,16 +611,11 @@ def test_positions_are_indices(shape, dtype):
         reducer.check(3, TokenLayout((4, 4)))
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (partial(ClsAttention, heads="max"), "heads is 'max'; choose one of mean, all"),
-        (partial(OnQKV, "both", abs, part="kv"), "part is 'kv'; choose one of q, k, v"),
-    ],
-)
-def test_choices_of_a_reducer(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_choices_of_a_reducer():
+    with pytest.raises(ValueError, match="heads is 'max'; choose one of mean, all"):
+        ClsAttention(heads="max")
+    with pytest.raises(ValueError, match="part is 'kv'; choose one of q, k, v"):
+        OnQKV("both", abs, part="kv")
 
 
 @vit
@@ -746,13 +629,6 @@ def test_a_hook_that_never_fires_is_an_error(backbone, monkeypatch):
 def test_watch_knows_its_points(backbone):
     with pytest.raises(ValueError, match="unknown point 'logits'"):
         backbone.watch("logits", 0, print)
-
-
-@vit
-def test_summaries_may_come_from_a_generator(backbone):
-    x, added = pixels(backbone, 5), [Added(), Added()]
-    capture(backbone, x, [PatchNorms()], into={"patch_norms": (one for one in added)}, batch_size=2)
-    assert [one.images for one in added] == [5, 5]
 
 
 def test_the_highest_token_is_the_first_of_those_that_rounding_alone_tells_apart():

@@ -3,6 +3,7 @@ models' own masks."""
 
 import copy
 import os
+from contextlib import nullcontext
 from functools import partial
 
 import huggingface_hub
@@ -108,24 +109,64 @@ def residual(got):
 
 
 @every
-def test_parts_of_every_block(backbone):
-    x = pixels(backbone)
-    got = capture(backbone, x, [ClsParts("all")], batch_size=2)
-    groups = kinds(backbone, backbone.layout.tokens)
-    assert len(groups[0]) == PATCHES and PARTS == ("patches", "registers", "cls", "bias", "skip")
-    for i, block in enumerate(reference(backbone, entering(backbone, x))):
+@pytest.mark.parametrize(
+    ("change", "patches", "registers"),
+    [
+        (nullcontext, PATCHES, 0),
+        (partial(appended_registers, count=2, init="zeros"), PATCHES, 2),
+        (partial(appended_registers, count=2, init="normal"), PATCHES, 2),
+        (partial(dropped_patches, rate=0.5, seed=3), PATCHES // 2, 0),
+    ],
+    ids=["plain", "zeros", "normal", "dropped"],
+)
+def test_parts_of_every_block(backbone, change, patches, registers):
+    """Appended tokens are registers; dropped patches contribute nothing."""
+    x, images = pixels(backbone), torch.arange(3)
+    with change(backbone):
+        tokens = entering(backbone, x)
+    reducers = [ClsParts("all"), PatchContributions("all"), ClsTokens(), HighestToken("all")]
+    with change(backbone):  # the same choice again
+        got = capture(backbone, x, reducers, batch_size=2)
+    groups = kinds(backbone, tokens.shape[1], registers)
+    assert len(groups[0]) == patches and PARTS == ("patches", "registers", "cls", "bias", "skip")
+    assert len(groups[1]) == REGISTERS.get(backbone.name, 0) + registers
+    for i, block in enumerate(reference(backbone, tokens)):
+        # Far from uniform, else little is tested.
+        assert block["weights"].max() > 2 / tokens.shape[1]
+        own = {key: value[:, i] for key, value in got.items()}
         parts, masses = by_hand(block, groups)
-        assert_near(got["cls_parts"][:, i], parts)
-        assert_near(got["cls_mass"][:, i], masses)
-        assert_near(got["cls_total"][:, i], block["after"].select(1, 0))
-        assert (
-            block["weights"].max() > 2 / backbone.layout.tokens
-        )  # far from uniform, else little is tested
+        each, after = block["contributions"].sum(1), block["residual"]
+        highest = after.norm(dim=-1).argmax(dim=1)
+        expected = {
+            "cls_parts": parts,
+            "cls_mass": masses,
+            "cls_total": block["after"].select(1, 0),
+            "contribution_norms": each[:, groups[0]].norm(dim=-1),
+            "contribution_cosines": torch.cosine_similarity(
+                each[:, groups[0]], each.sum(1, keepdim=True), dim=-1
+            ),
+            "cls_tokens": after.select(1, 0),
+            "highest_token": after[images, highest],
+            "highest_token_normed": block["normed"][images, highest],
+        }
+        for key, value in expected.items():
+            assert_near(own[key], value)
+        assert own["highest_index"].tolist() == highest.tolist()
+        # The shares of the patches along the whole are those of the part that they add up to.
+        whole = own["cls_parts"][:, :3].sum(1)
+        along = (own["contribution_norms"] * own["contribution_cosines"]).sum(-1)
+        torch.testing.assert_close(
+            along * whole.norm(dim=-1),
+            (own["cls_parts"][:, 0] * whole).sum(-1),
+            rtol=1e-4,
+            atol=1e-3,
+        )
     assert residual(got) < 1e-5
     assert torch.equal(got["cls_parts"][0, :, 3], got["cls_parts"][1, :, 3])
-    assert got["cls_parts"][:, :, 1].any() == (backbone.name in REGISTERS)
-    last = capture(backbone, x, [ClsParts()])
-    torch.testing.assert_close(last["cls_parts"], got["cls_parts"][:, -1], rtol=1e-4, atol=1e-5)
+    with change(backbone):
+        alone = capture(backbone, x, [ClsParts(), HighestToken()])
+    for key, block in {"cls_parts": -1, "highest_token_normed": -2}.items():
+        torch.testing.assert_close(alone[key], got[key][:, block], rtol=1e-4, atol=1e-5)
 
 
 @every
@@ -144,27 +185,6 @@ def test_sinks_of_every_block(backbone, queries):
         norms = (block["contributions"] / block["weights"][..., None]).norm(dim=-1)
         own = norms.gather(-1, rows.mean(2).argmax(-1, keepdim=True)).squeeze(-1)
         assert_near(got["sink_value"][:, i], own / ((norms.sum(-1) - own) / (layout.tokens - 1)))
-
-
-@every
-def test_contributions_of_single_patches(backbone):
-    x = pixels(backbone)
-    got = capture(backbone, x, [PatchContributions("all"), ClsParts("all")], batch_size=2)
-    patches, _, _ = kinds(backbone, backbone.layout.tokens)
-    for i, block in enumerate(reference(backbone, entering(backbone, x))):
-        each = block["contributions"].sum(1)
-        assert_near(got["contribution_norms"][:, i], each[:, patches].norm(dim=-1))
-        cosines = torch.cosine_similarity(each[:, patches], each.sum(1, keepdim=True), dim=-1)
-        assert_near(got["contribution_cosines"][:, i], cosines)
-        # Their shares of the whole along its own direction are those of the part that they add up
-        # to.
-        whole = got["cls_parts"][:, i, :3].sum(1)
-        along = (got["contribution_norms"][:, i] * got["contribution_cosines"][:, i]).sum(
-            -1
-        ) * whole.norm(dim=-1)
-        torch.testing.assert_close(
-            along, (got["cls_parts"][:, i, 0] * whole).sum(-1), rtol=1e-4, atol=1e-3
-        )
 
 
 @pytest.mark.parametrize("sharpness", [1, 100])
@@ -203,54 +223,6 @@ def test_renormalised_attention_is_that_of_a_masked_model(kind, sharpness):
         assert any(
             weights[..., group].sum(-1).min() == 0 for group in kinds(backbone, tokens) if group
         )
-
-
-@every
-def test_cls_and_the_highest_token_after_each_block(backbone):
-    x = pixels(backbone)
-    got = capture(backbone, x, [ClsTokens(), HighestToken("all")], batch_size=2)
-    images = torch.arange(3)
-    for i, block in enumerate(reference(backbone, entering(backbone, x))):
-        assert_near(got["cls_tokens"][:, i], block["residual"].select(1, 0))
-        highest = block["residual"].norm(dim=-1).argmax(dim=1)
-        assert got["highest_index"][:, i].tolist() == highest.tolist()
-        assert_near(got["highest_token"][:, i], block["residual"][images, highest])
-        assert_near(got["highest_token_normed"][:, i], block["normed"][images, highest])
-    alone = capture(backbone, x, [HighestToken()])
-    assert torch.allclose(
-        alone["highest_token_normed"], got["highest_token_normed"][:, -2], atol=1e-5
-    )
-
-
-@every
-@pytest.mark.parametrize(
-    ("change", "patches", "registers"),
-    [
-        (partial(appended_registers, count=2, init="zeros"), PATCHES, 2),
-        (partial(appended_registers, count=2, init="normal"), PATCHES, 2),
-        (partial(dropped_patches, rate=0.5, seed=3), PATCHES // 2, 0),
-    ],
-    ids=["zeros", "normal", "dropped"],
-)
-def test_parts_of_other_tokens(backbone, change, patches, registers):
-    """Appended tokens are registers; dropped patches contribute nothing."""
-    x = pixels(backbone)
-    with change(backbone):
-        tokens = entering(backbone, x)
-    with change(backbone):  # the same choice again
-        got = capture(
-            backbone, x, [ClsParts("all"), PatchContributions("all"), HighestToken()], batch_size=2
-        )
-    groups = kinds(backbone, tokens.shape[1], registers)
-    assert len(groups[0]) == patches
-    assert len(groups[1]) == REGISTERS.get(backbone.name, 0) + registers
-    for i, block in enumerate(reference(backbone, tokens)):
-        parts, masses = by_hand(block, groups)
-        assert_near(got["cls_parts"][:, i], parts)
-        assert_near(got["cls_mass"][:, i], masses)
-        norms = block["contributions"].sum(1)[:, groups[0]].norm(dim=-1)
-        assert_near(got["contribution_norms"][:, i], norms)
-    assert residual(got) < 1e-5 and got["highest_index"].max() < tokens.shape[1]
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1e-5])

@@ -129,7 +129,7 @@ def test_shards_of_a_cluster_with_one_actor(ray, tmp_path, monkeypatch):
                        [FinalTokens()], size=5, batch_size=3, engine=engine)
         for engine in (None, capture_ray)
     )  # fmt: skip
-    assert here._files == there._files and len(there._files) == 1
+    assert here._list == there._list and len(there._list["files"]) == 1
 
 
 def unchecked(name, monkeypatch):
@@ -155,7 +155,7 @@ def unchecked(name, monkeypatch):
     ],
 )
 def test_random_weights_and_interventions_survive(
-    ray, images, module, intervention, arguments, monkeypatch
+    images, module, intervention, arguments, monkeypatch
 ):
     backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
     randomise(backbone.model)
@@ -167,11 +167,10 @@ def test_random_weights_and_interventions_survive(
     monkeypatch.setattr(RemovableHandle, "next_id", 0)
     with getattr(unchecked(module, monkeypatch), intervention)(backbone, *arguments):
         options = {"batch_size": 2, "device": "cpu"}
-        content = cluster.packed((backbone, images, reducers, options, 0))
-        job = ray.put((cluster.made_with(), 1, RemovableHandle.next_id, content))
+        job = cluster.packed((backbone, images, reducers, options, 0), threads=1)
         wanted = capture(backbone, images, reducers, batch_size=2)
         RemovableHandle.next_id = 0
-        values = cluster.Worker().of([job], (2, 4))
+        values = cluster.Worker().of(job, None, (2, 4))
     for key, value in wanted.items():
         assert torch.equal(torch.from_numpy(values[key]), value[2:]), key
     assert not torch.equal(wanted["final_tokens"], plain)
@@ -196,11 +195,11 @@ class TestRefused:
             interventions.dropped_patches(backbone, 0.5),
             pytest.raises(ValueError, match="draws at random for one image after another"),
         ):
-            cluster.packed(backbone)
+            cluster.packed(backbone, 1)
 
     def test_other_code_on_the_worker(self):
         with pytest.raises(ValueError, match="has other helpers, another Python or another torch"):
-            cluster.unpacked("another", 1, 0, cluster.packed(()))
+            cluster.unpacked("another", *cluster.packed((), 1)[1:])
 
     @pytest.mark.parametrize(
         ("device", "threads", "limit", "message"),

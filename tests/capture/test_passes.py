@@ -18,9 +18,12 @@ from helpers.capture import (
     Output,
     PatchNorms,
     TokenNorms,
+    by_model,
     capture,
     capture_conditions,
     capture_each,
+    last_maps,
+    maps_of,
     passes,
     peak_maps,
 )
@@ -63,7 +66,7 @@ def zeroed(backbone):
     )
 
 
-CONDITIONS = {"as it is": lambda _: nullcontext(), ("registers", 2): two_more, "zeroed": zeroed}
+CONDITIONS = {"zeroed": zeroed, "as it is": lambda _: nullcontext(), ("registers", 2): two_more}
 
 
 def test_conditions_of_several_models(loaded):
@@ -77,12 +80,9 @@ def test_conditions_of_several_models(loaded):
         "each once"
     )
     assert not_run == {"gone": GONE}
-    assert list(found) == list(CONDITIONS)
-    assert {key: list(models) for key, models in found.items()} == {
-        "as it is": ["control-registers", "control-clean"],
-        ("registers", 2): ["control-registers", "control-clean"],
-        "zeroed": ["control-registers"],
-    }
+    assert [*found] == [*CONDITIONS] and [*found["zeroed"]] == ["control-registers"]
+    both = ["control-registers", "control-clean"]
+    assert all([*found[key]] == both for key in ("as it is", ("registers", 2)))
     for key, models in found.items():
         for name, captured in models.items():
             backbone = load_backbone(name, image_size=64)  # 70 px, rounded down to whole patches
@@ -98,58 +98,24 @@ def test_conditions_of_several_models(loaded):
     assert all(hooks(backbone.model) == 0 and backbone.layout.appended == 0 for backbone in loaded)
 
 
-def test_a_planted_effect_of_a_condition(loaded):
-    """Outliers are gone where their neuron is zeroed, and only there; the model is as it was for
-    the condition after."""
-    conditions = {"zeroed": zeroed, "as it is": lambda _: nullcontext()}
-    found, _ = capture_conditions(
-        ["control-position"], load_images("scenes", 2, 0), [PatchNorms(-1)], conditions
-    )
-    ratio = {}
-    for key, models in found.items():
-        norms = models["control-position"]["patch_norms"]
-        ratio[key] = float(norms.max() / norms.median())
-    assert ratio["zeroed"] < 1.1 and ratio["as it is"] > 9
-
-
-def test_no_model_of_several_can_be_had(loaded):
-    images = load_images("scenes", 1, 0)
+def test_models_that_cannot_be_had(loaded, tmp_path, monkeypatch):
+    """Those of several are named; where none is left there is an error."""
+    images, norms = load_images("scenes", 1, 0), [PatchNorms(-1)]
+    captured, not_run = capture_each(["control-clean", "gone"], images, norms, image_size=250)
+    assert not_run == {"gone": GONE}
+    assert captured["control-clean"].resolution == "240 x 240 px"  # rounded down to whole patches
+    for names, reason in ((["gone"], GONE), ([], "no model was named")):
+        with pytest.raises(ModelUnavailable, match=reason):
+            capture_each(names, images, norms)
     with pytest.raises(ModelUnavailable, match=GONE):
-        capture_conditions(["gone"], images, [PatchNorms()], CONDITIONS)
-    assert capture_conditions([], images, [PatchNorms()], {"a": CONDITIONS["as it is"]}) == (
-        {"a": {}},
-        {},
-    )
-
-
-def test_one_model_after_another(tmp_path, monkeypatch):
-    """capture_each equals capture model by model, names what cannot be had, and fits a size to the
-    patch."""
+        capture_conditions(["gone"], images, norms, CONDITIONS)
+    plain = {"a": CONDITIONS["as it is"]}
+    assert capture_conditions([], images, norms, plain) == ({"a": {}}, {})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    images = load_images("scenes", 3, 0)
     missing = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    captured, not_run = capture_each(
-        ["control-content", missing], images, [PatchNorms(blocks=(-1,))], image_size=250
-    )
-    assert list(not_run) == [missing] and "cache" in not_run[missing]
-    for names, reason in (
-        ([missing], f"'{missing}' is not in the Hugging Face cache"),
-        ([], "no model was named"),
-    ):
-        with pytest.raises(ModelUnavailable, match=reason):
-            capture_each(names, images, [PatchNorms()])
-    ((name, found),) = captured.items()
-    backbone = load_backbone(name, image_size=240)
-    torch.testing.assert_close(
-        found["patch_norms"], capture(backbone, images, [PatchNorms(blocks=(-1,))])["patch_norms"]
-    )
-    assert (found.layout, found.depth, found.parameters) == (
-        backbone.layout,
-        backbone.depth,
-        backbone.parameters,
-    )
-    assert found.source == backbone.describe() and found.resolution == "240 x 240 px"
+    with pytest.raises(ModelUnavailable, match=f"'{missing}' is not in the Hugging Face cache"):
+        capture_each([missing], images, norms)
 
 
 def test_an_intervention_ends_with_an_exception():
@@ -189,27 +155,16 @@ def test_the_whole_of_an_image(image_size):
     )  # the recipe cuts the left and the right away
 
 
-def test_conditions_with_images_of_their_own():
-    images = load_images("scenes", 3)
+def test_conditions_with_images_and_reducers_of_their_own():
+    images, name = load_images("scenes", 3), "control-content"
     shown = {"as they are": images, "flipped": images.changed("flipped")}
-    passes, _ = capture_conditions(
-        ["control-content"], shown, [PatchNorms(-1)], dict.fromkeys(shown, nullcontext)
-    )
-    for condition, own in shown.items():
-        alone, _ = capture_each(["control-content"], own, [PatchNorms(-1)])
-        assert torch.equal(
-            passes[condition]["control-content"]["patch_norms"],
-            alone["control-content"]["patch_norms"],
-        )
-
-
-def test_conditions_with_reducers_of_their_own():
-    images, conditions = load_images("scenes", 3), dict.fromkeys(("norms", "features"), nullcontext)
-    reducers = {"norms": [PatchNorms(-1)], "features": lambda model: [Feature()]}
-    passes, _ = capture_conditions(["control-content"], images, reducers, conditions)
-    assert {name: [*of_model["control-content"].tensors] for name, of_model in passes.items()} == {
-        "norms": ["patch_norms"], "features": ["feature"]
-    }  # fmt: skip
+    reducers = {"as they are": [PatchNorms(-1)], "flipped": lambda model: [Feature()]}
+    conditions = dict.fromkeys(shown, nullcontext)
+    passes, _ = capture_conditions([name], shown, reducers, conditions)
+    for condition, key in {"as they are": "patch_norms", "flipped": "feature"}.items():
+        own, _ = capture_each([name], shown[condition], [PatchNorms(-1), Feature()])
+        assert [*passes[condition][name].tensors] == [key]
+        assert torch.equal(passes[condition][name][key], own[name][key])
 
 
 def test_what_is_read_takes_the_place_of_what_was_kept():
@@ -234,6 +189,36 @@ def test_patches_and_trained_registers_of_what_was_kept_of_all_tokens():
             assert torch.equal(patches, c["patch_norms"][:, block])
             assert torch.equal(registers, c["token_norms"][:, block, 1 : 1 + count])
         assert torch.equal(c.parts("token_norms")[1], registers)
+
+
+def test_conditions_by_model_and_their_maps():
+    """[CLS] attention is the mean over heads; a model that a condition leaves out stays out."""
+    names, images = ["control-registers", "control-clean"], load_images("scenes", 3)
+    reducers = [TokenNorms(), PatchNorms(-1), ClsAttention("all", "all")]
+    conditions = {
+        "plain": nullcontext,
+        "more": lambda b: two_more(b) if b.name == names[0] else None,
+    }
+    found, _ = capture_conditions(names, images, reducers, conditions)
+    more = found["more"][names[0]]
+    assert torch.equal(more.appended("token_norms"), more["token_norms"][:, -1, -2:])
+    assert torch.equal(more.appended("token_norms", 0), more["token_norms"][:, 0, -2:])
+    expected = {
+        names[0]: {"plain": found["plain"][names[0]], "more": more},
+        names[1]: {"plain": found["plain"][names[1]]},
+    }
+    assert by_model(found) == expected and by_model({"plain": {}}) == {}
+    norms, both = maps_of(found, "patch_norms"), last_maps(found)
+    for model, own in expected.items():
+        assert [*norms[model]] == [*own]
+        assert [*both[model]] == [f"{kind}\n{x}" for kind in ("norm", "attention") for x in own]
+        for name, c in own.items():
+            first = c.layout.prefix
+            attention = c["cls_attention"][:, -1, :, first : first + 196].double().mean(1)
+            shown = both[model][f"norm\n{name}"], both[model][f"attention\n{name}"]
+            assert torch.equal(shown[0], c["patch_norms"].reshape(3, 14, 14))
+            assert torch.equal(norms[model][name], shown[0])
+            assert (shown[1] - attention.reshape(3, 14, 14)).abs().max() < 1e-6
 
 
 def of_norms(norms):

@@ -38,6 +38,7 @@ from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
 
 REDUCERS = [PatchNorms(), ClsAttention("all"), FinalTokens()]
+refused = partial(pytest.raises, ValueError)
 
 
 @pytest.fixture(scope="module")
@@ -101,25 +102,6 @@ def test_what_is_there_is_kept_and_what_is_damaged_made_again(tmp_path, backbone
     assert counted == [2, 1]
 
 
-def test_an_interrupted_capture_goes_on(tmp_path, backbone, images, counted, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        write = Shards.write
-        patch.setattr(
-            Shards,
-            "write",
-            lambda self, index, data: write(self, index, data) if index == 0 else stop(),
-        )
-        with pytest.raises(KeyboardInterrupt):
-            capture_shards(tmp_path, backbone, images, REDUCERS, size=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", "shards.json"]
-    counted.clear()
-    assert len(list(capture_shards(tmp_path, backbone, images, REDUCERS, size=2))) == 3
-    assert counted == [2, 1]
-
-
 def test_a_full_disk_leaves_no_half_shard(tmp_path, backbone, images, monkeypatch):
     write_bytes = Path.write_bytes
 
@@ -154,11 +136,14 @@ def test_a_full_disk_leaves_no_half_shard(tmp_path, backbone, images, monkeypatc
 def test_another_capture_is_refused(tmp_path, backbone, images, change, differs):
     call = {"backbone": backbone, "images": images, "reducers": [PatchNorms()], "size": 5}
     capture_shards(tmp_path, **call)
-    with pytest.raises(ValueError, match=rf"something else \({differs}\); choose another folder"):
+    with refused(match=rf"something else \({differs}\); choose another folder"):
         capture_shards(tmp_path, **call | change)
+    told = json.loads((tmp_path / "shards.json").read_text())["inputs"]
+    assert (told["model"]["name"], told["images"]["name"]) == ("control-clean", "scenes")
+    assert told["keep"] == [{"reducer": "PatchNorms", "blocks": "all"}]
 
 
-TWICE = 2
+TWICE, PIXELS = 2, torch.rand(2, 3, 224, 224)
 
 
 def closing_over(factor):
@@ -177,6 +162,19 @@ def twice(x):
     return x.mean(dim=(1, 2)) * TWICE
 
 
+class Own(PatchNorms):
+    def reduce(self, x, layout):
+        return (super().reduce(x, layout)[0] * 1,)
+
+
+class Other(PatchNorms):
+    def reduce(self, x, layout):
+        return (super().reduce(x, layout)[0] * 2,)
+
+
+Other.__name__, Other.__qualname__ = Own.__name__, Own.__qualname__
+
+
 @pytest.mark.parametrize(
     "first, second",
     [
@@ -190,16 +188,21 @@ def twice(x):
             lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 1),
             lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 2),
         ),
+        (twice, FunctionType(twice.__code__, globals() | {"TWICE": 3}, "twice")),
+        (Own(), Other()),
     ],
-    ids=["code", "constant", "partial", "tensor", "default", "closure", "inner"],
+    ids=["code", "constant", "partial", "tensor", "default", "closure", "inner", "global", "own"],
 )
 def test_a_function_is_known_by_what_it_does(tmp_path, backbone, counted, first, second):
-    x = torch.rand(2, 3, 224, 224)
-    capture_shards(tmp_path, backbone, x, of_grid(first))
-    with pytest.raises(ValueError, match=r"something else \(keep\)"):
-        capture_shards(tmp_path, backbone, x, of_grid(second))
+    def keep(function):
+        reducers = [function] if isinstance(function, PatchNorms) else of_grid(function)
+        return capture_shards(tmp_path, backbone, PIXELS, reducers)
+
+    keep(first)
+    with refused(match=r"something else \(keep\)"):
+        keep(second)
     counted.clear()
-    capture_shards(tmp_path, backbone, x, of_grid(copied(first)))
+    keep(copied(first))
     assert counted == []
 
 
@@ -207,20 +210,11 @@ def copied(function):
     """The same function as another process would have it."""
     if isinstance(function, partial):
         return partial(copied(function.func), **function.keywords)
-    if function.__closure__:
+    if isinstance(function, PatchNorms) or function.__closure__:
         return function
     return FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__
     )
-
-
-def test_what_a_function_reads_from_its_module_counts(tmp_path, backbone, monkeypatch):
-    x = torch.rand(2, 3, 224, 224)
-    capture_shards(tmp_path, backbone, x, of_grid(twice))
-    capture_shards(tmp_path, backbone, x, of_grid(twice))
-    monkeypatch.setitem(twice.__globals__, "TWICE", 3)
-    with pytest.raises(ValueError, match=r"something else \(keep\)"):
-        capture_shards(tmp_path, backbone, x, of_grid(twice))
 
 
 def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
@@ -230,41 +224,31 @@ def test_a_partial_is_the_same_in_another_process(tmp_path, backbone):
         "from helpers.measures.object_discovery import lost_boxes; "
         "print(_describe(OnQKV('a', partial(lost_boxes, k=3, bias=0.5))))"
     )
-    told = []
-    for seed in "12":
-        options = {
-            "capture_output": True,
-            "text": True,
-            "check": True,
-            "env": os.environ | {"PYTHONHASHSEED": seed},
-        }
-        told.append(subprocess.run([sys.executable, "-c", code], **options).stdout)
-    assert told[0] == told[1] and "0x" not in told[0]
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        )
+        for seed in "12"
+    ]
+    first, second = (process.communicate()[0] for process in begun)
+    assert "lost_boxes" in first and first == second and "0x" not in first
 
 
-def test_an_object_that_cannot_be_told_apart_is_refused(tmp_path, backbone):
-    class Scale:
-        def __call__(self, x):
-            return x
-
-    with pytest.raises(ValueError, match="Scale.* cannot be told from another.*; give a function"):
-        capture_shards(tmp_path, backbone, torch.rand(2, 3, 224, 224), of_grid(Scale()))
+class Opaque:
+    def __call__(self, x):
+        return x.norm(dim=-1)
 
 
-def test_a_reducer_of_ones_own_is_known_by_what_it_does(tmp_path, backbone):
-    class First(PatchNorms):
-        def reduce(self, x, layout):
-            return (super().reduce(x, layout)[0] * 1,)
-
-    class Second(PatchNorms):
-        def reduce(self, x, layout):
-            return (super().reduce(x, layout)[0] * 2,)
-
-    Second.__name__, Second.__qualname__ = First.__name__, First.__qualname__
-    x = torch.rand(2, 3, 224, 224)
-    capture_shards(tmp_path, backbone, x, [First()])
-    with pytest.raises(ValueError, match=r"something else \(keep\)"):
-        capture_shards(tmp_path, backbone, x, [Second()])
+def test_bad_input(tmp_path, backbone, images):
+    with pytest.raises(FileNotFoundError, match="holds no shards.json"):
+        Shards(tmp_path)
+    with refused(match="0 images a shard"):
+        capture_shards(tmp_path, backbone, images, REDUCERS, size=0)
+    with refused(match="Opaque.* cannot be told from another.*; give a function"):
+        capture_shards(tmp_path, backbone, PIXELS, of_grid(Opaque()))
 
 
 @pytest.mark.parametrize(
@@ -272,15 +256,19 @@ def test_a_reducer_of_ones_own_is_known_by_what_it_does(tmp_path, backbone):
 )
 def test_shards_made_inside_an_intervention_are_others(tmp_path, backbone, change, examples):
     x, small = torch.rand(3, 3, 64, 64), load_backbone("control-clean", image_size=64)
-    plain_shards = capture_shards(tmp_path / "plain", small, x, [Output()])
+
+    def keep(name):
+        return capture_shards(tmp_path / name, small, x, [Output()])
+
+    keep("plain")
     for i, arguments in enumerate(examples):
         with change(small, **arguments):
-            with pytest.raises(ValueError, match=r"something else \(interventions\)"):
-                capture_shards(plain_shards.folder, small, x, [Output()])
-            capture_shards(tmp_path / str(i), small, x, [Output()])
-            capture_shards(tmp_path / str(i), small, x, [Output()])
-        with pytest.raises(ValueError, match=r"something else \(interventions\)"):
-            capture_shards(tmp_path / str(i), small, x, [Output()])
+            with refused(match=r"something else \(interventions\)"):
+                keep("plain")
+            keep(str(i))
+            keep(str(i))
+        with refused(match=r"something else \(interventions\)"):
+            keep(str(i))
     assert small.interventions == ()
 
 
@@ -307,23 +295,6 @@ def test_a_folder_is_for_one_capture_at_a_time(tmp_path, backbone, images):
             capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2)
         assert len(Shards(tmp_path).read(0)["patch_norms"]) == 2  # which may be read meanwhile
     assert len(list(capture_shards(tmp_path, backbone, images, [PatchNorms()], size=2))) == 3
-
-
-def test_bad_input(tmp_path, backbone, images):
-    with pytest.raises(FileNotFoundError, match="holds no shards.json"):
-        Shards(tmp_path)
-    with pytest.raises(ValueError, match="0 images a shard"):
-        capture_shards(tmp_path, backbone, images, REDUCERS, size=0)
-
-
-def test_the_list_tells_what_was_captured(tmp_path, backbone, images):
-    capture_shards(tmp_path, backbone, images, [PatchNorms()], size=5)
-    told = json.loads((tmp_path / "shards.json").read_text())
-    assert (
-        told["inputs"]["model"]["name"] == "control-clean"
-        and told["inputs"]["images"]["name"] == "scenes"
-    )
-    assert told["inputs"]["keep"] == [{"reducer": "PatchNorms", "blocks": "all"}]
 
 
 def test_the_books_example_runs(tmp_path, monkeypatch, capsys):
@@ -437,10 +408,6 @@ def test_captures_are_kept_in_the_order_of_the_notebook(tmp_path, begin, passed)
 
 
 def test_what_cannot_be_kept_is_computed(tmp_path, begin):
-    class Opaque:
-        def __call__(self, x):
-            return x.norm(dim=-1)
-
     reducers = [OnPatches("own", Opaque())]
     plain, norms = kept(20, reducers), kept(20)
     begin()

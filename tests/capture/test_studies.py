@@ -275,6 +275,28 @@ def test_outliers_in_more_than_5_percent_of_the_images(monkeypatch, images_with,
     assert asked == expected and study.not_run == {"b": "no weights"}
 
 
+def test_searched_neurons_and_others_that_write_as_much(shown):
+    images, names = shown[1], [PLANTED, "control-clean", MODEL]
+    search = {"rule": "median:3", "layer": -1, "sparsity": True, "batch_size": 5}
+    found = searched_neurons(
+        names, images, [f"{MODEL} top_k=2 layer=4"], top_layer=3, top_k=1, most=3, seed=4, **search
+    )
+    assert [*found.neurons] == [*found.moved] == [*found.matched] == [PLANTED, MODEL]
+    assert not found.not_run and [found.at[name].top_k for name in names] == [1, 1, 2]
+    # A number of a model's own is also how many are found.
+    for name, layer, count, most in ((PLANTED, -1, 1, 3), (MODEL, 4, 2, 2)):
+        backbone, how = load_backbone(name), search | {"layer": layer}
+        own = find_register_neurons(backbone, images, layers=range(4), top_k=most, **how)
+        assert found.neurons[name] == own and found.moved[name] == own[:count]
+        del how["sparsity"]
+        others = matched_neurons(backbone, own[:count], images, among="later", seed=4, **how)
+        assert found.matched[name] == others
+        written, wanted = np.array([x[2:] for x in others]).sum(0)
+        assert found.matched_writes(name) == pytest.approx(written / wanted)
+    assert found.first(2) == {name: own[:2] for name, own in found.neurons.items()}
+    assert [*found.first(3)] == [PLANTED] and found.first(4) == {}
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -559,6 +559,19 @@ def test_a_row_of_maps_for_each_model_and_image():
             np.testing.assert_array_equal(ax.images[0].get_array(), picture)
 
 
+def test_any_maps_in_a_row_for_each_model_and_image():
+    rng = np.random.default_rng(0)
+    images = [Image.fromarray(rng.integers(0, 256, (9, 5, 3), np.uint8)) for _ in range(2)]
+    maps = {model: {t: rng.uniform(1, 2, (2, 4, 4)) for t in "ab"} for model in ("one", "two")}
+    axes = figures.map_rows(images, maps, 1.3, 0.4)
+    for row, (model, i) in zip(axes, itertools.product(maps, range(2)), strict=True):
+        picture, *shown = (ax.images[0].get_array() for ax in row)
+        np.testing.assert_array_equal(picture, np.asarray(images[i].resize((224, 224))))
+        np.testing.assert_array_equal(shown, [maps[model][title][i] for title in "ab"])
+        assert row[0].get_ylabel() == model
+    assert [ax.get_title() for ax in axes[0]] == ["image", "a", "b"]
+
+
 def test_images_sorted_by_their_number():
     """As many points as images: the curve is the sorted numbers, without those that are nan."""
     one = torch.rand(21, generator=torch.Generator().manual_seed(0))

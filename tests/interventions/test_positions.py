@@ -2,12 +2,13 @@
 in float64, without a hook."""
 
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import torch
-from zoo import assert_near, bounds, entering, finished, forward, hooks, models, pixels, stack
+from zoo import assert_by_hand, bounds, entering, hooks, looks, models, pixels
 
-from helpers.capture import Output, PatchNorms, TokenNorms, capture, capture_conditions
+from helpers.capture import PatchNorms, capture, capture_conditions
 from helpers.images import load_images
 from helpers.interventions import (
     ablated_neurons,
@@ -18,6 +19,7 @@ from helpers.interventions import (
     expected_at,
     moved_positions,
     moved_sources,
+    nested,
     neurons_off_at,
     position_conditions,
     removed_patches,
@@ -114,36 +116,9 @@ def test_outliers_are_expected_where_a_permutation_puts_the_embeddings():
 KINDS = ("small", "registers", "swiglu", "pooled", "open_clip", "dinov3-reg4", "rope-mixed")
 every = models(*KINDS)
 vit = models("small")
-NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
+NEURONS = [(2, 7), (0, 3)]
 PLACES = [5, 0, 3]
-
-
-def looks(backbone, x, **options):
-    return capture(backbone, x, [TokenNorms(), Output()], **options)
-
-
-def assert_by_hand(backbone, got, tokens, appended=0, **changes):
-    residual = stack(forward(backbone, tokens, **changes), "residual")
-    assert_near(got["token_norms"], residual.norm(dim=-1))
-    assert_near(got["output"], finished(backbone, residual.select(1, -1), appended)[-1])
-
-
-@every
-def test_neurons_are_off_at_their_places_only(backbone):
-    x, (start, _), layout = pixels(backbone), bounds(backbone), backbone.layout
-
-    def change(block, hidden):
-        for place in PLACES:
-            hidden[:, start + place, [unit for where, unit in NEURONS if where == block]] = 0
-        return hidden
-
-    with neurons_off_at(backbone, NEURONS, PLACES) as same:
-        assert same is backbone and backbone.layout is layout
-        got = looks(backbone, x, batch_size=2)
-    assert_by_hand(backbone, got, entering(backbone, x), change=change)
-    with ablated_neurons(backbone, NEURONS):
-        assert (looks(backbone, x)["output"] - got["output"]).abs().max() > 1e-4
-    assert hooks(backbone.model) == 0
+dropped = partial(dropped_patches, rate=0.5)
 
 
 @every
@@ -193,34 +168,24 @@ def test_beside_appended_tokens(backbone, order):
 
 
 @vit
-def test_places_that_are_not_there(backbone):
-    patches = backbone.layout.patches
-    for places in ([patches], [-1, 2]):
-        for change in (
-            removed_patches(backbone, places),
-            neurons_off_at(backbone, NEURONS, places),
-        ):
-            with (
-                pytest.raises(ValueError, match=f"not all there; choose from 0 to {patches - 1}"),
-                change,
-            ):
-                pass
-    with (
-        pytest.raises(ValueError, match="would be removed; leave at least one"),
-        removed_patches(backbone, range(patches)),
-    ):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (partial(removed_patches, positions=[16]), "not all there; choose from 0 to 15"),
+        (partial(removed_patches, positions=[-1, 2]), "not all there; choose from 0 to 15"),
+        (partial(removed_patches, positions=range(16)), "would be removed; leave at least one"),
+        (partial(neurons_off_at, neurons=NEURONS, positions=[16]), "not all there"),
+        (partial(neurons_off_at, neurons=[(0, 10_000)], positions=PLACES), "no neuron"),
+        (nested(dropped, partial(removed_patches, positions=[0])), "patches were removed"),
+        (partial(moved_positions, sources=[0] * 15), "for the 16 patches of 'small'; give one for"),
+        (partial(moved_positions, sources=[0] * 15 + [16]), "from 0 to 15, or -1"),
+        (partial(moved_positions, sources=[0] * 15 + [-2]), "from 0 to 15, or -1"),
+    ],
+)
+def test_places_that_are_not_there(backbone, change, message):
+    with pytest.raises(ValueError, match=message), change(backbone):
         pass
-    with (
-        dropped_patches(backbone, 0.5),
-        pytest.raises(ValueError, match="patches were removed"),
-        removed_patches(backbone, [0]),
-    ):
-        pass
-    with (
-        pytest.raises(ValueError, match="no neuron"),
-        neurons_off_at(backbone, [(0, 10_000)], PLACES),
-    ):
-        pass
+    assert hooks(backbone.model) == 0
 
 
 def test_treatments_are_those_of_each_model():

@@ -15,6 +15,7 @@ from helpers.measures.answers import (
     condition_changes,
     least_significant,
     macro_scores,
+    moved_changes,
     one_shot_accuracy,
     one_shot_draws,
     one_shot_images,
@@ -203,6 +204,21 @@ def test_condition_changes_are_paired_with_the_same_images_before(convert):
     assert found["mcnemar_p_p"] == pytest.approx(reference(lost, gained))
     with pytest.raises(ValueError, match="'moved' has 100 answers, but there are 40 before"):
         condition_changes({"moved": after}, before[:40], {"moved": "m"})
+
+
+@BOTH
+def test_what_moving_neurons_does_to_the_answers(convert):
+    after, before = map(convert, planted(lost=12, gained=3, right=60, wrong=25))
+    moved, token = convert(planted(5, 9, 40, 46)[0]), before[:40]
+    kept = {"baseline": before, "moved": moved, "empty token": token}
+    found = moved_changes(kept, after, {"empty token": "token"})
+    assert found == {
+        **paired_accuracy(after, before),
+        "over_token_change": points(after[:40], token),
+        "carried_change": points(moved, before),
+        **condition_changes({"empty token": token}, before, {"empty token": "token"}),
+    }
+    assert found["token_change"].value == 0 != found["over_token_change"].value
 
 
 def test_recount_table_has_a_line_for_each_pair():

@@ -15,6 +15,7 @@ from helpers.measures.blocks import (
     largest_before,
     median_onset,
     medians,
+    outlier_attention,
     over_blocks,
     peak_block,
     peaks,
@@ -22,6 +23,7 @@ from helpers.measures.blocks import (
     reductions,
     settled_depth,
     thirds,
+    under_conditions,
 )
 from helpers.measures.stats import over_images
 
@@ -268,6 +270,21 @@ def test_reductions_are_each_at_their_own_peak():
     assert found["attention_reduction"] == reduction(after[1], before[1])
 
 
+def test_conditions_have_the_numbers_of_each_by_itself():
+    before, after, zeroed = (
+        Largest(*(planted_of_suppression(share=share, block=b)[side] / 999 for b in (1, 2, 4)))
+        for share, side in ((0.5, 1), (0.5, 0), (0.1, 0))
+    )
+    tops = {"zeroed": zeroed, "before": before, "moved": after, "another": before}
+    found = under_conditions(tops, {"moved": "", "zeroed": "_zero", "gone": "_gone"}, 1, 3)
+    expected = {f"{name}_before": x for name, x in peaks(before, before).items()}
+    expected |= {f"{name}_after": x for name, x in peaks(after, before).items()}
+    expected |= reductions(after, before, 1, 3)
+    expected |= {f"{name}_zero": x for name, x in reductions(zeroed, before, 1, 3).items()}
+    assert found == expected
+    assert [*under_conditions({"before": before}, {"moved": ""})] == [*expected][:2]
+
+
 def test_attention_on_planted_outliers():
     attention = torch.full((3, 2, 10), 0.01)
     outlier = torch.zeros(3, 10, dtype=torch.bool)
@@ -278,6 +295,9 @@ def test_attention_on_planted_outliers():
         found[:2].tolist() == pytest.approx([(0.5 + 0.01 + 0.01 + 0.3) / 2, 0.01])
         and found[2].isnan()
     )
+    [(name, mean)] = outlier_attention(attention, outlier).items()
+    assert (name, mean.n) == ("outlier_attention", 2)
+    assert mean.value == pytest.approx(float(found[:2].mean()))
 
 
 def test_the_ratio_pairs_patches_and_register_of_an_image():

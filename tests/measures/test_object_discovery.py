@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from helpers.images import draw_scene
 from helpers.images.scenes import SIZE
@@ -8,6 +9,7 @@ from helpers.measures.object_discovery import (
     box_hits,
     corloc,
     corloc_sweep,
+    corloc_under,
     covered,
     lost_box_sweep,
     lost_boxes,
@@ -258,6 +260,26 @@ def test_planted_hits_in_every_set():
         [[0, 100], [100, 0]],
     ]
     assert box_hits(found[:, 1], TRUTH).tolist() == [0, 100]
+
+
+def test_corloc_of_kinds_of_boxes_under_conditions():
+    """Planted: 9 of 12 boxes are right before, 3 of these and one more once moved."""
+    truth = [np.array([[0.0, 0.0, 0.4, 0.4]])] * 12
+    right, wrong = torch.tensor([[0.0, 0.0, 0.4, 0.4], [0.5, 0.5, 1.0, 1.0]])
+
+    def boxes(*images):
+        return torch.stack([right if i in images else wrong for i in range(12)])
+
+    lost = {"before": boxes(*range(9)), "moved": boxes(0, 1, 2, 11), "empty": boxes()}
+    ends = {"before": "_before", "moved": "_after", "empty": "_empty"}
+    found = corloc_under({"lost": lost, "alone": {"empty": boxes(*range(12))}}, truth, ends)
+    values = {name: getattr(x, "value", x) for name, x in found.items()}
+    change = 100 * (4 - 9) / 12
+    p_value = binomtest(1, 7).pvalue  # six lost, one gained
+    assert values == pytest.approx({
+        "corloc_whole": 0, "lost_before": 75, "lost_after": 100 / 3, "lost_empty": 0,
+        "lost_change": change, "lost_p": p_value, "alone_empty": 100,
+    })  # fmt: skip
 
 
 def test_hits_against_areas_by_hand():
