@@ -85,14 +85,23 @@ def test_everything_that_differs_is_named(stored):
     assert text.endswith(f"2 verdicts moved: {moved}; {moved[:-1]} on {model})")
 
 
-def test_other_models_are_compared_where_they_are_paired(stored):
+def test_the_only_models_of_both_are_compared_whatever_they_are_called(stored):
     first, second = (one["model"] for one in stored["verdicts"])
-    one = compared(PROJECT.registry[CLAIM], stored, stored, [(first, second)])
+    sides = [
+        {
+            **stored,
+            "values": [value for value in stored["values"] if value["model"] == model],
+            "verdicts": [one for one in stored["verdicts"] if one["model"] == model],
+        }
+        for model in (first, second)
+    ]
+    claim = PROJECT.registry[CLAIM]
+    one = compared(claim, *sides)
     assert one.moved == {f"{first} and {second}": ("supported", "not applicable")}
-    assert all(pair.a is None or pair.a.model == first for pair in one.pairs) and one.alone == (
-        [second],
-        [first],
-    )
+    assert all(pair.a is None or pair.a.model == first for pair in one.pairs)
+    assert one.alone == ([], [])
+    for apart in (compared(claim, *sides, only=False), compared(claim, sides[0], stored)):
+        assert first in apart.alone[0] or second in apart.alone[1]
 
 
 def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_path, capsys):
