@@ -166,10 +166,8 @@ def test_needs_only_hold_back_support():
     held_back = claim.judge([small, value("x", "small", **YES)])
     assert held_back.verdict == "inconclusive" and "size > 300" in held_back.reason
     # The large model is not itself judged (the claim does not apply to it), yet it meets the need.
-    assert (
-        claim.judge([small, value("x", "small", **YES), large, value("x", "large", **NO)]).verdict
-        == "supported"
-    )
+    both = [small, value("x", "small", **YES), large, value("x", "large", **NO)]
+    assert claim.judge(both).verdict == "supported"
     assert claim.judge([small, value("x", "small", **NO)]).verdict == "refuted"
 
 
@@ -182,18 +180,11 @@ def test_a_test_restricted_to_one_model_is_put_to_no_other():
 
 
 def test_values_that_the_criterion_does_not_name_are_kept_but_not_judged():
-    result = claim_with(tests=[("x", ">=", 0.5)]).judge(
-        [value("x", "a", **YES), value("trend", "all models", at=0.3)]
-    )
-    assert (
-        result.verdict == "supported"
-        and [v["model"] for v in result.verdicts] == ["a"]
-        and len(result.values) == 2
-    )
-    assert (
-        claim_with(tests=[("x", ">=", 0.5)]).judge([value("trend", at=0.3)]).verdict
-        == "inconclusive"
-    )
+    claim, trend = claim_with(tests=[("x", ">=", 0.5)]), value("trend", "all models", at=0.3)
+    result = claim.judge([value("x", "a", **YES), trend])
+    assert result.verdict == "supported" and len(result.values) == 2
+    assert [v["model"] for v in result.verdicts] == ["a"]
+    assert claim.judge([trend]).verdict == "inconclusive"
 
 
 def test_the_verdict_on_one_model_takes_what_is_measured_for_this_claim_alone():
@@ -276,32 +267,27 @@ def test_what_is_nearly_zero_is_printed_as_zero():
     assert "0" not in [str(value("x", at=at)) for at in (1e-9, -1e-9, 1.2e-9)]
 
 
+SHOWN = """
+xx9-test: inconclusive
+  a: supported (outliers >= 0.5 holds, x >= 0.5 holds, z > 1 undecided)
+  b: not applicable (outliers >= 0.5 fails, x >= 0.5 undecided, y < 2 on b undecided, z > 1 undecided)
+  a: outliers, x, extra
+  b: outliers, x
+  g: not run (gated)
+"""  # noqa: E501
+
+
 def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
-    claim = claim_with(
-        applies=[("outliers", ">=", 0.5)],
-        tests=[("x", ">=", 0.5), ("y", "<", 2, "b")],
-        needs=[("z", ">", 1)],
-    )
+    tests = [("x", ">=", 0.5), ("y", "<", 2, "b")]
+    claim = claim_with(applies=[("outliers", ">=", 0.5)], tests=tests, needs=[("z", ">", 1)])
 
     def text(at):
         values = [value("outliers", "a", **YES), value("x", "a", at=at), value("extra", "a", at=at)]
-        return str(
-            claim.judge(
-                [*values, value("outliers", "b", **NO), value("x", "b", **OPEN)],
-                not_run={"g": "gated"},
-            )
-        )
+        values += [value("outliers", "b", **NO), value("x", "b", **OPEN)]
+        return str(claim.judge(values, not_run={"g": "gated"}))
 
     assert text(0.7) == text(0.8) != text(0.3)
-    assert text(0.7).splitlines() == [
-        "xx9-test: inconclusive",
-        "  a: supported (outliers >= 0.5 holds, x >= 0.5 holds, z > 1 undecided)",
-        "  b: not applicable (outliers >= 0.5 fails, x >= 0.5 undecided, y < 2 on b undecided, z > "
-        "1 undecided)",
-        "  a: outliers, x, extra",
-        "  b: outliers, x",
-        "  g: not run (gated)",
-    ]
+    assert text(0.7).splitlines() == SHOWN.strip().splitlines()
 
 
 def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
@@ -313,55 +299,46 @@ def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
 
 def test_result_survives_json_and_is_judged_again(registry):
     claim = registry["nr3-redundancy"]
-    claim = replace(
-        claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2])
-    )  # auc and auc_matched
-    values = [
-        Value.of(name, estimate, model="control-content", dataset="scenes")
-        for name, estimate in {
-            "outlier_images": Estimate(1.0, 1.0, 1.0, 64), "auc": Estimate(0.9, 0.8, 0.95, 64),
-            "auc_matched": Estimate(0.8, 0.7, 0.9, 64),
-            "enrichment": Estimate(float("nan"), 2, 4, 64),
-        }.items()
-    ]  # fmt: skip
-    result = claim.judge(
-        values, sources=[{"name": "scenes", "digest": "0"}], not_run={"giant": "no network"}
+    two = claim.criterion.tests[:2]  # auc and auc_matched
+    claim = replace(claim, criterion=replace(claim.criterion, tests=two))
+    values = claim.values("scenes")
+    values.add("m", {"outlier_images": Estimate(1.0, 1.0, 1.0, 64)})
+    values.add(
+        "m", {"auc": Estimate(0.9, 0.8, 0.95, 64), "auc_matched": Estimate(0.8, 0.7, 0.9, 64)}
     )
+    values.add("m", {"enrichment": Estimate(float("nan"), 2, 4, 64)})
+    sources = [{"name": "scenes", "digest": "0"}]
+    result = claim.judge(values, sources=sources, not_run={"giant": "no network"})
     stored = json.loads(json.dumps(result._repr_mimebundle_()[MIME], allow_nan=False))
-    assert Result.from_json(claim, stored).rejudged() == Result.from_json(claim, stored) == result
-    assert Result.from_json(claim, stored | {"verdict": "refuted"}).verdict == "refuted"
+
+    def read(**changes):
+        return Result.from_json(claim, stored | changes)
+
+    assert read().rejudged() == read() == result
+    assert read(verdict="refuted").verdict == "refuted"
     stored["values"][1] |= {"value": 0.4, "low": 0.3, "high": 0.5}
-    assert (
-        Result.from_json(claim, stored).rejudged().verdict == "refuted"
-        and Result.from_json(claim, stored).verdict == "supported"
-    )
-    in_a_run = stored | {"run": "paper", "provenance": {"sources": stored["sources"]}}
-    del in_a_run["sources"]
-    assert Result.from_json(claim, in_a_run).sources == [{"name": "scenes", "digest": "0"}]
+    assert (read().verdict, read().rejudged().verdict) == ("supported", "refuted")
+    del stored["sources"]
+    assert read(run="paper", provenance={"sources": sources}).sources == sources
     with pytest.raises(ValueError, match="belongs to 'nr3-redundancy'"):
         Result.from_json(registry["nr1-artifacts"], stored)
 
 
 def test_calibration_judges_each_control_alone(registry):
     claim = registry["nr2-model-size"]
-    values = [Value.of("parameters", 3e5, model=model) for model in CONTROLS]
-    values += [
-        Value.of("outlier_images", share, model=model)
-        for model, share in zip(CONTROLS, (1, 1, 0, 0), strict=True)
-    ]
-    result = claim.judge(values)
-    assert result.verdict == "refuted"
-    assert [got for got, _ in result.calibration().values()] == [
-        "refuted",
-        "refuted",
-        "inconclusive",
-        "inconclusive",
-    ]
-    assert "as expected on 4 of 4" in result._repr_markdown_()
-    wrong = claim.judge(
-        [*values[:4], *(Value.of("outlier_images", 0, model=model) for model in CONTROLS)]
-    )
-    assert "control-content: inconclusive where refuted was expected" in wrong._repr_markdown_()
+
+    def result(*shares):
+        values = claim.values("scenes")
+        for model, measured in zip(CONTROLS, shares, strict=True):
+            values.add(model, {"parameters": 3e5, "outlier_images": measured})
+        return claim.judge(values)
+
+    assert result(1, 1, 0, 0).verdict == "refuted"
+    found = [got for got, _ in result(1, 1, 0, 0).calibration().values()]
+    assert found == ["refuted", "refuted", "inconclusive", "inconclusive"]
+    assert "as expected on 4 of 4" in result(1, 1, 0, 0)._repr_markdown_()
+    wrong = "control-content: inconclusive where refuted was expected"
+    assert wrong in result(0, 0, 0, 0)._repr_markdown_()
 
 
 def test_margin(registry):
@@ -417,21 +394,11 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
 
 def test_paper_stands_above_ours_for_the_same_model(registry):
     claim = registry["nr4-global"]
-    ours = Value.of(
-        "accuracy_cls",
-        Estimate(80.0, 79.0, 81.0, 500),
-        model=claim.source.models["DINOv2-G"],
-        dataset="x",
-    )
-    lines = claim.judge([ours])._repr_markdown_().splitlines()
-    first = next(
-        i
-        for i, line in enumerate(lines)
-        if line.startswith("| ours, x | vit_giant_patch14_dinov2.lvd142m | 500 |")
-    )
-    assert "80 [79, 81]" in lines[first]
-    assert any("paper, Table 3 | DINOv2-G" in line and "81.56 %" in line for line in lines[2:first])
-    assert not any("DeiT3-M" in line for line in lines[:first])
+    model = claim.source.models["DINOv2-G"]
+    ours = Value.of("accuracy_cls", Estimate(80.0, 79.0, 81.0, 500), model=model, dataset="x")
+    above, row, _ = claim.judge([ours])._repr_markdown_().partition(f"| ours, x | {model} | 500 |")
+    (line,) = [line for line in above.splitlines() if "paper, Table 3 | DINOv2-G" in line]
+    assert row and "81.56 %" in line and "DeiT3-M" not in above
 
 
 # --- too few images
@@ -471,38 +438,43 @@ def test_one_image_has_no_interval_whoever_estimated_it():
     assert [str(value) for value in values] == ["1", "1 [0.8, 1]", "1"]
 
 
-def test_a_criterion_may_ask_for_more():
-    few, enough = (Value("iou", "m", value=1.0, low=0.9, high=1.0, n=n) for n in (19, 20))
-    asking = Criterion("all", TESTS, min_n=20)
-    assert (
-        judged(asking, few)[0] == "inconclusive"
-        and "iou rests on 19; take at least 20" in judged(asking, few)[1]
-    )
-    assert judged(asking, enough)[0] == judged(Criterion("all", TESTS), few)[0] == "supported"
-    assert str(asking).endswith("; decided by 20 images or more") and "decided by" not in str(
-        Criterion("all", TESTS)
-    )
-    # What enough images say is heard beside it.
-    both = Criterion("all", (*TESTS, Test("other", ">", 0.5)), min_n=20)
-    assert (
-        judged(both, few, Value("other", "m", value=0.1, low=0.0, high=0.2, n=30))[0] == "refuted"
-    )
-    # A claim that does not apply by enough images does not apply; one that might by too few is not
-    # decided.
-    applies = Criterion("all", TESTS, applies=(Test("outliers", ">", 0),), min_n=20)
-    none = Value("outliers", "m", value=0.0, low=0.0, high=0.0, n=20)
-    assert judged(applies, few, none)[0] == "not applicable"
-    assert (
-        judged(applies, enough, Value("outliers", "m", value=0.0, low=0.0, high=0.0, n=2))[0]
-        == "inconclusive"
-    )
-    # Nor is a need met by few.
-    needs = Criterion("all", TESTS, needs=(Test("spread", ">", 0),), min_n=20)
-    for n, verdict in ((2, "inconclusive"), (20, "supported")):
-        own = {
-            "m": {"iou": enough, "spread": Value("spread", "m", value=1.0, low=0.5, high=1.5, n=n)}
-        }
-        assert needs.judge(own, {})[0] == verdict
+# Verdicts by a criterion that asks for 20 images: on iou > 0.3, where another test (other > 0.5) or
+# what applies (outliers > 0) is judged as well. A value is its sign and its number of images.
+ASKING = """
+    iou +19  None           inconclusive
+    iou +20  None           supported
+    iou +19  other -30      refuted
+    iou +19  outliers -20   not applicable
+    iou +20  outliers -2    inconclusive
+"""
+
+
+def measured(text):
+    name, n = text.split()
+    at = float(int(n) > 0)
+    return Value(name, "m", value=at, low=at - 0.1, high=at + 0.1, n=abs(int(n)))
+
+
+@pytest.mark.parametrize(("iou", "more", "verdict"), rows(ASKING))
+def test_a_criterion_may_ask_for_more(iou, more, verdict):
+    also = {"other": {"tests": (*TESTS, Test("other", ">", 0.5))}}
+    also["outliers"] = {"applies": (Test("outliers", ">", 0.2),)}
+    parts = also[more.split()[0]] if more else {}
+    asking = Criterion("all", **{"tests": TESTS, **parts}, min_n=20)
+    found, reason = judged(asking, *map(measured, filter(None, (iou, more))))
+    assert found == verdict
+    if not more:
+        assert ("iou rests on 19; take at least 20" in reason) is (verdict == "inconclusive")
+
+
+def test_what_more_images_change():
+    asking = Criterion("all", TESTS, needs=(Test("spread", ">", 0.5),), min_n=20)
+    assert str(asking).endswith("; decided by 20 images or more")
+    assert "decided by" not in str(Criterion("all", TESTS))
+    assert judged(Criterion("all", TESTS), measured("iou +19"))[0] == "supported"
+    for n, verdict in ((2, "inconclusive"), (20, "supported")):  # nor is a need met by few
+        own = {"iou": measured("iou +20"), "spread": measured(f"spread +{n}")}
+        assert asking.judge({"m": own}, {})[0] == verdict
 
 
 def test_plain_numbers_and_none_at_all_are_not_few():
