@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from helpers.claims import place
+from helpers.claims import project as place
 from helpers.claims.history import SEEN
 from helpers.claims.project import CONTROLS, Project
 from helpers.extras import missing

@@ -22,7 +22,7 @@ import jsonschema
 import yaml
 from jsonschema.exceptions import best_match
 
-from helpers.claims import place
+from helpers.claims import project as place
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Claim, Paper
 

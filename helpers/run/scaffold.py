@@ -15,7 +15,8 @@ import nbformat
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from helpers.claims import history, place
+from helpers.claims import history
+from helpers.claims import project as place
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry
 from helpers.files import locked, written_whole
