@@ -240,7 +240,7 @@ WRONG = """
     CLAIM.measure  ''  measure: '' should be non-empty
     TEST.op  ~  criterion.tests.0.op: '~' is not one of
     TEST.margin  '3e8'  tests.0.margin: '3e8' is not of type 'number'
-    TEST.margin  1e999  tests.0.margin: inf is not of type 'number'
+    TEST.margin  1e999  not readable as YAML: Out of range float values are not JSON compliant
     TEST.model  control-claen  tests.0.model: 'control-claen' is not one of
     CLAIM.expected.control-claen  supported  'control-claen' was unexpected
     CLAIM.expected.control-clean  yes  control-clean: 'yes' is not one of
@@ -252,7 +252,7 @@ WRONG = """
     claims  {}  claims: {} should be non-empty
     claims.nr3\\n  {}  claims: 'nr3\\n' does not match
     profiles.nr3-redundancy.vit-tiny  1  nr3-redundancy.vit-tiny: 1 is not of type
-    profiles.nr3-redundancy.paper.n  nan  paper.n: nan is not
+    profiles.nr3-redundancy.paper.n  nan  not readable as YAML: Out of range float values are not JSON compliant
     profiles.nr3-redundency  {}  'nr3-redundency'; did you mean 'nr3-redundancy'?
 """  # noqa: E501
 
