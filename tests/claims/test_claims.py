@@ -461,7 +461,9 @@ def test_what_more_images_change():
     asking = Criterion("all", TESTS, needs=(Test("spread", ">", 0.5),), min_n=20)
     assert str(asking).endswith("; decided by 20 images or more")
     assert "decided by" not in str(Criterion("all", TESTS))
-    assert judged(Criterion("all", TESTS), measured("iou +19"))[0] == "supported"
+    usual = Criterion("all", TESTS)
+    found = [judged(usual, measured(f"iou +{n}"))[0] for n in (MIN_N - 1, MIN_N, 2, 3)]
+    assert found == ["inconclusive", "supported"] * 2
     for n, verdict in ((2, "inconclusive"), (20, "supported")):  # nor is a need met by few
         own = {"iou": measured("iou +20"), "spread": measured(f"spread +{n}")}
         assert asking.judge({"m": own}, {})[0] == verdict
@@ -471,7 +473,7 @@ def test_plain_numbers_and_none_at_all_are_not_few():
     criterion = Criterion("all", TESTS)
     assert judged(criterion, Value("iou", "m", value=1.0))[0] == "supported"
     assert not judged(criterion, Value("iou", "m", n=0))[1].startswith("too few")
-    assert not judged(criterion, Value("iou", "m", value=1.0, n=40))[1].startswith("too few")
+    assert not judged(criterion, Value("iou", "m", value=1.0, n=FEWEST))[1].startswith("too few")
 
 
 def test_the_usual_minimum_leaves_digests_as_they_were():

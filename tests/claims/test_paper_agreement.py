@@ -188,6 +188,7 @@ def test_an_extension_is_marked():
     tiny = [Value(name, "vit_tiny", value=1.0) for name in ("x", "size", "y", "z")]
     marked = "our extension (y > 0 on vit_tiny, z > 0 on vit_tiny): "
     marked += "the paper has models with registers only"
+    assert marked in claim.judge([*tiny, *measured(vit_L=1.0)]).agreement.reason
     result = claim.judge(tiny)
     assert result.agreement.reason == f"As a whole supported in the paper and here; {marked}."
     assert marked in result._repr_markdown_() and "another size" not in result.agreement.reason
