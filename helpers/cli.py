@@ -22,7 +22,7 @@ import click
 from tqdm import tqdm
 
 from helpers import files
-from helpers.claims import place
+from helpers.claims import project as place
 from helpers.claims.history import SEEN
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
@@ -43,7 +43,7 @@ UNREADABLE = "unreadable, see `check`"
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
-    """Run one command on the project at `root`, unless given that of `claims.place`.
+    """Run one command on the project at `root`, unless given that of `claims.project`.
 
     Returns the exit status: 1 where something failed, 2 for a user's error, 141 where the reader of
     its lines left.

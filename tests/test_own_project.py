@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from conftest import edit_yaml
 
-from helpers.claims import place
+from helpers.claims import project as place
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry, load_terms
 from helpers.claims.result import Result, read_result
@@ -207,7 +207,7 @@ def test_a_project_by_name(project, tmp_path, monkeypatch, capsys):
 
 def test_a_checkout_with_helpers_of_its_own_is_refused(project, monkeypatch, capsys):
     (project.root / "helpers" / "claims").mkdir(parents=True)
-    (project.root / "helpers" / "claims" / "place.py").touch()
+    (project.root / "helpers" / "claims" / "project.py").touch()
     monkeypatch.chdir(project.root)
     assert main(["list"]) == 2
     assert (

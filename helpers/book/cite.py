@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import yaml
 
 from helpers.book.render import Runs
-from helpers.claims.place import HELPERS
+from helpers.claims.project import HELPERS
 from helpers.files import digest_of_json
 
 CITATION = HELPERS.parent / "CITATION.cff"

@@ -9,7 +9,7 @@ as a rule too wide, as good images are good for both.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -94,7 +94,7 @@ def difference(a: Value, b: Value) -> Value | None:
         low = middle - math.hypot(b.value - b.low, a.high - a.value)
         high = middle + math.hypot(b.high - b.value, a.value - a.low)
     n = min(filter(None, (a.n, b.n)), default=None)
-    return Value(a.name, b.model, value=middle, low=low, high=high, n=n, unit=a.unit)
+    return Value(a.name, b.model, value=middle, low=low, high=high, n=n)
 
 
 def excludes_zero(value: Value | None) -> bool:
@@ -134,53 +134,52 @@ def _named(path: Path, read) -> dict:
         raise ValueError(f"{path}: {error}") from None
 
 
-def compared(
-    claim: Claim, a: Mapping, b: Mapping, models: Iterable[Change] | None = None
-) -> Comparison:
-    """Two results of one claim.
+def compared(claim: Claim, a: Mapping, b: Mapping, *, only: bool = True) -> Comparison:
+    """Two results of one claim, each model compared with itself.
 
-    Unless `models` pairs them, each is compared with itself, or the only one of A with that of B.
+    Args:
+        claim: of both.
+        a, b: a stored result each.
+        only: compare the only model of A with the only one of B, whatever they are called.
     """
-    (values_a, verdicts_a), (values_b, verdicts_b) = _by_model(a), _by_model(b)
-    own, others = (*values_a, *verdicts_a), (*values_b, *verdicts_b)
-    if models is None:
-        alone = len(set(own)) == len(set(others)) == 1
-        models = [(own[0], others[0])] if alone else [(model, model) for model in own]
-        models = [(first, second) for first, second in dict.fromkeys(models) if second in others]
-    models, verdicts = list(models), {"": (a["verdict"], b["verdict"])}
-    used = {first for first, _ in models}, {second for _, second in models}
+    sides = a, b
+    values = [by_model(values_of(data)) for data in sides]
+    judged = [{one["model"]: one["verdict"] for one in data["verdicts"]} for data in sides]
+    weights = [
+        {x["name"]: x.get("weights_hash", "unknown") for x in sources_of(data)} for data in sides
+    ]
+    own, others = ({**x, **y} for x, y in zip(values, judged, strict=True))
+    models = [(model, model) for model in own if model in others]
+    if only and len(own) == len(others) == 1:
+        models = [(*own, *others)]
     named = [test.value for test in (*claim.criterion.tests, *claim.criterion.all_tests)]
-    lists, pairs = (_lists(a), _lists(b)), []
-    for first, second in models:
-        verdicts[_both((first, second))] = (
-            verdicts_a.get(first, "not judged"),
-            verdicts_b.get(second, "not judged"),
-        )
-        of_first, of_second = values_a.get(first, {}), values_b.get(second, {})
-        measured = {**of_first, **of_second}
+    made, lists, pairs = list(map(_made_with, sides)), list(map(_lists, sides)), []
+    verdicts = {"": (a["verdict"], b["verdict"])}
+    settings = {name: _of(made, (name, name), "none") for name in {**made[0], **made[1]}}
+    for both in models:
+        verdicts[_both(both)] = _of(judged, both, "not judged")
+        settings[f"weights of {_both(both)}"] = _of(weights, both, "unknown")
+        first, second = _of(values, both, {})
+        measured = {**first, **second}
         for name in dict.fromkeys([*named, *measured]):
             if name in measured:
-                both = of_first.get(name), of_second.get(name)
-                images = _images(*both, *lists)
-                pairs.append(Pair(name, (first, second), *both, images, name in named))
+                pair = first.get(name), second.get(name)
+                pairs.append(Pair(name, both, *pair, _images(*pair, *lists), name in named))
+    paired = {model for both in models for model in both}
     return Comparison(
         claim.id,
         verdicts[""],
         models,
         _changes(verdicts),
         pairs,
-        _settings(a, b, models),
-        tuple(
-            [model for model in dict.fromkeys(all_of_side) if model not in paired]
-            for all_of_side, paired in zip((own, others), used, strict=True)
-        ),
+        _changes(settings),
+        tuple([x for x in side if x not in paired] for side in (own, others)),
     )
 
 
-def _by_model(data: Mapping) -> tuple[dict[str, dict[str, Value]], dict[str, str]]:
-    """Model -> name -> value, and model -> verdict."""
-    verdicts = {one["model"]: one["verdict"] for one in data["verdicts"]}
-    return by_model(values_of(data)), verdicts
+def _of(sides: Sequence[Mapping], models: Change, missing: object) -> tuple:
+    """What A has of its model and what B has of its own."""
+    return tuple(side.get(model, missing) for side, model in zip(sides, models, strict=True))
 
 
 def _images(a: Value | None, b: Value | None, of_a: Mapping, of_b: Mapping) -> str:
@@ -199,20 +198,6 @@ def _lists(data: Mapping) -> dict[str, list[str]]:
         if "digest" in source:
             found[source["name"]] = sorted([*found.get(source["name"], ()), source["digest"]])
     return found
-
-
-def _settings(a: Mapping, b: Mapping, models: Iterable[Change]) -> dict[str, Change]:
-    """What else differs between two results, by what it is."""
-    one, other = _made_with(a), _made_with(b)
-    found = {name: (one.get(name, "none"), other.get(name, "none")) for name in {**one, **other}}
-    hashes = [
-        {source["name"]: source.get("weights_hash", "unknown") for source in sources_of(data)}
-        for data in (a, b)
-    ]
-    for first, second in models:
-        both = hashes[0].get(first, "unknown"), hashes[1].get(second, "unknown")
-        found[f"weights of {_both((first, second))}"] = both
-    return _changes(found)
 
 
 def _made_with(data: Mapping) -> dict[str, str]:
@@ -236,12 +221,10 @@ def _made_with(data: Mapping) -> dict[str, str]:
 
 
 def _changes(found: Mapping[str, Change]) -> dict[str, Change]:
-    return {name: (a, b) for name, (a, b) in found.items() if a != b}
+    return {name: both for name, both in found.items() if both[0] != both[1]}
 
 
-def report(
-    a: Mapping[str, Mapping], b: Mapping[str, Mapping], comparisons: list[Comparison]
-) -> str:
+def report(a: Mapping, b: Mapping, comparisons: list[Comparison]) -> str:
     """The comparisons as text: for each claim what moved and what differs."""
     moved = [
         f"{one.id} ({' -> '.join(change)}{model and f' on {model}'})"
@@ -264,7 +247,7 @@ def _printed(value: Value | None) -> str:
     """A value with its number of images, as it is printed."""
     if value is None:
         return "not measured"
-    return f"{value}" if value.n is None else f"{value} (n = {value.n:,})"
+    return str(value) + ("" if value.n is None else f" (n = {value.n:,})")
 
 
 def _both(models: Change) -> str:

@@ -29,7 +29,13 @@ OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
 ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
 CONTROL = "control-"  # how the name of every control begins
+INTERVAL = ("value", "low", "high")
 _MISSING = "not measured"
+# Part of a criterion -> the verdict that its tests together give by their outcome, where they do.
+_ROLES = {
+    "applies": {False: "not applicable", None: "inconclusive"},
+    "tests": {True: "supported", False: "refuted", None: "inconclusive"},
+}
 
 
 @dataclass(frozen=True)
@@ -57,25 +63,25 @@ class Value:
     step: float | None = None
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        estimate,
-        *,
-        model: str,
-        dataset: str | None = None,
-        unit: str = "",
-        n: int | None = None,
-    ) -> "Value":
+    def of(cls, name: str, estimate, *, model: str, dataset: str | None = None) -> "Value":
         """A Value from an estimate or from a plain number.
 
         An estimate is anything with .value, .low, .high, .n and maybe .step.
         """
         if not hasattr(estimate, "low"):
-            return cls(name, model, dataset, _or_none(estimate), n=n, unit=unit)
-        numbers = map(_or_none, (estimate.value, estimate.low, estimate.high))
-        step = _or_none(getattr(estimate, "step", None))
-        return cls(name, model, dataset, *numbers, int(estimate.n if n is None else n), unit, step)
+            return cls(name, model, dataset, _or_none(estimate))
+        parts = {part: _or_none(getattr(estimate, part, None)) for part in (*INTERVAL, "step")}
+        return cls(name, model, dataset, n=int(estimate.n), **parts)
+
+    def of_enough(self, least: int) -> "Value":
+        """The value, without its interval where fewer than `least` images are behind it."""
+        few = self.n is not None and self.n < least
+        return replace(self, low=None, high=None) if few else self
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether its interval has an end."""
+        return (self.low, self.high) != (None, None)
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -85,7 +91,7 @@ class Value:
         """
         if self.value is None:
             return None
-        if self.n is self.low is self.high is None:
+        if self.n is None and not self.is_bounded:
             return self.value, self.value
         low = -math.inf if self.low is None else self.low
         return low, math.inf if self.high is None else self.high
@@ -93,10 +99,11 @@ class Value:
     def __str__(self) -> str:
         if self.value is None:
             return "undefined"
-        interval = f" [{_number(self.low)}, {_number(self.high)}]"
-        unbounded = self.low is self.high is None
-        unit = self.unit and f" {self.unit}"
-        return _number(self.value) + ("" if unbounded else interval) + unit
+        interval = f" [{_number(self.low)}, {_number(self.high)}]" if self.is_bounded else ""
+        return _number(self.value) + interval
+
+
+ByName = Mapping[str, Value]  # the values of one model
 
 
 @dataclass(frozen=True)
@@ -185,7 +192,7 @@ class Criterion:
             del test["extension"]
         return digest_of_json(data)
 
-    def on_model(self, model: str, values: Mapping[str, Value]) -> tuple[str, str]:
+    def on_model(self, model: str, values: ByName) -> tuple[str, str]:
         """Verdict and reason for one model, from its values by name.
 
         Where it is inconclusive for too few images, the reason begins with that.
@@ -193,49 +200,40 @@ class Criterion:
         verdict, _, forced = self.decisive(model, values)
         if not forced:
             return verdict, "no test is put to this model"
-        values = self._decidable(values)
-        reason = "; ".join(test.sentence(values.get(test.value)) for test in forced)
-        names = [test.value for test in (*self.applies, *self.tests) if test.concerns(model)]
-        few = [name for name in dict.fromkeys(names) if self._too_few(values.get(name))]
-        if verdict != "inconclusive" or not few:
-            return verdict, reason
-        named = ", ".join(f"{name} rests on {values[name].n}" for name in few)
+        reason = "; ".join(test.sentence(self._judged_by(test, values)) for test in forced)
+        put = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
+        judged = {test.value: self._judged_by(test, values) for test in put}
         least = max(self.min_n, FEWEST)
-        return verdict, f"too few images ({named}; take at least {least}): {reason}"
+        few = [
+            f"{name} rests on {value.n}"
+            for name, value in judged.items()
+            # One of none (n = 0) is undefined, not of few.
+            if value and value.value is not None and value.n and value.n < least
+            if not value.is_bounded
+        ]
+        if verdict == "inconclusive" and few:
+            reason = f"too few images ({', '.join(few)}; take at least {least}): {reason}"
+        return verdict, reason
 
-    def _decidable(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """The values, without the intervals of those of too few images: they decide nothing."""
-        return {
-            name: replace(value, low=None, high=None)
-            if value.n is not None and value.n < self.min_n
-            else value
-            for name, value in values.items()
-        }
+    def _judged_by(self, test: Test, values: ByName) -> Value | None:
+        """The value that a test judges; one of too few images without interval decides nothing."""
+        value = values.get(test.value)
+        return value and value.of_enough(self.min_n)
 
-    def _too_few(self, value: Value | None) -> bool:
-        """Whether it is a number of so few images that it has no interval.
+    def _outcome(self, test: Test, values: ByName) -> bool | None:
+        return test.outcome(self._judged_by(test, values))
 
-        One of none (n = 0) is undefined, not of few.
-        """
-        if value is None or value.value is None or not value.n:
-            return False
-        return value.n < max(self.min_n, FEWEST) and value.low is value.high is None
-
-    def decisive(self, model: str, values: Mapping[str, Value]) -> tuple[str, str, list[Test]]:
+    def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
         """Verdict on one model, from its values by name, and on what it rests.
 
         Returns:
             The verdict, the part of the criterion that gave it ('applies' or 'tests'), and those of
             its tests that forced it: for 'refuted' not the ones that held.
         """
-        values = self._decidable(values)
         if any(test.concerns(model) for test in self.tests):
-            for role, verdicts in (
-                ("applies", {False: "not applicable", None: "inconclusive"}),
-                ("tests", {True: "supported", False: "refuted", None: "inconclusive"}),
-            ):
+            for role, verdicts in _ROLES.items():
                 put = [test for test in getattr(self, role) if test.concerns(model)]
-                outcomes = {test: test.outcome(values.get(test.value)) for test in put}
+                outcomes = {test: self._outcome(test, values) for test in put}
                 found = set(outcomes.values())
                 together = False if False in found else None if None in found else True
                 if together in verdicts:
@@ -244,7 +242,7 @@ class Criterion:
         return "not applicable", "tests", []
 
     def judge(
-        self, values: Mapping[str, Mapping[str, Value]], not_run: Mapping[str, str]
+        self, values: Mapping[str, ByName], not_run: Mapping[str, str]
     ) -> tuple[str, str, list[dict[str, str]]]:
         """Verdict and reason for all models together, and for each model that is judged.
 
@@ -264,7 +262,7 @@ class Criterion:
         return *self._whole(verdicts, values, not_run), verdicts
 
     def _whole(
-        self, verdicts: list[dict], values: Mapping[str, Mapping[str, Value]], not_run: Mapping
+        self, verdicts: list[dict], values: Mapping[str, ByName], not_run: Mapping
     ) -> tuple[str, str]:
         """Verdict and reason for all models together."""
         if not values:
@@ -282,12 +280,8 @@ class Criterion:
         else:
             verdict = last if set(kinds) == {last} else "inconclusive"
         for test in self.needs if verdict == "supported" else ():
-            met = [
-                test.outcome(self._decidable(own).get(test.value))
-                for model, own in values.items()
-                if test.concerns(model)
-            ]
-            if True not in met:
+            measured = (own for model, own in values.items() if test.concerns(model))
+            if not any(self._outcome(test, own) for own in measured):
                 return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
         more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
@@ -311,6 +305,18 @@ class Agreement(NamedTuple):
     reason: str
 
 
+class _Side(NamedTuple):
+    """What a paper said, and what was found here, as a whole or on one model."""
+
+    where: str
+    said: str
+    here: str
+
+    def __str__(self) -> str:
+        found = " and here" if self.said == self.here else f", {self.here} here"
+        return f"{self.where} {self.said} in the paper{found}"
+
+
 def agreement(result: "Result") -> Agreement:
     """The agreement of a verdict with the paper.
 
@@ -318,7 +324,7 @@ def agreement(result: "Result") -> Agreement:
     apart with the paper's on it; 'agrees' where all comparisons agree, 'disagrees' where none does,
     'mixed' between, 'not stated' where there is none. Tests that go beyond the paper are named.
     """
-    claim, whole = result.claim, result.without_controls
+    claim, says = result.claim, result.claim.paper_says
     found = {model: own for model, own in result.models.items() if not model.startswith(CONTROL)}
     if not found:
         only = (
@@ -326,18 +332,28 @@ def agreement(result: "Result") -> Agreement:
             "of them."
         )
         return Agreement("not stated", only if result.models else "No model was judged.")
-    sides = [("as a whole", claim.paper_says["verdict"], whole)]
-    for name, said in claim.paper_says.get("models", {}).items():
-        sides.append((f"on {name}", said, found.get(claim.source.models.get(name), _MISSING)))
-    compared = [side for side in sides if side[1] in DECIDED and side[2] in DECIDED]
-    equal = {said == here for _, said, here in compared}
+    sides = [_Side("as a whole", says["verdict"], result.without_controls)]
+    for name, said in says.get("models", {}).items():
+        here = found.get(claim.source.models.get(name), _MISSING)
+        sides.append(_Side(f"on {name}", said, here))
+    stated = [side for side in sides if side.said in DECIDED]
+    compared = [side for side in stated if side.here in DECIDED]
+    equal = {side.said == side.here for side in compared}
     if len(equal) == 1:
         answer = "agrees" if True in equal else "disagrees"
     else:
         answer = "mixed" if equal else "not stated"
-    parts, why = [_side(*side) for side in compared], ""
-    if not compared:
-        parts, why = _nothing(claim.paper_says, sides)
+    why = ""
+    if compared:
+        parts = list(map(str, compared))
+    elif undecided := [str(side) for side in stated if side.here != _MISSING]:
+        parts = [f"nothing that the paper decides was decided here: {', '.join(undecided)}"]
+    else:
+        whole = "there is no answer of a paper to compare with"
+        if says["verdict"] == "mixed":
+            whole = "the paper's own answer is mixed"
+        apart = ", and none of the models that it tells apart was measured" if stated else ""
+        parts, why = [whole + apart], says["why"]
     if result.today is None:  # which tests of an earlier criterion went beyond, nobody knows
         put = [model for model, own in found.items() if own != "not applicable"]
         tests = claim.criterion.all_tests
@@ -364,22 +380,6 @@ def in_words(says: Mapping) -> str:
     """
     apart = ", ".join(f"on {name} {said}" for name, said in says.get("models", {}).items())
     return _sentences([says["verdict"], apart], [says["why"]])
-
-
-def _side(where: str, said: str, here: str) -> str:
-    return f"{where} {said} in the paper" + (" and here" if said == here else f", {here} here")
-
-
-def _nothing(says: Mapping, sides: list[tuple[str, str, str]]) -> tuple[list[str], str]:
-    """Why there is nothing to compare, and what the registry says of the paper if that is why."""
-    stated = [side for side in sides if side[1] in DECIDED]
-    if undecided := [_side(*side) for side in stated if side[2] != _MISSING]:
-        return [f"nothing that the paper decides was decided here: {', '.join(undecided)}"], ""
-    whole = "there is no answer of a paper to compare with"
-    if says["verdict"] == "mixed":
-        whole = "the paper's own answer is mixed"
-    apart = ", and none of the models that it tells apart was measured" if stated else ""
-    return [whole + apart], says["why"]
 
 
 def _bare(text: str) -> str:

@@ -153,8 +153,8 @@ def changes(registry: Registry, before: Runs, now: Runs) -> Changes:
         if id not in before.get(run, {}):
             found.new.append(place)
             continue
-        a, b = before[run][id], now[run][id]
-        one = found.compared[place] = compared(registry[id], a, b, _models(a, b))
+        one = compared(registry[id], before[run][id], now[run][id], only=False)
+        found.compared[place] = one
         if one.moved:
             found.moved[place] = one
         if values := list(filter(beyond, one.pairs)):
@@ -166,14 +166,6 @@ def changes(registry: Registry, before: Runs, now: Runs) -> Changes:
     places = [(run, id) for run, own in before.items() for id in own]
     found.gone.extend(place for place in places if place not in found.compared)
     return found
-
-
-def _models(a: Mapping, b: Mapping) -> list[tuple[str, str]]:
-    """Each model that both results have, with itself: another model that took a place is
-    another.
-    """
-    own, other = ([one["model"] for one in (*x["verdicts"], *x["values"])] for x in (a, b))
-    return [(model, model) for model in dict.fromkeys(own) if model in other]
 
 
 def problems(root: Path, registry: Registry, now: Runs) -> Iterator[str]:

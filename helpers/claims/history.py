@@ -9,7 +9,7 @@ edited since, and the git history, where it is here, whether its commit really h
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entry:
     """One state of a claim's criterion.
 
@@ -137,11 +137,8 @@ def problems(project: Project) -> Iterator[str]:
         return
     log, now = load(project.root), current(project.root)
     for id, claim in project.registry.claims.items():
-        where, entries, today = (
-            f"{FOLDER}/{claim.paper}.yml: {id}",
-            log.pop(id, []),
-            digest(now[id]),
-        )
+        where, entries = f"{FOLDER}/{claim.paper}.yml: {id}", log.pop(id, [])
+        today = digest(now[id])
         if not entries or entries[-1].digest != today:
             what = "its criterion has no entry"
             if entries:
@@ -229,12 +226,11 @@ def dated(project: Project) -> list[tuple[str, Entry]]:
         log, known = _read(path), len(found)
         for id, entries in log.items():
             last, digest = None, ""
-            for i, entry in enumerate(entries):
+            for entry in entries:
                 if entry.commit is None and entry.digest != digest:
-                    if commit := _first(project.root, id, entry.digest, last):
-                        entries[i] = replace(entry, commit=commit)
-                        found.append((id, entries[i]))
-                last, digest = entries[i].commit or last, entry.digest
+                    entry.commit = _first(project.root, id, entry.digest, last)
+                    found += [(id, entry)] if entry.commit else []
+                last, digest = entry.commit or last, entry.digest
         if len(found) > known:
             _write(path, log)
     return found

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.claims.criteria import Value
+from helpers.claims.criteria import INTERVAL, Value
 from helpers.claims.notebook import SUFFIX
 from helpers.claims.result import Claim, Result, bundle, displayed
 from helpers.summary import FIGURE, rounded
@@ -30,7 +30,6 @@ FLOAT = 1e-7  # what float32 leaves of the difference of two numbers of order on
 LOG_P = 4e-3  # a p-value, in decades: 0.9 % of it
 SPREADS = 4  # measured standard deviations
 _MISSING = "missing"
-_INTERVAL = ("value", "low", "high")
 _P_VALUE = re.compile(r"(?:^|_)p(?:_|$)")
 
 
@@ -225,7 +224,7 @@ class _Comparison:
             return self.same(path, stored, fresh)
         for key in ("n", "unit"):
             self.same(f"{path}/{key}", stored.get(key), fresh.get(key))
-        (old, new), *ends = ((stored.get(key), fresh.get(key)) for key in _INTERVAL)
+        (old, new), *ends = ((stored.get(key), fresh.get(key)) for key in INTERVAL)
         width = max(_width(stored), _width(fresh))
         least = max(RELATIVE**2 * width, FLOAT)
         step = max(one.get("step") or 0.0 for one in (stored, fresh))
@@ -242,7 +241,7 @@ class _Comparison:
         else:
             plain = max(VALUE * _size(old, new), least)
             self.near(f"{path}/value", old, new, plain, (1 + RELATIVE) * step)
-        for key, (one, other) in zip(_INTERVAL[1:], ends, strict=True):
+        for key, (one, other) in zip(INTERVAL[1:], ends, strict=True):
             size = _size(one, other)
             plain = max(min(RELATIVE * max(size, width), END * size), least)
             self.near(f"{path}/{key}", one, other, plain, 2 * step)

@@ -1,20 +1,122 @@
-"""A checkout of the project.
+"""A checkout of the project: where it lies, its registry, source notebooks and runs.
 
-Its registry, its source notebooks, its published runs, and a reader's own.
+A project is a folder with `notebooks/claims/PAPER.yml`. Like git, commands and notebooks work on
+the one that they are called in: the nearest upwards. `--project DIR`, or the environment variable
+REGISTERS_PROJECT, names another. Where there is none, it is what comes with the package.
 """
 
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import resources
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from helpers.claims import place
-from helpers.claims.registry import Registry, load_registry
+if TYPE_CHECKING:
+    from helpers.claims.registry import Registry
 
-CONTROLS = (
-    "controls"  # the run on the models whose answers are known, which calibrates and is no finding
-)
+HELPERS = Path(__file__).resolve().parents[1]
+PROJECT = "REGISTERS_PROJECT"
+# The run on the models whose answers are known, which calibrates and is no finding.
+CONTROLS = "controls"
+
+
+def shipped() -> Path:
+    """The registry, terms and schemas that come with the package.
+
+    They are `notebooks` of its checkout, else the wheel's copy.
+    """
+    checkout = HELPERS.parent / "notebooks"
+    if (checkout / "claims.schema.json").is_file():
+        return checkout
+    return Path(str(resources.files("helpers") / "_registry"))
+
+
+def root(folder: Path | None = None) -> Path | None:
+    """The project in which `folder` (the current one) lies, None where there is none.
+
+    Where REGISTERS_PROJECT names one, it is that one.
+    """
+    if folder is None and (named := os.environ.get(PROJECT)):
+        return Path(named).resolve()
+    folder = (folder or Path.cwd()).resolve()
+    return next((place for place in (folder, *folder.parents) if is_project(place)), None)
+
+
+@contextmanager
+def chosen(folder: Path | None) -> Iterator[None]:
+    """Work on the project in `folder`, which need hold none yet.
+
+    So do kernels that start meanwhile. None changes nothing.
+
+    Raises ValueError where there is no such folder.
+    """
+    if folder is None:
+        yield
+        return
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {str(folder)!r}; make it first, or correct --project")
+    before = os.environ.pop(PROJECT, None)
+    os.environ[PROJECT] = str(folder.resolve())
+    try:
+        yield
+    finally:
+        del os.environ[PROJECT]
+        if before is not None:
+            os.environ[PROJECT] = before
+
+
+def default() -> Path:
+    """The project of a command that names none.
+
+    It is that of `root`, else the package's checkout, else the current folder.
+    """
+    return root() or (HELPERS.parent if is_project(HELPERS.parent) else Path.cwd())
+
+
+def registry() -> Path:
+    """The folder with `claims`, `profiles.yml` and `terms.yml`.
+
+    It is that of the project, else what comes with the package.
+    """
+    here = root()
+    return here / "notebooks" if here and is_project(here) else shipped()
+
+
+def others() -> list[Path]:
+    """Other modules called `helpers` on Python's search path.
+
+    Which of them is imported is decided by its order alone.
+    """
+    specs = [PathFinder.find_spec("helpers", [folder]) for folder in dict.fromkeys(sys.path)]
+    found = [Path(spec.origin).resolve() for spec in specs if spec and spec.origin]
+    return [path for path in dict.fromkeys(found) if path.parent != HELPERS]
+
+
+def check_own(project: Path) -> None:
+    """Raise ValueError where a checkout has helpers of its own, and others were imported.
+
+    The revision that its results name would not be that of the code.
+    """
+    own = project.resolve() / "helpers"
+    if (own / "claims" / "project.py").is_file() and own != HELPERS:
+        raise ValueError(
+            f"{project} has helpers of its own, but those of {HELPERS.parent} were imported; run "
+            "the Python of its environment, "
+            f"or set PYTHONPATH={project}"
+        )
+
+
+def is_project(folder: Path) -> bool:
+    """Whether a registry lies in `folder`."""
+    return (folder / "notebooks" / "profiles.yml").is_file() and any(
+        (folder / "notebooks" / "claims").glob("*.yml")
+    )
 
 
 @dataclass(frozen=True)
@@ -24,17 +126,19 @@ class Project:
     There are published runs and a reader's own.
     """
 
-    root: Path = field(default_factory=place.default)
+    root: Path = field(default_factory=default)
 
     @cached_property
-    def registry(self) -> Registry:
+    def registry(self) -> "Registry":
         """The claims of `notebooks/claims`, with the runs of `notebooks/profiles.yml`.
 
         Where `notebooks` is not there, those that come with the package, which can be read and not
         run.
         """
+        from helpers.claims.registry import load_registry  # here, since it asks where a project is
+
         folder = self.root / "notebooks"
-        return load_registry(folder if folder.is_dir() else place.shipped())
+        return load_registry(folder if folder.is_dir() else shipped())
 
     @property
     def runs(self) -> Path:

@@ -12,7 +12,6 @@ derived.
 import difflib
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,7 +21,7 @@ import jsonschema
 import yaml
 from jsonschema.exceptions import best_match
 
-from helpers.claims import place
+from helpers.claims import project as place
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Claim, Paper
 
@@ -96,18 +95,6 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         return super().construct_mapping(node, deep)
 
 
-def _is_finite(_: object, x: object) -> bool:
-    """Whether it is a number that a comparison can be trusted with."""
-    number = isinstance(x, int | float) and not isinstance(x, bool)
-    return number and -sys.float_info.max <= x <= sys.float_info.max
-
-
-_Validator = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", _is_finite),
-)
-
-
 def _read(path: Path, schema: str) -> dict:
     """The data of one file of the registry.
 
@@ -117,7 +104,8 @@ def _read(path: Path, schema: str) -> dict:
     schema = json.loads((REGISTRY / f"{schema}.schema.json").read_text(encoding="utf-8"))
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        error = best_match(_Validator(schema).iter_errors(data))
+        json.dumps(data, allow_nan=False)  # no margin is infinite, and no key a date
+        error = best_match(jsonschema.Draft202012Validator(schema).iter_errors(data))
     except Exception as error:  # what a number, a date or a tag that is none raises has no end
         raise ValueError(f"not readable as YAML: {_one_line(error)}") from None
     if error:

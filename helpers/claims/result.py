@@ -6,17 +6,18 @@ What a paper reported and what was measured here never share a field: `Claim.rep
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from helpers.claims.criteria import (
     CONTROL,
+    INTERVAL,
     OUTCOMES,
     Agreement,
+    ByName,
     Criterion,
     Value,
     agreement,
@@ -28,6 +29,7 @@ from helpers.claims.notebook import notebook_parameters
 from helpers.files import digest_of, digest_of_json, locked, read_signed, write_together
 from helpers.names import STUB
 
+Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
 MIME = "application/vnd.registers.result+json"
 
 
@@ -130,10 +132,10 @@ class Claim:
         Raises KeyError for a value that a test on this model names and `estimates` has not.
         """
         tests = (*self.criterion.applies, *self.criterion.tests)
-        values = []
-        for name in dict.fromkeys(test.value for test in tests if test.concerns(model)):
-            estimate = estimates[name + end if name + end in estimates else name]
-            values.append(Value.of(name, estimate, model=model))
+        own = {test.value: test.value + end for test in tests if test.concerns(model)}
+        taken = {name: estimates[x if x in estimates else name] for name, x in own.items()}
+        values = self.values("")
+        values.add(model, taken)
         return self.judge(values).verdict
 
     def judge(
@@ -153,11 +155,6 @@ class Claim:
         value nor a model not run.
         """
         values, not_run = list(values), dict(not_run or {})
-        for (model, name), times in Counter((value.model, value.name) for value in values).items():
-            if times > 1:
-                raise ValueError(
-                    f"{self.id}: two values named {name!r} for {model}; give each a name of its own"
-                )
         if not values and not not_run:
             raise ValueError(
                 f"{self.id}: nothing to judge; give at least one value or one model that was not "
@@ -196,11 +193,9 @@ class Values(list[Value]):
         An interval of a single image is left out, whatever estimated it: `1 [1, 1]` would tell of a
         certainty that is none.
         """
-        values = [
-            Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
-            for name, x in estimates.items()
-        ]
-        self += [replace(value, low=None, high=None) if value.n == 1 else value for value in values]
+        for name, x in estimates.items():
+            value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
+            self.append(value.of_enough(2))
 
     def of(self, name: str, models: Iterable[str] | None = None) -> list[Value | None]:
         """The value called `name` of each of the models, None where it has none.
@@ -208,16 +203,16 @@ class Values(list[Value]):
         Unless given, of those that have it.
         """
         own = {value.model: value for value in self if value.name == name}
-        return list(own.values()) if models is None else [own.get(model) for model in models]
+        return [own.get(model) for model in (own if models is None else models)]
 
     def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
         """Values, lower and upper ends of one model's values with these names.
 
         As `figures.response` draws them.
         """
-        own = {value.name: value for value in self if value.model == model}
+        own = by_model(self).get(model, {})
         curve = [own[name] for name in names]
-        return [v.value for v in curve], [v.low for v in curve], [v.high for v in curve]
+        return tuple([getattr(value, part) for value in curve] for part in INTERVAL)
 
     def judge(
         self,
@@ -233,11 +228,9 @@ class Values(list[Value]):
                 searched.
             not_run: model -> why it could not be had.
         """
-        sources = {
-            str(source): source
-            for source in (*(c.source for c in captured.values()), *(x.describe() for x in images))
-        }
-        return self.claim.judge(self, list(sources.values()), not_run)
+        sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
+        once = {str(source): source for source in sources}
+        return self.claim.judge(self, list(once.values()), not_run)
 
 
 @dataclass(frozen=True)
@@ -276,7 +269,7 @@ class Result:
         return agreement(self)
 
     @cached_property
-    def by_model(self) -> dict[str, dict[str, Value]]:
+    def by_model(self) -> dict[str, ByName]:
         """Model -> name -> value, see `by_model`."""
         return by_model(self.values)
 
@@ -288,13 +281,11 @@ class Result:
     @cached_property
     def without_controls(self) -> str | None:
         """The verdict on what was measured beside the controls; None where nothing was."""
-        controls = [model for model in self.models if model.startswith(CONTROL)]
-        if not controls:
+        own = [model for model in self.models if not model.startswith(CONTROL)]
+        if len(own) == len(self.models):
             return self.verdict
-        if len(controls) == len(self.models):
-            return None
         values = [value for value in self.values if not value.model.startswith(CONTROL)]
-        return self.claim.judge(values, not_run=self.not_run).verdict
+        return self.claim.judge(values, not_run=self.not_run).verdict if own else None
 
     def rejudged(self) -> "Result":
         """The verdict of today's criterion on the same values."""
@@ -317,8 +308,7 @@ class Result:
     def differs(self, other: "Result") -> list[str]:
         """The models on which the two verdicts differ, first '' where they differ as a whole."""
         own, others = ({"": one.verdict, **one.models} for one in (self, other))
-        models = dict.fromkeys([*own, *others])
-        return [model for model in models if own.get(model) != others.get(model)]
+        return [model for model in {**own, **others} if own.get(model) != others.get(model)]
 
     def to_json(self) -> dict:
         """The result as JSON data; numbers in full, never NaN."""
@@ -355,27 +345,28 @@ class Result:
 
         For the controls among the models.
         """
-        verdicts = {}
-        for control, expected in self.claim.expected.items():
-            if own := [value for value in self.values if value.model == control]:
-                verdicts[control] = (self.claim.judge(own).verdict, expected)
-        return verdicts
+        values = [(control, self.by_model.get(control)) for control in self.claim.expected]
+        return {
+            control: (self.claim.judge(own.values()).verdict, self.claim.expected[control])
+            for control, own in values
+            if own
+        }
 
-    def figures(self) -> list[tuple[str, str, str, str]]:
+    def figures(self) -> Cells:
         """The paper's figures beside ours, as cells of `pivot`.
 
         The paper's rows for a model stand right above our row.
         """
-        claim, cells, names = self.claim, [], self.claim.source.models
+        names = self.claim.source.models
+        papers = [(names.get(row["model"]), row) for row in self.claim.reported]
+        cells = []
         for model, values in self.by_model.items():
-            cells += _cells(
-                (r for r in claim.reported if names.get(r["model"]) == model), "paper, "
-            )
+            cells += _cells([row for checkpoint, row in papers if checkpoint == model], "paper, ")
             for value in values.values():
                 source = f"ours, {value.dataset}" if value.dataset else "ours"
                 cells += [(source, model, "n", str(value.n))] if value.n is not None else []
                 cells.append((source, model, value.name, str(value)))
-        others = (r for r in claim.reported if names.get(r["model"]) not in self.by_model)
+        others = [row for checkpoint, row in papers if checkpoint not in self.by_model]
         return cells + _cells(others, "paper, ")
 
     def outcomes(self) -> dict[str, dict[str, str]]:
@@ -383,13 +374,15 @@ class Result:
 
         What applies comes first, what is needed last.
         """
-        found = {}
-        for model, own in self.by_model.items():
-            tests = [test for test in self.claim.criterion.all_tests if test.concerns(model)]
-            found[model] = {
-                str(test): OUTCOMES[test.outcome(own.get(test.value))] for test in tests
+        tests = self.claim.criterion.all_tests
+        return {
+            model: {
+                str(test): OUTCOMES[test.outcome(own.get(test.value))]
+                for test in tests
+                if test.concerns(model)
             }
-        return found
+            for model, own in self.by_model.items()
+        }
 
     def __str__(self) -> str:
         """Verdicts, outcomes of the tests and names of values.
@@ -409,11 +402,18 @@ class Result:
         }
 
 
-def by_model(values: Iterable[Value]) -> dict[str, dict[str, Value]]:
-    """Model -> name -> value, both in the order of the values."""
-    nested: dict[str, dict[str, Value]] = {}
+def by_model(values: Iterable[Value]) -> dict[str, ByName]:
+    """Model -> name -> value, both in the order of the values.
+
+    Raises ValueError where a model has two values of one name.
+    """
+    nested: dict[str, ByName] = {}
     for value in values:
-        nested.setdefault(value.model, {})[value.name] = value
+        own = nested.setdefault(value.model, {})
+        if own.setdefault(value.name, value) is not value:
+            raise ValueError(
+                f"two values named {value.name!r} for {value.model}; give each a name of its own"
+            )
     return nested
 
 
@@ -527,7 +527,7 @@ def check_run(name: str) -> None:
         )
 
 
-def _cells(rows: Iterable[dict], prefix: str = "") -> list[tuple[str, str, str, str]]:
+def _cells(rows: Iterable[dict], prefix: str = "") -> Cells:
     """Reported figures with their units as cells of `pivot`, marked where they have a note."""
     cells = []
     for row in rows:

@@ -17,12 +17,14 @@ from functools import cache
 from typing import NamedTuple
 
 from scipy.special import expit, logit
-from scipy.stats import binomtest, false_discovery_control, norm, t
+from scipy.stats import binomtest, false_discovery_control, t
 
 from helpers.claims.criteria import DECIDED, Test, Value
 from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Result, by_model, sources_of, values_of
+from helpers.claims.result import Claim, Result, sources_of, values_of
 
+Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result
+Verdicts = list[tuple[str, str]]  # run and claim of each
 ALPHA = 0.05  # of the stored intervals
 # of an interval: how far from its middle a value may lie on a scale for it to be the estimator's
 ALIKE = 0.02
@@ -120,10 +122,7 @@ def p_value(value: Value, margin: float) -> float | None:
     """
     if not _has_width(value):
         return None
-    statistic = abs(_statistic(value, margin))
-    if _is_wilsons(value):
-        return float(2 * norm.sf(statistic))
-    return float(2 * t.sf(statistic, _freedom(value)))
+    return float(2 * t.sf(abs(_statistic(value, margin)), _freedom(value)))
 
 
 def at_level(value: Value, alpha: float) -> Value:
@@ -131,17 +130,15 @@ def at_level(value: Value, alpha: float) -> Value:
     if not _has_width(value):
         return value
     if _is_wilsons(value):
-        ends = binomtest(round(value.value * value.n), value.n).proportion_ci(
-            1 - alpha, method="wilson"
-        )
-        return replace(value, low=float(ends.low), high=float(ends.high))
+        low, high = _wilsons(value, alpha)
+        return replace(value, low=low, high=high)
     scale, wider = _scale(value), _quantile(value, alpha) / _quantile(value, ALPHA)
     middle = scale(value.value)
-    low, high = (
-        None if end is None else float(scale.inverse(middle + (scale(end) - middle) * wider))
-        for end in _ends(value)
-    )
-    return replace(value, low=low, high=high)
+
+    def end(now: float | None) -> float | None:
+        return now if now is None else float(scale.inverse(middle + (scale(now) - middle) * wider))
+
+    return replace(value, low=end(value.low), high=end(value.high))
 
 
 def corrected(p_values: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -149,11 +146,8 @@ def corrected(p_values: Sequence[float]) -> tuple[list[float], list[float]]:
 
     By Bonferroni, and by Benjamini and Hochberg (1995).
     """
-    if not p_values:
-        return [], []
-    return [min(1.0, p * len(p_values)) for p in p_values], false_discovery_control(
-        p_values
-    ).tolist()
+    bonferroni = [min(1.0, p * len(p_values)) for p in p_values]
+    return bonferroni, false_discovery_control(p_values).tolist() if p_values else []
 
 
 def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
@@ -168,7 +162,7 @@ def levels(p_values: Sequence[float], alpha: float = ALPHA) -> dict[str, float]:
     return {"Bonferroni": alpha / m, "Benjamini-Hochberg": alpha * max(1, steps) / m}
 
 
-def judgements(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> list[Judgement]:
+def judgements(registry: Registry, runs: Runs) -> list[Judgement]:
     """Every test of today's criteria that is put to a model to which its claim applies.
 
     Over all published results (run -> claim -> result).
@@ -176,15 +170,13 @@ def judgements(registry: Registry, runs: Mapping[str, Mapping[str, dict]]) -> li
     rows = []
     for run, results in runs.items():
         for id, data in results.items():
-            claim = registry[id]
-            result = judged(claim, data)
-            values = by_model(result.values)
-            for model, verdict in result.models.items():
-                put = [test for test in claim.criterion.tests if test.concerns(model)]
+            result = judged(claim := registry[id], data)
+            for one in result.verdicts:
+                own = result.by_model[model := one["model"]]
                 rows += [
-                    Judgement(id, run, model, test, values[model].get(test.value), verdict)
-                    for test in put
-                    if verdict != "not applicable"
+                    Judgement(id, run, model, test, own.get(test.value), one["verdict"])
+                    for test in claim.criterion.tests
+                    if test.concerns(model) and one["verdict"] != "not applicable"
                 ]
     return rows
 
@@ -212,13 +204,13 @@ class Shared:
             exactly these.
     """
 
-    decided: list[tuple[str, str]]
-    checkpoints: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]]
+    decided: Verdicts
+    checkpoints: dict[str, tuple[Verdicts, Verdicts]]
     images: dict[str, list[str]]
     lists: dict[str, tuple[str, int, list[str]]]
 
 
-def shared(runs: Mapping[str, Mapping[str, dict]]) -> Shared:
+def shared(runs: Runs) -> Shared:
     """What the verdicts of published results have in common, from their sources.
 
     The results are run -> claim -> result.
@@ -256,19 +248,20 @@ def _has_width(value: Value) -> bool:
     return None not in (value.value, value.n) and value.low != value.high
 
 
-def _ends(value: Value) -> tuple[float | None, float | None]:
-    return value.low, value.high
+def _wilsons(value: Value, alpha: float) -> tuple[float, float]:
+    """The ends of Wilson's interval of a share."""
+    test = binomtest(round(value.value * value.n), value.n)
+    low, high = test.proportion_ci(1 - alpha, method="wilson")
+    return float(low), float(high)
 
 
 @cache  # a page asks it of the same values again and again
 def _is_wilsons(value: Value) -> bool:
     """Whether the interval is Wilson's of so many of n images: it is known by its ends."""
-    if None in _ends(value) or not 0 <= value.value <= 1:
+    if None in (value.low, value.high) or not 0 <= value.value <= 1:
         return False
-    ends = binomtest(round(value.value * value.n), value.n).proportion_ci(
-        1 - ALPHA, method="wilson"
-    )
-    return bool(max(abs(value.low - ends.low), abs(value.high - ends.high)) < 1e-9)
+    low, high = _wilsons(value, ALPHA)
+    return max(abs(value.low - low), abs(value.high - high)) < 1e-9
 
 
 def _scale(value: Value) -> _Scale:
@@ -276,7 +269,7 @@ def _scale(value: Value) -> _Scale:
 
     The plain one where there is none.
     """
-    if None not in _ends(value):
+    if None not in (value.low, value.high):
         for scale in _SCALES:
             low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
             if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
@@ -284,23 +277,27 @@ def _scale(value: Value) -> _Scale:
     return PLAIN
 
 
-def _freedom(value: Value) -> int:
-    """Degrees of freedom of Student's t."""
-    return max(1, value.n - 1)
+def _freedom(value: Value) -> float:
+    """Degrees of freedom of Student's t; without end for Wilson's interval, which is a normal's."""
+    return math.inf if _is_wilsons(value) else max(1, value.n - 1)
 
 
 def _quantile(value: Value, alpha: float) -> float:
     """How many standard errors the interval reaches at level 1 - `alpha`."""
-    return float(norm.isf(alpha / 2) if _is_wilsons(value) else t.isf(alpha / 2, _freedom(value)))
+    return float(t.isf(alpha / 2, _freedom(value)))
+
+
+def _score_error(value: Value, margin: float) -> float:
+    """Of a share if the margin were the truth, which makes the test the inverse of Wilson's
+    interval.
+    """
+    return math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
 
 
 def _statistic(value: Value, margin: float) -> float:
     """From value to margin in standard errors; those of the side on which the margin lies."""
-    if _is_wilsons(
-        value
-    ):  # under the hypothesis, which makes this test the inverse of the interval
-        error = math.sqrt(max(0.0, margin * (1 - margin)) / value.n)
-        return _divided(margin - value.value, error)
+    if _is_wilsons(value):
+        return _divided(margin - value.value, _score_error(value, margin))
     scale = _scale(value)
     away = scale(margin) - scale(value.value)
     end = value.low if away < 0 else value.high
@@ -311,9 +308,9 @@ def _statistic(value: Value, margin: float) -> float:
 
 def _divided(distance: float, error: float) -> float:
     """Distance in errors: none is none, also in errors of 0."""
-    return (
-        0.0 if distance == 0 else distance / error if error else math.copysign(math.inf, distance)
-    )
+    if not distance:
+        return 0.0
+    return distance / error if error else math.copysign(math.inf, distance)
 
 
 def _beside(value: Value, margin: float, side: int) -> float:
@@ -322,17 +319,11 @@ def _beside(value: Value, margin: float, side: int) -> float:
     Were that interval as wide as this one.
     """
     if _is_wilsons(value):
-        return margin + side * _quantile(value, ALPHA) * math.sqrt(
-            max(0.0, margin * (1 - margin)) / value.n
-        )
+        return margin + side * _quantile(value, ALPHA) * _score_error(value, margin)
     scale = _scale(value)
     scale = scale if math.isfinite(scale(margin)) else PLAIN
-    looks, other = (
-        (value.low, value.high) if side == 1 else (value.high, value.low)
-    )  # first the end towards the margin
+    looks, other = (value.low, value.high)[::side]  # first the end towards the margin
     end = other if looks == value.value else looks  # a value at its limit has one side only
-    return (
-        side * math.inf
-        if end is None
-        else float(scale.inverse(scale(margin) + side * abs(scale(end) - scale(value.value))))
-    )
+    if end is None:
+        return side * math.inf
+    return float(scale.inverse(scale(margin) + side * abs(scale(end) - scale(value.value))))

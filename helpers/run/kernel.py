@@ -29,7 +29,7 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets import Bool, Dict, Int
 from traitlets.config import Config
 
-from helpers.claims.place import HELPERS
+from helpers.claims.project import HELPERS
 from helpers.files import VARIABLE
 
 # What papermill would say on the terminal (a kernel died) comes back as the outcome of its

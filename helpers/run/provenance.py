@@ -10,8 +10,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from helpers.claims.place import HELPERS
-from helpers.claims.project import Project, git
+from helpers.claims.project import HELPERS, Project, git
 from helpers.files import digest_of
 
 # What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.

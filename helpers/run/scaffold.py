@@ -15,7 +15,8 @@ import nbformat
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from helpers.claims import history, place
+from helpers.claims import history
+from helpers.claims import project as place
 from helpers.claims.project import Project
 from helpers.claims.registry import Registry, load_registry
 from helpers.files import locked, written_whole

@@ -45,15 +45,6 @@ def value(name, model="a", at=None, low=None, high=None):
 # -------------------------------------------------------------------------------------------
 
 
-def test_the_ends_of_a_value():
-    """A plain number has no count; what has one, and no interval, may be anything."""
-    assert Value("x", "m", value=2.0).ends == (2, 2) and Value("x", "m").ends is None
-    assert Value("x", "m", value=2.0, n=3).ends == (-math.inf, math.inf)
-    assert Value("x", "m", value=2.0, low=1.0, n=9).ends == (1, math.inf)
-    for n in (9, None):
-        assert Value("x", "m", value=2.0, low=1.0, high=4.0, n=n).ends == (1, 4)
-
-
 OUTCOMES = """
     >   0.61  0.7   True
     >   0.6   0.7   None
@@ -82,11 +73,9 @@ def test_interval_against_margin(op, low, high, outcome):
     assert Test("auc", op, 0.6).outcome(value("auc", at=0.6, low=low, high=high)) is outcome
 
 
-@pytest.mark.parametrize(
-    ("op", "outcome"), [(">", False), (">=", True), ("<", False), ("<=", True)]
-)
-def test_value_without_interval_decides_itself(op, outcome):
-    assert Test("auc", op, 0.6).outcome(value("auc", at=0.6)) is outcome
+@pytest.mark.parametrize("op", [">", ">=", "<", "<="])
+def test_value_without_interval_decides_itself(op):
+    assert Test("auc", op, 0.6).outcome(value("auc", at=0.6)) is ("=" in op)
 
 
 def test_undefined_or_absent_value_is_undecided():
@@ -166,10 +155,8 @@ def test_needs_only_hold_back_support():
     held_back = claim.judge([small, value("x", "small", **YES)])
     assert held_back.verdict == "inconclusive" and "size > 300" in held_back.reason
     # The large model is not itself judged (the claim does not apply to it), yet it meets the need.
-    assert (
-        claim.judge([small, value("x", "small", **YES), large, value("x", "large", **NO)]).verdict
-        == "supported"
-    )
+    both = [small, value("x", "small", **YES), large, value("x", "large", **NO)]
+    assert claim.judge(both).verdict == "supported"
     assert claim.judge([small, value("x", "small", **NO)]).verdict == "refuted"
 
 
@@ -182,18 +169,11 @@ def test_a_test_restricted_to_one_model_is_put_to_no_other():
 
 
 def test_values_that_the_criterion_does_not_name_are_kept_but_not_judged():
-    result = claim_with(tests=[("x", ">=", 0.5)]).judge(
-        [value("x", "a", **YES), value("trend", "all models", at=0.3)]
-    )
-    assert (
-        result.verdict == "supported"
-        and [v["model"] for v in result.verdicts] == ["a"]
-        and len(result.values) == 2
-    )
-    assert (
-        claim_with(tests=[("x", ">=", 0.5)]).judge([value("trend", at=0.3)]).verdict
-        == "inconclusive"
-    )
+    claim, trend = claim_with(tests=[("x", ">=", 0.5)]), value("trend", "all models", at=0.3)
+    result = claim.judge([value("x", "a", **YES), trend])
+    assert result.verdict == "supported" and len(result.values) == 2
+    assert [v["model"] for v in result.verdicts] == ["a"]
+    assert claim.judge([trend]).verdict == "inconclusive"
 
 
 def test_the_verdict_on_one_model_takes_what_is_measured_for_this_claim_alone():
@@ -225,26 +205,30 @@ def test_not_run_and_nothing_to_judge():
 
 
 def test_value_from_estimate_and_number():
-    made = Value.of("auc", Estimate(0.7, 0.6, 0.8, 64), model="a", dataset="scenes")
-    assert (made.value, made.low, made.high, made.n) == (0.7, 0.6, 0.8, 64)
-    assert Value.of("parameters", 5_717_416, model="a") == Value("parameters", "a", value=5717416.0)
     nan = float("nan")
-    assert Value.of("iou", Estimate(nan, nan, float("inf"), 0), model="a") == Value("iou", "a", n=0)
+    for made, value in (
+        (Estimate(0.7, 0.6, 0.8, 64), Value("x", "a", None, 0.7, 0.6, 0.8, 64)),
+        (5_717_416, Value("x", "a", value=5717416.0)),
+        (Estimate(nan, nan, math.inf, 0), Value("x", "a", n=0)),
+    ):
+        assert Value.of("x", made, model="a") == value
 
 
 def test_reason_quotes_value_interval_and_margin_rounded():
-    claim = claim_with(tests=[("auc", ">", 0.6)])
-    result = claim.judge([value("auc", "vit_tiny", at=0.7123456, low=0.69041, high=0.731)])
-    assert "auc = 0.712 [0.69, 0.731] > 0.6 holds on vit_tiny" in result.reason
-    nearly = claim.judge([value("auc", "vit_tiny", at=0.7123461, low=0.69039, high=0.731)])
-    assert nearly._repr_markdown_() == result._repr_markdown_()
-    size = claim_with(tests=[("parameters", ">", 3)]).judge([value("parameters", at=5717416)])
-    assert "parameters = 5,720,000 > 3 holds" in size.reason
+    def result(*values):
+        return claim_with(tests=[("auc", ">", 0.6), ("size", ">=", 3)]).judge(values)
+
+    def auc(*numbers):
+        return value("auc", "m", *numbers)
+
+    large, small = value("size", "m", at=5717416), value("size", "m", at=1)
+    shown = result(auc(0.7123456, 0.69041, 0.731), large)
+    assert "auc = 0.712 [0.69, 0.731] > 0.6 holds; size = 5,720,000 >= 3 holds on m" in shown.reason
+    nearly = result(auc(0.7123461, 0.69039, 0.731), large)
+    assert nearly._repr_markdown_() == shown._repr_markdown_()
     # Only what forced the verdict is quoted.
-    two = claim_with(tests=[("x", ">=", 0.5), ("y", ">=", 0.5)]).judge(
-        [value("x", **YES), value("y", **NO)]
-    )
-    assert "y = 0 >= 0.5 fails" in two.reason and "x = " not in two.reason
+    refuted = result(auc(0.7123456, 0.69041, 0.731), small).reason
+    assert "size = 1 >= 3 fails" in refuted and "auc = " not in refuted
 
 
 def test_reason_quotes_three_models_and_counts_the_rest():
@@ -254,17 +238,19 @@ def test_reason_quotes_three_models_and_counts_the_rest():
         assert reason.startswith(f"{len(models)} refuted: x = 0") and reason.endswith(more)
 
 
-def test_a_criterion_in_words():
-    def words(**criterion):
-        return str(claim_with(tests=[("x", ">=", 0.5), ("y", "<", 2, "b")], **criterion).criterion)
-
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("tests", ""),
+        ("applies", "; applies to a model when size > 300"),
+        ("needs", "; cannot be supported without a model that has size > 300"),
+    ],
+)
+def test_a_criterion_in_words(part, words):
+    tests = [("x", ">=", 0.5), ("y", "<", 2, "b")]
+    claim = claim_with(**{part: [("size", ">", 300)], "tests": tests})
     plain = "x >= 0.5 and y < 2 on b, on all of the models to which it applies"
-    assert words() == plain
-    assert words(applies=[("size", "<=", 300)]) == f"{plain}; applies to a model when size <= 300"
-    assert (
-        words(needs=[("size", ">", 300)])
-        == f"{plain}; cannot be supported without a model that has size > 300"
-    )
+    assert str(claim.criterion) == plain + words
 
 
 def test_a_missing_bound_is_printed_as_such():
@@ -276,92 +262,79 @@ def test_what_is_nearly_zero_is_printed_as_zero():
     assert "0" not in [str(value("x", at=at)) for at in (1e-9, -1e-9, 1.2e-9)]
 
 
+SHOWN = """
+xx9-test: inconclusive
+  a: supported (outliers >= 0.5 holds, x >= 0.5 holds, z > 1 undecided)
+  b: not applicable (outliers >= 0.5 fails, x >= 0.5 undecided, y < 2 on b undecided, z > 1 undecided)
+  a: outliers, x, extra
+  b: outliers, x
+  g: not run (gated)
+"""  # noqa: E501
+
+
 def test_text_of_a_result_has_outcomes_and_names_but_no_measured_number():
-    claim = claim_with(
-        applies=[("outliers", ">=", 0.5)],
-        tests=[("x", ">=", 0.5), ("y", "<", 2, "b")],
-        needs=[("z", ">", 1)],
-    )
+    tests = [("x", ">=", 0.5), ("y", "<", 2, "b")]
+    claim = claim_with(applies=[("outliers", ">=", 0.5)], tests=tests, needs=[("z", ">", 1)])
 
     def text(at):
         values = [value("outliers", "a", **YES), value("x", "a", at=at), value("extra", "a", at=at)]
-        return str(
-            claim.judge(
-                [*values, value("outliers", "b", **NO), value("x", "b", **OPEN)],
-                not_run={"g": "gated"},
-            )
-        )
+        values += [value("outliers", "b", **NO), value("x", "b", **OPEN)]
+        return str(claim.judge(values, not_run={"g": "gated"}))
 
     assert text(0.7) == text(0.8) != text(0.3)
-    assert text(0.7).splitlines() == [
-        "xx9-test: inconclusive",
-        "  a: supported (outliers >= 0.5 holds, x >= 0.5 holds, z > 1 undecided)",
-        "  b: not applicable (outliers >= 0.5 fails, x >= 0.5 undecided, y < 2 on b undecided, z > "
-        "1 undecided)",
-        "  a: outliers, x, extra",
-        "  b: outliers, x",
-        "  g: not run (gated)",
-    ]
+    assert text(0.7).splitlines() == SHOWN.strip().splitlines()
 
 
 def test_a_value_keeps_the_step_of_its_estimate_and_old_values_have_none():
     made = Value.of("top1", over_images(np.array([0.0, 100.0]), (0, 100)), model="a")
-    assert made.step == 50 and Value(**asdict(made)) == made
-    old = {key: x for key, x in asdict(made).items() if key != "step"}
+    old = asdict(made)
+    assert made.step == 50 and Value(**old) == made
+    del old["step"]
     assert Value(**old).step is None
 
 
 def test_result_survives_json_and_is_judged_again(registry):
     claim = registry["nr3-redundancy"]
-    claim = replace(
-        claim, criterion=replace(claim.criterion, tests=claim.criterion.tests[:2])
-    )  # auc and auc_matched
-    values = [
-        Value.of(name, estimate, model="control-content", dataset="scenes")
-        for name, estimate in {
-            "outlier_images": Estimate(1.0, 1.0, 1.0, 64), "auc": Estimate(0.9, 0.8, 0.95, 64),
-            "auc_matched": Estimate(0.8, 0.7, 0.9, 64),
-            "enrichment": Estimate(float("nan"), 2, 4, 64),
-        }.items()
-    ]  # fmt: skip
-    result = claim.judge(
-        values, sources=[{"name": "scenes", "digest": "0"}], not_run={"giant": "no network"}
+    two = claim.criterion.tests[:2]  # auc and auc_matched
+    claim = replace(claim, criterion=replace(claim.criterion, tests=two))
+    values = claim.values("scenes")
+    values.add("m", {"outlier_images": Estimate(1.0, 1.0, 1.0, 64)})
+    values.add(
+        "m", {"auc": Estimate(0.9, 0.8, 0.95, 64), "auc_matched": Estimate(0.8, 0.7, 0.9, 64)}
     )
+    values.add("m", {"enrichment": Estimate(float("nan"), 2, 4, 64)})
+    sources = [{"name": "scenes", "digest": "0"}]
+    result = claim.judge(values, sources=sources, not_run={"giant": "no network"})
     stored = json.loads(json.dumps(result._repr_mimebundle_()[MIME], allow_nan=False))
-    assert Result.from_json(claim, stored).rejudged() == Result.from_json(claim, stored) == result
-    assert Result.from_json(claim, stored | {"verdict": "refuted"}).verdict == "refuted"
+
+    def read(**changes):
+        return Result.from_json(claim, stored | changes)
+
+    assert read().rejudged() == read() == result
+    assert read(verdict="refuted").verdict == "refuted"
     stored["values"][1] |= {"value": 0.4, "low": 0.3, "high": 0.5}
-    assert (
-        Result.from_json(claim, stored).rejudged().verdict == "refuted"
-        and Result.from_json(claim, stored).verdict == "supported"
-    )
-    in_a_run = stored | {"run": "paper", "provenance": {"sources": stored["sources"]}}
-    del in_a_run["sources"]
-    assert Result.from_json(claim, in_a_run).sources == [{"name": "scenes", "digest": "0"}]
+    assert (read().verdict, read().rejudged().verdict) == ("supported", "refuted")
+    del stored["sources"]
+    assert read(run="paper", provenance={"sources": sources}).sources == sources
     with pytest.raises(ValueError, match="belongs to 'nr3-redundancy'"):
         Result.from_json(registry["nr1-artifacts"], stored)
 
 
 def test_calibration_judges_each_control_alone(registry):
     claim = registry["nr2-model-size"]
-    values = [Value.of("parameters", 3e5, model=model) for model in CONTROLS]
-    values += [
-        Value.of("outlier_images", share, model=model)
-        for model, share in zip(CONTROLS, (1, 1, 0, 0), strict=True)
-    ]
-    result = claim.judge(values)
-    assert result.verdict == "refuted"
-    assert [got for got, _ in result.calibration().values()] == [
-        "refuted",
-        "refuted",
-        "inconclusive",
-        "inconclusive",
-    ]
-    assert "as expected on 4 of 4" in result._repr_markdown_()
-    wrong = claim.judge(
-        [*values[:4], *(Value.of("outlier_images", 0, model=model) for model in CONTROLS)]
-    )
-    assert "control-content: inconclusive where refuted was expected" in wrong._repr_markdown_()
+
+    def result(*shares):
+        values = claim.values("scenes")
+        for model, measured in zip(CONTROLS, shares, strict=True):
+            values.add(model, {"parameters": 3e5, "outlier_images": measured})
+        return claim.judge(values)
+
+    assert result(1, 1, 0, 0).verdict == "refuted"
+    found = [got for got, _ in result(1, 1, 0, 0).calibration().values()]
+    assert found == ["refuted", "refuted", "inconclusive", "inconclusive"]
+    assert "as expected on 4 of 4" in result(1, 1, 0, 0)._repr_markdown_()
+    wrong = "control-content: inconclusive where refuted was expected"
+    assert wrong in result(0, 0, 0, 0)._repr_markdown_()
 
 
 def test_margin(registry):
@@ -377,15 +350,10 @@ def test_margin(registry):
 def test_a_local_data_set_comes_with_the_hubs(registry):
     value = Value.of("growth", 2.0, model="control-content", dataset="data:here/test")
     claim = registry["so2-layer-norms"]
-    local = claim.judge([value], sources=[{"name": "data:here/test", "hub": "hf:there/test"}])
-    assert (
-        "`data:here/test` is a local data set; the same or the nearest on the Hub: `-p "
-        "dataset=hf:there/test`" in local._repr_markdown_()
-    )
-    assert (
-        "local data set"
-        not in claim.judge([value], sources=[{"name": "scenes", "hub": None}])._repr_markdown_()
-    )
+    sources = {"name": "data:here/test", "hub": "hf:there/test"}, {"name": "scenes", "hub": None}
+    local, known = (claim.judge([value], sources=[one])._repr_markdown_() for one in sources)
+    line = "`data:here/test` is a local data set; the same or the nearest on the Hub: `-p "
+    assert f"{line}dataset=hf:there/test`" in local and "local data set" not in known
 
 
 def tables(markdown: str) -> list[list[int]]:
@@ -404,10 +372,9 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
     claim = registry[id]
     card = claim._repr_markdown_()
     assert claim.statement in card and claim.headline in card and str(claim.criterion) in card
-    named = {test.value for test in claim.criterion.tests}
-    values = [
-        Value.of(name, Estimate(1, 0.9, 1.1, 8), model="a|b", dataset="scenes") for name in named
-    ]
+    named = {test.value: Estimate(1, 0.9, 1.1, 8) for test in claim.criterion.tests}
+    values = claim.values("scenes")
+    values.add("a|b", named)
     result = claim.judge(values, not_run={"g": "gated"})
     shown = result._repr_markdown_()
     assert f"**Verdict: {result.verdict}.**" in shown and "a\\|b" in shown and "gated" in shown
@@ -417,21 +384,11 @@ def test_cards_and_results_are_whole_markdown_tables(registry, id):
 
 def test_paper_stands_above_ours_for_the_same_model(registry):
     claim = registry["nr4-global"]
-    ours = Value.of(
-        "accuracy_cls",
-        Estimate(80.0, 79.0, 81.0, 500),
-        model=claim.source.models["DINOv2-G"],
-        dataset="x",
-    )
-    lines = claim.judge([ours])._repr_markdown_().splitlines()
-    first = next(
-        i
-        for i, line in enumerate(lines)
-        if line.startswith("| ours, x | vit_giant_patch14_dinov2.lvd142m | 500 |")
-    )
-    assert "80 [79, 81]" in lines[first]
-    assert any("paper, Table 3 | DINOv2-G" in line and "81.56 %" in line for line in lines[2:first])
-    assert not any("DeiT3-M" in line for line in lines[:first])
+    model = claim.source.models["DINOv2-G"]
+    ours = Value.of("accuracy_cls", Estimate(80.0, 79.0, 81.0, 500), model=model, dataset="x")
+    above, row, _ = claim.judge([ours])._repr_markdown_().partition(f"| ours, x | {model} | 500 |")
+    (line,) = [line for line in above.splitlines() if "paper, Table 3 | DINOv2-G" in line]
+    assert row and "81.56 %" in line and "DeiT3-M" not in above
 
 
 # --- too few images
@@ -471,45 +428,52 @@ def test_one_image_has_no_interval_whoever_estimated_it():
     assert [str(value) for value in values] == ["1", "1 [0.8, 1]", "1"]
 
 
-def test_a_criterion_may_ask_for_more():
-    few, enough = (Value("iou", "m", value=1.0, low=0.9, high=1.0, n=n) for n in (19, 20))
-    asking = Criterion("all", TESTS, min_n=20)
-    assert (
-        judged(asking, few)[0] == "inconclusive"
-        and "iou rests on 19; take at least 20" in judged(asking, few)[1]
-    )
-    assert judged(asking, enough)[0] == judged(Criterion("all", TESTS), few)[0] == "supported"
-    assert str(asking).endswith("; decided by 20 images or more") and "decided by" not in str(
-        Criterion("all", TESTS)
-    )
-    # What enough images say is heard beside it.
-    both = Criterion("all", (*TESTS, Test("other", ">", 0.5)), min_n=20)
-    assert (
-        judged(both, few, Value("other", "m", value=0.1, low=0.0, high=0.2, n=30))[0] == "refuted"
-    )
-    # A claim that does not apply by enough images does not apply; one that might by too few is not
-    # decided.
-    applies = Criterion("all", TESTS, applies=(Test("outliers", ">", 0),), min_n=20)
-    none = Value("outliers", "m", value=0.0, low=0.0, high=0.0, n=20)
-    assert judged(applies, few, none)[0] == "not applicable"
-    assert (
-        judged(applies, enough, Value("outliers", "m", value=0.0, low=0.0, high=0.0, n=2))[0]
-        == "inconclusive"
-    )
-    # Nor is a need met by few.
-    needs = Criterion("all", TESTS, needs=(Test("spread", ">", 0),), min_n=20)
-    for n, verdict in ((2, "inconclusive"), (20, "supported")):
-        own = {
-            "m": {"iou": enough, "spread": Value("spread", "m", value=1.0, low=0.5, high=1.5, n=n)}
-        }
-        assert needs.judge(own, {})[0] == verdict
+# Verdicts by a criterion that asks for 20 images: on iou > 0.3, where another test (other > 0.5) or
+# what applies (outliers > 0) is judged as well. A value is its sign and its number of images.
+ASKING = """
+    iou +19  None           inconclusive
+    iou +20  None           supported
+    iou +19  other -30      refuted
+    iou +19  outliers -20   not applicable
+    iou +20  outliers -2    inconclusive
+"""
+
+
+def measured(text):
+    name, n = text.split()
+    at = float(int(n) > 0)
+    return Value(name, "m", value=at, low=at - 0.1, high=at + 0.1, n=abs(int(n)))
+
+
+@pytest.mark.parametrize(("iou", "more", "verdict"), rows(ASKING))
+def test_a_criterion_may_ask_for_more(iou, more, verdict):
+    also = {"other": {"tests": (*TESTS, Test("other", ">", 0.5))}}
+    also["outliers"] = {"applies": (Test("outliers", ">", 0.2),)}
+    parts = also[more.split()[0]] if more else {}
+    asking = Criterion("all", **{"tests": TESTS, **parts}, min_n=20)
+    found, reason = judged(asking, *map(measured, filter(None, (iou, more))))
+    assert found == verdict
+    if not more:
+        assert ("iou rests on 19; take at least 20" in reason) is (verdict == "inconclusive")
+
+
+def test_what_more_images_change():
+    asking = Criterion("all", TESTS, needs=(Test("spread", ">", 0.5),), min_n=20)
+    assert str(asking).endswith("; decided by 20 images or more")
+    assert "decided by" not in str(Criterion("all", TESTS))
+    usual = Criterion("all", TESTS)
+    found = [judged(usual, measured(f"iou +{n}"))[0] for n in (MIN_N - 1, MIN_N, 2, 3)]
+    assert found == ["inconclusive", "supported"] * 2
+    for n, verdict in ((2, "inconclusive"), (20, "supported")):  # nor is a need met by few
+        own = {"iou": measured("iou +20"), "spread": measured(f"spread +{n}")}
+        assert asking.judge({"m": own}, {})[0] == verdict
 
 
 def test_plain_numbers_and_none_at_all_are_not_few():
     criterion = Criterion("all", TESTS)
     assert judged(criterion, Value("iou", "m", value=1.0))[0] == "supported"
     assert not judged(criterion, Value("iou", "m", n=0))[1].startswith("too few")
-    assert not judged(criterion, Value("iou", "m", value=1.0, n=40))[1].startswith("too few")
+    assert not judged(criterion, Value("iou", "m", value=1.0, n=FEWEST))[1].startswith("too few")
 
 
 def test_the_usual_minimum_leaves_digests_as_they_were():

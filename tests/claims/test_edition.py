@@ -58,21 +58,14 @@ def test_a_moved_verdict_and_a_moved_value_are_found(result):
     now = json.loads(json.dumps(result))
     model = now["verdicts"][0]["model"]
     now["verdict"] = now["verdicts"][0]["verdict"] = "refuted"
-    wide, near, *_ = [
-        value
-        for value in now["values"]
-        if value["low"] is not None and value["low"] < value["high"]
-    ]
-    wide["value"], wide["low"], wide["high"] = (wide[name] + 9 for name in ("value", "low", "high"))
+    uneven = [x for x in now["values"] if x["low"] is not None and x["low"] < x["high"]]
+    wide, near, *_ = uneven
+    wide |= {name: wide[name] + 9 for name in ("value", "low", "high")}
     near["value"] += (near["high"] - near["value"]) / 9
     found = compare(result, now)
-    assert found.moved[PLACE].moved == {
-        "": ("supported", "refuted"),
-        model: ("supported", "refuted"),
-    }
-    assert [(pair.name, pair.models[0]) for pair in found.values[PLACE]] == [
-        (wide["name"], wide["model"])
-    ]
+    assert found.moved[PLACE].moved == dict.fromkeys(("", model), ("supported", "refuted"))
+    (pair,) = found.values[PLACE]
+    assert (pair.name, pair.models[0]) == (wide["name"], wide["model"])
 
 
 def test_another_model_is_not_compared(result):
@@ -86,51 +79,43 @@ def test_another_model_is_not_compared(result):
 def test_with_what_a_result_was_made(result):
     other = {**result, "criterion": "b", "parameters": {**result["parameters"], "n": 7}}
     n = f"n: {result['parameters']['n']} → 7"
-    for before, words in (("b", n), ("a", f"another criterion; {n}")):
-        one = compare({**result, "criterion": before}, other).compared[PLACE]
-        assert edition.made(one) == words
     bare = {name: value for name, value in result.items() if name != "criterion"}
-    assert edition.made(compare(bare, other).compared[PLACE]) == f"criterion not recorded; {n}"
-    assert edition.made(compare(other, other).compared[PLACE]) == "the same"
+    for before, words in (
+        ({**bare, "criterion": "b"}, n),
+        ({**bare, "criterion": "a"}, f"another criterion; {n}"),
+        (bare, f"criterion not recorded; {n}"),
+        (other, "the same"),
+    ):
+        assert edition.made(compare(before, other).compared[PLACE]) == words
 
 
 def test_what_was_published_at_a_revision_is_compared_with_today(project, capsys):
     """Through git, the command, the file and the page; the claim of a small project scores as many
     as it has images."""
-    assert main(["run", "aa1-first", "--run", "mine"], project.root) == 0
-    assert main(["publish", "mine"], project.root) == 0
-    first = commit(project.root, "First")
-    assert (
-        main(
-            ["run", "aa1-first", "aa2-second", "--run", "mine", "-p", "n=1", "--force"],
-            project.root,
-        )
-        == 0
-    )
-    assert main(["publish", "mine", "--force"], project.root) == 0
-    capsys.readouterr()
-    assert main(["compare", "--edition", "HEAD"], project.root) == 0
-    assert capsys.readouterr().out.startswith(
-        f"book/edition.json: 1 results of mine at {first[:7]} of 20"
-    )
-    stored = edition.load(project.root)
-    assert (
-        stored["revision"] == first
-        and stored["runs"]["mine"]["aa1-first"]["values"][0]["value"] == 2
-    )
 
-    moved = (
-        "book/edition-why.yml: a verdict of mine/aa1-first moved since the last edition; say why"
-    )
+    def run(*command):
+        assert main(list(command), project.root) == 0
+
+    run("run", "aa1-first", "--run", "mine")
+    run("publish", "mine")
+    first = commit(project.root, "First")
+    run("run", "aa1-first", "aa2-second", "--run", "mine", "-p", "n=1", "--force")
+    run("publish", "mine", "--force")
+    capsys.readouterr()
+    run("compare", "--edition", "HEAD")
+    said = f"book/edition.json: 1 results of mine at {first[:7]} of 20"
+    assert capsys.readouterr().out.startswith(said)
+    stored = edition.load(project.root)
+    assert stored["revision"] == first
+    assert stored["runs"]["mine"]["aa1-first"]["values"][0]["value"] == 2
+
+    why = project.root / edition.WHY
+    moved = f"{edition.WHY}: a verdict of mine/aa1-first moved since the last edition; say why"
     assert moved in list(check.problems(project))
-    (project.root / edition.WHY).write_text("mine/aa1-first: One image | was enough.\n")
+    why.write_text("mine/aa1-first: One image | was enough.\n")
     assert moved not in list(check.problems(project))
-    now = {
-        "mine": {
-            path.stem: json.loads(path.read_text())
-            for path in (project.runs / "mine").glob("*.json")
-        }
-    }
+    paths = (project.runs / "mine").glob("*.json")
+    now = {"mine": {path.stem: json.loads(path.read_text()) for path in paths}}
     text = page(project.root, project.registry, now)
     assert "Compared are 1 results" in text["edition-about"]
     assert "New: [aa2-second](runs/mine/aa2-second.ipynb)" in text["edition-about"]
@@ -139,14 +124,10 @@ def test_what_was_published_at_a_revision_is_compared_with_today(project, capsys
     assert "n: 2 → 1" in text["edition-verdicts"] and "| 2 | 1 | -1 |" in text["edition-values"]
     assert text["edition-verdicts"].count("class='verdict refuted'") == 2  # the claim and its model
 
-    (project.root / edition.WHY).write_text(
-        "mine/aa2-second: It is new.\nother/aa1-first: It is not there.\n"
-    )
+    why.write_text("mine/aa2-second: It is new.\nother/aa1-first: It is not there.\n")
     lines = list(edition.problems(project.root, project.registry, now))
-    assert lines[1:] == [
-        "book/edition-why.yml: nothing of other/aa1-first changed since the last edition; take the "
-        "line out"
-    ]
+    gone = "nothing of other/aa1-first changed since the last edition; take the line out"
+    assert lines[1:] == [f"{edition.WHY}: {gone}"]
 
 
 @pytest.mark.parametrize(

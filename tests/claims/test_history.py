@@ -1,9 +1,8 @@
 import subprocess
-from dataclasses import asdict
 
 import pytest
 import yaml
-from conftest import CLAIM, edit_registry, edit_yaml
+from conftest import CLAIM, edit_registry, edit_yaml, rows
 
 from helpers.claims import history
 from helpers.claims.history import Entry
@@ -56,31 +55,29 @@ def changed(**criterion):
 
 TEST = CLAIM["criterion"]["tests"][0]
 DIGEST = history.digest(history.form(CLAIM))
-
-
 OTHER = {**TEST, "value": "other"}
 
+# What differs of a criterion, or of its only test (value, op, margin), and whether it decides.
+DIFFERENT = """
+    criterion  {"quantifier": "any"}                                              True
+    criterion  {"applies": [{"value": "score", "op": ">", "margin": 1}]}          True
+    criterion  {"needs": [{"value": "score", "op": ">", "margin": 1}]}            True
+    criterion  {"except": "vit-a"}                                                True
+    criterion  {"why": "because"}                                                 False
+    test       {"margin": 1.000000000001}                                         True
+    test       {"op": ">="}                                                       True
+    test       {"value": "other"}                                                 True
+    test       {"model": "vit-a"}                                                 True
+    test       {"on": "scenes"}                                                   True
+    test       {"extension": "smaller"}                                           False
+    test       {"margin": 1.0}                                                    False
+"""
 
-@pytest.mark.parametrize(
-    ("criterion", "same"),
-    [
-        ({"quantifier": "any"}, False),
-        ({"tests": [{**TEST, "margin": 1 + 1e-12}]}, False),
-        ({"tests": [{**TEST, "op": ">="}]}, False),
-        ({"tests": [OTHER]}, False),
-        ({"tests": [{**TEST, "model": "vit-a"}]}, False),
-        ({"tests": [TEST, TEST]}, False),
-        ({"tests": [{**TEST, "on": "scenes"}]}, False),
-        ({"applies": [TEST]}, False),
-        ({"needs": [TEST]}, False),
-        ({"except": "vit-a"}, False),
-        ({"why": "because"}, True),
-        ({"tests": [{**TEST, "extension": "smaller"}]}, True),
-        ({"tests": [{**TEST, "margin": 1.0}]}, True),
-    ],
-)
-def test_what_decides_changes_the_digest_and_what_explains_does_not(criterion, same):
-    assert (changed(**criterion) == DIGEST) is same
+
+@pytest.mark.parametrize(("of", "change", "decides"), rows(DIFFERENT))
+def test_what_decides_changes_the_digest_and_what_explains_does_not(of, change, decides):
+    criterion = {"tests": [{**TEST, **change}]} if of == "test" else change
+    assert (changed(**criterion) != DIGEST) is decides
 
 
 def test_an_expected_verdict_changes_the_digest_and_the_order_does_not():
@@ -91,6 +88,7 @@ def test_an_expected_verdict_changes_the_digest_and_the_order_does_not():
 
     assert digest(expected | {"control-clean": "refuted"}) != DIGEST
     assert digest(dict(reversed(expected.items()))) == DIGEST
+    assert changed(tests=[TEST, TEST]) != DIGEST
     assert changed(tests=[TEST, OTHER]) == changed(tests=[OTHER, TEST])
 
 
@@ -145,22 +143,15 @@ def test_an_entry_ends_that_and_cannot_be_given_twice(logged):
 
 
 def test_another_measure_under_the_same_criterion_is_an_entry_too(logged):
-    with pytest.raises(
-        ValueError, match="aa1-first: its last entry has another criterion; leave --same away"
-    ):
+    with pytest.raises(ValueError, match="aa1-first: its last entry has another criterion; leave"):
         history.record(set_margin(logged, 2), "aa1-first", "real data", "Why.", same=True)
-    before = history.record(Project(logged.root), "aa1-first", "real data", "Why.")
-    entry = history.record(
-        Project(logged.root), "aa1-first", "real data", "On more images.", same=True
-    )
+    said = (Project(logged.root), "aa1-first", "real data")
+    before, entry = history.record(*said, "Why."), history.record(*said, "On more.", same=True)
     assert entry.digest == before.digest and entry.commit is None and problems(logged) == []
     commit(logged, "more images")
     assert [found.reason for _, found in history.dated(logged)] == ["Why."]
-    assert [entry.commit is None for entry in history.load(logged.root)["aa1-first"]] == [
-        False,
-        False,
-        True,
-    ]
+    log = history.load(logged.root)["aa1-first"]
+    assert [entry.commit is None for entry in log] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -261,23 +252,13 @@ def test_a_commit_that_is_not_here_is_taken_as_stored(logged):
 
 
 def test_changes_are_told_by_kind():
-    def entry(tests, expected, **criterion):
-        return Entry(
-            "2026-01-01",
-            None,
-            "",
-            "nothing",
-            "",
-            {"quantifier": "all", "tests": tests, **criterion},
-            expected,
-        )
+    def entry(*tests, **criterion):
+        criterion = {"quantifier": "all", "tests": list(tests), **criterion}
+        return Entry("2026-01-01", None, "", "nothing", "", criterion, {"control-clean": "refuted"})
 
-    first = entry(["a > 1", "b > 1"], {"control-clean": "refuted"})
-    second = entry(["a > 2", "b > 1"], {"control-clean": "refuted"}, needs=["c > 0"])
-    assert history.changes(first, second) == {
-        "tests": (["a > 1"], ["a > 2"]),
-        "needs": ([], ["c > 0"]),
-    }
+    first, second = entry("a > 1", "b > 1"), entry("a > 2", "b > 1", needs=["c > 0"])
+    needs = {"needs": ([], ["c > 0"])}
+    assert history.changes(first, second) == {"tests": (["a > 1"], ["a > 2"]), **needs}
     assert history.changes(None, first) == {
         "quantifier": ([], ["all"]),
         "tests": ([], ["a > 1", "b > 1"]),
@@ -305,10 +286,7 @@ def test_each_criterion_of_the_history_has_an_entry():
 
 def test_entries_are_in_order_of_their_dates():
     for id, entries in history.load(REAL.root).items():
-        assert [entry.date for entry in entries] == sorted(entry.date for entry in entries), id
-        assert all(
-            set(asdict(entry)) == set(entry.__dataclass_fields__) and entry.reason
-            for entry in entries
-        )
+        dates = [entry.date for entry in entries]
+        assert dates == sorted(dates) and all(entry.reason for entry in entries), id
     for path in (REAL.root / history.FOLDER).glob("*.yml"):
         assert path.read_text().startswith(history.HEADER) and yaml.safe_load(path.read_text())

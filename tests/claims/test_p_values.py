@@ -9,8 +9,7 @@ from scipy.special import logit
 from scipy.stats import chisquare, t, ttest_1samp
 
 from helpers.claims.criteria import Criterion, Test, Value
-from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Paper
+from helpers.claims.registry import Registry, load_registry
 from helpers.claims.statistics import (
     ALPHA,
     Judgement,
@@ -29,13 +28,21 @@ def value(estimate, name="score", model="vit-a"):
     return Value.of(name, estimate, model=model)
 
 
+def interval(at=None, low=None, high=None, n=None):
+    return Value("score", "vit-a", None, at, low, high, n)
+
+
 def row(value, op=">", margin=0.0):
     return Judgement("aa1-first", "mine", "vit-a", Test("score", op, margin), value, "supported")
 
 
-SYMMETRIC = (
-    np.concatenate([x := np.linspace(0.1, 3, 20) ** 2, -x]) + 0.7
-)  # no skewness, so that its interval is plain Student's
+def jackknife(at, by, limits=(0, 1), n=50):
+    """An estimate of a statistic that is spread by so much where one of n images is left out."""
+    return stats.jackknife(at, at + np.linspace(-1, 1, n) * by, limits)
+
+
+# No skewness, so that its interval is plain Student's.
+SYMMETRIC = np.concatenate([x := np.linspace(0.1, 3, 20) ** 2, -x]) + 0.7
 
 
 def test_the_p_value_of_a_mean_is_that_of_students_test():
@@ -73,9 +80,9 @@ def test_the_p_value_of_a_bounded_statistic_is_taken_on_its_own_scale():
         lambda: stats.over_images(SYMMETRIC),
         lambda: stats.share(np.arange(60) < 7),
         lambda: stats.share(np.arange(60) < 0),
-        lambda: stats.jackknife(0.9, 0.9 + np.linspace(-1, 1, 50) * 1e-3, (0, 1)),
-        lambda: stats.jackknife(0.4, 0.4 + np.linspace(-1, 1, 50) * 1e-2, (0, math.inf)),
-        lambda: stats.jackknife(7.0, 7.0 + np.linspace(-1, 1, 50) * 1e-1, (0, math.inf)),
+        lambda: jackknife(0.9, 1e-3),
+        lambda: jackknife(0.4, 1e-2, (0, math.inf)),
+        lambda: jackknife(7.0, 1e-1, (0, math.inf)),
     ],
 )
 def test_an_interval_at_another_level_is_what_the_estimator_gives_there(
@@ -89,29 +96,17 @@ def test_an_interval_at_another_level_is_what_the_estimator_gives_there(
 
 
 def test_what_has_no_interval_has_no_p_value_and_stays_as_it_is():
-    plain, undefined = Value("count", "vit-a", value=3.0), Value("score", "vit-a", n=9)
-    exact, unbounded = (
-        Value("score", "vit-a", None, 1.0, 1.0, 1.0, 9),
-        Value("score", "vit-a", None, 1.0, None, None, 3),
-    )
-    uncounted, odd = (
-        Value("score", "vit-a", None, 1.0, 0.0, 2.0),
-        Value("score", "vit-a", None, None, 0.0, 2.0, 9),
-    )
-    for one in (plain, undefined, exact, unbounded, uncounted, odd):
-        assert (
-            p_value(one, 0.5) is None and at_level(one, 1e-6) == one and row(one).distance is None
-        )
-        assert (
-            row(one).thresholds is None
-            and row(one).images_needed is None
-            and row(one).effect is None
-        )
+    plain, undefined, exact = interval(3.0), interval(n=9), interval(1.0, 1.0, 1.0, 9)
+    unbounded, uncounted = interval(1.0, n=3), interval(1.0, 0.0, 2.0)
+    for one in (plain, undefined, exact, unbounded, uncounted, interval(None, 0.0, 2.0, 9)):
+        assert p_value(one, 0.5) is None and at_level(one, 1e-6) == one
+        of = row(one)
+        assert of.distance is of.thresholds is of.images_needed is of.effect is None
     assert row(None).p is None
 
 
 def test_without_a_bound_towards_the_margin_nothing_is_excluded():
-    half = Value("ratio", "vit-a", None, 0.0, 0.0, None, 20)
+    half = interval(0.0, 0.0, None, 20)
     assert p_value(half, 5.0) == 1.0 and at_level(half, 0.001).high is None
     assert row(half, "<", 5.0).thresholds[0] == -math.inf
 
@@ -127,17 +122,15 @@ def test_without_a_bound_towards_the_margin_nothing_is_excluded():
     ],
 )
 def test_what_a_test_could_have_decided(numbers, margin, holds, fails, needed):
-    measured = Value("score", "vit-a", None, *numbers)
-    one = row(measured, ">", margin)
-    assert one.thresholds == pytest.approx(
-        (holds, fails), abs=1e-9
-    ) and one.images_needed == pytest.approx(needed, rel=1e-3)
-    assert replace(one, test=Test("score", "<", margin)).thresholds == pytest.approx(
-        (fails, holds), abs=1e-9
-    )
+    one = row(interval(*numbers), ">", margin)
+    assert one.thresholds == pytest.approx((holds, fails), abs=1e-9)
+    assert one.images_needed == pytest.approx(needed, rel=1e-3)
+    other = row(interval(*numbers), "<", margin)
+    assert other.thresholds == pytest.approx((fails, holds), abs=1e-9)
     # As many images as that, and the interval just reaches the margin.
-    shrunk = (abs(margin - numbers[0]) / one.distance) / math.sqrt(one.images_needed / numbers[3])
-    assert shrunk == pytest.approx(abs(margin - numbers[0]), rel=1e-3)
+    away = abs(margin - numbers[0])
+    shrunk = away / one.distance / math.sqrt(one.images_needed / numbers[3])
+    assert shrunk == pytest.approx(away, rel=1e-3)
 
 
 def test_thresholds_of_a_share_are_those_of_wilson():
@@ -151,12 +144,12 @@ def test_thresholds_of_a_share_are_those_of_wilson():
 
 
 def test_a_value_at_its_limit_is_as_wide_on_either_side_of_the_margin():
-    none = Value("outliers", "vit-a", None, 0.0, 0.0, 0.0076, 3)
+    none = interval(0.0, 0.0, 0.0076, 3)
     assert row(none, ">", 0.05).thresholds == pytest.approx((0.0576, 0.0424))
 
 
 def test_each_side_of_an_uneven_interval_counts_by_itself():
-    uneven = Value("score", "vit-a", None, 1.0, 0.0, 4.0, 30)
+    uneven = interval(1.0, 0.0, 4.0, 30)
     error, freedom = t.ppf(0.975, 29), 29
     assert p_value(uneven, 1.5) == pytest.approx(2 * t.sf(0.5 / 3 * error, freedom))
     assert p_value(uneven, 0.5) == pytest.approx(2 * t.sf(0.5 / 1 * error, freedom))
@@ -164,22 +157,21 @@ def test_each_side_of_an_uneven_interval_counts_by_itself():
 
 
 def test_an_interval_that_ends_at_a_limit_is_no_one_on_the_logit_scale():
-    at_limit = Value("share", "vit-a", None, 0.95, 0.8, 1.0, 50)
+    at_limit = interval(0.95, 0.8, 1.0, 50)
     assert p_value(at_limit, 0.7) == pytest.approx(2 * t.sf(0.25 / 0.15 * t.ppf(0.975, 49), 49))
 
 
 def test_thresholds_keep_to_the_scale_of_the_interval():
-    auc = value(stats.jackknife(0.9, 0.9 + np.linspace(-1, 1, 50) * 1e-3, (0, 1)))
+    auc = value(jackknife(0.9, 1e-3))
     holds, fails = row(auc, ">", 0.6).thresholds
     assert logit(holds) - logit(0.6) == pytest.approx(logit(0.9) - logit(auc.low))
     assert logit(0.6) - logit(fails) == pytest.approx(logit(auc.high) - logit(0.9))
-    assert row(auc, ">", 1.0).thresholds[0] == pytest.approx(
-        1.0 + 0.9 - auc.low
-    )  # a margin that no AUC exceeds
+    # A margin that no AUC exceeds.
+    assert row(auc, ">", 1.0).thresholds[0] == pytest.approx(1.0 + 0.9 - auc.low)
 
 
 def test_with_one_item_there_is_one_degree_of_freedom():
-    assert p_value(Value("score", "vit-a", None, 0.0, -1.0, 1.0, 1), 1.0) == pytest.approx(0.05)
+    assert p_value(interval(0.0, -1.0, 1.0, 1), 1.0) == pytest.approx(0.05)
 
 
 def test_what_lies_infinitely_far_takes_one_image():
@@ -195,65 +187,45 @@ def test_effect_is_cohens_d_of_one_sample():
 
 
 def test_a_value_on_the_margin_is_never_decided():
-    on = Value("score", "vit-a", None, 1.0, 0.9, 1.1, 50)
-    assert (
-        row(on, ">", 1.0).p == 1.0
-        and row(on, ">", 1.0).images_needed is None
-        and row(on, ">", 1.0).distance == 0
-    )
+    on = row(interval(1.0, 0.9, 1.1, 50), ">", 1.0)
+    assert (on.p, on.images_needed, on.distance) == (1.0, None, 0)
 
 
 def test_corrections_by_hand():
     bonferroni, hochberg = corrected([0.01, 0.02, 0.03, 0.04, 0.9])
     assert bonferroni == pytest.approx([0.05, 0.1, 0.15, 0.2, 1.0])
     assert hochberg == pytest.approx([0.05, 0.05, 0.05, 0.05, 0.9])
-    assert levels([0.01, 0.02, 0.03, 0.04, 0.9]) == pytest.approx(
-        {"Bonferroni": 0.01, "Benjamini-Hochberg": 0.04}
-    )
-    assert corrected([]) == ([], []) and levels([]) == {
-        "Bonferroni": 0.05,
-        "Benjamini-Hochberg": 0.05,
-    }
-    assert (
-        levels([0.5, 0.6])["Benjamini-Hochberg"] == 0.025
-    )  # no test below its step: that of the first
+    lowered = levels([0.01, 0.02, 0.03, 0.04, 0.9])
+    assert lowered == pytest.approx({"Bonferroni": 0.01, "Benjamini-Hochberg": 0.04})
+    assert corrected([]) == ([], []) and set(levels([]).values()) == {0.05}
+    # No test below its step: that of the first.
+    assert levels([0.5, 0.6])["Benjamini-Hochberg"] == 0.025
 
 
-def stored(verdict, verdicts, images=("photographs", "d1", 50), weights=None):
-    """A stored result: the whole verdict, model -> verdict, its images (name, digest, n), and
-    digests of the models' weights."""
-    sources = [
-        {"name": model, "weights_hash": (weights or {}).get(model, f"weights of {model}")}
-        for model in verdicts
-    ]
-    name, digest, n = images
-    models = [
-        {"model": model, "verdict": verdict, "reason": ""} for model, verdict in verdicts.items()
-    ]
-    return {
-        "verdict": verdict,
-        "verdicts": models,
-        "sources": [*sources, {"name": name, "digest": digest, "n": n}],
-    }
+def stored(verdict, models, images=("photographs", "d1", 50)):
+    """A stored result: the whole verdict, `model: verdict; ...` in text, its images (name, digest,
+    n); the weights of `copy` are those of vit-a."""
+    verdicts = dict(one.split(": ") for one in models.split("; "))
+    names = {model: model.replace("copy", "vit-a") for model in verdicts}
+    sources = [{"name": x, "weights_hash": f"weights of {name}"} for x, name in names.items()]
+    sources.append(dict(zip(("name", "digest", "n"), images, strict=True)))
+    models = [{"model": model, "verdict": own} for model, own in verdicts.items()]
+    return {"verdict": verdict, "verdicts": models, "sources": sources}
 
 
 def test_shared_checkpoints_and_images_are_counted():
     longer = ("photographs", "d2", 80)
     runs = {
         "mine": {
-            "aa3": stored("not applicable", {"vit-b": "not applicable"}),
-            "aa1": stored("refuted", {"vit-a": "supported", "vit-b": "refuted"}),
-            "aa2": stored("refuted", {"vit-b": "refuted"}),
+            "aa3": stored("not applicable", "vit-b: not applicable"),
+            "aa1": stored("refuted", "vit-a: supported; vit-b: refuted"),
+            "aa2": stored("refuted", "vit-b: refuted"),
         },
         "other": {
             # The same weights under another name are the same checkpoint.
-            "aa1": stored(
-                "supported",
-                {"vit-a": "supported", "copy": "supported"},
-                weights={"copy": "weights of vit-a"},
-            ),
-            "aa2": stored("inconclusive", {"vit-a": "inconclusive"}, longer),
-            "aa4": stored("supported", {"vit-a": "supported", "vit-b": "supported"}, longer),
+            "aa1": stored("supported", "vit-a: supported; copy: supported"),
+            "aa2": stored("inconclusive", "vit-a: inconclusive", longer),
+            "aa4": stored("supported", "vit-a: supported; vit-b: supported", longer),
         },
     }
     found = shared(runs)
@@ -272,38 +244,21 @@ def test_shared_checkpoints_and_images_are_counted():
 def test_the_tests_of_models_to_which_the_claim_applies_are_put():
     tests = (Test("score", ">", 1), Test("other", ">", 0, "vit-b"))
     criterion = Criterion("all", tests, applies=(Test("score", ">", -5),))
-    claim = Claim(
-        "aa1",
-        "p",
-        "t",
-        "s",
-        "w",
-        "m",
-        "h",
-        [],
-        criterion,
-        {},
-        {},
-        Paper("p", "t", "a", None, None, None, {}, []),
-    )
+    claim = replace(load_registry()["nr3-redundancy"], id="aa1", criterion=criterion)
     values = {"vit-a": (2.0, 1.4, 2.6), "vit-b": (3.0, 2.5, 3.5), "vit-c": (-9.0, -9.5, -8.5)}
-    data = {
-        "values": [
-            asdict(Value("score", model, None, *numbers, 20)) for model, numbers in values.items()
-        ],
-        "not_run": {},
-    }
+    measured = [Value("score", model, None, *numbers, 20) for model, numbers in values.items()]
+    data = {"values": list(map(asdict, measured)), "not_run": {}}
     rows = judgements(Registry({}, {"aa1": claim}), {"mine": {"aa1": data}})
-    assert [(one.id, one.run, one.model, one.test, one.verdict) for one in rows] == [
-        ("aa1", "mine", "vit-a", tests[0], "supported"),
-        ("aa1", "mine", "vit-b", tests[0], "inconclusive"),
-        ("aa1", "mine", "vit-b", tests[1], "inconclusive"),
+    assert {(one.id, one.run) for one in rows} == {("aa1", "mine")}
+    assert [(one.model, one.test, one.verdict) for one in rows] == [
+        ("vit-a", tests[0], "supported"),
+        ("vit-b", tests[0], "inconclusive"),
+        ("vit-b", tests[1], "inconclusive"),
     ]
-    assert [one.value and one.value.value for one in rows] == [2.0, 3.0, None] and rows[2].p is None
+    assert [one.value for one in rows] == [*measured[:2], None] and rows[2].p is None
     # Judged again at another level: a test of 1.67 half-widths is undecided where intervals are
     # twice as wide.
-    verdicts = {
-        alpha: judged(claim, data, alpha).verdicts[0]["verdict"] for alpha in (ALPHA, 0.04, 1e-4)
-    }
-    assert verdicts == {ALPHA: "supported", 0.04: "supported", 1e-4: "inconclusive"}
-    assert judged(claim, data).values == [Value(**value) for value in data["values"]]
+    alphas = {ALPHA: "supported", 0.04: "supported", 1e-4: "inconclusive"}
+    for alpha, verdict in alphas.items():
+        assert judged(claim, data, alpha).verdicts[0]["verdict"] == verdict
+    assert judged(claim, data).values == measured

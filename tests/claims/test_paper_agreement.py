@@ -89,43 +89,24 @@ def test_turning_every_verdict_of_the_paper_round_turns_the_answer_round():
         assert other == opposite.get(answer, answer)
 
 
-@pytest.mark.parametrize(
-    ("paper", "found", "reason"),
-    [
-        (
-            "refuted; G supported; L refuted; S supported",
-            "refuted; G supported; L supported",
-            "As a whole refuted in the paper and here; on ViT-G supported in the paper and here; "
-            "on ViT-L refuted in the paper, supported here.",
-        ),
-        (
-            "supported; G refuted",
-            "inconclusive; G not applicable; T inconclusive",
-            "Nothing that the paper decides was decided here: as a whole supported in the paper, "
-            "inconclusive here, on ViT-G refuted in the paper, not applicable here.",
-        ),
-        (
-            "not stated",
-            "supported; T supported",
-            "There is no answer of a paper to compare with. Section 3.",
-        ),
-        (
-            says("not stated", ""),
-            "supported; T supported",
-            "There is no answer of a paper to compare with.",
-        ),
-        ("mixed", "supported; T supported", "The paper's own answer is mixed. Section 3."),
-        (
-            "mixed; G supported",
-            "supported; T supported",
-            "The paper's own answer is mixed, and none of the models that it tells apart was "
-            "measured. Section 3.",
-        ),
-        ("supported", "not run", "No model was judged."),
-    ],
-)
+REASONS = """
+    refuted; G supported; L refuted; S supported  refuted; G supported; L supported  As a whole refuted in the paper and here; on ViT-G supported in the paper and here; on ViT-L refuted in the paper, supported here.
+    supported; G refuted  inconclusive; G not applicable; T inconclusive  Nothing that the paper decides was decided here: as a whole supported in the paper, inconclusive here, on ViT-G refuted in the paper, not applicable here.
+    not stated  supported; T supported  There is no answer of a paper to compare with. Section 3.
+    mixed  supported; T supported  The paper's own answer is mixed. Section 3.
+    mixed; G supported  supported; T supported  The paper's own answer is mixed, and none of the models that it tells apart was measured. Section 3.
+    supported  not run  No model was judged.
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("paper", "found", "reason"), rows(REASONS))
 def test_the_reason_names_each_comparison_or_why_there_is_none(paper, found, reason):
     assert compared(paper, found).reason == reason
+
+
+def test_where_the_registry_gives_no_reason_there_is_none():
+    reason = compared(says("not stated", ""), "supported; T supported").reason
+    assert reason == "There is no answer of a paper to compare with."
 
 
 def test_the_papers_own_answer_in_words():
@@ -201,37 +182,21 @@ def test_papers_names_are_those_of_its_checkpoints():
 
 def test_an_extension_is_marked():
     beyond = "the paper has models with registers only."
-    tests = (
-        Test("x", ">", 0.5),
-        Test("y", ">", 0, "vit_tiny", beyond),
-        Test("z", ">", 0, "vit_tiny", beyond),
-    )
-    tests += (Test("z", "<", 9, "vit_G", "another size"),)
+    added = [Test(name, ">", 0, "vit_tiny", beyond) for name in "yz"]
+    tests = (*CRITERION.tests, *added, Test("z", "<", 9, "vit_G", "another size"))
     claim = claim_with(says("supported"), replace(CRITERION, tests=tests))
-    tiny = [
-        *measured(vit_tiny=1.0),
-        Value("y", "vit_tiny", value=1.0),
-        Value("z", "vit_tiny", value=1.0),
-    ]
-    marked = (
-        "our extension (y > 0 on vit_tiny, z > 0 on vit_tiny): the paper has models with "
-        "registers only"
-    )
+    tiny = [Value(name, "vit_tiny", value=1.0) for name in ("x", "size", "y", "z")]
+    marked = "our extension (y > 0 on vit_tiny, z > 0 on vit_tiny): "
+    marked += "the paper has models with registers only"
+    assert marked in claim.judge([*tiny, *measured(vit_L=1.0)]).agreement.reason
     result = claim.judge(tiny)
     assert result.agreement.reason == f"As a whole supported in the paper and here; {marked}."
     assert marked in result._repr_markdown_() and "another size" not in result.agreement.reason
-    other = claim.judge(
-        [
-            *measured(vit_L=1.0),
-            Value("size", "vit_tiny", value=0.0),
-            Value("x", "vit_tiny", value=0.0),
-        ]
-    )
-    assert "our extension" not in other.agreement.reason, (
-        "on what is not applicable the test was not put"
-    )
-    card = claim._repr_markdown_()
-    assert f"{marked}; our extension (z < 9 on vit_G): another size" in card
+    aside = [Value(name, "vit_tiny", value=0.0) for name in ("x", "size")]
+    # On what is not applicable the test was not put.
+    reason = claim.judge([*measured(vit_L=1.0), *aside]).agreement.reason
+    assert "our extension" not in reason
+    assert f"{marked}; our extension (z < 9 on vit_G): another size" in claim._repr_markdown_()
     assert "Beyond the paper" not in claim_with(says("supported"))._repr_markdown_()
 
 
@@ -251,54 +216,41 @@ def test_a_result_carries_it_and_an_old_one_gets_it():
     bundle = result._repr_mimebundle_()
     stored = json.loads(json.dumps(bundle[MIME], allow_nan=False))
     assert (stored["agreement"], stored["agreement_reason"]) == result.agreement
-    assert list(stored).index("agreement") == list(stored).index("verdict") + 2
-    assert (
-        "**Agreement with the paper: agrees.** As a whole refuted in the paper and here."
-        in bundle["text/markdown"]
-    )
-    assert "agree" not in bundle["text/plain"], "what is compared to the letter is as it was"
-    new = ("agreement", "agreement_reason", "criterion")
-    old = Result.from_json(claim, {key: x for key, x in stored.items() if key not in new})
+    shown = "**Agreement with the paper: agrees.** As a whole refuted in the paper and here."
+    assert shown in bundle["text/markdown"]
+    # What is compared to the letter is as it was.
+    assert "agree" not in bundle["text/plain"]
+    new = {"agreement", "agreement_reason", "criterion"}
+    old = Result.from_json(claim, {key: stored[key] for key in stored.keys() - new})
     assert old.agreement == result.agreement and old.criterion is None and old.today is None
     # What is stored is what was said then; what the registry says of the paper now is what counts.
-    assert (
-        Result.from_json(replace(claim, paper_says=says("supported")), stored).agreement.answer
-        == "disagrees"
-    )
+    other = Result.from_json(replace(claim, paper_says=says("supported")), stored)
+    assert other.agreement.answer == "disagrees"
 
 
 def test_an_earlier_criterion_is_told_from_todays():
-    claim = claim_with(says("supported"))
+    claim, test = claim_with(says("supported")), CRITERION.tests[0]
     stored = json.loads(json.dumps(claim.judge(measured(vit_tiny=0.4)).to_json()))
-    moved = replace(claim, criterion=replace(CRITERION, tests=(Test("x", ">", 0.3),)))
-    result = Result.from_json(moved, stored)
+
+    def read(data=stored, **criterion):
+        changed = replace(claim, criterion=replace(CRITERION, **criterion))
+        return Result.from_json(changed, data)
+
+    moved = (replace(test, margin=0.3),)
+    result = read(tests=moved)
     assert (result.verdict, result.agreement.answer) == ("refuted", "disagrees")
     assert (result.today.verdict, result.today.agreement.answer) == ("supported", "agrees")
     assert result.today.differs(result) == ["", "vit_tiny"] and result.differs(result) == []
-    marked = replace(
-        moved.criterion, tests=(replace(moved.criterion.tests[0], extension="a mark"),)
-    )
-    result = Result.from_json(replace(moved, criterion=marked), stored)
+    result = read(tests=(replace(moved[0], extension="a mark"),))
     assert "a mark" in result.today.agreement.reason and "a mark" not in result.agreement.reason
     # An edited verdict is no earlier criterion; nor are a reason and a mark.
-    assert Result.from_json(claim, stored | {"verdict": "supported"}).today is None
-    words = replace(
-        CRITERION, why="other words", tests=(replace(CRITERION.tests[0], extension="a mark"),)
-    )
-    assert Result.from_json(replace(claim, criterion=words), stored).today is None
+    assert read(stored | {"verdict": "supported"}).today is None
+    assert read(why="other words", tests=(replace(test, extension="a mark"),)).today is None
     # Another criterion by which the verdict is the same is another criterion.
-    assert (
-        Result.from_json(
-            replace(claim, criterion=replace(CRITERION, quantifier="any")), stored
-        ).today.verdict
-        == "refuted"
-    )
+    assert read(quantifier="any").today.verdict == "refuted"
     # Where none was kept, other verdicts tell.
     old = {key: x for key, x in stored.items() if key != "criterion"}
-    assert (
-        Result.from_json(moved, old).today.verdict == "supported"
-        and Result.from_json(claim, old).today is None
-    )
+    assert read(old, tests=moved).today.verdict == "supported" and read(old).today is None
 
 
 def test_every_claim_of_a_paper_has_answers_in_words():

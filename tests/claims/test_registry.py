@@ -2,10 +2,12 @@
 
 import copy
 import json
+import math
+from collections import Counter
 
 import pytest
 import yaml
-from conftest import write_yaml
+from conftest import rows, write_yaml
 
 from helpers.claims import load_registry, numbers
 from helpers.claims.project import Project
@@ -32,14 +34,8 @@ def registry():
 def test_every_claim_is_there(registry):
     """Those that this project began with, in their order; new ones need no line here."""
     assert [id for id in registry.claims if id in IDS] == IDS
-    assert list(registry.papers)[:6] == [
-        "need-registers",
-        "sorts",
-        "test-time-registers",
-        "decoupling",
-        "later",
-        "beyond",
-    ]
+    first = "need-registers sorts test-time-registers decoupling later beyond"
+    assert list(registry.papers)[:6] == first.split()
     for claim in registry.claims.values():
         assert claim.reported or claim.source.bib is None, claim.id
         assert set(claim.expected) == set(CONTROLS)
@@ -51,75 +47,66 @@ def test_every_claim_is_there(registry):
 
 def test_what_the_papers_say_is_there(registry):
     """But for the questions that none of them asks."""
-    missing = [
-        claim.id
-        for claim in registry.claims.values()
-        if claim.source.bib and not claim.paper_says["why"]
-    ]
+    claims = [claim for claim in registry.claims.values() if claim.source.bib]
+    missing = [claim.id for claim in claims if not claim.paper_says["why"]]
     assert not missing, f"give these claims their paper_says: {', '.join(missing)}"
 
 
-# Typed by hand from the papers.
-PRINTED = [
-    ("nr4-local", "Table 1", "OpenCLIP-B", "top1_outlier", 8.19),
-    ("nr4-local", "Table 1", "DINOv2-G", "distance_normal", 0.67),
-    ("nr4-local", "Table 2", "DeiT3-M", "error_outlier", 1505.68),
-    ("nr4-global", "Table 3", "OpenCLIP-B", "accuracy_outlier", 69.48),
-    ("nr5-registers", "Table 4", "DINOv2-G", "top1", 86.90),
-    ("nr5-registers", "Table 5", "DINOv2-B reg", "top1_mean_registers", 83.44),
-    (
-        "so1-norm-distribution",
-        "Table 2",
-        "OpenCLIP",
-        "feature_norm_low_corrupted",
-        11.3,
-    ),  # of a range, whose ends are two values
-    ("so1-norm-distribution", "Table 2", "OpenCLIP", "feature_norm_high_corrupted", 12.8),
-    ("so1-norm-distribution", "Table 2", "DeiT-III", "high_peak", [20, 25]),
-    ("so2-layer-norms", "Table 3", "DeiT-III", "late", [72, 90]),
-    ("so2-layer-norms", "Section 7.2.3", "DeiT-III", "late", 92),
-    ("so3-neighbour-similarity", "Table 4", "OpenCLIP", "similarity_middle", [0.49, 0.53]),
-    ("so4-linear-probes", "Table 5", "DeiT-III", "rgb_outlier", 0.0122),
-    ("so5-register-ablation", "Section 7.5", "DINOv2", "highest", [60, 70]),
-    ("so7-patch-drop", "Figure 23, drop 0.10", "DeiT-III", "entropy_change_register", 20.0575),
-    ("so7-patch-drop", "Figure 26, drop 0.30", "DINOv2", "norm_change", -1.893),
-    ("so7-patch-drop", "Figure 29, drop 0.10", "OpenCLIP", "accuracy", 0.0547),
-    ("tt2-removal-accuracy", "Table 1, Pacemaker", "DINOv2", "accuracy_change", -1.33),
-    ("tt2-removal-accuracy", "Section 4.2.1, Pacemaker", "DINOv2", "accuracy_change", -0.5),
-    ("tt2-removal-accuracy", "Table 2, APTOS", "CLIP", "accuracy_moved", 0.8197),
-    ("tt3-attention-patterns", "Figure 5", "DINOv2", "register_norm", 712.13),
-    ("de2-image-dependence", "Section 3.2", "DINOv2-G reg", "cosine_before", 0.9989),
-    ("de5-attribution", "Section 3.4, Figure 4", "DINOv2-G reg", "patch_cosine", -0.0092),
-]
+# Typed by hand from the papers; of a range the ends are two values.
+PRINTED = """
+    nr4-local  Table 1  OpenCLIP-B  top1_outlier  8.19
+    nr4-local  Table 1  DINOv2-G  distance_normal  0.67
+    nr4-local  Table 2  DeiT3-M  error_outlier  1505.68
+    nr4-global  Table 3  OpenCLIP-B  accuracy_outlier  69.48
+    nr5-registers  Table 4  DINOv2-G  top1  86.90
+    nr5-registers  Table 5  DINOv2-B reg  top1_mean_registers  83.44
+    so1-norm-distribution  Table 2  OpenCLIP  feature_norm_low_corrupted  11.3
+    so1-norm-distribution  Table 2  OpenCLIP  feature_norm_high_corrupted  12.8
+    so1-norm-distribution  Table 2  DeiT-III  high_peak  [20, 25]
+    so2-layer-norms  Table 3  DeiT-III  late  [72, 90]
+    so2-layer-norms  Section 7.2.3  DeiT-III  late  92
+    so3-neighbour-similarity  Table 4  OpenCLIP  similarity_middle  [0.49, 0.53]
+    so4-linear-probes  Table 5  DeiT-III  rgb_outlier  0.0122
+    so5-register-ablation  Section 7.5  DINOv2  highest  [60, 70]
+    so7-patch-drop  Figure 23, drop 0.10  DeiT-III  entropy_change_register  20.0575
+    so7-patch-drop  Figure 26, drop 0.30  DINOv2  norm_change  -1.893
+    so7-patch-drop  Figure 29, drop 0.10  OpenCLIP  accuracy  0.0547
+    tt2-removal-accuracy  Table 1, Pacemaker  DINOv2  accuracy_change  -1.33
+    tt2-removal-accuracy  Section 4.2.1, Pacemaker  DINOv2  accuracy_change  -0.5
+    tt2-removal-accuracy  Table 2, APTOS  CLIP  accuracy_moved  0.8197
+    tt3-attention-patterns  Figure 5  DINOv2  register_norm  712.13
+    de2-image-dependence  Section 3.2  DINOv2-G reg  cosine_before  0.9989
+    de5-attribution  Section 3.4, Figure 4  DINOv2-G reg  patch_cosine  -0.0092
+"""
 
 
-@pytest.mark.parametrize(("id", "where", "model", "name", "printed"), PRINTED)
+@pytest.mark.parametrize(("id", "where", "model", "name", "printed"), rows(PRINTED))
 def test_reported_as_printed(registry, id, where, model, name, printed):
-    rows = [
-        r
-        for r in registry[id].reported
-        if (r["where"], r["model"], r["name"]) == (where, model, name)
+    own = [
+        row.get("value", row.get("range"))
+        for row in registry[id].reported
+        if (row["where"], row["model"], row["name"]) == (where, model, name)
     ]
-    assert [r.get("value", r.get("range")) for r in rows] == [printed]
+    assert own == [printed]
 
 
-@pytest.mark.parametrize(
-    ("id", "where", "numbers"),
-    [
-        ("nr4-local", "Table 1", 16),
-        ("nr4-local", "Table 2", 8),
-        ("nr4-global", "Table 3", 12),
-        ("nr5-registers", "Table 4", 8),
-        ("nr5-registers", "Table 5", 12),
-        ("so1-norm-distribution", "Table 2", 12),
-        ("so4-linear-probes", "Table 5", 10),
-        ("so7-patch-drop", "Figure 23", 18),
-        ("so7-patch-drop", "Figure 26", 6),
-        ("so7-patch-drop", "Figure 29", 6),
-        ("tt2-removal-accuracy", "Table 1", 9),
-        ("tt2-removal-accuracy", "Table 2", 9),
-    ],
-)
+NUMBERS = """
+    nr4-local             Table 1    16
+    nr4-local             Table 2    8
+    nr4-global            Table 3    12
+    nr5-registers         Table 4    8
+    nr5-registers         Table 5    12
+    so1-norm-distribution  Table 2   12
+    so4-linear-probes     Table 5    10
+    so7-patch-drop        Figure 23  18
+    so7-patch-drop        Figure 26  6
+    so7-patch-drop        Figure 29  6
+    tt2-removal-accuracy  Table 1    9
+    tt2-removal-accuracy  Table 2    9
+"""
+
+
+@pytest.mark.parametrize(("id", "where", "numbers"), rows(NUMBERS))
 def test_tables_are_complete(registry, id, where, numbers):
     assert (
         sum(r["where"].startswith(where) and "text" not in r for r in registry[id].reported)
@@ -131,31 +118,16 @@ def test_model_names_exist(registry):
     import open_clip
     import timm
 
-    known = {
-        *CONTROLS,
-        *scratch.names(),
-        *(
-            name
-            for prefixes in (scratch.ADDED, scratch.SINKS)
-            for name in scratch.names(prefixes[0])
-        ),
-        *timm.list_pretrained(),
-    }
+    prefixes = scratch.ADDED[0], scratch.SINKS[0]
+    known = {*CONTROLS, *scratch.names(), *timm.list_pretrained()}
+    known.update(*map(scratch.names, prefixes))
     known |= {f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()}
     names = {model for paper in registry.papers.values() for model in paper.models.values()}
     for claim in registry.claims.values():
-        names |= {
-            model
-            for parameters in (claim.parameters, *claim.profiles.values())
-            for model in parameters.get("models", ())
-        }
-        criterion = claim.criterion
-        names |= {
-            test.model
-            for test in (*criterion.applies, *criterion.tests, *criterion.needs)
-            if test.model
-        }
-    assert not names - known
+        for parameters in (claim.parameters, *claim.profiles.values()):
+            names |= {*parameters.get("models", ())}
+        names |= {test.model for test in claim.criterion.all_tests}
+    assert names - known == {None}
 
 
 def test_profiles_of_notebooks(registry):
@@ -260,43 +232,39 @@ def put(*path_and_value):
     return change
 
 
-ENTRY = ("claims", "nr3-redundancy")
-TEST = (*ENTRY, "criterion", "tests", 0)
-ONE_FIGURE = "exactly one of value, range and text"
-MODELS = {"DINOv2-GG": "refuted"}
+# A place in the paper's file, or in profiles.yml where it begins so; what is put there, where None
+# takes it away; and what the line says. CLAIM is the claim's entry, TEST its first test.
+WRONG = """
+    CLAIM.titel  x  'titel' was unexpected
+    CLAIM.statement  None  'statement' is a required property
+    CLAIM.measure  ''  measure: '' should be non-empty
+    TEST.op  ~  criterion.tests.0.op: '~' is not one of
+    TEST.margin  '3e8'  tests.0.margin: '3e8' is not of type 'number'
+    TEST.margin  1e999  not readable as YAML: Out of range float values are not JSON compliant
+    TEST.model  control-claen  tests.0.model: 'control-claen' is not one of
+    CLAIM.expected.control-claen  supported  'control-claen' was unexpected
+    CLAIM.expected.control-clean  yes  control-clean: 'yes' is not one of
+    CLAIM.reported.0.value  None  exactly one of value, range and text
+    CLAIM.reported.0.text  both  exactly one of value, range and text
+    CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'models': {'DINOv2-GG': 'refuted'}}  unknown model 'DINOv2-GG' of the paper; did you mean 'DINOv2-G'?
+    paper.order  '1'  paper.order: '1' is not of type 'integer'
+    paper.errors.0.but  None  paper.errors.0: 'but' is a required property
+    claims  {}  claims: {} should be non-empty
+    claims.nr3\\n  {}  claims: 'nr3\\n' does not match
+    profiles.nr3-redundancy.vit-tiny  1  nr3-redundancy.vit-tiny: 1 is not of type
+    profiles.nr3-redundancy.paper.n  nan  not readable as YAML: Out of range float values are not JSON compliant
+    profiles.nr3-redundency  {}  'nr3-redundency'; did you mean 'nr3-redundancy'?
+"""  # noqa: E501
 
 
-@pytest.mark.parametrize(
-    ("place", "new", "wrong"),
-    [
-        ((*ENTRY, "titel"), "x", "'titel' was unexpected"),
-        ((*ENTRY, "statement"), None, "'statement' is a required property"),
-        ((*ENTRY, "measure"), "", "measure: '' should be non-empty"),
-        ((*TEST, "op"), "~", "criterion.tests.0.op: '~' is not one of"),
-        ((*TEST, "margin"), "3e8", "tests.0.margin: '3e8' is not of type 'number'"),
-        ((*TEST, "margin"), float("inf"), "tests.0.margin: inf is not of type 'number'"),
-        ((*TEST, "model"), "control-claen", "tests.0.model: 'control-claen' is not one of"),
-        ((*ENTRY, "expected", "control-claen"), "supported", "'control-claen' was unexpected"),
-        ((*ENTRY, "expected", "control-clean"), "yes", "control-clean: 'yes' is not one of"),
-        ((*ENTRY, "reported", 0, "value"), None, ONE_FIGURE),
-        ((*ENTRY, "reported", 0, "text"), "both", ONE_FIGURE),
-        (
-            (*ENTRY, "paper_says"),
-            {"verdict": "mixed", "why": "x", "models": MODELS},
-            "unknown model 'DINOv2-GG' of the paper; did you mean 'DINOv2-G'?",
-        ),
-        (("paper", "order"), "1", "paper.order: '1' is not of type 'integer'"),
-        (("paper", "errors", 0, "but"), None, "paper.errors.0: 'but' is a required property"),
-        (("claims",), {}, "claims: {} should be non-empty"),
-        (("claims", "nr3\n"), {}, "claims: 'nr3\\n' does not match"),
-        (("profiles", *ENTRY[1:], "vit-tiny"), 1, "nr3-redundancy.vit-tiny: 1 is not of type"),
-        (("profiles", *ENTRY[1:], "paper", "n"), float("nan"), "paper.n: nan is not"),
-        (("profiles", "nr3-redundency"), {}, "'nr3-redundency'; did you mean 'nr3-redundancy'?"),
-    ],
-)
+@pytest.mark.parametrize(("place", "new", "wrong"), rows(WRONG))
 def test_errors_name_the_file_the_place_and_what_is_allowed(tmp_path, source, place, new, wrong):
-    file = "profiles.yml" if place[0] == "profiles" else CLAIMS
-    (line,) = refused(tmp_path, source, {file: put(*place, new)})
+    place = place.replace("TEST", "CLAIM.criterion.tests.0")
+    place = place.replace("CLAIM", "claims.nr3-redundancy").replace("\\n", "\n")
+    file = "profiles.yml" if place.startswith("profiles") else CLAIMS
+    path = [int(key) if key.isdecimal() else key for key in place.split(".")]
+    new = math.nan if new == "nan" else new
+    (line,) = refused(tmp_path, source, {file: put(*path, new)})
     assert line.startswith(f"{file}: ") and wrong in line
 
 
@@ -348,29 +316,18 @@ FROM_THE_HUB = {
 }  # of heads that were published for DINOv2: on no control and in no run so far
 
 
-def test_every_number_of_a_paper_has_ours_beside_it_or_says_why_not(registry):
+def test_every_number_of_a_paper_has_ours_beside_it_or_says_why_not(registry, runs):
     """By name: among the values on the controls, in a published run, or of what only a hub has."""
-    project, with_ours, without = Project(), 0, 0
+    project, counts = Project(), Counter()
     for id, claim in registry.claims.items():
         if claim.notebook is None:
             continue
-        rows = [row for row in claim.reported if "text" not in row]
         stored = json.loads(numbers.beside(project.source(id)).read_text(encoding="utf-8"))
-        names = {name for own in stored["values"].values() for name in own}
-        results = [path for path in project.results() if path.stem == id]
-        names |= {
-            value["name"]
-            for path in results
-            for value in json.loads(path.read_text(encoding="utf-8"))["values"]
-        }
-        names |= FROM_THE_HUB.get(id, set())
-        for row in rows:
-            assert (row.get("ours", row["name"]) in names) != ("without" in row), (
-                id,
-                row["where"],
-                row["model"],
-                row["name"],
-            )
-        without += sum("without" in row for row in rows)
-        with_ours += sum("without" not in row for row in rows)
-    assert (with_ours, without) == (190, 19)
+        names = {*FROM_THE_HUB.get(id, ())}.union(*stored["values"].values())
+        for result in (own[id] for own in runs.values() if id in own):
+            names |= {value["name"] for value in result["values"]}
+        for row in claim.reported:
+            if "text" not in row:
+                assert (row.get("ours", row["name"]) in names) != ("without" in row), (id, row)
+                counts["without" in row] += 1
+    assert counts == {False: 190, True: 19}

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from helpers.book.build import published
 from helpers.claims.criteria import Test, Value
 from helpers.claims.project import Project
 from helpers.claims.statistics import (
@@ -44,64 +43,48 @@ def test_p_is_below_alpha_where_the_interval_at_that_level_excludes_the_margin(
             assert (p < alpha) == (not wider.low <= margin <= wider.high)
 
 
-def result(claim, scores, run="mine", images=("photographs", "d1", 50), half=1.0):
+def result(claim, scores, half=1.0):
     """A result of the small project: model -> score, with intervals of this half-width over 50
     images."""
     values = [
         Value("score", model, None, score, score - half, score + half, 50)
         for model, score in scores.items()
     ]
-    sources = [{"name": model, "weights_hash": f"weights of {model}"} for model in scores]
-    name, digest, n = images
-    return claim.judge(
-        values, sources=[*sources, {"name": name, "digest": digest, "n": n}]
-    ).to_json() | {"run": run}
+    return claim.judge(values).to_json()
 
 
 def test_a_planted_effect_remains_and_chance_does_not(project):
     """One true effect among 40 models without any: their values spread about the margin as the
     interval says."""
-    rng = np.random.default_rng(0)
-    error = float(1 / t.ppf(0.975, 49))
-    scores = {
-        f"null-{i}": 1 + error * x for i, x in enumerate(rng.standard_normal(40).tolist())
-    } | {"planted": 1 + 6 * error}
+    rng, error = np.random.default_rng(0), float(1 / t.ppf(0.975, 49))
+    scores = {f"null-{i}": 1 + error * x for i, x in enumerate(rng.standard_normal(40).tolist())}
     claim = project.registry["aa1-first"]
-    runs = {"mine": {"aa1-first": result(claim, scores)}}
-    rows = judgements(project.registry, runs)
-    decided = [one.model for one in rows if one.p < ALPHA]
-    assert len(rows) == 41 and "planted" in decided and len(decided) > 1
-    for alpha in levels([one.p for one in rows]).values():
-        verdicts = {
-            one["model"]: one["verdict"]
-            for one in judged(claim, runs["mine"]["aa1-first"], alpha).verdicts
-        }
-        assert [model for model, verdict in verdicts.items() if verdict == "supported"] == [
-            "planted"
-        ]
-        assert "refuted" not in verdicts.values()
-    bonferroni, hochberg = corrected([one.p for one in rows])
-    assert [one.model for one, p in zip(rows, bonferroni, strict=True) if p < ALPHA] == ["planted"]
-    assert [one.model for one, p in zip(rows, hochberg, strict=True) if p < ALPHA] == ["planted"]
+    data = result(claim, scores | {"planted": 1 + 6 * error})
+    rows = judgements(project.registry, {"mine": {"aa1-first": data}})
+    p_values = [one.p for one in rows]
+
+    def below(corrected):
+        return [one.model for one, p in zip(rows, corrected, strict=True) if p < ALPHA]
+
+    assert len(rows) == 41 and "planted" in below(p_values) and len(below(p_values)) > 1
+    for alpha in levels(p_values).values():
+        models = judged(claim, data, alpha).models
+        assert models.pop("planted") == "supported" and {*models.values()} == {"inconclusive"}
+    for corrected_ones in corrected(p_values):
+        assert below(corrected_ones) == ["planted"]
 
 
 def test_models_to_which_a_claim_does_not_apply_are_no_tests(project):
     claim = project.registry["aa1-first"]
-    restricted = replace(
-        claim, criterion=replace(claim.criterion, applies=(Test("score", ">", 4),))
-    )
+    applies = replace(claim.criterion, applies=(Test("score", ">", 4),))
+    restricted = replace(claim, criterion=applies)
     registry = replace(project.registry, claims={"aa1-first": restricted})
     runs = {"mine": {"aa1-first": result(restricted, {"vit-a": 9.0, "vit-b": 0.0})}}
     assert [one.model for one in judgements(registry, runs)] == ["vit-a"]
 
 
-def test_every_published_p_value_says_what_its_test_says():
-    project = Project()
-    runs = {
-        run: {id: data for id, (data, _) in results.items()}
-        for run, results in published(project).items()
-    }
-    rows = [one for one in judgements(project.registry, runs) if one.p is not None]
+def test_every_published_p_value_says_what_its_test_says(runs):
+    rows = [one for one in judgements(Project().registry, runs) if one.p is not None]
     assert rows
     for one in rows:
         undecided = one.test.outcome(one.value) is None
