@@ -34,7 +34,7 @@ LONG = [
     "control-clean",
 ]
 SHORT = ["ViT-Ti (AugReg)", LONG[1], "clean (control)"]  # as figures call them
-DRAWN = {}  # name -> function that gives (axes, the data they show)
+DRAWN = {}  # name -> function that gives the axes
 BASELINE = Path(__file__).with_name("baseline")
 
 
@@ -111,14 +111,17 @@ def token_maps():
     norms = [grid_norms(1)[0], grid_norms(1, share=0.0)[0]]
     attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2).reshape(2, 8, 8)
     axes = plt.subplots(2, 3, figsize=(7, 4.6))[1]
-    return figures.token_maps(images, norms, attention, axes, labels=LONG[:2]), None
+    return figures.token_maps(images, norms, attention, axes, labels=LONG[:2])
+
+
+RNG = np.random.default_rng(0)
+SIMILARITIES = np.tanh(RNG.normal(0.5, 0.5, (20, 50))), np.tanh(RNG.normal(1.5, 0.4, 60))
+NORMS = {LONG[0]: grid_norms(seed=1), LONG[2]: grid_norms(share=0.0) / 2}
 
 
 @example
 def norm_histogram():
-    norms = {LONG[0]: grid_norms(seed=1), LONG[2]: grid_norms(share=0.0) / 2}
-    ax = plt.subplots()[1]
-    return figures.norm_histogram(norms, {LONG[0]: 100.0}, ax, rule="median:3"), norms
+    return figures.norm_histogram(NORMS, {LONG[0]: 100.0}, plt.subplots()[1], rule="median:3")
 
 
 @example
@@ -126,14 +129,12 @@ def size_prevalence():
     values = measured(LONG[0], 0.9, 0.85, 0.96), measured(LONG[1], 0.3), measured(LONG[2], None)
     rows = list(zip((5.7e6, 88e6, 304e6), values, strict=True))
     not_run = {"vit_giant_patch14_dinov2.lvd142m": "no network"}
-    return figures.size_prevalence(rows, not_run, plt.subplots()[1], 300e6), None
+    return figures.size_prevalence(rows, not_run, plt.subplots()[1], 300e6)
 
 
 @example
 def similarity_densities():
-    rng = np.random.default_rng(0)
-    normal, outlier = np.tanh(rng.normal(0.5, 0.5, (20, 50))), np.tanh(rng.normal(1.5, 0.4, 60))
-    return figures.similarity_densities(normal, outlier, plt.subplots()[1]), (normal, outlier)
+    return figures.similarity_densities(*SIMILARITIES, plt.subplots()[1])
 
 
 @example
@@ -145,7 +146,7 @@ def block_norms():
         )
         for model, depth, offset in zip(LONG, (8, 8, 5), (0, 5, 10), strict=True)
     }
-    return figures.block_norms(norms, plt.subplots()[1]), norms
+    return figures.block_norms(norms, plt.subplots()[1])
 
 
 @example
@@ -153,19 +154,19 @@ def block_maps():
     maps = np.stack(
         [grid_norms(1, share=0.03 * (block > 2), seed=block)[0] * (block + 1) for block in range(5)]
     )
-    return figures.block_maps(maps, plt.subplots(2, 3, figsize=(7, 4))[1]), maps
+    return figures.block_maps(maps, plt.subplots(2, 3, figsize=(7, 4))[1])
 
 
 @example
 def onset_histogram():
     onset = dict(zip(LONG, ([3, 3, 4, -1], [0, 5, 5, 5], [-1] * 4), strict=True))
-    return figures.onset_histogram(onset, 6, plt.subplots()[1]), onset
+    return figures.onset_histogram(onset, 6, plt.subplots()[1])
 
 
 @example
 def forest():
     values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
-    return figures.forest(values, 0.6, plt.subplots(figsize=(7, 3))[1]), None
+    return figures.forest(values, 0.6, plt.subplots(figsize=(7, 3))[1])
 
 
 @example
@@ -187,7 +188,7 @@ def compared():
         ],
     }
     ax = plt.subplots(figsize=(7, 3))[1]
-    return figures.compared(groups, ax, label="test accuracy (%)"), groups
+    return figures.compared(groups, ax, label="test accuracy (%)")
 
 
 @example
@@ -197,8 +198,7 @@ def response():
     third = torch.arange(3), torch.tensor([25.0, 24.0, 26.0]), None, None
     curves = {LONG[0]: (range(5), *first), LONG[1]: (range(5), *gaps), LONG[2]: third}
     ax = plt.subplots()[1]
-    drawn = figures.response(curves, ax, "registers appended", "accuracy (%)", reference=17.5)
-    return drawn, curves
+    return figures.response(curves, ax, "registers appended", "accuracy (%)", reference=17.5)
 
 
 @example
@@ -215,8 +215,7 @@ def trainings():
         "no-decay": {kinds[2]: followed(torch.tensor([0, 100, 200]), 2)},
     }
     axes = plt.subplots(2, 2, figsize=(7, 4))[1]
-    drawn = figures.trainings(panels, axes, "share of images", reference=0.05, bottom=0)
-    return drawn, panels
+    return figures.trainings(panels, axes, "share of images", reference=0.05, bottom=0)
 
 
 @example
@@ -231,7 +230,7 @@ def twin_maps():
         for share in (0.03, 0.0)
     ]
     axes = plt.subplots(2, 4, figsize=(7, 4))[1]
-    return figures.twin_maps(images, maps, axes, "patch norm", labels=LONG[:2]), None
+    return figures.twin_maps(images, maps, axes, "patch norm", labels=LONG[:2])
 
 
 @example
@@ -243,7 +242,7 @@ def found_boxes():
         "with one": [0.0, 0.5, 0.75, 1.0],
     }
     ax = plt.subplots(figsize=(7, 3.6))[1]
-    return figures.found_boxes(image, truth, found, ax), (truth, found)
+    return figures.found_boxes(image, truth, found, ax)
 
 
 @example
@@ -259,7 +258,7 @@ def panels():
         for row in range(2)
     ]
     axes = plt.subplots(2, 4, figsize=(7, 3))[1]
-    return figures.panels(rows, axes, norms=["norm"], labels=LONG[:2]), rows
+    return figures.panels(rows, axes, norms=["norm"], labels=LONG[:2])
 
 
 @example
@@ -267,7 +266,7 @@ def sweep():
     table = np.array([[12.34, 100.0, 0.0], [56.0, np.nan, 3.21]])
     ax = plt.subplots()[1]
     names = "CorLoc (%)", "patches", "model"
-    return figures.sweep(table, LONG[:2], (25, 50, 100), ax, *names), table
+    return figures.sweep(table, LONG[:2], (25, 50, 100), ax, *names)
 
 
 @example
@@ -277,13 +276,13 @@ def verdict_table():
         id: {rule: kinds[i + j] for j, rule in enumerate(rules)}
         for i, id in enumerate(("nr1-artifacts", "xx1-controls"))
     }
-    return figures.verdict_table(table, plt.subplots(figsize=(7, 2))[1]), table
+    return figures.verdict_table(table, plt.subplots(figsize=(7, 2))[1])
 
 
 @example
 def share_maps():
     shares = {LONG[0]: np.eye(4), LONG[2]: np.linspace(0, 1, 16).reshape(4, 4)}
-    return figures.share_maps(shares, plt.subplots(1, 2, figsize=(7, 3))[1]), shares
+    return figures.share_maps(shares, plt.subplots(1, 2, figsize=(7, 3))[1])
 
 
 @example
@@ -291,7 +290,7 @@ def marked_patches():
     planted, found = np.zeros((2, 4, 4), dtype=bool)
     planted[1, 2] = planted[3, 0] = found[1, 2] = found[0, 3] = True
     image, ax = np.full((32, 48, 3), 0.7), plt.subplots(figsize=(3, 2))[1]
-    return figures.marked_patches(image, planted, found, ax), (planted, found)
+    return figures.marked_patches(image, planted, found, ax)
 
 
 @example
@@ -302,7 +301,7 @@ def coinciding():
         "apart": (x, [0.1, 0.2, 0.2, 0.3], None, None),
         "second": (x, flat, None, None),
     }
-    return figures.response(curves, plt.subplots()[1]), None
+    return figures.response(curves, plt.subplots()[1])
 
 
 PICTURES = list(DRAWN)
@@ -318,33 +317,33 @@ def box_rows():
         model: {"LOST": np.full((2, 4), x) + [[0], [0.1]]}
         for model, x in (("one.a", 0.1), ("two", 0.5))
     }
-    return figures.box_rows(images, truth, found, figures.rows(2, 2)), None
+    return figures.box_rows(images, truth, found, figures.rows(2, 2))
 
 
 @example
 def responses():
     curves = {"a": figures.curve(estimates(1, 2)), "b": figures.curve(estimates(0, 4), [0, 5])}
     given = {"one": curves, "other": {"a": figures.curve(iter(estimates(7)))}}
-    return figures.responses(given, figures.rows(2), "dropped (%)", "accuracy (%)"), None
+    return figures.responses(given, figures.rows(2), "dropped (%)", "accuracy (%)")
 
 
 @example
 def block_curves():
     curves = {"before": estimates(3, 5, 4), "moved": estimates(1, 2)}
-    return figures.block_curves(curves, plt.subplots()[1], "largest norm", "a model"), None
+    return figures.block_curves(curves, plt.subplots()[1], "largest norm", "a model")
 
 
 @example
 def block_cosines():
     curves = {"a": estimates(0.2, 0.6, 1), "b": [*estimates(np.nan, np.nan, 0.7)]}
-    return figures.block_cosines(curves, plt.subplots()[1], "cosine"), None
+    return figures.block_cosines(curves, plt.subplots()[1], "cosine")
 
 
 @example
 def part_shares():
     tables = [("first", np.array([[0.75, 0.1], [0.1, 0.05]])), ("second", [[1.0, 0.0], [0.0, 0.0]])]
     axes = plt.subplots(1, 3, figsize=(7, 3))[1]
-    return figures.part_shares(tables, ("patches", "[CLS]"), axes), None
+    return figures.part_shares(tables, ("patches", "[CLS]"), axes)
 
 
 TABLES = {
@@ -357,7 +356,7 @@ TABLES = {
 @example
 def sweeps():
     axes = figures.rows(3, 2)
-    return figures.sweeps(TABLES, ["keys"], [-3, -2, -1], axes, "CorLoc (%)", "block"), None
+    return figures.sweeps(TABLES, ["keys"], [-3, -2, -1], axes, "CorLoc (%)", "block")
 
 
 @example
@@ -365,21 +364,21 @@ def block_strips():
     rng = np.random.default_rng(0)
     strips = {"one": rng.uniform(1, 2, (4, 3, 3)), "two": rng.uniform(5, 90, (7, 3, 3))}
     figure = plt.figure(figsize=(7, 1), layout="constrained")
-    return figures.block_strips(strips, figure, columns=5)[0], None
+    return figures.block_strips(strips, figure, columns=5)[0]
 
 
 @example
 def model_maps():
     rng = np.random.default_rng(0)
     maps = {model: tuple(rng.uniform(1, 2, (2, 2, 4, 4))) for model in ("small", "large")}
-    return figures.model_maps(rng.uniform(size=(2, 8, 8, 3)), maps, figures.rows(4, 3)), None
+    return figures.model_maps(rng.uniform(size=(2, 8, 8, 3)), maps, figures.rows(4, 3))
 
 
 @example
 def map_rows():
     images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     maps = {"small": {"norm": np.arange(8.0).reshape(2, 2, 2)}, "large": {"norm": np.eye(2)[None]}}
-    return figures.map_rows(images[:1], maps, 1.4, 0.4), None
+    return figures.map_rows(images[:1], maps, 1.4, 0.4)
 
 
 # ---- All of them
@@ -390,13 +389,13 @@ def map_rows():
     style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60}
 )
 def test_picture(name):
-    return figure_of(DRAWN[name]()[0])
+    return figure_of(DRAWN[name]())
 
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_numbers_and_names(name, request, caplog):
     """Numbers are the same but for rounding."""
-    figure = figure_of(DRAWN[name]()[0])
+    figure = figure_of(DRAWN[name]())
     found = {
         "drawn": figures.drawn(figure),
         "texts": [names(ax) for ax in figure.axes],
@@ -419,7 +418,7 @@ def test_numbers_and_names(name, request, caplog):
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
     """A figure with one column is shown 350 pixels wide there, its text at least 9 pixels high."""
-    axes = DRAWN[name]()[0]
+    axes = DRAWN[name]()
     figure = figure_of(axes)
     figure.draw_without_rendering()
     plates = [ax.get_facecolor()[3] for ax in figure.axes if ax.axison and not ax.images]
@@ -440,10 +439,9 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
 
 
 def test_norms_are_counted_in_shares():
-    ax, norms = DRAWN["norm_histogram"]()
-    told = shown(ax)
+    told = shown(DRAWN["norm_histogram"]())
     assert told["lines"] == [{"x": [100, 100], "y": [0, 1]}]
-    for stairs, values in zip(told["steps"], norms.values(), strict=True):
+    for stairs, values in zip(told["steps"], NORMS.values(), strict=True):
         below = np.array([(values < edge).mean() for edge in stairs["edges"]])
         # The edges are told to six digits, and the last bin holds its upper edge too.
         assert np.cumsum(stairs["heights"]) == pytest.approx(below[1:], abs=2 / values.size)
@@ -451,8 +449,8 @@ def test_norms_are_counted_in_shares():
 
 
 def test_densities_have_an_area_of_one():
-    ax, groups = DRAWN["similarity_densities"]()
-    for stairs, values in zip(shown(ax)["steps"], groups, strict=True):
+    drawn = shown(DRAWN["similarity_densities"]())["steps"]
+    for stairs, values in zip(drawn, SIMILARITIES, strict=True):
         shares = np.array(stairs["heights"]) * np.diff(stairs["edges"])
         assert shares.sum() == pytest.approx(1, rel=1e-4)
         assert shares[:20].sum() == pytest.approx((values < stairs["edges"][20]).mean(), rel=1e-4)
@@ -482,7 +480,7 @@ def test_numbers_of_a_sweep_fit_their_cells_and_stand_out(columns):
 
 
 def test_numbers_of_a_sweep_have_three_digits_in_the_largest():
-    ax, _ = DRAWN["sweep"]()
+    ax = DRAWN["sweep"]()
     assert [text.get_text() for text in ax.texts] == ["12", "100", "0", "56", "3"]
 
 
@@ -582,7 +580,7 @@ def test_a_reference_empty_groups_and_ticks():
 
 
 def test_a_name_is_shown_in_short_and_given_whole():
-    axes, _ = DRAWN["share_maps"]()
+    axes = DRAWN["share_maps"]()
     assert axes[0].get_title() == SHORT[0]
     assert shown(axes)[0]["axis"]["title"].replace("\n", "") == LONG[0]
 
@@ -596,8 +594,6 @@ def test_numbers_of_points_pictures_and_long_arrays():
     assert points["points"] == [{"x": [1, 2], "y": [3, 4]}]
     assert picture["images"] == [summary(np.eye(20))]
     assert picture["images"][0]["shape"] == "20x20" and picture["images"][0]["mean"] == 0.05
-    told = shown(DRAWN["token_maps"]()[0])
-    assert told[0]["images"][0]["shape"] == "32x32x3" and len(told) == 6
 
 
 # ---- Colours
