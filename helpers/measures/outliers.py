@@ -12,6 +12,7 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from helpers.measures._arrays import (
     Array,
+    Grid,
     ImageMask,
     Pairs,
     PatchMask,
@@ -32,6 +33,7 @@ from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import (
     Estimate,
+    Estimates,
     auc_over_images,
     bootstrap,
     matched_auc_over_images,
@@ -62,7 +64,7 @@ def outlier_images(norms: PatchScores, rule: str = PRESENT) -> Estimate:
     return share(outliers(norms, rule).any(1))
 
 
-def outlier_shares(norms: PatchScores, rule: str = PRESENT) -> dict[str, Estimate | float]:
+def outlier_shares(norms: PatchScores, rule: str = PRESENT) -> Estimates:
     """The share of images with an outlier, and the share of patches that are outliers.
 
     Returns:
@@ -83,7 +85,7 @@ def under_rule(
     attention: PerPatch,
     similarities: Mapping[str, PerPatch],
     parts: Mapping[str, PerPatch],
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """What the claims about outliers measure, with outliers by one rule after the last block.
 
     Args:
@@ -103,7 +105,7 @@ def under_rule(
     """
     last = norms[:, -1]
     found = outliers(last, rule)
-    estimates: dict[str, Estimate | float] = {
+    estimates: Estimates = {
         "outlier_images": outlier_images(last, rule),
         "outlier_tokens": found.float().mean().item(),
         "iou": over_images(iou(found, as_common(attention, last, rule)), (0, 1)),
@@ -168,9 +170,7 @@ def onset_ratio(
     return ratio.where(onset >= 0, torch.nan)
 
 
-def overlapping(
-    positions: Sequence[int], grid: tuple[int, int], other: tuple[int, int]
-) -> list[int]:
+def overlapping(positions: Sequence[int], grid: Grid, other: Grid) -> list[int]:
     """The patches of the grid `other` that overlap the area of `positions` in `grid`.
 
     Args:
@@ -186,7 +186,7 @@ def after_rolling(
     after: PatchMask,
     source: PatchMask,
     similarity: PerPatch,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """Whether outliers follow the content of rolled images or stay at their positions.
 
     The images are those of `helpers.interventions.rolled_content`.
@@ -245,7 +245,7 @@ def over_larger(
     outliers: tuple[Bool[Tensor, "image _"], Bool[Tensor, "image _"]],
     norms: tuple[Float[Tensor, "image _"], Float[Tensor, "image _"]],
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """A smaller model against a larger one on the same images, paired.
 
     After Fig. 4 of the reproduction of Darcet et al.
@@ -346,7 +346,7 @@ def activity_at(
     second: PerPatch,
     mask: PatchMask,
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """What a neuron does at outliers, each a mean over the patches of an image.
 
     Args:
@@ -372,7 +372,7 @@ def unit_traits(
     outlier: Tokens,
     normal: Tokens,
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """What a neuron does at outliers, and what these hold beside as many other patches.
 
     Args:
@@ -443,7 +443,7 @@ class Placement:
     mask: PatchMask
     onset: Int[Tensor, " image"]
     usual: list[int]
-    estimates: dict[str, Estimate]
+    estimates: Estimates
 
 
 def placement(
@@ -499,7 +499,7 @@ def filled(mask: PatchMask, positions: Sequence[int]) -> Estimate:
     return over_images(mask[:, list(positions)].float().mean(1), (0, 1))
 
 
-def counts_at(mask: PatchMask, positions: Sequence[int]) -> dict[str, Estimate]:
+def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
     """How many outliers images have, and where.
 
     Args:
@@ -552,7 +552,7 @@ def treated(
     norms: Mapping[str, PerPatch],
     limit: float,
     right: Mapping[str, ImageMask] | None = None,
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """Outliers and accuracy of a model as it is, and under treatments such as an ablation.
 
     Args:
@@ -567,7 +567,7 @@ def treated(
         `accuracy` in %, and of a treatment `loss`, the accuracy lost in points, paired over images,
         and `mcnemar_p`, its exact p-value.
     """
-    estimates: dict[str, Estimate | float] = {}
+    estimates: Estimates = {}
     first = next(iter(norms))
     for condition, x in norms.items():
         end = "" if condition == first else f"_{condition}"

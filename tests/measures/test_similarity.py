@@ -1,8 +1,10 @@
+from functools import partial
 from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 import torch
+from by_hand import without_each
 from scipy.spatial import distance
 from sklearn.metrics.pairwise import cosine_similarity
 
@@ -17,7 +19,6 @@ from helpers.measures.similarity import (
     linear_cka,
     magnitudes,
     neighbour_cosine,
-    pairwise_cosine,
     pairwise_cosine_drop,
     pairwise_cosine_over_images,
     varying_share,
@@ -162,24 +163,20 @@ def test_the_floor_over_permutations():
 @pytest.mark.parametrize("n", [5, 40])
 def test_the_interval_of_cka_is_the_jackknifes(debiased, n):
     x, y = related(n)
-    estimate, every = cka_over_images(x, y, debiased), np.arange(n)
+    estimate = cka_over_images(x, y, debiased)
     assert estimate.value == linear_cka(x, y, debiased) and estimate.n == n
     if debiased and n == 5:  # without one of five images, debiased CKA is of four
         return
-    without = np.array([cka_by_gram(x[every != i], y[every != i], debiased) for i in every])
+    without = without_each(partial(cka_by_gram, debiased=debiased), x, y)
     expected = jackknife(estimate.value, without, (-1 if debiased else 0, 1))
     assert estimate == pytest.approx(expected)
 
 
 def test_a_difference_of_cka_leaves_each_image_out_of_both():
     x, y = related()
-    z, every = np.hstack([y[:, :2], x[:, :1]]), np.arange(40)
-    apart = np.array(
-        [
-            cka_by_gram(x[every != i], y[every != i], False)
-            - cka_by_gram(x[every != i], z[every != i], False)
-            for i in every
-        ]
+    z = np.hstack([y[:, :2], x[:, :1]])
+    apart = without_each(
+        lambda x, y, z: cka_by_gram(x, y, False) - cka_by_gram(x, z, False), x, y, z
     )
     difference = linear_cka(x, y) - linear_cka(x, z)
     expected = jackknife(difference, apart, (-1, 1))
@@ -216,7 +213,7 @@ def test_the_interval_ends_before_one():
 ROWS = np.random.default_rng(0).normal(size=(8, 2))
 REFUSED = {
     "not 6; use neighbours=4": lambda: neighbour_cosine(torch.ones(1, 2, 2, 2), 6),
-    "1 row makes no pair": lambda: pairwise_cosine(ROWS[:1]),
+    "1 row makes no pair": lambda: pairwise_cosine_over_images(torch.ones(1, 2)),
     "5 and 6 images do not go together": lambda: linear_cka(ROWS[:5], ROWS[:6]),
     "5 and 7 images do not": lambda: Comoments().update(ROWS[:5], ROWS[:7]),
     "7 and 6 images do not": lambda: cka_difference((ROWS[:7], ROWS[:7]), (ROWS[:6], ROWS[:6])),
@@ -253,46 +250,36 @@ def test_cosine_of_rows():
     assert np.isnan(cosine(np.zeros((1, 3)), np.ones((1, 3)))).all()
 
 
-def test_pairwise_cosine():
-    x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
-    expected = cosine_similarity(x)[np.triu_indices(20, 1)].mean()
-    assert pairwise_cosine(x) == pytest.approx(expected)
-    assert pairwise_cosine(torch.from_numpy(x)) == pairwise_cosine(x)
-    assert pairwise_cosine(x[:2]) == pytest.approx(cosine_similarity(x)[0, 1])
-    assert pairwise_cosine(np.arange(1.0, 5)[:, None] * np.ones(3)) == pytest.approx(1)
-    assert np.isnan(pairwise_cosine(np.eye(3) * [1, 1, 0]))
-
-
 def vectors(common=0.0, n=12, width=6, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, width)) + common)
 
 
 def mean_cosine(x):
-    return np.mean([1 - distance.cosine(a, b) for a, b in combinations(x.numpy(), 2)])
-
-
-def without_each(x):
-    return np.array([mean_cosine(x[torch.arange(len(x)) != i]) for i in range(len(x))])
+    return np.mean([1 - distance.cosine(a, b) for a, b in combinations(np.asarray(x), 2)])
 
 
 @pytest.mark.parametrize("common", [0.0, 1.0, 5.0])
 def test_pairwise_cosine_leaves_out_one_image_after_another(common):
     x = vectors(common)
-    expected = jackknife(mean_cosine(x), without_each(x), (-1, 1))
+    expected = jackknife(mean_cosine(x), without_each(mean_cosine, x.numpy()), (-1, 1))
     assert pairwise_cosine_over_images(x) == pytest.approx(expected, abs=1e-5)
+    assert pairwise_cosine_over_images(x).value == pytest.approx(expected.value)
+    assert np.isnan(pairwise_cosine_over_images(x * (x[:, :1] != x[0, 0])).value)  # a row of zeros
+    two = pairwise_cosine_over_images(x[:2])
+    assert two.value == pytest.approx(mean_cosine(x[:2])) and np.isnan(two.low)
 
 
 def test_the_drop_is_paired():
     before, after = vectors(5.0), vectors(0.5)
     found = pairwise_cosine_drop(before, after)
-    one, other = without_each(before), without_each(after)
-    expected = jackknife(mean_cosine(before) - mean_cosine(after), one - other, (-2, 2))
+    apart = without_each(
+        lambda a, b: mean_cosine(a) - mean_cosine(b), before.numpy(), after.numpy()
+    )
+    expected = jackknife(mean_cosine(before) - mean_cosine(after), apart, (-2, 2))
     assert found == pytest.approx(expected, abs=1e-5) and found.low > 0
     assert found.value == pytest.approx(expected.value, abs=6e-7)
-    assert pairwise_cosine_drop(before, 3 * before)[:2] == (
-        0,
-        0,
-    )  # a token of another length has the same direction
+    # A token of another length has the same direction.
+    assert pairwise_cosine_drop(before, 3 * before)[:2] == (0, 0)
 
 
 def test_dimensions_in_the_order_of_their_magnitude():
