@@ -16,6 +16,7 @@ from helpers.measures.probes import (
     fit_regression,
     nearest_position,
     position_distance,
+    right_classes,
     squared_error,
 )
 
@@ -395,6 +396,11 @@ def test_distances_of_positions_closed_forms():
     distance = position_distance(F.one_hot(guesses, 15).float(), true, GRID)
     far = np.hypot(2, 4)
     np.testing.assert_allclose(distance, [[0, far, np.nan], [far, 0, np.nan]], rtol=1e-6)
+
+
+def test_a_right_class_counts_a_hundred():
+    scores = torch.tensor([[1.0, 2.0, 0.0], [3.0, 2.0, 1.0]])
+    assert right_classes(scores, np.array([1, 2])).tolist() == [100, 0]
 
 
 def test_squared_error_is_the_sum_over_outputs():
