@@ -21,3 +21,21 @@ def without_each(statistic, *arrays):
     """The statistic of arrays (image, ...) without each image in turn."""
     every = np.arange(len(arrays[0]))
     return np.array([statistic(*(x[every != i] for x in arrays)) for i in every])
+
+
+def cka_by_gram(x, y, debiased=False):
+    """Centred or U-centred n x n Gram matrices (Kornblith et al. 2019; Song et al. 2012; Szekely &
+    Rizzo 2014), independent of the feature form."""
+    n = len(x)
+
+    def centred(gram):
+        if not debiased:
+            h = np.eye(n) - 1 / n
+            return h @ gram @ h
+        gram = gram - np.diag(np.diag(gram))
+        rows = gram.sum(axis=0) / (n - 2)
+        gram = gram - rows[:, None] - rows + rows.sum() / (n - 1)
+        return gram - np.diag(np.diag(gram))
+
+    k, m = (centred(z @ z.T) for z in (np.asarray(x), np.asarray(y)))
+    return (k * m).sum() / np.sqrt((k * k).sum() * (m * m).sum())

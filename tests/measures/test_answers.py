@@ -1,9 +1,8 @@
-import math
-
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
+from by_hand import BOTH, values, without_each
+from scipy.stats import binom, hypergeom
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import precision_recall_fscore_support, roc_auc_score, top_k_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
@@ -27,8 +26,6 @@ from helpers.measures.answers import (
 )
 from helpers.measures.stats import jackknife, share
 
-BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-
 
 def reference(lost, gained):
     """McNemar's exact two-sided p-value from the binomial distribution of the rarer kind."""
@@ -47,8 +44,7 @@ def planted(lost, gained, right, wrong):
 def test_paired_accuracy_counts_planted_changes(convert):
     pair = [convert(x) for x in planted(lost=12, gained=3, right=60, wrong=25)]
     paired = paired_accuracy(*pair)
-    values = {name: getattr(x, "value", x) for name, x in paired.items()}
-    assert values == pytest.approx({
+    assert values(paired) == pytest.approx({
         "accuracy_baseline": 0.72, "accuracy_moved": 0.63, "accuracy_change": -9,
         "lost": 12, "gained": 3, "mcnemar_p": reference(12, 3),
     })  # fmt: skip
@@ -107,15 +103,11 @@ def test_macro_scores_and_their_intervals_against_sklearn(convert):
     rng = np.random.default_rng(3)
     labels = np.array([0, 0, 1, 5, 7, *rng.integers(0, 3, 35)])
     given = np.where(rng.random(40) < 0.6, labels, rng.choice([0, 1, 2, 9], 40))
-    found, every = macro_scores(convert(given), convert(labels)), np.arange(40)
-    assert {name: x.value for name, x in found.items()} == pytest.approx(
-        sklearn_macro(given, labels)
-    )
-    without = [sklearn_macro(given[every != i], labels[every != i]) for i in every]
+    found = macro_scores(convert(given), convert(labels))
+    assert values(found) == pytest.approx(sklearn_macro(given, labels))
     for name, x in found.items():
-        assert x == pytest.approx(
-            jackknife(x.value, np.array([one[name] for one in without]), (0, 1))
-        )
+        without = without_each(lambda *pair, name=name: sklearn_macro(*pair)[name], given, labels)
+        assert x == pytest.approx(jackknife(x.value, without, (0, 1)))
         assert x.low < x.value < x.high and x.n == 40
 
 
@@ -126,13 +118,9 @@ def test_macro_scores_without_a_mistake_are_not_certain():
 
 
 def hypergeometric_p(a, b, n):
-    """Fisher's two-sided p-value from binomial coefficients."""
-    chances = [
-        math.comb(n, k) * math.comb(n, a + b - k) / math.comb(2 * n, a + b)
-        for k in range(max(0, a + b - n), min(n, a + b) + 1)
-    ]
-    own = math.comb(n, a) * math.comb(n, b) / math.comb(2 * n, a + b)
-    return sum(chance for chance in chances if chance <= own * (1 + 1e-7))
+    """Fisher's two-sided p-value: of all tables with these sums, those that are no likelier."""
+    chances = hypergeom(2 * n, a + b, n).pmf(np.arange(n + 1))
+    return chances[chances <= chances[a] * (1 + 1e-7)].sum()
 
 
 @pytest.mark.parametrize(
@@ -141,19 +129,16 @@ def hypergeometric_p(a, b, n):
 )
 def test_recounted_against_tables_of_all_pairings(before, after, n):
     found = recounted(before, after, n)
-    assert (found.before, found.after) == (
-        round(before * n),
-        round(after * n),
-    ) and found.net == found.after - found.before
+    assert found[:2] == (round(before * n), round(after * n))
+    assert found.net == found.after - found.before
     assert found.unpaired_p == pytest.approx(hypergeometric_p(found.before, found.after, n))
     tables = {  # changed answers -> McNemar's p-value, for every table that these accuracies allow
         lost + lost + found.net: reference(lost, lost + found.net)
         for lost in range(n)
         if min(found.before - lost, lost + found.net, n - found.before - lost - found.net) >= 0
     }
-    assert (
-        found.best_p == pytest.approx(tables[abs(found.net)]) == pytest.approx(min(tables.values()))
-    )
+    assert found.best_p == pytest.approx(tables[abs(found.net)])
+    assert found.best_p == pytest.approx(min(tables.values()))
     assert found.most_changed == max((k for k, p in tables.items() if p < 0.05), default=None)
 
 
@@ -328,19 +313,11 @@ def test_accuracy_and_what_a_part_loses():
         ("patch", "renormalised"): torch.tensor([[0, 0, 1, 2], [0, 1, 1, 0]]),
         ("patch", "own"): torch.tensor([[0, 0, 0, 0], [0, 0, 0, 5]]),
     }
-    found = {name: x.value for name, x in one_shot_accuracy(ranks, best=2).items()}
-    assert found == pytest.approx(
-        {
-            "full_top5": 87.5,
-            "full_top5_logistic": 100,
-            "patch_top5": 37.5,
-            "patch_gap": 50,
-            "patch_top5_logistic": 75,
-            "patch_gap_logistic": 25,
-            "patch_top5_renormalised": 87.5,
-            "patch_gap_renormalised": 0,
-            "patch_top5_own": 87.5,
-        }
-    )
-    assert one_shot_accuracy(ranks, best=2)["patch_gap"].n == 4
+    found = one_shot_accuracy(ranks, best=2)
+    assert values(found) == pytest.approx({
+        "full_top5": 87.5, "full_top5_logistic": 100, "patch_top5": 37.5, "patch_gap": 50,
+        "patch_top5_logistic": 75, "patch_gap_logistic": 25, "patch_top5_renormalised": 87.5,
+        "patch_gap_renormalised": 0, "patch_top5_own": 87.5,
+    })  # fmt: skip
+    assert found["patch_gap"].n == 4
     assert list(found)[:3] == ["full_top5", "full_top5_logistic", "patch_top5"]

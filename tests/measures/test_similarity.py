@@ -4,9 +4,10 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 import torch
-from by_hand import without_each
+from by_hand import cka_by_gram, without_each
 from scipy.spatial import distance
 from sklearn.metrics.pairwise import cosine_similarity
+from torch.nn import functional as F
 
 from helpers.measures.similarity import (
     Comoments,
@@ -26,48 +27,19 @@ from helpers.measures.similarity import (
 from helpers.measures.stats import jackknife
 
 
-def neighbour_cosine_by_loop(grid, neighbours):
-    batch, rows, columns, _ = grid.shape
-    out = np.zeros((batch, rows, columns))
-    for i, r, c in np.ndindex(out.shape):
-        near = [
-            grid[i, r + dr, c + dc]
-            for dr in (-1, 0, 1)
-            for dc in (-1, 0, 1)
-            if (dr, dc) != (0, 0)
-            and (neighbours == 8 or 0 in (dr, dc))
-            and 0 <= r + dr < rows
-            and 0 <= c + dc < columns
-        ]
-        out[i, r, c] = cosine_similarity(grid[i, r, c][None], near).mean()
-    return out
-
-
-def cka_by_gram(x, y, debiased):
-    """Centred or U-centred n x n Gram matrices (Song et al. 2012; Szekely & Rizzo 2014),
-    independent of the feature form."""
-    n = len(x)
-
-    def centred(gram):
-        if not debiased:
-            h = np.eye(n) - 1 / n
-            return h @ gram @ h
-        gram = gram - np.diag(np.diag(gram))
-        rows = gram.sum(axis=0)
-        gram = (
-            gram - rows[:, None] / (n - 2) - rows[None] / (n - 2) + gram.sum() / ((n - 1) * (n - 2))
-        )
-        return gram - np.diag(np.diag(gram))
-
-    k, m = centred(x @ x.T), centred(y @ y.T)
-    return (k * m).sum() / np.sqrt((k * k).sum() * (m * m).sum())
+def neighbour_cosine_by_pairs(grid, neighbours):
+    """Over all pairs of patches, of which those one step apart count."""
+    places = np.argwhere(np.ones(grid.shape[1:3]))
+    near = distance.cdist(places, places, {4: "cityblock", 8: "chebyshev"}[neighbours]) == 1
+    pairs = [cosine_similarity(image.reshape(len(places), -1)) for image in grid]
+    return ((pairs * near).sum(-1) / near.sum(-1)).reshape(grid.shape[:3])
 
 
 @pytest.mark.parametrize("neighbours", [4, 8])
 @pytest.mark.parametrize("shape", [(2, 5, 4, 7), (1, 1, 3, 2), (1, 2, 1, 2)])
-def test_neighbour_cosine_against_a_loop(shape, neighbours):
+def test_neighbour_cosine_against_pairs(shape, neighbours):
     grid = np.random.default_rng(0).normal(size=shape)
-    expected = neighbour_cosine_by_loop(grid, neighbours)
+    expected = neighbour_cosine_by_pairs(grid, neighbours)
     found = neighbour_cosine(torch.from_numpy(grid), neighbours)
     assert found.dtype == torch.float64 and found.numpy() == pytest.approx(expected)
     assert neighbour_cosine(grid.astype(np.float32), neighbours) == pytest.approx(
@@ -242,8 +214,7 @@ def test_what_has_no_similarity_is_refused(message):
 def test_cosine_of_rows():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(5, 3, 8)), rng.normal(size=(5, 1, 8))
-    rows = zip(a, b, strict=True)
-    expected = np.array([cosine_similarity(many, one)[:, 0] for many, one in rows])
+    expected = F.cosine_similarity(*map(torch.from_numpy, (a, b)), dim=-1).numpy()
     assert cosine(a, b) == pytest.approx(expected)
     found = cosine(torch.from_numpy(a).bfloat16(), torch.from_numpy(b).bfloat16())
     assert found.dtype == torch.float32 and found.numpy() == pytest.approx(expected, abs=0.02)
