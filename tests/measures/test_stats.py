@@ -64,6 +64,9 @@ POINT = {
 }
 
 
+LIMITS_OF = {cohens_d_over_images: None, enrichment_over_images: (0, math.inf)}
+
+
 def pooled_variance(a, b):
     return (len(a) * a.var() + len(b) * b.var()) / (len(a) + len(b) - 2)
 
@@ -293,11 +296,7 @@ def test_intervals_are_those_of_the_jackknife_by_hand(function, digits):
     """Leave whole images out, pool the others' patches, compute again."""
     scores, mask = planted(patches=30, digits=digits, image_spread=0.5)
     estimate, statistic = function(scores, mask), POINT[function]
-    limits = (
-        None
-        if function is cohens_d_over_images
-        else (0, math.inf if function is enrichment_over_images else 1)
-    )
+    limits = LIMITS_OF.get(function, (0, 1))
     if function is enrichment_over_images:  # its threshold stays that of all images
         scores = scores > np.quantile(settled(scores), 0.75)
     without = without_each(statistic, scores, mask)
@@ -348,10 +347,8 @@ def test_matched_auc_removes_position():
     rng = np.random.default_rng(0)
     # Outliers sit where scores are high on every image: position explains all of it.
     position = np.linspace(-3, 3, 40)
-    scores, mask = (
-        position + rng.normal(size=(200, 40)),
-        rng.random((200, 40)) < scipy_stats.norm.cdf(position - 1),
-    )
+    scores = position + rng.normal(size=(200, 40))
+    mask = rng.random((200, 40)) < scipy_stats.norm.cdf(position - 1)
     assert auc(scores[mask], scores[~mask]) > 0.85
     estimate = matched_auc_over_images(torch.from_numpy(scores), torch.from_numpy(mask))
     assert estimate.low < 0.5 < estimate.high and estimate.high - estimate.low < 0.08
@@ -386,9 +383,8 @@ def test_enrichment_planted_and_closed():
     high = rng.random((400, 100)) < 0.25
     mask = rng.random((400, 100)) < np.where(high, 0.05, 0.02)
     estimate = enrichment_over_images(high + rng.random((400, 100)), mask, quantile=1 - high.mean())
-    truth = (0.25 * 0.05 / (0.25 * 0.05 + 0.75 * 0.02)) / (
-        0.25 * 0.95 / (0.25 * 0.95 + 0.75 * 0.98)
-    )
+    masked, others = 0.25 * 0.05 + 0.75 * 0.02, 0.25 * 0.95 + 0.75 * 0.98
+    truth = (0.25 * 0.05 / masked) / (0.25 * 0.95 / others)
     assert estimate.low < truth < estimate.high and estimate.value == pytest.approx(truth, abs=0.15)
 
 
@@ -428,14 +424,11 @@ def test_position_share_of_fixed_and_of_moving_patches():
 
 def test_share_at_given_positions():
     mask = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=bool)
-    assert stats.usual_positions(mask, 2) == [0, 1] and stats.usual_positions(
-        torch.from_numpy(mask), 4
-    ) == [0, 1, 3, 2]
+    assert stats.usual_positions(torch.from_numpy(mask), 4) == [0, 1, 3, 2]
+    assert stats.usual_positions(mask, 2) == [0, 1]
     found = stats.share_at(torch.from_numpy(mask), [0])
     assert found.value == 3 / 5 and np.isnan(found.low) and found.n == 4
     assert stats.share_at(mask, [2, 3]).value == 1 / 5
-    many = np.random.default_rng(1).random((2000, 10)) < 0.3
-    assert stats.share_at(many, [4, 7]).low < 0.2 < stats.share_at(many, [4, 7]).high
     assert np.isnan(stats.share_at(mask & False, [0]).value)
 
 
@@ -443,12 +436,6 @@ def test_ratio_of_means():
     rows = np.array([[2.0, 1.0], [4.0, np.nan], [6.0, 3.0]])
     assert ratio_of_means(rows) == 4 / 2
     assert np.isinf(ratio_of_means(np.array([[1.0, 0.0]])))
-    rng = np.random.default_rng(0)
-    pairs = rng.lognormal(size=(400, 1)) * rng.normal(
-        (3, 2), 0.1, size=(400, 2)
-    )  # images differ far more than the two columns
-    found = bootstrap(pairs, ratio_of_means)
-    assert found.low < 1.5 < found.high and found.high - found.low < 0.05
 
 
 def test_macro_auc_against_scikit_learn():
@@ -469,35 +456,24 @@ def test_bootstrap_spread():
     groups = [rng.normal(mean, 1, 200) for mean in (0.0, 1.0, 0.4)]
     estimate, p = bootstrap_spread(groups, resamples=4000)
     half = 1.96 * np.sqrt(groups[0].var() / 200 + groups[1].var() / 200)
-    assert (
-        estimate.value == pytest.approx(groups[1].mean() - groups[0].mean())
-        and estimate.n == 600
-        and p < 0.001
-    )
+    assert estimate.value == pytest.approx(groups[1].mean() - groups[0].mean())
+    assert estimate.n == 600 and p < 0.001
     assert estimate.high - estimate.value == pytest.approx(half, rel=0.05)
     # Student's range of three: 3.31 standard deviations of a mean, not 1.96 of a difference.
     assert estimate.value - estimate.low == pytest.approx(
         scipy_stats.studentized_range.ppf(0.95, 3, 597) / np.sqrt(200), rel=0.1
     )
-    assert bootstrap_spread(groups[:1])[0].n == 0 and np.isnan(bootstrap_spread(groups[:1])[1])
-    # Groups alike: p-values are about uniform, although the largest and the smallest are compared.
-    ps = [
-        bootstrap_spread(list(rng.normal(size=(4, 60))), resamples=200, seed=i)[1]
-        for i in range(100)
-    ]
-    assert 0.35 < np.mean(ps) < 0.65 and np.mean(np.array(ps) < 0.1) < 0.25
+    assert np.isnan([*bootstrap_spread(groups[:1])[0][:3], bootstrap_spread(groups[:1])[1]]).all()
     estimate, p = bootstrap_spread([np.zeros(10), np.zeros(20)])
     assert estimate[:2] == (0, 0) and np.isnan(estimate.high) and p == 1
     # The lower end is above 0 where p < 0.05, also of a few images.
     for n in (6, 10, 40):
-        drawn = [
-            bootstrap_spread(list(rng.normal(size=(3, n)) + [[0], [0], [2.5 / np.sqrt(n)]]), seed=i)
-            for i in range(60)
-        ]
-        decided = np.array(
-            [(estimate.low > 0, p < 0.05) for estimate, p in drawn if abs(p - 0.05) > 0.005]
-        )
-        assert (decided[:, 0] == decided[:, 1]).all() and 5 < decided[:, 0].sum() < len(decided) - 5
+        means = np.array([[0], [0], [2.5 / np.sqrt(n)]])
+        drawn = [bootstrap_spread([*rng.normal(means, size=(3, n))], seed=i) for i in range(60)]
+        above = np.array([estimate.low > 0 for estimate, _ in drawn])
+        ps = np.array([p for _, p in drawn])
+        sure = abs(ps - 0.05) > 0.005
+        assert (above == (ps < 0.05))[sure].all() and 5 < above.sum() < len(above) - 5
 
 
 def test_over_seeds_is_students_interval_where_the_images_are_certain():
