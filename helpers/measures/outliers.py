@@ -341,30 +341,6 @@ def runner_up(
     return limited_ratio(torch.stack(sides, 1), seed)
 
 
-def activity_at(
-    activation: PerPatch,
-    second: PerPatch,
-    mask: PatchMask,
-    seed: int = 0,
-) -> Estimates:
-    """What a neuron does at outliers, each a mean over the patches of an image.
-
-    Args:
-        activation, second: of the neuron, and of the one it is compared with.
-        mask: which patches are outliers.
-        seed: of the interval of "lead".
-
-    Returns:
-        "activation", at outliers; "elsewhere", at the other patches; "lead", at outliers over that
-        of the second neuron.
-    """
-    one, two, rest = (
-        mean_where(*at) for at in ((activation, mask), (second, mask), (activation, ~mask))
-    )
-    lead = bootstrap(torch.stack([one, two], dim=1), ratio_of_means, seed=seed)
-    return {"activation": over_images(one), "elsewhere": over_images(rest), "lead": lead}
-
-
 def unit_traits(
     activation: PerPatch,
     second: PerPatch,
@@ -376,16 +352,22 @@ def unit_traits(
     """What a neuron does at outliers, and what these hold beside as many other patches.
 
     Args:
-        activation, second, mask, seed: as in `activity_at`.
+        activation, second: of the neuron, and of the one it is compared with.
+        mask: which patches are outliers.
         outlier, normal: tokens of outliers, and of other patches of the same images.
+        seed: of the interval of "neuron_lead".
 
     Returns:
-        "neuron_activation", "neuron_elsewhere", "neuron_lead": of `activity_at`; "channel_share"
-        and "channel_share_normal": of `largest_channel_share`; "cosine_outlier" and
+        Means over the patches of an image: "neuron_activation", at outliers; "neuron_elsewhere", at
+        the other patches; "neuron_lead", at outliers over that of the second neuron;
+        "channel_share" and "channel_share_normal": of `largest_channel_share`; "cosine_outlier" and
         "cosine_normal": of `cosine_with_others`.
     """
-    activity = activity_at(activation, second, mask, seed)
-    return {f"neuron_{name}": x for name, x in activity.items()} | {
+    one, two = (mean_where(of, mask) for of in (activation, second))
+    return {
+        "neuron_activation": over_images(one),
+        "neuron_elsewhere": over_images(mean_where(activation, ~mask)),
+        "neuron_lead": bootstrap(torch.stack([one, two], dim=1), ratio_of_means, seed=seed),
         "channel_share": largest_channel_share(outlier),
         "cosine_outlier": cosine_with_others(outlier),
         "channel_share_normal": largest_channel_share(normal),

@@ -159,11 +159,6 @@ def answers_by_count(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Floa
     return {"right_always": always, "right_never": never, "right_sometimes": 100 - always - never}
 
 
-def by_rank(attention: PerRegister) -> PerRegister:
-    """The registers in the order of their mean attention, the most attended one first."""
-    return attention[:, attention.mean(0).argsort(descending=True, stable=True)]
-
-
 def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:
     """Whether a register gets more attention than any patch, image by image."""
     return registers.amax(1) > patches.amax(1)
@@ -180,7 +175,7 @@ def register_use(registers: PerRegister, patches: PerPatch) -> dict[str, Tensor]
         more than any patch; and "register_attention I": the one that is the I-th most attended over
         all images, I from 1.
     """
-    ranked = by_rank(registers)
+    ranked = registers[:, registers.mean(0).argsort(descending=True, stable=True)]
     use = {"register_attention": ranked.sum(1), "register_first": register_first(ranked, patches)}
     return use | {f"register_attention {i}": x for i, x in enumerate(ranked.unbind(1), start=1)}
 

@@ -7,7 +7,6 @@ from scipy.stats import binomtest
 from helpers.measures.attention import iou
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import (
-    activity_at,
     after_rolling,
     as_common,
     at_and_elsewhere,
@@ -168,27 +167,19 @@ def test_cosine_with_the_mean_token_of_other_images():
     assert abs(cosine_with_others(tokens).value) < 0.5
 
 
-def test_activity_at_planted_outliers():
+def test_traits_of_a_unit_that_fires_at_planted_outliers():
     mask = np.zeros((8, 6), dtype=bool)
     mask[:7, 1:3] = True  # the last image has none
     activation = np.where(mask, 6.0, 1.0) + np.arange(8)[:, None]
     second = np.where(mask, 2.0, 9.0)
-    activity = activity_at(*map(torch.from_numpy, (activation, second, mask)))
+    outlier, normal = tokens_of_two_kinds(8), tokens_of_two_kinds(8, seed=5)
+    normal[..., 3] /= 10
+    found = unit_traits(*map(torch.from_numpy, (activation, second, mask)), outlier, normal)
+    activity = {name: found.pop(f"neuron_{name}") for name in ("activation", "elsewhere", "lead")}
     assert values(activity) == pytest.approx({"activation": 9, "elsewhere": 4.5, "lead": 4.5})
     assert [x.n for x in activity.values()] == [7, 8, 7]
     assert activity["lead"].low < 4.5 < activity["lead"].high
-
-
-def test_traits_of_a_unit_are_those_of_its_patches_and_tokens():
-    mask = torch.eye(12, dtype=torch.bool)
-    activation, second = (
-        torch.from_numpy(np.random.default_rng(seed).uniform(1, 2, (12, 12))) for seed in (1, 2)
-    )
-    outlier, normal = tokens_of_two_kinds(12), tokens_of_two_kinds(12, seed=5)
-    normal[..., 3] /= 10
-    found = unit_traits(activation, second, mask, outlier, normal, seed=3)
     assert found == {
-        **{f"neuron_{name}": e for name, e in activity_at(activation, second, mask, 3).items()},
         "channel_share": largest_channel_share(outlier),
         "cosine_outlier": cosine_with_others(outlier),
         "channel_share_normal": largest_channel_share(normal),
