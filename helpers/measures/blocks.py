@@ -220,17 +220,13 @@ def under_conditions(
     return estimates
 
 
-def attention_on(attention: PerHeadPatch, outlier: PatchMask) -> PerImage:
+def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> Estimates:
     """The attention that lands on the outliers of an image, summed, mean over heads.
 
-    Nan for an image without an outlier.
+    Returns:
+        outlier_attention: its mean over images with an outlier.
     """
-    return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
-
-
-def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> Estimates:
-    """outlier_attention: the mean of `attention_on` over images with an outlier."""
-    on = attention_on(attention, outlier)
+    on = mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
     return {"outlier_attention": over_images(on, (0, 1), continuous=True)}
 
 

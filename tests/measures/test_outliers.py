@@ -168,17 +168,17 @@ def test_cosine_with_the_mean_token_of_other_images():
 
 
 def test_traits_of_a_unit_that_fires_at_planted_outliers():
-    mask = np.zeros((8, 6), dtype=bool)
-    mask[:7, 1:3] = True  # the last image has none
-    activation = np.where(mask, 6.0, 1.0) + np.arange(8)[:, None]
+    mask = np.zeros((12, 6), dtype=bool)
+    mask[:11, 1:3] = True  # the last image has none
+    activation = np.where(mask, 6.0, 1.0) + np.arange(12)[:, None]
     second = np.where(mask, 2.0, 9.0)
-    outlier, normal = tokens_of_two_kinds(8), tokens_of_two_kinds(8, seed=5)
+    outlier, normal = tokens_of_two_kinds(12), tokens_of_two_kinds(12, seed=5)
     normal[..., 3] /= 10
     found = unit_traits(*map(torch.from_numpy, (activation, second, mask)), outlier, normal)
     activity = {name: found.pop(f"neuron_{name}") for name in ("activation", "elsewhere", "lead")}
-    assert values(activity) == pytest.approx({"activation": 9, "elsewhere": 4.5, "lead": 4.5})
-    assert [x.n for x in activity.values()] == [7, 8, 7]
-    assert activity["lead"].low < 4.5 < activity["lead"].high
+    assert values(activity) == pytest.approx({"activation": 11, "elsewhere": 6.5, "lead": 5.5})
+    assert [x.n for x in activity.values()] == [11, 12, 11]
+    assert activity["lead"].low < 5.5 < activity["lead"].high
     assert found == {
         "channel_share": largest_channel_share(outlier),
         "cosine_outlier": cosine_with_others(outlier),
