@@ -286,8 +286,8 @@ def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectan
 def _at_least(values: np.ndarray) -> Normalize:
     """A linear colour scale that does not magnify rounding: a map that is flat has one colour."""
     low, high = float(values.min()), float(values.max())
-    reach = FLAT * max(abs(low), abs(high)) if high - low < FLAT * max(abs(low), abs(high)) else 0
-    return Normalize(low - reach, high + reach)
+    reach = FLAT * max(abs(low), abs(high))
+    return Normalize(low - reach, high + reach) if high - low < reach else Normalize(low, high)
 
 
 def block_strips(
