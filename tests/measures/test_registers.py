@@ -274,6 +274,11 @@ def test_over_seeds_and_over_images():
 def test_what_is_no_mean_over_images():
     expected = bootstrap(FAMILY[0, 0]["norms"], norm_ratio, resamples=200, seed=2)
     assert ESTIMATES["norms_0"] == expected and expected.value > 1  # not cut off at 1
+    ramps = {
+        (0, seed): {"spread": torch.linspace(0, top, 30)} for seed, top in ((0, 0.1), (1, 0.2))
+    }
+    spread = family_estimates(ramps, {}, {"spread": np.std})["spread_0"]
+    assert 0 == spread.low < spread.value < spread.high < 1
 
 
 def test_where_the_planted_norms_are():
