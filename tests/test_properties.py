@@ -24,7 +24,7 @@ from helpers.claims.result import Result
 from helpers.measures._arrays import settled
 from helpers.measures.norms import norm_ratio, outliers
 from helpers.measures.similarity import linear_cka
-from helpers.measures.stats import auc, matched_auc
+from helpers.measures.stats import auc, matched_auc_over_images
 
 IMAGES = 7  # of the examples of reducers
 close = {"rtol": 1e-4, "atol": 1e-5}
@@ -145,7 +145,7 @@ def test_matched_auc_counts_pairs(data):
         for i, p in np.argwhere(mask & ~np.isnan(scores))
         for j in np.flatnonzero(~mask[:, p] & ~np.isnan(scores[:, p]))
     ]
-    assert matched_auc(scores, mask) == pytest.approx(
+    assert matched_auc_over_images(scores, mask).value == pytest.approx(
         np.mean(wins) if wins else math.nan, abs=1e-12, nan_ok=True
     )
 

@@ -1,6 +1,5 @@
 """Models and settings beside each other with their intervals, and tables."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -8,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
@@ -24,12 +22,13 @@ from helpers.figures.style import (
     axis_label,
     cycled,
     draw_interval,
+    key,
     log_axis,
     make_room,
+    name_beside,
     name_rows,
     say,
     wrapped,
-    write,
 )
 from helpers.names import shortened
 
@@ -51,26 +50,15 @@ def size_prevalence(
     """
     handles, absent = [], []
     names = shortened(value.model for _, value in rows)
-    for (parameters, value), name, colour, marker in zip(
-        rows, names, *map(itertools.cycle, (COLOURS, MARKERS)), strict=False
+    for ((parameters, value), name), colour, marker in cycled(
+        zip(rows, names, strict=True), COLOURS, MARKERS
     ):
         if value.value is None:
             absent.append(f"undefined: {name}")
             continue
-        draw_interval(
-            ax, value, parameters, upright=True, color=colour, marker=marker, markerfacecolor="none"
-        )
-        handles.append(
-            Line2D(
-                [],
-                [],
-                linestyle="",
-                color=colour,
-                marker=marker,
-                markerfacecolor="none",
-                label=name,
-            )
-        )
+        look = {"color": colour, "marker": marker, "markerfacecolor": "none"}
+        draw_interval(ax, value, parameters, upright=True, **look)
+        handles.append(key(name, linestyle="", **look))
     if claimed is not None:
         line = ax.axvline(
             claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million"
@@ -80,7 +68,7 @@ def size_prevalence(
         absent.append(f"models not run: {len(not_run)}")
     ax.set(xlabel="parameters (millions)", ylabel=axis_label([value for _, value in rows]))
     log_axis(ax, "x", FuncFormatter(lambda count, _: f"{count / 1e6:g}"))
-    add_legend(ax, [*handles, *(Line2D([], [], linestyle="", label=text) for text in absent)])
+    add_legend(ax, [*handles, *(key(text, linestyle="") for text in absent)])
     return ax
 
 
@@ -161,7 +149,7 @@ def compared(
                 draw_interval(
                     ax, value, position + offsets[i], upright=False, color=colour, marker=marker
                 )
-        handles.append(Line2D([], [], linestyle="", color=colour, marker=marker, label=group))
+        handles.append(key(group, linestyle="", color=colour, marker=marker))
     if reference is not None:
         handles.append(ax.axvline(reference, **REFERENCE, label=f"reference: {reference:g}"))
     names = shortened(next(value.model for value in row if value is not None) for row in rows)
@@ -299,8 +287,7 @@ def sweeps(
         largest = float(numbers.max()) if numbers.size else 1.0
         for ax, (title, table) in zip(line, own.items(), strict=True):
             sweep(table, rows, columns, ax, label, xlabel, largest=largest).set_title(title)
-        line[0].set_ylabel("", fontsize=SMALL)
-        write(line[0].yaxis.label, model.replace(".", ".\n"))
+        name_beside(line[0], model)
     return axes
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -22,6 +21,7 @@ from helpers.figures.style import (
     EndNames,
     add_legend,
     cycled,
+    key,
     log_axis,
     say,
     wrapped,
@@ -53,7 +53,7 @@ def block_norms(
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     log_axis(ax, "y")
     kinds = [
-        Line2D([], [], color=GREY, linestyle=linestyle, label=name)
+        key(name, color=GREY, linestyle=linestyle)
         for name, linestyle in zip(quantiles, DASHES, strict=False)
     ]
     add_legend(ax, kinds)
@@ -179,9 +179,9 @@ def trainings(
         )
         write(ax.title, wrapped(title))
     used[0].set_ylim(bottom=bottom)
-    handles = [Line2D([], [], label=kind, **look) for kind, look in looks.items()]
+    handles = [key(kind, **look) for kind, look in looks.items()]
     if reference is not None:
-        handles.append(Line2D([], [], **REFERENCE, label=f"reference: {reference:g}"))
+        handles.append(key(f"reference: {reference:g}", **REFERENCE))
     add_legend(axes[0, -1] if len(panels) >= columns else used[-1], handles, beside=True)
     return axes
 
@@ -249,7 +249,6 @@ def block_cosines(curves: Mapping[str, Sequence], ax: Axes, ylabel: str) -> Axes
     Args:
         curves: model -> one estimate a block, with value, low and high.
     """
-    drawn = {model: curve(estimates) for model, estimates in curves.items()}
-    response(drawn, ax, "after block (0 = first)", ylabel)
-    ax.set_ylim(min(0, ax.get_ylim()[0]), 1.05)
+    block_curves(curves, ax, ylabel)
+    ax.set(xlabel="after block (0 = first)", ylim=(min(0, ax.get_ylim()[0]), 1.05))
     return ax

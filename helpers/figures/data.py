@@ -4,7 +4,7 @@ In a notebook, importing this module makes every figure carry them beside its pi
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from IPython import get_ipython
@@ -30,52 +30,36 @@ def drawn(figure: Figure) -> list[dict]:
 
 
 def _data(ax: Axes) -> dict:
-    caps = {
-        line
-        for bars in ax.containers
-        if isinstance(bars, ErrorbarContainer)
-        for line in bars.lines[1]
-    }
-    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-    sides = np.array([[*box.get_xy(), box.get_width(), box.get_height()] for box in boxes]).reshape(
-        -1, 4
-    )
-    segments = [
-        [path.vertices for path in drawn.get_paths()]
-        for drawn in ax.collections
-        if isinstance(drawn, LineCollection)
-    ]
+    bars = _of(ErrorbarContainer, ax.containers)
+    caps = {line for bar in bars for line in bar.lines[1]}
+    boxes = _of(Rectangle, ax.patches)
+    sides = [[*box.get_xy(), box.get_width(), box.get_height()] for box in boxes]
+    lines = _of(LineCollection, ax.collections)
+    segments = [[path.vertices for path in drawn.get_paths()] for drawn in lines]
+    names = "x", "y", "width", "height"
+    points = [drawn.get_offsets() for drawn in _of(PathCollection, ax.collections)]
+    # What is filled has an outline too.
+    steps = [patch.get_data() for patch in _of(StepPatch, ax.patches) if not patch.get_fill()]
     maps = [image.get_array() for image in ax.images]
     written = [text.get_text() for text in ax.texts]
     parts = {
         "lines": _points([line.get_xydata() for line in ax.lines if line not in caps], 1),
         "segments": _points([np.concatenate(ends) for ends in segments if ends], 2),
-        "points": _points(
-            [drawn.get_offsets() for drawn in ax.collections if isinstance(drawn, PathCollection)],
-            1,
-        ),
-        "steps": [
-            {
-                name: summary(x)
-                for name, x in zip(("heights", "edges"), patch.get_data(), strict=False)
-            }
-            for patch in ax.patches
-            if isinstance(patch, StepPatch)
-            and not patch.get_fill()  # what is filled has an outline too
-        ],
-        "boxes": dict(zip(("x", "y", "width", "height"), map(summary, sides.T), strict=True))
-        if boxes
-        else {},
+        "points": _points(points, 1),
+        "steps": [{"heights": summary(own.values), "edges": summary(own.edges)} for own in steps],
+        "boxes": dict(zip(names, map(summary, np.transpose(sides)), strict=False)),  # or none
         "images": [summary(values, whole=values.ndim == 2) for values in maps],
-        "meshes": [
-            summary(drawn.get_array()) for drawn in ax.collections if isinstance(drawn, QuadMesh)
-        ],
+        "meshes": [summary(mesh.get_array()) for mesh in _of(QuadMesh, ax.collections)],
         "texts": [text for text in written if re.search(r"[^\W\d]", text) and not _number(text)],
     }
     # A text that is shown in short (style.name) is told whole.
     shown = {"title": ax.title, "x": ax.xaxis.label, "y": ax.yaxis.label}
     axis = {which: text.get_label() or text.get_text() for which, text in shown.items()}
     return {"axis": axis, **{kind: data for kind, data in parts.items() if data}}
+
+
+def _of(kind: type, artists: Iterable) -> list:
+    return [artist for artist in artists if isinstance(artist, kind)]
 
 
 def _number(text: str) -> bool:

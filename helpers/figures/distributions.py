@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from helpers.figures.style import (
@@ -16,6 +15,7 @@ from helpers.figures.style import (
     REFERENCE,
     add_legend,
     cycled,
+    key,
     log_axis,
 )
 
@@ -47,7 +47,7 @@ def norm_histogram(
     log_axis(ax, "x")
     ax.yaxis.set_major_formatter(PLAIN)
     label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
-    threshold = [Line2D([], [], **REFERENCE, label=label)] if thresholds else []
+    threshold = [key(label, **REFERENCE)] if thresholds else []
     add_legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])
     return ax
 

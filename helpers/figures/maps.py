@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
@@ -17,11 +16,12 @@ from helpers.figures.style import (
     DASHES,
     FLAT,
     NORM,
-    SMALL,
     add_colourbar,
     bare,
     colour_scale,
     cycled,
+    key,
+    name_beside,
     rows,
     wrapped,
     write,
@@ -108,22 +108,13 @@ def marked_patches(image, planted: ArrayLike, found: ArrayLike, ax: Axes) -> Axe
     ax.imshow(pixels)
     for row, column in np.argwhere(np.asarray(planted)):
         corner = (column * patch[1] - 0.5, row * patch[0] - 0.5)
-        ax.add_patch(
-            Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="white", linewidth=2.4)
-        )
-        ax.add_patch(
-            Rectangle(corner, patch[1], patch[0], fill=False, edgecolor="black", linewidth=1)
-        )
+        for edge, width in (("white", 2.4), ("black", 1)):
+            ax.add_patch(
+                Rectangle(corner, patch[1], patch[0], fill=False, edgecolor=edge, linewidth=width)
+            )
     centres = (np.argwhere(np.asarray(found)) + 0.5) * patch - 0.5
-    ax.plot(
-        centres[:, 1],
-        centres[:, 0],
-        "o",
-        markersize=4,
-        markerfacecolor=COLOURS[1],
-        markeredgecolor="black",
-        linestyle="",
-    )
+    dots = {"markersize": 4, "markerfacecolor": COLOURS[1], "markeredgecolor": "black"}
+    ax.plot(centres[:, 1], centres[:, 0], "o", **dots)
     bare(ax)
     return ax
 
@@ -185,11 +176,11 @@ def found_boxes(
     }
     for box in (truth := np.asarray(truth, dtype=float).reshape(-1, 4)):
         _box(ax, box, pixels.shape, **true)
-    handles = [Line2D([], [], label="true box", **true)] if len(truth) else []
+    handles = [key("true box", **true)] if len(truth) else []
     edged = {"linewidth": 1.8, "path_effects": [withStroke(linewidth=2.8, foreground="black")]}
     for (name, box), colour, dashes in cycled(found.items(), COLOURS, DASHES):
         _box(ax, np.asarray(box), pixels.shape, color=colour, linestyle=dashes, **edged)
-        handles.append(Line2D([], [], color=colour, linestyle=dashes, label=name, **edged))
+        handles.append(key(name, color=colour, linestyle=dashes, **edged))
     if legend:
         ax.legend(
             handles,
@@ -220,8 +211,7 @@ def box_rows(
         for i, ax in enumerate(line):
             boxes = {name: several[i] for name, several in own.items()}
             found_boxes(images[i], truth[i], boxes, ax, legend=model == [*found][-1])
-        line[0].set_ylabel("", fontsize=SMALL)
-        write(line[0].yaxis.label, model.replace(".", ".\n"))
+        name_beside(line[0], model)
     return axes
 
 
@@ -296,8 +286,8 @@ def _box(ax: Axes, box: np.ndarray, shape: tuple[int, ...], **drawing) -> Rectan
 def _at_least(values: np.ndarray) -> Normalize:
     """A linear colour scale that does not magnify rounding: a map that is flat has one colour."""
     low, high = float(values.min()), float(values.max())
-    reach = FLAT * max(abs(low), abs(high)) if high - low < FLAT * max(abs(low), abs(high)) else 0
-    return Normalize(low - reach, high + reach)
+    reach = FLAT * max(abs(low), abs(high))
+    return Normalize(low - reach, high + reach) if high - low < reach else Normalize(low, high)
 
 
 def block_strips(

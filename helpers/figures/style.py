@@ -131,6 +131,17 @@ def cycled(items: Iterable, *looks: Sequence) -> Iterator[tuple]:
     return zip(items, *map(itertools.cycle, looks), strict=False)
 
 
+def key(label: str, **look) -> Line2D:
+    """An entry of a legend that stands for no artist of its own."""
+    return Line2D([], [], label=label, **look)
+
+
+def name_beside(ax: Axes, model: str) -> None:
+    """The name of a model beside the first of its panels, in small letters."""
+    ax.set_ylabel("", fontsize=SMALL)
+    write(ax.yaxis.label, model.replace(".", ".\n"))
+
+
 def name_rows(ax: Axes, names: Sequence[str], lines: float) -> None:
     """One row a model from the top, `lines` of text high or as high as the longest name."""
     ax.set_yticks(range(len(names)), names)
@@ -142,29 +153,18 @@ def name_rows(ax: Axes, names: Sequence[str], lines: float) -> None:
 
 def draw_interval(ax: Axes, value, position: float, upright: bool, **drawing) -> None:
     """A point with its interval, at `position` on the other axis."""
-    ends = (
-        [(abs(value.value - value.low),), (abs(value.high - value.value),)]
-        if None not in (value.low, value.high)
-        else None
-    )
+    ends = None
+    if None not in (value.low, value.high):
+        ends = [(abs(value.value - end),) for end in (value.low, value.high)]
     x, y = (position, value.value) if upright else (value.value, position)
-    ax.errorbar(
-        x,
-        y,
-        **{"yerr" if upright else "xerr": ends},
-        linestyle="",
-        capsize=3,
-        markersize=6,
-        **drawing,
-    )
+    error = {"yerr" if upright else "xerr": ends}
+    ax.errorbar(x, y, **error, linestyle="", capsize=3, markersize=6, **drawing)
 
 
 def axis_label(values: Sequence) -> str:
     """The label of the axis that shows these values: name and unit."""
     names = {
-        f"{value.name.replace('_', ' ')} ({value.unit})"
-        if value.unit
-        else value.name.replace("_", " ")
+        value.name.replace("_", " ") + (f" ({value.unit})" if value.unit else "")
         for value in values
     }
     if len(names) > 1:

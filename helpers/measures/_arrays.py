@@ -7,6 +7,9 @@ from torch import Tensor
 
 Array = Tensor | np.ndarray
 
+Grid = tuple[int, int]  # rows and columns of patches
+Limits = tuple[float, float]  # the smallest and the largest possible value
+
 # Shapes that many measures share. With a tensor:
 PerImage = Float[Tensor, " image"]
 PerPatch = Float[Tensor, "image patch"]

@@ -17,7 +17,15 @@ from torch.nn import functional as F
 
 from helpers.measures._arrays import Answers, Array, ImageMask, Labels, Vectors, to_numpy
 from helpers.measures.probes import fit_classifier
-from helpers.measures.stats import Estimate, jackknife, macro_auc, mcnemar, over_images, share
+from helpers.measures.stats import (
+    Estimate,
+    Estimates,
+    jackknife,
+    macro_auc,
+    mcnemar,
+    over_images,
+    share,
+)
 
 SIGNIFICANT = 0.05  # a p-value below it
 WHOLE = 0.02  # images by which an accuracy of four digits may miss a whole number of a few hundred
@@ -70,9 +78,7 @@ def points(after: Answers, before: Answers) -> Estimate:
     return over_images(100 * change, (-100, 100))
 
 
-def paired_accuracy(
-    after: Answers, before: Answers, unit: float = 1
-) -> dict[str, Estimate | int | float]:
+def paired_accuracy(after: Answers, before: Answers, unit: float = 1) -> Estimates:
     """The accuracies before and after a change of the model, paired over images.
 
     Args:
@@ -124,7 +130,7 @@ def condition_changes(
     answers: Mapping[str, Bool[Array, " _"]],
     before: Answers,
     names: Mapping[str, str],
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """What several changes of the model do to the answers of one classifier.
 
     Args:
@@ -154,7 +160,7 @@ def moved_changes(
     kept: Mapping[str, Bool[Array, " _"]],
     after: Bool[Array, " image"],
     names: Mapping[str, str],
-) -> dict[str, Estimate | int | float]:
+) -> Estimates:
     """What moving neurons does to the answers, by a classifier of its own and by the first one.
 
     Args:
@@ -179,9 +185,7 @@ def moved_changes(
     }
 
 
-def class_scores(
-    scores: Float[Array, "image class"], labels: Labels
-) -> dict[str, Estimate | float]:
+def class_scores(scores: Float[Array, "image class"], labels: Labels) -> Estimates:
     """Other measures than accuracy of how well the classes are told apart.
 
     Args:
@@ -202,7 +206,7 @@ def class_scores(
     }
 
 
-def macro_scores(given: Labels, labels: Labels) -> dict[str, Estimate]:
+def macro_scores(given: Labels, labels: Labels) -> Estimates:
     """F1, precision and recall of the classes that images were given, with intervals.
 
     Args:
@@ -396,7 +400,7 @@ def beaten_by(scores: Float[Tensor, "class class"]) -> Int[Tensor, " class"]:
 
 def one_shot_accuracy(
     ranks: Mapping[tuple[str, str], Int[Tensor, "draw class"]], best: int
-) -> dict[str, Estimate]:
+) -> Estimates:
     """The share of test images whose class is among the `best` answers, and what a part loses.
 
     In %, and in points, paired.

@@ -23,6 +23,7 @@ from helpers.measures._arrays import (
     to_numpy,
 )
 
+PerPlace = Float[Tensor, "image *place"]  # such as of each head of each block
 TIE = 1e-5  # of a value, to the next one
 MOST = 4  # tokens that may share a sink: as many as the twins have registers
 EVENT = 0.5  # of a query's attention
@@ -132,15 +133,15 @@ def value_ratio(
     return own / others.clamp(min=1e-12)
 
 
-def with_sink(attention: Float[Tensor, "image *place"]) -> ImageMask:
+def with_sink(attention: PerPlace) -> ImageMask:
     """Which images have a sink anywhere, from the `shared_attention` of their heads."""
     return (attention >= EVENT).flatten(1).any(1)
 
 
 def sinks_by_image(
-    patches: Float[Tensor, "image *place"],
-    registers: Float[Tensor, "image *place"],
-    one: Float[Tensor, "image *place"],
+    patches: PerPlace,
+    registers: PerPlace,
+    one: PerPlace,
     idle: ImageMask | None = None,
 ) -> dict[str, Tensor]:
     """Whether each image has a sink: of patches, of registers, of any one token.

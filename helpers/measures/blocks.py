@@ -14,6 +14,7 @@ from helpers.measures._arrays import (
     Array,
     BlockScores,
     Labels,
+    Limits,
     Pairs,
     PatchMask,
     PatchScores,
@@ -26,7 +27,9 @@ from helpers.measures._arrays import (
 )
 from helpers.measures.attention import mass
 from helpers.measures.similarity import cosine
-from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means
+from helpers.measures.stats import Estimate, Estimates, bootstrap, over_images, ratio_of_means
+
+PerHeadPatch = Float[Tensor, "image head patch"]
 
 
 class Thirds(NamedTuple):
@@ -60,7 +63,7 @@ def growth_before(by_block: PerBlock) -> PerImage:
 
 def over_blocks(
     per_image: BlockScores,
-    limits: tuple[float, float] | None = None,
+    limits: Limits | None = None,
     continuous: bool = False,
 ) -> list[Estimate]:
     """`over_images` after each block, with its arguments."""
@@ -171,9 +174,7 @@ def reduction(
     return bootstrap(pairs, percent, seed=seed)
 
 
-def reductions(
-    after: Largest, before: Largest, decimals: int = 2, seed: int = 0
-) -> dict[str, Estimate]:
+def reductions(after: Largest, before: Largest, decimals: int = 2, seed: int = 0) -> Estimates:
     """norm_reduction, attention_reduction and attention_reduction_heads: `reduction` of each."""
     names = ("norm_reduction", "attention_reduction", "attention_reduction_heads")
     return {
@@ -182,7 +183,7 @@ def reductions(
     }
 
 
-def peaks(now: Largest, before: Largest) -> dict[str, Estimate]:
+def peaks(now: Largest, before: Largest) -> Estimates:
     """max_norm and max_attention: means over images in the blocks where they are largest before."""
     return {
         "max_norm": over_images(at_peak(now.norm, before.norm)),
@@ -194,7 +195,7 @@ def peaks(now: Largest, before: Largest) -> dict[str, Estimate]:
 
 def under_conditions(
     tops: Mapping[str, Largest], names: Mapping[str, str], decimals: int = 2, seed: int = 0
-) -> dict[str, Estimate]:
+) -> Estimates:
     """What is largest before and after outliers are suppressed, and how much is gone.
 
     Args:
@@ -219,19 +220,13 @@ def under_conditions(
     return estimates
 
 
-def attention_on(attention: Float[Tensor, "image head patch"], outlier: PatchMask) -> PerImage:
+def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> Estimates:
     """The attention that lands on the outliers of an image, summed, mean over heads.
 
-    Nan for an image without an outlier.
+    Returns:
+        outlier_attention: its mean over images with an outlier.
     """
-    return mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
-
-
-def outlier_attention(
-    attention: Float[Tensor, "image head patch"], outlier: PatchMask
-) -> dict[str, Estimate]:
-    """outlier_attention: the mean of `attention_on` over images with an outlier."""
-    on = attention_on(attention, outlier)
+    on = mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
     return {"outlier_attention": over_images(on, (0, 1), continuous=True)}
 
 
@@ -241,7 +236,7 @@ def medians(
     registers: Float[Array, "image register"],
     resamples: int = 1000,
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """The medians of a quantity at the patches and at the registers, and their ratio.
 
     Args:
@@ -269,11 +264,11 @@ def medians(
 
 def at_register(
     norms: PerPatch,
-    attention: Float[Tensor, "image head patch"],
+    attention: PerHeadPatch,
     register_norms: PerRegister,
     register_attention: Float[Tensor, "image head register"],
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """`medians` of norm and of attention after one block.
 
     Attention is that of the medical paper's Figures 5 and 6: the largest over heads and, at the

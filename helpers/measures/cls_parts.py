@@ -15,13 +15,21 @@ from torch import Tensor
 from helpers.measures._arrays import Array, PatchMask, PerImage, PerPatch, Vectors, to_numpy
 from helpers.measures.attention import mass
 from helpers.measures.similarity import cka_floor, cka_over_images, cosine, linear_cka
-from helpers.measures.stats import Estimate, bootstrap, jackknife, over_images, ratio_of_means
+from helpers.measures.stats import (
+    Estimate,
+    Estimates,
+    bootstrap,
+    jackknife,
+    over_images,
+    ratio_of_means,
+)
 
+Masses = Float[Tensor, "image 3"]  # of patches, registers and [CLS]
 ROUNDING = 1e-3  # of the whole: a part of a lower norm is a difference of numbers that cancel
 PART_ROUNDING = 3e-3  # the same for a direction
 
 
-def register_share(masses: Float[Tensor, "image 3"]) -> PerImage:
+def register_share(masses: Masses) -> PerImage:
     """The registers' part of the attention that [CLS] gives to registers and patches.
 
     As in decoupling, Fig. 2a. It is nan where no image gives them any, as in a model without
@@ -35,7 +43,7 @@ def register_share(masses: Float[Tensor, "image 3"]) -> PerImage:
 def share_at_patches(
     attention: PerPatch,
     mask: PatchMask,
-    masses: Float[Tensor, "image 3"],
+    masses: Masses,
 ) -> PerImage:
     """The part of some patches, of the attention that [CLS] gives to registers and patches.
 
@@ -44,9 +52,7 @@ def share_at_patches(
     return (mass(attention, mask) / masses.narrow(1, 0, 2).sum(1)).round(decimals=6)
 
 
-def attention_per_token(
-    masses: Float[Tensor, "image 3"], patches: int, registers: int, seed: int = 0
-) -> Estimate:
+def attention_per_token(masses: Masses, patches: int, registers: int, seed: int = 0) -> Estimate:
     """How much more [CLS] attends to one register than to one patch: a ratio of means."""
     each = masses.narrow(1, 0, 2) / torch.tensor([patches, registers])
     return bootstrap(each.flip(1), ratio_of_means, seed=seed)
@@ -57,7 +63,7 @@ def part_alignment(
     whole: Vectors,
     renormalised: Vectors,
     permutations: int = 100,
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """How far a part arranges the images as the whole does (decoupling, section 3.3).
 
     Args:

@@ -14,7 +14,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from helpers.measures._arrays import Array, Labels, PatchScores, PatchSet, like, to_numpy
-from helpers.measures.stats import Estimate, bootstrap
+from helpers.measures.stats import Estimates, bootstrap
+
+Norms = Float[Array, "..."]
 
 
 def _percentile(norms: np.ndarray, number: float) -> float:
@@ -54,7 +56,7 @@ class Modes(NamedTuple):
     upper_share: float
 
 
-def threshold(norms: Float[Array, "..."], rule: str) -> float:
+def threshold(norms: Norms, rule: str) -> float:
     """The norm above which a patch is an outlier.
 
     Args:
@@ -96,13 +98,13 @@ def outliers(norms: PatchScores, rule: str) -> PatchSet:
     return norms > threshold(norms, rule)
 
 
-def norm_ratio(norms: Float[Array, "..."]) -> float:
+def norm_ratio(norms: Norms) -> float:
     """The 99.9th percentile of the norms over their median: how far the largest norms stand out."""
     upper, median = np.percentile(to_numpy(norms), (99.9, 50))
     return float(upper / median)
 
 
-def bimodality(norms: Float[Array, "..."]) -> float:
+def bimodality(norms: Norms) -> float:
     """How well an upper mode of the norms is separated, from 0 to 1.
 
     0 stands for one mode, 1 for an upper mode behind an empty valley. The depth of the deepest
@@ -117,7 +119,7 @@ def bimodality(norms: Float[Array, "..."]) -> float:
     return max((depth for _, depth, above in _valleys(_logs(norms)) if above <= 0.5), default=0.0)
 
 
-def modes(norms: Float[Array, "..."]) -> Modes:
+def modes(norms: Norms) -> Modes:
     """The two modes of the norms on either side of their deepest valley.
 
     Of equally deep ones that with the more equal sides. A valley is one of `bimodality`, but
@@ -137,7 +139,7 @@ def modes(norms: Float[Array, "..."]) -> Modes:
     return Modes(_mode(logs[~upper]), _mode(logs[upper]), float(upper.mean()))
 
 
-def modes_over_images(norms: PatchScores, seed: int = 0) -> dict[str, Estimate]:
+def modes_over_images(norms: PatchScores, seed: int = 0) -> Estimates:
     """The `modes` with their intervals over images.
 
     Returns:
@@ -152,7 +154,7 @@ def modes_over_images(norms: PatchScores, seed: int = 0) -> dict[str, Estimate]:
 
 def middle_range(
     per_image: Float[Array, "image *rest"], percent: float, seed: int = 0
-) -> dict[str, Estimate]:
+) -> Estimates:
     """The range of the middle `percent` of all numbers, with intervals over images.
 
     Returns:
@@ -165,7 +167,7 @@ def middle_range(
     }
 
 
-def _logs(norms: Float[Array, "..."]) -> Float[np.ndarray, " token"]:
+def _logs(norms: Norms) -> Float[np.ndarray, " token"]:
     norms = to_numpy(norms)
     return np.log(norms[norms > 0], dtype=np.float64)
 

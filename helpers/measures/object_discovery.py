@@ -8,6 +8,7 @@ picture. Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy import ndimage
@@ -15,9 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision import ops
 
-from helpers.measures._arrays import Answers, Array, PatchMask, PerImage, like, to_numpy
+from helpers.measures._arrays import Answers, Array, Grid, PatchMask, PerImage, like, to_numpy
 from helpers.measures.answers import points
-from helpers.measures.stats import Estimate, mcnemar, over_images
+from helpers.measures.stats import Estimates, mcnemar, over_images
+
+Features = Float[Tensor, "image row column width"]
+OneBox = Float[Tensor, "image 4"]  # of each image
+TrueBoxes = Sequence[Float[Array, "_ 4"]]  # of each image's objects
 
 
 class LostMaps(NamedTuple):
@@ -87,9 +92,7 @@ def lost_maps(
     )
 
 
-def lost_boxes(
-    features: Float[Tensor, "image row column width"], k: int = 100, bias: float = 0.0
-) -> Float[Tensor, "image 4"]:
+def lost_boxes(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
     """One box an image around the mask of `lost_maps`, at patch edges.
 
     The images are taken one by one, so one Gram matrix (patches x patches) is held at a time.
@@ -106,24 +109,20 @@ def lost_boxes(
     return boxes / boxes.new_tensor([columns, rows, columns, rows])
 
 
-def lost_boxes_within(
-    features: Float[Tensor, "image row column width"], k: int, bias: float = 0.0
-) -> Float[Tensor, "image 4"]:
+def lost_boxes_within(features: Features, k: int, bias: float = 0.0) -> OneBox:
     """`lost_boxes` with `k`, or all patches of a grid that has fewer."""
     return lost_boxes(features, min(k, features.shape[1] * features.shape[2]), bias)
 
 
 def lost_box_sweep(
-    features: Float[Tensor, "image row column width"], biases: Sequence[float], ks: Sequence[int]
+    features: Features, biases: Sequence[float], ks: Sequence[int]
 ) -> Float[Tensor, "image {len(biases)} {len(ks)} 4"]:
     """`lost_boxes_within` for every bias and every `k`."""
     found = [lost_boxes_within(features, k, bias) for bias in biases for k in ks]
     return torch.stack(found, dim=1).unflatten(1, (len(biases), len(ks)))
 
 
-def lost_boxes_of_share(
-    features: Float[Tensor, "image row column width"], share: float
-) -> Float[Tensor, "image 4"]:
+def lost_boxes_of_share(features: Features, share: float) -> OneBox:
     """`lost_boxes` with a `share` of the grid's patches as `k`, at least one.
 
     The paper's 100 of 16 x 16 is 0.39.
@@ -131,13 +130,7 @@ def lost_boxes_of_share(
     return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])))
 
 
-def box_iou(a: Float[Array, "4"], b: Float[Array, "n 4"]) -> Float[Array, " n"]:
-    """Intersection over union of one box with each of `b`, in the same unit."""
-    a_, b_ = (torch.from_numpy(to_numpy(x)) for x in (a, b))
-    return like(ops.box_iou(a_[None], b_)[0].numpy(), a)
-
-
-def corloc(found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]]) -> Answers:
+def corloc(found: Float[Array, "image 4"], truth: TrueBoxes) -> Answers:
     """Whether each image's box is right: its IoU with any of the objects is at least a half.
 
     The mean is CorLoc.
@@ -166,14 +159,13 @@ def corloc(found: Float[Array, "image 4"], truth: Sequence[Float[Array, "_ 4"]])
                 f"a true box of image {index} reaches to {boxes.max():g}; give boxes from 0 to 1 "
                 "of the picture"
             )
-    right = [
-        bool((box_iou(box, boxes) >= 0.5).any()) for box, boxes in zip(found, truth, strict=True)
-    ]
-    return like(to_numpy(torch.tensor(right, dtype=torch.bool)), found)
+    pairs = zip(to_numpy(found), map(to_numpy, truth), strict=True)
+    overlaps = (ops.box_iou(*map(torch.from_numpy, (box[None], boxes))) for box, boxes in pairs)
+    return like(np.array([bool((x >= 0.5).any()) for x in overlaps], dtype=bool), found)
 
 
 def box_hits(
-    found: Float[Tensor, "image *set 4"], truth: Sequence[Float[Array, "_ 4"]] | None
+    found: Float[Tensor, "image *set 4"], truth: TrueBoxes | None
 ) -> Float[Tensor, "image *set"]:
     """100 where a box is right (`corloc`), else 0: the mean is CorLoc in per cent.
 
@@ -192,10 +184,10 @@ def box_hits(
 
 
 def corloc_under(
-    found: Mapping[str, Mapping[str, Float[Tensor, "image 4"]]],
-    truth: Sequence[Float[Array, "_ 4"]],
+    found: Mapping[str, Mapping[str, OneBox]],
+    truth: TrueBoxes,
     names: Mapping[str, str],
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """CorLoc of several kinds of boxes under several conditions, in per cent.
 
     Args:
@@ -224,7 +216,7 @@ def corloc_under(
 
 def corloc_sweep(
     name: str, hits: Float[Tensor, "image bias k"], biases: Sequence[float], ks: Sequence[int]
-) -> dict[str, Estimate]:
+) -> Estimates:
     """CorLoc of a sweep of LOST, in per cent: 'NAME_biasB_kK' -> estimate.
 
     Args:
@@ -239,14 +231,12 @@ def corloc_sweep(
     }
 
 
-def whole_box_hits(truth: Sequence[Float[Array, "_ 4"]] | None, images: int) -> PerImage:
+def whole_box_hits(truth: TrueBoxes | None, images: int) -> PerImage:
     """`box_hits` of a box around the whole picture: what a method reaches by finding nothing."""
     return box_hits(torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(images, -1), truth)
 
 
-def share_in_boxes(
-    maps: Float[Tensor, "image row column"], truth: Sequence[Float[Array, "_ 4"]] | None
-) -> PerImage:
+def share_in_boxes(maps: Float[Tensor, "image row column"], truth: TrueBoxes | None) -> PerImage:
     """The share of a map that lies on patches whose middle is in a true box.
 
     Args:
@@ -271,7 +261,7 @@ def share_in_boxes(
     return shares
 
 
-def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: tuple[int, int]) -> PatchMask:
+def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: Grid) -> PatchMask:
     """Which patches of each image lie on an object by half of their area, row-major.
 
     Args:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from helpers.measures._arrays import PatchMask, PerImage, Tokens, Vectors, mean_where
+from helpers.measures._arrays import Grid, Labels, PatchMask, PerImage, Tokens, Vectors, mean_where
 from helpers.measures.probes import (
     Schedule,
     coordinates,
@@ -22,10 +22,12 @@ from helpers.measures.probes import (
     fit_regression,
     nearest_position,
     position_distance,
-    position_top1,
+    right_classes,
     squared_error,
 )
-from helpers.measures.stats import Estimate, bootstrap, over_images, ratio_of_means
+from helpers.measures.stats import Estimate, Estimates, bootstrap, over_images, ratio_of_means
+
+PerKind = Float[Tensor, "image kind"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class PatchTokens:
 
 def held_out_answers(
     features: Vectors,
-    labels: Int[Any, " image"],
+    labels: Labels,
     learnt: int,
     **options: Any,
 ) -> Float[Tensor, " tested"]:
@@ -86,13 +88,13 @@ def held_out_answers(
     """
     labels = torch.as_tensor(labels)
     probe = fit_classifier(features[:learnt], labels[:learnt], **options)
-    return 100 * (probe(features[learnt:]).argmax(-1) == labels[learnt:]).float()
+    return right_classes(probe(features[learnt:]), labels[learnt:])
 
 
 def head_answers(
     features: Vectors,
     head: tuple[Float[Tensor, "class read"], Float[Tensor, " class"]],
-    labels: Int[Any, " image"],
+    labels: Labels,
 ) -> PerImage:
     """100 where a linear head that was trained elsewhere names the class of the image, else 0.
 
@@ -110,15 +112,14 @@ def head_answers(
             f"the head reads {weight.shape[1]} features, not {features.shape[1]}; "
             "give that of this model"
         )
-    scores = features.float() @ weight.T + bias
-    return 100 * (scores.argmax(-1) == torch.as_tensor(labels)).float()
+    return right_classes(features.float() @ weight.T + bias, labels)
 
 
 def answers_of_tokens(
     outlier: PatchTokens,
     normal: PatchTokens,
     whole: Mapping[str, Vectors],
-    labels: Int[Any, " image"],
+    labels: Labels,
     learnt: int,
     *,
     seed: int = 0,
@@ -162,6 +163,9 @@ def answers_of_tokens(
     return {kind: torch.stack(runs) for kind, runs in answers.items()}
 
 
+TokensByKind = Mapping[str, PatchTokens]
+
+
 @dataclass(frozen=True)
 class Reading:
     """What probes read from tokens of one kind about their own patches.
@@ -202,9 +206,9 @@ class Reading:
 
 def read_patches(
     learn: PatchTokens,
-    tested: Mapping[str, PatchTokens],
-    usual: Mapping[str, PatchTokens],
-    grid: tuple[int, int],
+    tested: TokensByKind,
+    usual: TokensByKind,
+    grid: Grid,
     *,
     schedule: Schedule | None = None,
     seed: int = 0,
@@ -237,7 +241,7 @@ def read_patches(
         true = coordinates(on.positions, grid)
         nearest = coordinates(torch.tensor(nearest_position(seen, grid)), grid)
         of_tokens = (
-            100 * position_top1(scores, on.positions),
+            100 * (scores.argmax(-1) == on.positions),
             100 * (on.positions == seen.bincount().argmax()),
             position_distance(scores, on.positions, grid),
             squared_error(nearest, true).sqrt(),
@@ -255,7 +259,7 @@ def read_pairs(
     random: PatchTokens,
     mask: PatchMask,
     learnt: int,
-    grid: tuple[int, int],
+    grid: Grid,
     **how: Any,
 ) -> dict[str, dict[str, Reading]]:
     """`read_patches` of outliers and normal patches, by probes of both and by probes of their own.
@@ -279,7 +283,7 @@ def read_pairs(
     return {"": read_patches(both, on, learn, grid, **how), "_own": own[0] | own[1]}
 
 
-def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> dict[str, Estimate]:
+def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> Estimates:
     """The means over images of each kind's `Reading`, and gaps between "normal" and "outlier".
 
     Args:
@@ -327,11 +331,11 @@ def mean_colour(pixels: Float[Tensor, "image token values"]) -> Float[Tensor, "i
 
 def regression_errors(
     learn: PatchTokens,
-    tested: Mapping[str, PatchTokens],
-    grid: tuple[int, int],
+    tested: TokensByKind,
+    grid: Grid,
     device: Any = None,
     targets: Sequence[str] = ("position", "rgb"),
-) -> dict[str, Float[Tensor, "image kind"]]:
+) -> dict[str, PerKind]:
     """Squared errors of linear probes of tokens, one for each target (SORTS, experiments 4 and 5).
 
     Args:
@@ -358,10 +362,10 @@ def regression_errors(
 
 def constant_errors(
     learn: PatchTokens,
-    tested: Mapping[str, PatchTokens],
-    grid: tuple[int, int],
+    tested: TokensByKind,
+    grid: Grid,
     targets: Sequence[str] = ("position", "rgb"),
-) -> dict[str, Float[Tensor, "image kind"]]:
+) -> dict[str, PerKind]:
     """The errors of one answer for all tokens, the mean of what is learnt from.
 
     All else as in `regression_errors`.
@@ -399,11 +403,11 @@ def unexplained(
 
 def read_shares(
     learn: PatchTokens,
-    tested: Mapping[str, PatchTokens],
-    grid: tuple[int, int],
+    tested: TokensByKind,
+    grid: Grid,
     seed: int = 0,
     device: Any = None,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """How much linear probes read from tokens, in per cent.
 
     After SORTS, Table 5, which does not define its own.
@@ -457,7 +461,7 @@ def pixel_errors(
     return torch.stack(errors, dim=1)
 
 
-def _target(name: str, x: PatchTokens, grid: tuple[int, int]) -> Float[Tensor, "image token _"]:
+def _target(name: str, x: PatchTokens, grid: Grid) -> Float[Tensor, "image token _"]:
     """What is to be read from tokens."""
     if name == "position":
         return coordinates(x.positions, grid)
@@ -467,9 +471,9 @@ def _target(name: str, x: PatchTokens, grid: tuple[int, int]) -> Float[Tensor, "
 def _mean_errors(
     answer: Callable[[PatchTokens], Tensor],
     name: str,
-    tested: Mapping[str, PatchTokens],
-    grid: tuple[int, int],
-) -> Float[Tensor, "image kind"]:
+    tested: TokensByKind,
+    grid: Grid,
+) -> PerKind:
     errors = [
         mean_where(squared_error(answer(x), _target(name, x, grid)), x.positions >= 0)
         for x in tested.values()

@@ -12,6 +12,7 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from helpers.measures._arrays import (
     Array,
+    Grid,
     ImageMask,
     Labels,
     Pairs,
@@ -33,6 +34,7 @@ from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import (
     Estimate,
+    Estimates,
     auc_over_images,
     bootstrap,
     bootstrap_spread,
@@ -64,7 +66,7 @@ def outlier_images(norms: PatchScores, rule: str = PRESENT) -> Estimate:
     return share(outliers(norms, rule).any(1))
 
 
-def outlier_shares(norms: PatchScores, rule: str = PRESENT) -> dict[str, Estimate | float]:
+def outlier_shares(norms: PatchScores, rule: str = PRESENT) -> Estimates:
     """The share of images with an outlier, and the share of patches that are outliers.
 
     Returns:
@@ -85,7 +87,7 @@ def under_rule(
     attention: PerPatch,
     similarities: Mapping[str, PerPatch],
     parts: Mapping[str, PerPatch],
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """What the claims about outliers measure, with outliers by one rule after the last block.
 
     Args:
@@ -105,7 +107,7 @@ def under_rule(
     """
     last = norms[:, -1]
     found = outliers(last, rule)
-    estimates: dict[str, Estimate | float] = {
+    estimates: Estimates = {
         "outlier_images": outlier_images(last, rule),
         "outlier_tokens": found.float().mean().item(),
         "iou": over_images(iou(found, as_common(attention, last, rule)), (0, 1)),
@@ -170,9 +172,7 @@ def onset_ratio(
     return ratio.where(onset >= 0, torch.nan)
 
 
-def overlapping(
-    positions: Sequence[int], grid: tuple[int, int], other: tuple[int, int]
-) -> list[int]:
+def overlapping(positions: Sequence[int], grid: Grid, other: Grid) -> list[int]:
     """The patches of the grid `other` that overlap the area of `positions` in `grid`.
 
     Args:
@@ -188,7 +188,7 @@ def after_rolling(
     after: PatchMask,
     source: PatchMask,
     similarity: PerPatch,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """Whether outliers follow the content of rolled images or stay at their positions.
 
     The images are those of `helpers.interventions.rolled_content`.
@@ -247,7 +247,7 @@ def over_larger(
     outliers: tuple[Bool[Tensor, "image _"], Bool[Tensor, "image _"]],
     norms: tuple[Float[Tensor, "image _"], Float[Tensor, "image _"]],
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """A smaller model against a larger one on the same images, paired.
 
     After Fig. 4 of the reproduction of Darcet et al.
@@ -343,30 +343,6 @@ def runner_up(
     return limited_ratio(torch.stack(sides, 1), seed)
 
 
-def activity_at(
-    activation: PerPatch,
-    second: PerPatch,
-    mask: PatchMask,
-    seed: int = 0,
-) -> dict[str, Estimate]:
-    """What a neuron does at outliers, each a mean over the patches of an image.
-
-    Args:
-        activation, second: of the neuron, and of the one it is compared with.
-        mask: which patches are outliers.
-        seed: of the interval of "lead".
-
-    Returns:
-        "activation", at outliers; "elsewhere", at the other patches; "lead", at outliers over that
-        of the second neuron.
-    """
-    one, two, rest = (
-        mean_where(*at) for at in ((activation, mask), (second, mask), (activation, ~mask))
-    )
-    lead = bootstrap(torch.stack([one, two], dim=1), ratio_of_means, seed=seed)
-    return {"activation": over_images(one), "elsewhere": over_images(rest), "lead": lead}
-
-
 def unit_traits(
     activation: PerPatch,
     second: PerPatch,
@@ -374,20 +350,26 @@ def unit_traits(
     outlier: Tokens,
     normal: Tokens,
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """What a neuron does at outliers, and what these hold beside as many other patches.
 
     Args:
-        activation, second, mask, seed: as in `activity_at`.
+        activation, second: of the neuron, and of the one it is compared with.
+        mask: which patches are outliers.
         outlier, normal: tokens of outliers, and of other patches of the same images.
+        seed: of the interval of "neuron_lead".
 
     Returns:
-        "neuron_activation", "neuron_elsewhere", "neuron_lead": of `activity_at`; "channel_share"
-        and "channel_share_normal": of `largest_channel_share`; "cosine_outlier" and
+        Means over the patches of an image: "neuron_activation", at outliers; "neuron_elsewhere", at
+        the other patches; "neuron_lead", at outliers over that of the second neuron;
+        "channel_share" and "channel_share_normal": of `largest_channel_share`; "cosine_outlier" and
         "cosine_normal": of `cosine_with_others`.
     """
-    activity = activity_at(activation, second, mask, seed)
-    return {f"neuron_{name}": x for name, x in activity.items()} | {
+    one, two = (mean_where(of, mask) for of in (activation, second))
+    return {
+        "neuron_activation": over_images(one),
+        "neuron_elsewhere": over_images(mean_where(activation, ~mask)),
+        "neuron_lead": bootstrap(torch.stack([one, two], dim=1), ratio_of_means, seed=seed),
         "channel_share": largest_channel_share(outlier),
         "cosine_outlier": cosine_with_others(outlier),
         "channel_share_normal": largest_channel_share(normal),
@@ -445,7 +427,7 @@ class Placement:
     mask: PatchMask
     onset: Int[Tensor, " image"]
     usual: list[int]
-    estimates: dict[str, Estimate]
+    estimates: Estimates
 
 
 def placement(
@@ -501,7 +483,7 @@ def filled(mask: PatchMask, positions: Sequence[int]) -> Estimate:
     return over_images(mask[:, list(positions)].float().mean(1), (0, 1))
 
 
-def counts_at(mask: PatchMask, positions: Sequence[int]) -> dict[str, Estimate]:
+def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
     """How many outliers images have, and where.
 
     Args:
@@ -578,7 +560,7 @@ def treated(
     norms: Mapping[str, PerPatch],
     limit: float,
     right: Mapping[str, ImageMask],
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """Outliers and accuracy of a model as it is, and under treatments such as an ablation.
 
     Args:
@@ -593,7 +575,7 @@ def treated(
         `accuracy` in %, and of a treatment `loss`, the accuracy lost in points, paired over images,
         and `mcnemar_p`, its exact p-value.
     """
-    estimates: dict[str, Estimate | float] = {}
+    estimates: Estimates = {}
     first = next(iter(norms), None)
     for condition, x in norms.items():
         end = "" if condition == first else f"_{condition}"

@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.measures._arrays import Array, Labels, Tokens, Vectors, like, settled, to_numpy
+from helpers.measures._arrays import Array, Grid, Labels, Tokens, Vectors, settled, to_numpy
 
 # Of the gradient's largest entry, in coordinates in which the curvature is about one.
 TOLERANCE = 1e-7
@@ -136,7 +136,7 @@ def fit_classifier(
 def fit_position(
     tokens: Tokens,
     positions: Int[Tensor, "image token"],
-    grid: tuple[int, int],
+    grid: Grid,
     *,
     schedule: Schedule | None = None,
     seed: int = 0,
@@ -229,16 +229,9 @@ def fit_regression(
     return Probe(*(x.to(tokens.device) for x in (mean, scale, weight, total)))
 
 
-def position_top1(
-    scores: Float[Array, "*batch position"], positions: Int[Array, "*batch"]
-) -> Bool[Array, "*batch"]:
-    """Whether the highest score is that of the true position; False where that is -1."""
-    return scores.argmax(-1) == positions
-
-
 def position_distance(
-    scores: Float[Array, "*batch position"], positions: Int[Array, "*batch"], grid: tuple[int, int]
-) -> Float[Array, "*batch"]:
+    scores: Float[Tensor, "*batch position"], positions: Int[Tensor, "*batch"], grid: Grid
+) -> Float[Tensor, "*batch"]:
     """Euclidean distance between the position with the highest score and the true one.
 
     Nan where that is -1. In grid units, so comparable only between equal grids `grid` (rows,
@@ -247,18 +240,16 @@ def position_distance(
     Raises:
         ValueError: the scores do not fit the grid.
     """
-    rows, columns = grid
-    if scores.shape[-1] != rows * columns:
+    if scores.shape[-1] != math.prod(grid):
         raise ValueError(
-            f"scores of {scores.shape[-1]} positions do not fit a grid of {rows} x {columns}; "
+            f"scores of {scores.shape[-1]} positions do not fit a grid of {grid[0]} x {grid[1]}; "
             "give the probe's grid"
         )
-    found, true = to_numpy(scores.argmax(-1)), to_numpy(positions)
-    distance = np.hypot(found // columns - true // columns, found % columns - true % columns)
-    return like(np.where(true < 0, np.nan, distance).astype(np.float32), scores)
+    found, true = (coordinates(x, grid) for x in (scores.argmax(-1), positions))
+    return squared_error(found, true).sqrt().where(positions >= 0, torch.nan).float()
 
 
-def nearest_position(positions: Int[Array, "..."], grid: tuple[int, int]) -> int:
+def nearest_position(positions: Int[Array, "..."], grid: Grid) -> int:
     """The patch of the grid (rows, columns) with the smallest mean distance to `positions`.
 
     The best constant answer. Those of -1 are left out; of equal ones it is the first in row-major
@@ -276,7 +267,12 @@ def nearest_position(positions: Int[Array, "..."], grid: tuple[int, int]) -> int
     return int(settled(distances).argmin())
 
 
-def coordinates(positions: Int[Tensor, "..."], grid: tuple[int, int]) -> Float[Tensor, "... 2"]:
+def right_classes(scores: Float[Tensor, "image class"], labels: Labels) -> Float[Tensor, " image"]:
+    """100 where the highest score is that of the image's class, else 0."""
+    return 100 * (scores.argmax(-1) == torch.as_tensor(labels)).float()
+
+
+def coordinates(positions: Int[Tensor, "..."], grid: Grid) -> Float[Tensor, "... 2"]:
     """Row and column of patches in the grid (rows, columns), in float64."""
     return torch.stack([positions // grid[1], positions % grid[1]], dim=-1).double()
 

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64, Shaped
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from helpers.measures._arrays import (
     Array,
+    Grid,
     ImageMask,
+    Labels,
+    Limits,
     PatchMask,
     PerImage,
     PerPatch,
@@ -34,9 +37,10 @@ from helpers.measures.one_token import (
     regression_errors,
 )
 from helpers.measures.outliers import PRESENT
-from helpers.measures.probes import Probe, fit_classifier, fit_regression
+from helpers.measures.probes import Probe, fit_classifier, fit_regression, right_classes
 from helpers.measures.stats import (
     Estimate,
+    Estimates,
     bootstrap,
     over_images,
     over_seeds,
@@ -58,9 +62,7 @@ def head_features(pooled: Mapping[str, Tensor], head: str) -> Vectors:
     return torch.cat([pooled[part].flatten(1) for part in HEADS[head]], dim=1)
 
 
-def fit_heads(
-    pooled: Mapping[str, Tensor], labels: Int[Any, " image"], **how: Any
-) -> dict[str, Probe]:
+def fit_heads(pooled: Mapping[str, Tensor], labels: Labels, **how: Any) -> dict[str, Probe]:
     """A classifier of images for each head, without registers the first alone.
 
     Args:
@@ -81,12 +83,12 @@ def fit_heads(
 
 
 def answers_of_heads(
-    heads: Mapping[str, Probe], pooled: Mapping[str, Tensor], labels: Int[Any, " image"]
+    heads: Mapping[str, Probe], pooled: Mapping[str, Tensor], labels: Labels
 ) -> dict[str, PerImage]:
     """Head -> 100 where it names the class of an image, else 0."""
-    given = {head: probe(head_features(pooled, head)).argmax(-1) for head, probe in heads.items()}
     return {
-        head: 100 * (classes == torch.as_tensor(labels)).float() for head, classes in given.items()
+        head: right_classes(probe(head_features(pooled, head)), labels)
+        for head, probe in heads.items()
     }
 
 
@@ -200,11 +202,6 @@ def answers_by_count(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Floa
     return {"right_always": always, "right_never": never, "right_sometimes": 100 - always - never}
 
 
-def by_rank(attention: PerRegister) -> PerRegister:
-    """The registers in the order of their mean attention, the most attended one first."""
-    return attention[:, attention.mean(0).argsort(descending=True, stable=True)]
-
-
 def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:
     """Whether a register gets more attention than any patch, image by image."""
     return registers.amax(1) > patches.amax(1)
@@ -221,17 +218,17 @@ def register_use(registers: PerRegister, patches: PerPatch) -> dict[str, Tensor]
         more than any patch; and "register_attention I": the one that is the I-th most attended over
         all images, I from 1.
     """
-    ranked = by_rank(registers)
+    ranked = registers[:, registers.mean(0).argsort(descending=True, stable=True)]
     use = {"register_attention": ranked.sum(1), "register_first": register_first(ranked, patches)}
     return use | {f"register_attention {i}": x for i, x in enumerate(ranked.unbind(1), start=1)}
 
 
 def object_places(
     masks: Sequence[Bool[Array, "_ _ _"]] | None,
-    grids: Iterable[tuple[int, int]],
+    grids: Iterable[Grid],
     count: int,
     seed: int = 0,
-) -> dict[tuple[int, int], Int64[Tensor, "image both"]]:
+) -> dict[Grid, Int64[Tensor, "image both"]]:
     """For each grid, random patches of each image: `count` on objects, then as many off them.
 
     Args:
@@ -282,9 +279,9 @@ def place_traits(
     mask: PatchMask,
     cls: Vectors,
     registers: Float[Tensor, "image register width"],
-    labels: Int[Any, " image"],
+    labels: Labels,
     learnt: int,
-    grid: tuple[int, int],
+    grid: Grid,
     device: Any = None,
 ) -> dict[str, Float[Tensor, "_ ..."]]:
     """What one token at these places holds, beside a normal one of the same image.
@@ -361,7 +358,7 @@ def member_traits(
 
 def recorded_shares(
     entries: Mapping[tuple[int, int], Mapping[str, Any]], names: Iterable[str], images: int
-) -> dict[str, Estimate]:
+) -> Estimates:
     """Shares of images that trainings wrote down, their mean over the trainings by `over_seeds`.
 
     Args:
@@ -384,12 +381,12 @@ def recorded_shares(
 
 def family_estimates(
     measured: Mapping[tuple[int, int], Mapping[str, Shaped[Array, "image ..."]]],
-    limits: Mapping[str, float | tuple[float, float]],
+    limits: Mapping[str, float | Limits],
     statistics: Mapping[str, Callable[[Any], float]],
     gains: Collection[str] = (),
     states: Mapping[str, Mapping[str, Shaped[Array, "image ..."]]] = MappingProxyType({}),
     seed: int = 0,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """What each number of registers has and changes, with intervals over images and trainings.
 
     Those over trainings are by `over_seeds`.
@@ -414,9 +411,9 @@ def family_estimates(
         without, paired over images and seeds, where both twins have it; and 'NAME_change_REGISTERS'
         and 'NAME_change_STATE', that minus the first state, paired over images.
     """
-    found: dict[str, tuple[tuple[float, float], list[Estimate]]] = {}
+    found: dict[str, tuple[Limits, list[Estimate]]] = {}
 
-    def add(name: str, ends: tuple[float, float], estimate: Estimate) -> None:
+    def add(name: str, ends: Limits, estimate: Estimate) -> None:
         found.setdefault(name, (ends, []))[1].append(estimate)
 
     first = next(iter(states), None)

@@ -11,6 +11,9 @@ from torch.nn import functional as F
 from helpers.measures._arrays import Array, Vectors, to_numpy
 from helpers.measures.stats import Estimate, bootstrap, jackknife, over_images, ratio_of_means
 
+# Of two representations; a check of the numbers of images has a message of its own.
+Left = Float[Array, "n_x width_x"]
+Right = Float[Array, "n_y width_y"]
 FOUR = ((-1, 0), (1, 0), (0, -1), (0, 1))
 OFFSETS = {4: FOUR, 8: FOUR + ((-1, -1), (-1, 1), (1, -1), (1, 1))}
 SEEN = 1e-4  # of the largest magnitude: what is below it is not drawn
@@ -62,26 +65,12 @@ def cosine(
     return found if isinstance(a, Tensor) else found.numpy()
 
 
-def pairwise_cosine(x: Float[Array, "n width"]) -> float:
-    """Mean cosine similarity over all pairs of different rows, in float64.
-
-    The decoupling paper's section 3.2. It is nan where a row is zero.
-
-    Raises:
-        ValueError: fewer than 2 rows.
-    """
-    n, rows = len(x), to_numpy(x).astype(np.float64)
-    if n < 2:
-        raise ValueError(f"{n} row makes no pair; give at least 2")
-    with np.errstate(invalid="ignore"):
-        total = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).sum(axis=0)
-    return float((total @ total - n) / (n * (n - 1)))
-
-
 def pairwise_cosine_over_images(x: Vectors) -> Estimate:
-    """`pairwise_cosine` with its interval over images, by `helpers.measures.stats.jackknife`.
+    """Mean cosine similarity over all pairs of different images, in float64.
 
-    Each image is in many pairs, so that pairs cannot be drawn.
+    The decoupling paper's section 3.2. It is nan where a row is zero. The interval over images is
+    by `helpers.measures.stats.jackknife`: each image is in many pairs, so that pairs cannot be
+    drawn.
 
     Raises:
         ValueError: fewer than 2 images.
@@ -90,7 +79,9 @@ def pairwise_cosine_over_images(x: Vectors) -> Estimate:
 
 
 def pairwise_cosine_drop(before: Vectors, after: Vectors) -> Estimate:
-    """`pairwise_cosine` of `before` minus that of `after`. Paired: each image is left out of both.
+    """`pairwise_cosine_over_images` of `before` minus that of `after`.
+
+    Paired: each image is left out of both.
 
     Raises:
         ValueError: fewer than 2 images.
@@ -134,7 +125,7 @@ class Comoments:
     def __init__(self) -> None:
         self._batches: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def update(self, x: Float[Array, "n_x width_x"], y: Float[Array, "n_y width_y"]) -> "Comoments":
+    def update(self, x: Left, y: Right) -> "Comoments":
         """Add images and return self.
 
         Raises:
@@ -158,9 +149,7 @@ class Comoments:
         return float(_ratio((x**2).sum() * (y**2).sum(), scale)) / (len(x) - 1)
 
 
-def linear_cka(
-    x: Float[Array, "n_x width_x"], y: Float[Array, "n_y width_y"], debiased: bool = False
-) -> float:
+def linear_cka(x: Left, y: Right, debiased: bool = False) -> float:
     """Linear centred kernel alignment of two representations of the same n images, in float64.
 
     Plain: `||Y'X||^2 / (||X'X|| ||Y'Y||)` of the centred features (Kornblith et al. 2019, eq. 5;
@@ -178,9 +167,7 @@ def linear_cka(
     return float(_ratio(xy, xx * yy))
 
 
-def cka_over_images(
-    x: Float[Array, "n_x width_x"], y: Float[Array, "n_y width_y"], debiased: bool = False
-) -> Estimate:
+def cka_over_images(x: Left, y: Right, debiased: bool = False) -> Estimate:
     """`linear_cka` with its interval over images, by `helpers.measures.stats.jackknife`.
 
     Images drawn with replacement come twice, and copies are alike in both representations: of 256
@@ -195,7 +182,7 @@ def cka_over_images(
 
 
 def cka_difference(
-    first: tuple[Float[Array, "n_x width_x"], Float[Array, "n_y width_y"]],
+    first: tuple[Left, Right],
     second: tuple[Float[Array, "n_z width_z"], Float[Array, "n_w width_w"]],
 ) -> Estimate:
     """`linear_cka` of the `first` two representations minus that of the `second` two.
@@ -224,8 +211,8 @@ class Floor(NamedTuple):
 
 
 def cka_floor(
-    x: Float[Array, "n_x width_x"],
-    y: Float[Array, "n_y width_y"],
+    x: Left,
+    y: Right,
     permutations: int = 100,
 ) -> Floor:
     """`linear_cka` after seeded permutations of the images of y; nan where one is constant.
@@ -293,11 +280,16 @@ def _cka_and_without(x: Array, y: Array, debiased: bool) -> tuple[float, np.ndar
 
 
 def _pairwise_and_without(x: Tensor) -> tuple[float, np.ndarray]:
-    """`pairwise_cosine` of all images, and without each of them."""
-    n, whole = len(x), pairwise_cosine(x)
-    units = x.double() / x.double().norm(dim=1, keepdim=True)
-    with_others = (units @ units.sum(0) - 1) / (n - 1)  # mean over the pairs of each image
-    return whole, ((n * whole - 2 * with_others) / (n - 2)).numpy().round(6)
+    """The mean cosine of pairs of all images, and without each of them."""
+    n, rows = len(x), to_numpy(x).astype(np.float64)
+    if n < 2:
+        raise ValueError(f"{n} row makes no pair; give at least 2")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        total = units.sum(axis=0)
+        whole = (total @ total - n) / (n * (n - 1))
+        with_others = (units @ total - 1) / (n - 1)  # mean over the pairs of each image
+        return float(whole), ((n * whole - 2 * with_others) / (n - 2)).round(6)
 
 
 def _ratio(hsic, scale):

@@ -30,6 +30,7 @@ from helpers.measures._arrays import (
     Answers,
     Array,
     Labels,
+    Limits,
     Pairs,
     PatchScores,
     PatchSet,
@@ -63,12 +64,13 @@ class Estimate(NamedTuple):
     step: float | None = None
 
 
+Estimates = dict[str, Estimate | float]  # by name
 NONE = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 def over_images(
     per_image: Shaped[Array, "image ..."],
-    limits: tuple[float, float] | None = None,
+    limits: Limits | None = None,
     continuous: bool = False,
 ) -> Estimate:
     """The mean of one number an image, and its interval. No seed and no resample: it is a formula.
@@ -189,7 +191,7 @@ def share(per_image: Answers) -> Estimate:
 def jackknife(
     value: float,
     without: Float[np.ndarray, " image"],
-    limits: tuple[float, float] | None = None,
+    limits: Limits | None = None,
     carriers: int | None = None,
 ) -> Estimate:
     """The interval of a smooth statistic, from its values without each image (Efron & Stein 1981).
@@ -210,39 +212,18 @@ def jackknife(
     Raises:
         ValueError: the value lies outside the limits.
     """
-    n = len(without)
+    n, ends = len(without), NO_INTERVAL
     carriers = n if carriers is None else carriers
-    if carriers < FEWEST or not np.isfinite([value, *without]).all():
-        return Estimate(float(value), math.nan, math.nan, n)
-    error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
-    reach = t.ppf((1 + LEVEL) / 2, carriers - 1) * error
-    if limits is None:
-        return Estimate(float(value), float(value - reach), float(value + reach), n)
-    lowest, width = limits[0], limits[1] - limits[0]
-    if value < lowest - 1e-6 or value > limits[1] + 1e-6:
-        raise ValueError(
-            f"a value of {value:.6g} does not lie in the limits {limits[0]} to {limits[1]}"
-        )
-    if math.isinf(width):
-        with np.errstate(over="ignore"):
-            ratio = (
-                np.exp(np.array([-reach, reach]) / (value - lowest))
-                if value > lowest
-                else (0.0, np.nan)
-            )
-        return Estimate(float(value), *(float(lowest + (value - lowest) * end) for end in ratio), n)
-    part = float(np.clip((value - lowest) / width, 0, 1))
-    slope = part * (1 - part) * width
-    if slope < AT_LIMIT * width:
-        ends = _share_interval(round(part) * carriers, carriers)
-    else:
-        ends = expit(logit(part) + np.array([-reach, reach]) / slope)
-    return Estimate(float(value), *(float(lowest + width * end) for end in ends), n)
+    if carriers >= FEWEST and np.isfinite([value, *without]).all():
+        error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
+        reach = np.array([-1, 1]) * t.ppf((1 + LEVEL) / 2, carriers - 1) * error
+        ends = value + reach if limits is None else _within(value, reach, limits, carriers)
+    return Estimate(float(value), *map(float, ends), n)
 
 
 def over_seeds(
     estimates: Sequence[Estimate],
-    limits: tuple[float, float] = (-np.inf, np.inf),
+    limits: Limits = (-np.inf, np.inf),
 ) -> Estimate:
     """The mean over models trained with different seeds, for new trainings and new images.
 
@@ -303,27 +284,11 @@ def auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     return _auc_interval(wins, pairs, np.array(inside), own, _fewer(positive, negative))
 
 
-def matched_auc(scores: PatchScores, mask: PatchSet) -> float:
-    """`auc` stratified by patch position: only patches at the same position are compared.
-
-    Positions are pooled by their pairs. It removes what position alone explains; it is nan where no
-    position has both kinds.
-    """
-    scores, mask = to_numpy(scores), to_numpy(mask)
-    positive, negative = _groups(scores, mask)
-    pairs = positive.sum(axis=0) * negative.sum(axis=0)
-    if not pairs.any():
-        return math.nan
-    wins = sum(
-        count * auc(s[m], s[~m])
-        for s, m, count in zip(scores.T, mask.T, pairs, strict=True)
-        if count
-    )
-    return float(wins / pairs.sum())
-
-
 def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
-    """`matched_auc` with its interval over images by `jackknife`.
+    """`auc` of patches at the same position, with its interval over images by `jackknife`.
+
+    Positions are pooled by their pairs. It removes what position alone explains, and is nan where
+    no position has both kinds.
 
     Only images with a masked patch that has others to be compared with at its position carry it, or
     with one of these others. n counts the rarer of the two: where outliers never move, few images
@@ -522,6 +487,25 @@ def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.nda
     return scores[kept], mask[kept]
 
 
+def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> np.ndarray:
+    """The ends of the interval of `jackknife` between limits, with its `reach` to either side."""
+    lowest, width = limits[0], limits[1] - limits[0]
+    if value < lowest - 1e-6 or value > limits[1] + 1e-6:
+        raise ValueError(
+            f"a value of {value:.6g} does not lie in the limits {limits[0]} to {limits[1]}"
+        )
+    if math.isinf(width):
+        if value <= lowest:
+            return np.array([lowest, np.nan])
+        with np.errstate(over="ignore"):
+            return lowest + (value - lowest) * np.exp(reach / (value - lowest))
+    part = float(np.clip((value - lowest) / width, 0, 1))
+    slope = part * (1 - part) * width
+    if slope < AT_LIMIT * width:
+        return lowest + width * np.array(_share_interval(round(part) * carriers, carriers))
+    return lowest + width * expit(logit(part) + reach / slope)
+
+
 def _without_nan(values: Array) -> np.ndarray:
     values = to_numpy(values)
     return values[~np.isnan(values)]
@@ -674,7 +658,7 @@ def _of_moments(
     scores: np.ndarray,
     mask: np.ndarray,
     statistic: Callable,
-    limits: tuple[float, float] | None = None,
+    limits: Limits | None = None,
 ) -> Estimate:
     """Estimate of a `statistic` of the moments (..., 3) of both groups."""
     groups = [_moments(np.where(group, scores, np.nan)) for group in (mask, ~mask)]

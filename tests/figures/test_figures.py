@@ -7,7 +7,7 @@ pictures and numbers in baseline/ are made anew by `make baselines`.
 import itertools
 import json
 import re
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 
 import matplotlib
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
+from matplotlib.ticker import FixedLocator
 from PIL import Image
 from skimage.color import deltaE_ciede2000, rgb2lab
 
@@ -33,7 +34,7 @@ LONG = [
     "control-clean",
 ]
 SHORT = ["ViT-Ti (AugReg)", LONG[1], "clean (control)"]  # as figures call them
-DRAWN = {}  # name -> function that gives (axes, the data they show)
+DRAWN = {}  # name -> function that gives the axes
 BASELINE = Path(__file__).with_name("baseline")
 
 
@@ -81,8 +82,15 @@ def names(ax):
     return [joined(text) for text in sum(ends, legend.get_texts() if legend else [])]
 
 
+def ticks(axis):
+    """The names along an axis; numbers that matplotlib chooses are none."""
+    if isinstance(axis.get_major_locator(), FixedLocator):
+        return [joined(text) for text in axis.get_ticklabels()]
+    return []
+
+
 def figure_of(axes):
-    return np.ravel(axes)[0].figure
+    return np.ravel(axes)[0].get_figure(root=True)
 
 
 def shown(axes):
@@ -103,15 +111,17 @@ def token_maps():
     norms = [grid_norms(1)[0], grid_norms(1, share=0.0)[0]]
     attention = np.random.default_rng(1).dirichlet(np.full(64, 0.3), 2).reshape(2, 8, 8)
     axes = plt.subplots(2, 3, figsize=(7, 4.6))[1]
-    data = zip(images, norms, attention, strict=True)
-    return figures.token_maps(images, norms, attention, axes, labels=LONG[:2]), list(data)
+    return figures.token_maps(images, norms, attention, axes, labels=LONG[:2])
+
+
+RNG = np.random.default_rng(0)
+SIMILARITIES = np.tanh(RNG.normal(0.5, 0.5, (20, 50))), np.tanh(RNG.normal(1.5, 0.4, 60))
+NORMS = {LONG[0]: grid_norms(seed=1), LONG[2]: grid_norms(share=0.0) / 2}
 
 
 @example
 def norm_histogram():
-    norms = {LONG[0]: grid_norms(seed=1), LONG[2]: grid_norms(share=0.0) / 2}
-    ax = plt.subplots()[1]
-    return figures.norm_histogram(norms, {LONG[0]: 100.0}, ax, rule="median:3"), norms
+    return figures.norm_histogram(NORMS, {LONG[0]: 100.0}, plt.subplots()[1], rule="median:3")
 
 
 @example
@@ -119,14 +129,12 @@ def size_prevalence():
     values = measured(LONG[0], 0.9, 0.85, 0.96), measured(LONG[1], 0.3), measured(LONG[2], None)
     rows = list(zip((5.7e6, 88e6, 304e6), values, strict=True))
     not_run = {"vit_giant_patch14_dinov2.lvd142m": "no network"}
-    return figures.size_prevalence(rows, not_run, plt.subplots()[1], 300e6), None
+    return figures.size_prevalence(rows, not_run, plt.subplots()[1], 300e6)
 
 
 @example
 def similarity_densities():
-    rng = np.random.default_rng(0)
-    normal, outlier = np.tanh(rng.normal(0.5, 0.5, (20, 50))), np.tanh(rng.normal(1.5, 0.4, 60))
-    return figures.similarity_densities(normal, outlier, plt.subplots()[1]), (normal, outlier)
+    return figures.similarity_densities(*SIMILARITIES, plt.subplots()[1])
 
 
 @example
@@ -138,7 +146,7 @@ def block_norms():
         )
         for model, depth, offset in zip(LONG, (8, 8, 5), (0, 5, 10), strict=True)
     }
-    return figures.block_norms(norms, plt.subplots()[1]), norms
+    return figures.block_norms(norms, plt.subplots()[1])
 
 
 @example
@@ -146,19 +154,19 @@ def block_maps():
     maps = np.stack(
         [grid_norms(1, share=0.03 * (block > 2), seed=block)[0] * (block + 1) for block in range(5)]
     )
-    return figures.block_maps(maps, plt.subplots(2, 3, figsize=(7, 4))[1]), maps
+    return figures.block_maps(maps, plt.subplots(2, 3, figsize=(7, 4))[1])
 
 
 @example
 def onset_histogram():
     onset = dict(zip(LONG, ([3, 3, 4, -1], [0, 5, 5, 5], [-1] * 4), strict=True))
-    return figures.onset_histogram(onset, 6, plt.subplots()[1]), onset
+    return figures.onset_histogram(onset, 6, plt.subplots()[1])
 
 
 @example
 def forest():
     values = [measured(LONG[0], 0.8, 0.7, 0.85), measured(LONG[1], None), measured(LONG[2], 0.5)]
-    return figures.forest(values, 0.6, plt.subplots(figsize=(7, 3))[1]), None
+    return figures.forest(values, 0.6, plt.subplots(figsize=(7, 3))[1])
 
 
 @example
@@ -180,7 +188,7 @@ def compared():
         ],
     }
     ax = plt.subplots(figsize=(7, 3))[1]
-    return figures.compared(groups, ax, label="test accuracy (%)"), groups
+    return figures.compared(groups, ax, label="test accuracy (%)")
 
 
 @example
@@ -190,8 +198,7 @@ def response():
     third = torch.arange(3), torch.tensor([25.0, 24.0, 26.0]), None, None
     curves = {LONG[0]: (range(5), *first), LONG[1]: (range(5), *gaps), LONG[2]: third}
     ax = plt.subplots()[1]
-    drawn = figures.response(curves, ax, "registers appended", "accuracy (%)", reference=17.5)
-    return drawn, curves
+    return figures.response(curves, ax, "registers appended", "accuracy (%)", reference=17.5)
 
 
 @example
@@ -208,8 +215,7 @@ def trainings():
         "no-decay": {kinds[2]: followed(torch.tensor([0, 100, 200]), 2)},
     }
     axes = plt.subplots(2, 2, figsize=(7, 4))[1]
-    drawn = figures.trainings(panels, axes, "share of images", reference=0.05, bottom=0)
-    return drawn, panels
+    return figures.trainings(panels, axes, "share of images", reference=0.05, bottom=0)
 
 
 @example
@@ -224,8 +230,7 @@ def twin_maps():
         for share in (0.03, 0.0)
     ]
     axes = plt.subplots(2, 4, figsize=(7, 4))[1]
-    drawn = figures.twin_maps(images, maps, axes, "patch norm", labels=LONG[:2])
-    return drawn, [(image, *row.values()) for image, row in zip(images, maps, strict=True)]
+    return figures.twin_maps(images, maps, axes, "patch norm", labels=LONG[:2])
 
 
 @example
@@ -237,7 +242,7 @@ def found_boxes():
         "with one": [0.0, 0.5, 0.75, 1.0],
     }
     ax = plt.subplots(figsize=(7, 3.6))[1]
-    return figures.found_boxes(image, truth, found, ax), (truth, found)
+    return figures.found_boxes(image, truth, found, ax)
 
 
 @example
@@ -253,7 +258,7 @@ def panels():
         for row in range(2)
     ]
     axes = plt.subplots(2, 4, figsize=(7, 3))[1]
-    return figures.panels(rows, axes, norms=["norm"], labels=LONG[:2]), rows
+    return figures.panels(rows, axes, norms=["norm"], labels=LONG[:2])
 
 
 @example
@@ -261,7 +266,7 @@ def sweep():
     table = np.array([[12.34, 100.0, 0.0], [56.0, np.nan, 3.21]])
     ax = plt.subplots()[1]
     names = "CorLoc (%)", "patches", "model"
-    return figures.sweep(table, LONG[:2], (25, 50, 100), ax, *names), table
+    return figures.sweep(table, LONG[:2], (25, 50, 100), ax, *names)
 
 
 @example
@@ -271,13 +276,13 @@ def verdict_table():
         id: {rule: kinds[i + j] for j, rule in enumerate(rules)}
         for i, id in enumerate(("nr1-artifacts", "xx1-controls"))
     }
-    return figures.verdict_table(table, plt.subplots(figsize=(7, 2))[1]), table
+    return figures.verdict_table(table, plt.subplots(figsize=(7, 2))[1])
 
 
 @example
 def share_maps():
     shares = {LONG[0]: np.eye(4), LONG[2]: np.linspace(0, 1, 16).reshape(4, 4)}
-    return figures.share_maps(shares, plt.subplots(1, 2, figsize=(7, 3))[1]), shares
+    return figures.share_maps(shares, plt.subplots(1, 2, figsize=(7, 3))[1])
 
 
 @example
@@ -285,7 +290,18 @@ def marked_patches():
     planted, found = np.zeros((2, 4, 4), dtype=bool)
     planted[1, 2] = planted[3, 0] = found[1, 2] = found[0, 3] = True
     image, ax = np.full((32, 48, 3), 0.7), plt.subplots(figsize=(3, 2))[1]
-    return figures.marked_patches(image, planted, found, ax), (planted, found)
+    return figures.marked_patches(image, planted, found, ax)
+
+
+@example
+def coinciding():
+    x, flat = range(4), [0.5, 0.6, 0.7, 0.9]
+    curves = {
+        "first": (x, flat, None, None),
+        "apart": (x, [0.1, 0.2, 0.2, 0.3], None, None),
+        "second": (x, flat, None, None),
+    }
+    return figures.response(curves, plt.subplots()[1])
 
 
 PICTURES = list(DRAWN)
@@ -301,33 +317,33 @@ def box_rows():
         model: {"LOST": np.full((2, 4), x) + [[0], [0.1]]}
         for model, x in (("one.a", 0.1), ("two", 0.5))
     }
-    return figures.box_rows(images, truth, found, figures.rows(2, 2)), None
+    return figures.box_rows(images, truth, found, figures.rows(2, 2))
 
 
 @example
 def responses():
     curves = {"a": figures.curve(estimates(1, 2)), "b": figures.curve(estimates(0, 4), [0, 5])}
     given = {"one": curves, "other": {"a": figures.curve(iter(estimates(7)))}}
-    return figures.responses(given, figures.rows(2), "dropped (%)", "accuracy (%)"), None
+    return figures.responses(given, figures.rows(2), "dropped (%)", "accuracy (%)")
 
 
 @example
 def block_curves():
     curves = {"before": estimates(3, 5, 4), "moved": estimates(1, 2)}
-    return figures.block_curves(curves, plt.subplots()[1], "largest norm", "a model"), None
+    return figures.block_curves(curves, plt.subplots()[1], "largest norm", "a model")
 
 
 @example
 def block_cosines():
     curves = {"a": estimates(0.2, 0.6, 1), "b": [*estimates(np.nan, np.nan, 0.7)]}
-    return figures.block_cosines(curves, plt.subplots()[1], "cosine"), None
+    return figures.block_cosines(curves, plt.subplots()[1], "cosine")
 
 
 @example
 def part_shares():
     tables = [("first", np.array([[0.75, 0.1], [0.1, 0.05]])), ("second", [[1.0, 0.0], [0.0, 0.0]])]
     axes = plt.subplots(1, 3, figsize=(7, 3))[1]
-    return figures.part_shares(tables, ("patches", "[CLS]"), axes), None
+    return figures.part_shares(tables, ("patches", "[CLS]"), axes)
 
 
 TABLES = {
@@ -340,7 +356,29 @@ TABLES = {
 @example
 def sweeps():
     axes = figures.rows(3, 2)
-    return figures.sweeps(TABLES, ["keys"], [-3, -2, -1], axes, "CorLoc (%)", "block"), None
+    return figures.sweeps(TABLES, ["keys"], [-3, -2, -1], axes, "CorLoc (%)", "block")
+
+
+@example
+def block_strips():
+    rng = np.random.default_rng(0)
+    strips = {"one": rng.uniform(1, 2, (4, 3, 3)), "two": rng.uniform(5, 90, (7, 3, 3))}
+    figure = plt.figure(figsize=(7, 1), layout="constrained")
+    return figures.block_strips(strips, figure, columns=5)[0]
+
+
+@example
+def model_maps():
+    rng = np.random.default_rng(0)
+    maps = {model: tuple(rng.uniform(1, 2, (2, 2, 4, 4))) for model in ("small", "large")}
+    return figures.model_maps(rng.uniform(size=(2, 8, 8, 3)), maps, figures.rows(4, 3))
+
+
+@example
+def map_rows():
+    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    maps = {"small": {"norm": np.arange(8.0).reshape(2, 2, 2)}, "large": {"norm": np.eye(2)[None]}}
+    return figures.map_rows(images[:1], maps, 1.4, 0.4)
 
 
 # ---- All of them
@@ -351,37 +389,36 @@ def sweeps():
     style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60}
 )
 def test_picture(name):
-    return figure_of(DRAWN[name]()[0])
-
-
-def close(node):
-    """The same numbers, but for rounding."""
-    if isinstance(node, dict):
-        return {key: close(part) for key, part in node.items()}
-    if isinstance(node, list):
-        return [close(part) for part in node]
-    return pytest.approx(node, rel=1e-4, abs=1e-9) if isinstance(node, float) else node
+    return figure_of(DRAWN[name]())
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_numbers_and_names(name, request):
-    figure = figure_of(DRAWN[name]()[0])
-    texts = [names(ax) for ax in figure.axes]
-    scales = [f"{ax.get_xscale()} {ax.get_yscale()}" for ax in figure.axes]
-    limits = [[image.get_clim() for image in ax.images + ax.collections] for ax in figure.axes]
-    found = {"drawn": figures.drawn(figure), "texts": texts, "scales": scales, "limits": limits}
-    folder = request.config.getoption("--mpl-generate-path")
-    if folder:
-        text = json.dumps(json.loads(json.dumps(found)), indent=1, ensure_ascii=False)
-        Path(folder, f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    stored = json.loads((BASELINE / f"{name}.json").read_text(encoding="utf-8"))
-    assert json.loads(json.dumps(found)) == close(stored)
+def test_numbers_and_names(name, request, caplog):
+    """Numbers are the same but for rounding."""
+    figure = figure_of(DRAWN[name]())
+    found = {
+        "drawn": figures.drawn(figure),
+        "texts": [names(ax) for ax in figure.axes],
+        "ticks": [[ticks(ax.xaxis), ticks(ax.yaxis)] for ax in figure.axes],
+        "scales": [f"{ax.get_xscale()} {ax.get_yscale()}" for ax in figure.axes],
+        "limits": [
+            [drawn.get_clim() for drawn in ax.images + ax.collections] for ax in figure.axes
+        ],
+        "above": [part.get_suptitle() for part in figure.subfigs],
+    }
+    text, baseline = json.dumps(found, indent=1, ensure_ascii=False), BASELINE / f"{name}.json"
+    if folder := request.config.getoption("--mpl-generate-path"):
+        Path(folder, baseline.name).write_text(text + "\n", encoding="utf-8")
+    close = partial(pytest.approx, rel=1e-4, abs=1e-9)
+    stored = baseline.read_text(encoding="utf-8")
+    assert json.loads(text) == json.loads(stored, parse_float=lambda x: close(float(x)))
+    assert not caplog.records  # matplotlib warns of colours outside [0, 1]
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
     """A figure with one column is shown 350 pixels wide there, its text at least 9 pixels high."""
-    axes = DRAWN[name]()[0]
+    axes = DRAWN[name]()
     figure = figure_of(axes)
     figure.draw_without_rendering()
     plates = [ax.get_facecolor()[3] for ax in figure.axes if ax.axison and not ax.images]
@@ -402,10 +439,9 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
 
 
 def test_norms_are_counted_in_shares():
-    ax, norms = DRAWN["norm_histogram"]()
-    told = shown(ax)
+    told = shown(DRAWN["norm_histogram"]())
     assert told["lines"] == [{"x": [100, 100], "y": [0, 1]}]
-    for stairs, values in zip(told["steps"], norms.values(), strict=True):
+    for stairs, values in zip(told["steps"], NORMS.values(), strict=True):
         below = np.array([(values < edge).mean() for edge in stairs["edges"]])
         # The edges are told to six digits, and the last bin holds its upper edge too.
         assert np.cumsum(stairs["heights"]) == pytest.approx(below[1:], abs=2 / values.size)
@@ -413,94 +449,18 @@ def test_norms_are_counted_in_shares():
 
 
 def test_densities_have_an_area_of_one():
-    ax, groups = DRAWN["similarity_densities"]()
-    for stairs, values in zip(shown(ax)["steps"], groups, strict=True):
+    drawn = shown(DRAWN["similarity_densities"]())["steps"]
+    for stairs, values in zip(drawn, SIMILARITIES, strict=True):
         shares = np.array(stairs["heights"]) * np.diff(stairs["edges"])
         assert shares.sum() == pytest.approx(1, rel=1e-4)
         assert shares[:20].sum() == pytest.approx((values < stairs["edges"][20]).mean(), rel=1e-4)
 
 
-def test_onsets_are_shares_of_images_and_those_without_stand_apart():
-    ax, onset = DRAWN["onset_histogram"]()
-    heights = [np.mean(np.equal(blocks, at)) for blocks in onset.values() for at in [*range(6), -1]]
-    assert shown(ax)["boxes"]["height"] == pytest.approx(heights)
-    assert [text.get_text() for text in ax.get_xticklabels()] == [*"012345", "none"]
-
-
-def test_groups_and_models_keep_their_looks_and_names():
-    ax, _ = DRAWN["compared"]()
-    marks = [container.lines[0] for container in ax.containers]
-    looks = [(mark.get_color(), mark.get_marker()) for mark in marks]
-    keys = [(line.get_color(), line.get_marker()) for line in ax.get_legend().legend_handles]
-    assert looks == [keys[i] for i in (0, 0, 0, 1, 2, 2)] and len(set(keys)) == 3
-    assert ax.yaxis_inverted()
-    for drawn in (ax, DRAWN["forest"]()[0]):
-        assert [joined(text) for text in drawn.get_yticklabels()] == SHORT
-    written = [(text.get_text(), text.xy[1]) for text in DRAWN["forest"]()[0].texts]
-    assert written == [("0.8", 0), ("undefined", 1), ("0.5", 2)]
-
-
-def test_a_kind_of_training_looks_the_same_in_all_panels():
-    axes, panels = DRAWN["trainings"]()
-    looks = {}
-    for ax, curves in zip(axes.flat, panels.values(), strict=False):
-        kinds = [kind for kind, all_drawn in curves.items() for _ in all_drawn]
-        for line, kind in zip(ax.lines, kinds, strict=False):
-            look = line.get_color(), line.get_linestyle(), line.get_marker()
-            looks.setdefault(kind, set()).add(look)
-    assert [len(look) for look in looks.values()] == [1, 1, 1]
-    assert len(set.union(*looks.values())) == 3
-    assert len({ax.get_ylim() for ax in axes.flat[:3]}) == 1 and axes[0, 0].get_ylim()[0] == 0
-    assert axes[0, 0].get_xlim() != axes[0, 1].get_xlim() and not axes[1, 1].axison
-
-
-def test_maps_and_pictures_are_those_given(caplog):
-    """Norms that span a decade get a logarithmic colour scale."""
-    axes, _ = DRAWN["token_maps"]()
-    kinds = [type(ax.images[0].norm).__name__ for ax in axes[:, 1]]
-    assert kinds == ["LogNorm", "Normalize"]
-    rows = {name: DRAWN[name]() for name in ("token_maps", "twin_maps", "panels")}
-    for axes, data in rows.values():
-        for panels, row in zip(axes, data, strict=True):
-            for ax, array in zip(
-                panels, row.values() if isinstance(row, dict) else row, strict=True
-            ):
-                array = np.asarray(array)
-                array = array.clip(0, 1) if array.dtype == float and array.ndim == 3 else array
-                np.testing.assert_array_equal(ax.images[0].get_array(), array)
-    assert not caplog.records  # matplotlib warns of colours outside [0, 1]
-
-
-def test_boxes_are_where_they_belong_and_all_are_seen():
-    ax, (truth, found) = DRAWN["found_boxes"]()
-    boxes = shown(ax)["boxes"]
-    corners = np.array([boxes["x"], boxes["y"]]) + 0.5
-    drawn = np.vstack([corners, corners + [boxes["width"], boxes["height"]]]).T
-    given = np.array([*truth, *map(np.asarray, found.values())]) * (80, 40, 80, 40)
-    np.testing.assert_allclose(drawn, given, rtol=1e-5)
-    # The first found box coincides with a true one: it is narrower.
-    assert ax.patches[2].get_linewidth() < ax.patches[0].get_linewidth()
-    assert len({patch.get_linestyle() for patch in ax.patches[2:]}) == 2
-    colours = [line.get_color() for line in ax.get_legend().legend_handles[1:]]
-    assert colours == figures.COLOURS[:2]
-    ax = figures.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
-    assert names(ax) == ["LOST"] and len(ax.patches) == 1
-
-
 def test_verdicts_are_told_apart_by_shape_and_colour():
-    ax, table = DRAWN["verdict_table"]()
     assert list(figures.VERDICTS) == list(VERDICTS)
-    drawn = [verdict for row in table.values() for verdict in row.values()]
-    cells = zip(ax.patches, ax.texts[::2], ax.texts[1::2], drawn, strict=True)
-    for cell, shape, text, verdict in cells:
-        colour, ink, sign = figures.VERDICTS[verdict]
-        assert cell.get_facecolor() == matplotlib.colors.to_rgba(colour)
-        assert shape.get_text() == sign and text.get_color() == shape.get_color() == ink
-        if colour != "none":
-            assert contrast(to_rgb(colour), to_rgb(ink)) >= 4.5
-    assert len({sign for *_, sign in figures.VERDICTS.values()}) == len(figures.VERDICTS)
-    assert [label.get_text() for label in ax.get_xticklabels()] == [*table["nr1-artifacts"]]
-    assert [label.get_text() for label in ax.get_yticklabels()] == [*table]
+    assert len({sign for *_, sign in figures.VERDICTS.values()}) == len(VERDICTS)
+    for colour, ink, _ in figures.VERDICTS.values():
+        assert colour == "none" or contrast(to_rgb(colour), to_rgb(ink)) >= 4.5
 
 
 @pytest.mark.parametrize("columns", [3, 4, 24])
@@ -517,46 +477,11 @@ def test_numbers_of_a_sweep_fit_their_cells_and_stand_out(columns):
         assert left <= box.x0 and box.x1 <= right and bottom <= box.y0 and box.y1 <= top
         assert contrast(to_rgb(text.get_color()), colour[:3]) >= 4.5  # what WCAG 2.2 asks of text
     assert ax.texts[-1].get_text() == "0.980"
-    ax, _ = DRAWN["sweep"]()
+
+
+def test_numbers_of_a_sweep_have_three_digits_in_the_largest():
+    ax = DRAWN["sweep"]()
     assert [text.get_text() for text in ax.texts] == ["12", "100", "0", "56", "3"]
-    assert [joined(text) for text in ax.get_yticklabels()] == SHORT[:2]
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["25", "50", "100"]
-    assert ax.figure.axes[1].get_ylabel() == "CorLoc (%)"
-
-
-# ---- What is made of others
-
-
-def test_curves_of_estimates():
-    ends = [3, 5], [2, 4], [5, 7]
-    assert figures.curve(estimates(3.0, 5.0), [10, 20]) == ([10, 20], *ends)
-    assert figures.curve(iter(estimates(3.0, 5.0))) == (range(2), *ends)
-
-
-def test_strips_of_maps_under_their_titles():
-    rng = np.random.default_rng(0)
-    strips = {"one": rng.uniform(1, 2, (4, 3, 3)), "two": rng.uniform(5, 90, (7, 3, 3))}
-    figure = plt.figure(figsize=(7, 1), layout="constrained")
-    axes = figures.block_strips(strips, figure, columns=5)
-    assert [part.get_suptitle() for part in figure.subfigs] == list(strips)
-    assert [strip.shape for strip in axes] == [(1, 5), (2, 5)]
-    assert figure.get_figheight() == pytest.approx(4.8)
-    for strip, maps in zip(axes, strips.values(), strict=True):
-        images = [ax.images[0] for ax in strip.flat if ax.images]
-        np.testing.assert_array_equal([image.get_array() for image in images], maps)
-        assert {image.get_clim() for image in images} == {(maps.min(), maps.max())}
-
-
-def test_a_row_of_maps_for_each_model_and_image():
-    rng = np.random.default_rng(0)
-    images = rng.uniform(size=(2, 8, 8, 3))
-    maps = {model: tuple(rng.uniform(1, 2, (2, 2, 4, 4))) for model in ("small", "large")}
-    axes = figures.model_maps(images, maps, figures.rows(4, 3))
-    rows = [(name, *row) for name, both in maps.items() for row in zip(images, *both, strict=True)]
-    for row, (label, *pictures) in zip(axes, rows, strict=True):
-        assert row[0].get_ylabel() == label
-        for ax, picture in zip(row, pictures, strict=True):
-            np.testing.assert_array_equal(ax.images[0].get_array(), picture)
 
 
 def test_any_maps_in_a_row_for_each_model_and_image():
@@ -583,22 +508,9 @@ def test_images_sorted_by_their_number():
     assert first["y"] == pytest.approx(sorted(one.tolist()), rel=1e-5)
     assert second["y"] == pytest.approx(np.linspace(0, 1, 21), abs=1e-6)
     assert reference["y"] == [0.5, 0.5] and (ax.get_xlabel(), ax.get_ylabel()) == labels
-    assert names(ax) == ["one", "two", "reference: 0.5"]
 
 
 # ---- Edges
-
-
-def test_curves_that_coincide_are_all_seen():
-    x, flat = range(4), [0.5, 0.6, 0.7, 0.9]
-    curves = {
-        "first": (x, flat, None, None),
-        "apart": (x, [0.1, 0.2, 0.2, 0.3], None, None),
-        "second": (x, flat, None, None),
-    }
-    first, apart, second = figures.response(curves, plt.subplots()[1]).lines
-    assert first.get_linewidth() > 2 * second.get_linewidth() == 2 * apart.get_linewidth()
-    assert [line.get_linestyle() for line in (first, apart, second)] == ["-", "-", "--"]
 
 
 def test_names_at_the_ends_overlap_nothing_and_keep_the_order_of_the_curves():
@@ -678,19 +590,19 @@ def test_a_reference_empty_groups_and_ticks():
     ax = figures.compared(values, plt.subplots()[1], reference=0.0)
     assert ax.lines[-1].get_xdata() == [0, 0] and names(ax) == ["gain", "reference: 0"]
     ax = figures.response({"a": ([0, 0.5, 1], [1, 2, 3], None, None)}, plt.subplots()[1])
-    assert any(tick != round(tick) for tick in ax.get_xticks()) and names(ax) == ["a"]
-    assert all(tick == round(tick) for tick in DRAWN["response"]()[0].get_xticks())
-    groups = torch.linspace(-1, 1, 50), torch.full((3,), torch.nan)
-    ax = figures.similarity_densities(*groups, plt.subplots()[1])
+    assert ticks(ax.xaxis) == ["0", "0.5", "1"]
+    ax = figures.similarity_densities([-1, 0, 1], [np.nan] * 3, plt.subplots()[1])
     assert names(ax)[1] == "outlier patches (n = 0)" and sum(shown(ax)["steps"][1]["heights"]) == 0
-    ax = figures.norm_histogram({"constant": torch.full((2, 9), 7.0)}, {}, plt.subplots()[1])
+    ax = figures.norm_histogram({"constant": np.full((2, 9), 7.0)}, {}, plt.subplots()[1])
     assert sum(shown(ax)["steps"][0]["heights"]) == pytest.approx(1)
     ax = figures.size_prevalence([], {"a-model": "no network"}, plt.subplots()[1])
     assert names(ax) == ["models not run: 1"]
+    ax = figures.found_boxes(np.zeros((4, 4, 3)), [], {"LOST": [0, 0, 1, 1]}, plt.subplots()[1])
+    assert names(ax) == ["LOST"] and len(ax.patches) == 1
 
 
 def test_a_name_is_shown_in_short_and_given_whole():
-    axes, _ = DRAWN["share_maps"]()
+    axes = DRAWN["share_maps"]()
     assert axes[0].get_title() == SHORT[0]
     assert shown(axes)[0]["axis"]["title"].replace("\n", "") == LONG[0]
 
@@ -704,8 +616,6 @@ def test_numbers_of_points_pictures_and_long_arrays():
     assert points["points"] == [{"x": [1, 2], "y": [3, 4]}]
     assert picture["images"] == [summary(np.eye(20))]
     assert picture["images"][0]["shape"] == "20x20" and picture["images"][0]["mean"] == 0.05
-    told = shown(DRAWN["token_maps"]()[0])
-    assert told[0]["images"][0]["shape"] == "32x32x3" and len(told) == 6
 
 
 # ---- Colours

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import BOTH
 from scipy import stats
 from sklearn.metrics import jaccard_score
 
@@ -16,8 +17,6 @@ from helpers.measures.attention import (
     value_ratio,
     with_sink,
 )
-
-BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
 
 @BOTH

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import BOTH, values
 from scipy import stats
 
 from helpers.measures.blocks import (
     Largest,
     at_peak,
     at_register,
-    attention_on,
     cosines_with_last,
     growth,
     growth_before,
@@ -30,10 +30,8 @@ from helpers.measures.stats import over_images
 
 def test_thirds_are_numpys():
     x = torch.from_numpy(np.random.default_rng(0).lognormal(size=(5, 11)))
-    early, middle, late = (np.mean(part, axis=1) for part in np.array_split(x.numpy(), 3, axis=1))
-    found = thirds(x)
-    for got, expected in ((found.early, early), (found.middle, middle), (found.late, late)):
-        np.testing.assert_allclose(got, expected, rtol=1e-12)
+    for got, part in zip(thirds(x), np.array_split(x.numpy(), 3, axis=1), strict=True):
+        np.testing.assert_allclose(got, part.mean(axis=1), rtol=1e-12)
     assert [part.shape[1] for part in np.array_split(x.numpy(), 3, axis=1)] == [4, 4, 3]
 
 
@@ -57,9 +55,6 @@ def test_growth_before_a_planted_jump():
     )
     assert growth_before(torch.stack([flat, growing])).tolist() == [1.0, 4.0]
     assert growth(torch.stack([flat, growing])).tolist() == [3.0, 5.0]
-
-
-BOTH = pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
 
 def planted():
@@ -116,11 +111,7 @@ def test_median_onset_leaves_out_images_without(convert, onset, expected):
 @BOTH
 def test_largest_before_a_block(convert):
     early = largest_before(convert(planted()), 3)
-    assert (
-        early.value
-        == pytest.approx(np.mean([max(row[:3]) for row in planted().tolist()]), rel=1e-6)
-        and early.n == 20
-    )
+    assert early.value == pytest.approx(planted()[:, :3].max(axis=1).mean()) and early.n == 20
     assert largest_before(convert(planted()), 1).value == pytest.approx(
         planted()[:, 0].mean(), rel=1e-6
     )
@@ -191,27 +182,13 @@ def test_settled_depth_is_a_mean_over_images():
     assert settled_depth(cosines[3:].repeat(3, 1), 0.8)[:3] == (1, 1, 1)
 
 
-BOTH_SUPPRESSION = pytest.mark.parametrize(
-    "convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"]
-)
-
-
 def test_largest_are_maxima_over_patches_and_heads():
     rng = np.random.default_rng(0)
-    norms, attention = (
-        rng.random((3, 4, 9)).astype(np.float32),
-        rng.random((3, 4, 2, 9)).astype(np.float32),
-    )
+    norms, attention = (rng.random(shape) for shape in ((3, 4, 9), (3, 4, 2, 9)))
     found = largest(torch.from_numpy(norms), torch.from_numpy(attention))
-    for image in range(3):
-        for block in range(4):
-            heads = attention[image, block]
-            expected = (
-                max(norms[image, block]),
-                max((heads[0] + heads[1]) / 2),
-                max(map(max, heads)),
-            )
-            assert [float(x[image, block]) for x in found] == pytest.approx(expected)
+    expected = norms.max(2), attention.mean(2).max(2), attention.max(2).max(2)
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, want)
 
 
 def planted_of_suppression(images=40, share=0.2, block=2):
@@ -226,7 +203,7 @@ def planted_of_suppression(images=40, share=0.2, block=2):
     return after, before
 
 
-@BOTH_SUPPRESSION
+@BOTH
 @pytest.mark.parametrize("share", [0.2, 1.0, 1.5])
 def test_reduction_finds_what_is_gone_at_the_peak(convert, share):
     found = reduction(*(convert(x) for x in planted_of_suppression(share=share)))
@@ -289,15 +266,9 @@ def test_attention_on_planted_outliers():
     attention = torch.full((3, 2, 10), 0.01)
     outlier = torch.zeros(3, 10, dtype=torch.bool)
     attention[0, 0, 4], attention[0, 1, 5], attention[2, 1, 0] = 0.5, 0.3, 0.9
-    outlier[0, [4, 5]], outlier[1, 3] = True, True
-    found = attention_on(attention, outlier)
-    assert (
-        found[:2].tolist() == pytest.approx([(0.5 + 0.01 + 0.01 + 0.3) / 2, 0.01])
-        and found[2].isnan()
-    )
-    [(name, mean)] = outlier_attention(attention, outlier).items()
-    assert (name, mean.n) == ("outlier_attention", 2)
-    assert mean.value == pytest.approx(float(found[:2].mean()))
+    outlier[0, [4, 5]], outlier[1, 3] = True, True  # and none in the last image
+    (found,) = outlier_attention(attention, outlier).values()
+    assert found[::3] == pytest.approx(((0.82 / 2 + 0.01) / 2, 2)) and found.step is None
 
 
 def test_the_ratio_pairs_patches_and_register_of_an_image():
@@ -333,17 +304,14 @@ def test_at_register_takes_the_largest_over_heads_and_patches():
     norms, register = rng.uniform(1, 2, (30, 9)), rng.uniform(8, 9, (30, 2))
     attention, on_register = rng.uniform(0, 0.1, (30, 3, 9)), rng.uniform(0.2, 0.3, (30, 3, 2))
     found = at_register(*map(torch.from_numpy, (norms, attention, register, on_register)), seed=2)
-    largest_on_patch = [max(map(max, heads)) for heads in attention.tolist()]
-    largest_on_register = [
-        list(map(max, zip(*heads, strict=True))) for heads in on_register.tolist()
-    ]
+    on_patch, on_register = attention.max(axis=(1, 2)), on_register.max(axis=1)
     expected = {
         "patch_norm": np.median(norms),
         "register_norm": np.median(register),
         "norm_ratio": np.median(register) / np.median(norms),
-        "patch_attention": np.median(largest_on_patch),
-        "register_attention": np.median(largest_on_register),
-        "attention_ratio": np.median(largest_on_register) / np.median(largest_on_patch),
+        "patch_attention": np.median(on_patch),
+        "register_attention": np.median(on_register),
+        "attention_ratio": np.median(on_register) / np.median(on_patch),
     }
-    assert {name: x.value for name, x in found.items()} == pytest.approx(expected)
+    assert values(found) == pytest.approx(expected)
     assert found["norm_ratio"] == medians("norm", norms, register, 200, 2)["norm_ratio"]

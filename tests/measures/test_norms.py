@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import BOTH, counts, values
 from scipy.stats import median_abs_deviation
 
 from helpers.measures.norms import (
@@ -80,7 +81,7 @@ def test_threshold_beyond_the_limit_of_torch_quantile():
     assert threshold(norms, "percentile:50") == 8 * 2**20
 
 
-@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+@BOTH
 def test_outliers_share_one_threshold(convert):
     norms = np.full((2, 50), 10.0)
     norms[1, :2] = [40.0, 29.0]
@@ -155,11 +156,8 @@ def test_bimodality_of_two_values():
         "12 may be noise: 3.5 standard errors are 12.1"
     )
     assert bimodality(np.repeat([10.0, 30.0], [400, 13])) == 1
-    assert [bimodality(10 * np.exp(np.repeat([0, gap], 500))) for gap in (0.09, 0.11, 0.13)] == [
-        0,
-        0,
-        1,
-    ]  # bins 3, 4 and 5
+    for gap, depth in ((0.09, 0), (0.11, 0), (0.13, 1)):  # bins 3, 4 and 5
+        assert bimodality(10 * np.exp(np.repeat([0, gap], 500))) == depth
 
 
 ONE_MODE = {
@@ -232,22 +230,17 @@ def test_modes_over_images():
     norms = np.full((40, 100), 10.0)
     norms[:20, :50] = 30.0
     found = modes_over_images(norms, seed=3)
-    assert [found[name].value for name in ("low_peak", "high_peak", "upper_share")] == [
-        pytest.approx(x) for x in (10, 30, 0.25)
-    ]
+    expected = {"low_peak": 10, "high_peak": 30, "upper_share": 0.25}
+    assert values(found) == pytest.approx(expected) and counts(found) == {40}
     assert found["low_peak"].low == pytest.approx(10) == found["low_peak"].high
     assert 0.1 < found["upper_share"].low < 0.2 < 0.3 < found["upper_share"].high < 0.4
-    assert {x.n for x in found.values()} == {40}
     assert all(np.isnan(x.value) for x in modes_over_images(np.ones((6, 9))).values())
 
 
 def test_middle_range_closed_form():
     norms = np.arange(1001.0).reshape(91, 11)
     found = middle_range(norms, 95, seed=1)
-    assert (found["low"].value, found["high"].value) == (
-        pytest.approx(25),
-        pytest.approx(975),
-    ) and found["low"].n == 91
+    assert values(found) == pytest.approx({"low": 25, "high": 975}) and counts(found) == {91}
     assert found["low"].low < 25 < found["low"].high
     assert middle_range(np.full(20, 3.0), 99.8)["high"][:3] == (3, 3, 3)
 
@@ -280,20 +273,18 @@ def test_block_quantiles_pool_images_and_patches():
     np.testing.assert_allclose(block_quantiles(norms), expected)
 
 
-@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+@BOTH
 def test_paired_positions_are_of_the_same_image(convert):
     mask = np.random.default_rng(0).random((200, 12)) < np.linspace(0, 1, 200)[:, None]
     mask[0], mask[1], mask[2], mask[3] = False, True, np.arange(12) < 1, np.arange(12) < 11
     abnormal, normal = paired_positions(convert(mask), 5)
-    assert abnormal.dtype == normal.dtype == torch.int64 and abnormal.shape == normal.shape == (
-        200,
-        5,
-    )
-    for row, a, b in zip(mask, abnormal.tolist(), normal.tolist(), strict=True):
-        pairs = min(5, row.sum(), (~row).sum())
-        assert a[pairs:] == b[pairs:] == [-1] * (5 - pairs)
-        assert row[a[:pairs]].all() and not row[b[:pairs]].any()
-        assert len({*a[:pairs]}) == len({*b[:pairs]}) == pairs
+    for positions in (abnormal, normal):
+        assert positions.dtype == torch.int64 and positions.shape == (200, 5)
+    wanted = np.minimum(5, np.minimum(mask.sum(axis=1), (~mask).sum(axis=1)))
+    for row, pairs, a, b in zip(mask, wanted, abnormal, normal, strict=True):
+        for chosen, group in ((a, row), (b, ~row)):
+            assert (chosen[pairs:] == -1).all() and group[chosen[:pairs]].all()
+            assert len(set(chosen[:pairs].tolist())) == pairs
     assert (abnormal[:2] == -1).all()
 
 
@@ -317,9 +308,8 @@ def test_random_positions_without_replacement():
     assert positions.dtype == torch.int64 and positions.shape == (4000, 3)
     assert all(len(set(row)) == 3 for row in positions.tolist())
     assert np.bincount(positions.flatten(), minlength=10) == pytest.approx(1200, abs=150)
-    assert torch.equal(random_positions(4000, 10, 3), positions) and not torch.equal(
-        random_positions(4000, 10, 3, seed=1), positions
-    )
+    assert torch.equal(random_positions(4000, 10, 3), positions)
+    assert not torch.equal(random_positions(4000, 10, 3, seed=1), positions)
     assert random_positions(2, 5, 1).shape == (2, 1)
     assert random_positions(2, 5, 5).sort().values.tolist() == [[0, 1, 2, 3, 4]] * 2
 

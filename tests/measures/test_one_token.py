@@ -4,6 +4,7 @@ other."""
 import numpy as np
 import pytest
 import torch
+from by_hand import counts, values
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -61,9 +62,8 @@ def pairs(images=90, count=3, seed=0):
 def test_held_out_answers_are_those_of_scikit_learn():
     _, _, cls, labels = pairs()
     answers = held_out_answers(cls, labels, 50)
-    assert answers.tolist() == scikit_learn_answers(cls.numpy(), labels, 50).tolist() and set(
-        answers.tolist()
-    ) == {0, 100}
+    assert answers.tolist() == scikit_learn_answers(cls.numpy(), labels, 50).tolist()
+    assert set(answers.tolist()) == {0, 100}
 
 
 def test_answers_of_tokens_are_those_of_scikit_learn_with_one_probe_for_each_kind_and_draw():
@@ -89,20 +89,18 @@ def test_patch_tokens_are_cut_and_joined_in_all_that_they_hold():
     positions = torch.tensor([[0, 5, -1], [2, 3, 1]])
     tokens, pixels = torch.arange(12.0).view(2, 3, 2), torch.arange(6.0).view(2, 3, 1)
     chosen = PatchTokens(positions, tokens, pixels)
-    second = chosen[1:]
-    assert second.positions.tolist() == [[2, 3, 1]]
-    assert torch.equal(second.tokens, tokens[1:]) and torch.equal(second.pixels, pixels[1:])
+
+    def parts(x):
+        return [None if part is None else part.tolist() for part in vars(x).values()]
+
+    everything = positions, tokens, pixels
+    assert parts(chosen[1:]) == [x[1:].tolist() for x in everything]
     joined = chosen.columns(slice(2, None)).beside(chosen.columns(slice(0, 1)))
-    assert joined.positions.tolist() == [[-1, 0], [1, 2]]
-    assert torch.equal(joined.tokens, tokens[:, [2, 0]]) and torch.equal(
-        joined.pixels, pixels[:, [2, 0]]
-    )
+    assert parts(joined) == [x[:, [2, 0]].tolist() for x in everything]
     mask = torch.zeros(2, 12, dtype=torch.bool)
     mask[0, 0] = mask[1, 3] = True
-    outside = chosen.outside(mask)
-    assert outside.positions.tolist() == [[-1, 5, -1], [2, -1, 1]] and torch.equal(
-        outside.tokens, tokens
-    )
+    outside = [[-1, 5, -1], [2, -1, 1]]
+    assert parts(chosen.outside(mask)) == [outside, tokens.tolist(), pixels.tolist()]
     without = PatchTokens(positions, tokens)
     assert without[:1].pixels is None and without.beside(chosen).pixels is None
 
@@ -170,8 +168,7 @@ def test_coordinates_are_regressed_as_scikit_learn_does():
     _, normal, usual, tested = planted()
     noisy = patches(False, normal.positions.numpy(), 3)
     r = read_patches(noisy[:40], {"noise": noisy[40:]}, {"noise": noisy[:40]}, GRID)["noise"]
-    rows = np.stack(np.divmod(normal.positions.numpy(), GRID[1]), axis=-1)
-    x, y = noisy.tokens.flatten(0, 1).numpy(), rows.reshape(-1, 2)
+    x, y = noisy.tokens.flatten(0, 1).numpy(), places(normal, GRID)
     model = make_pipeline(StandardScaler(), Ridge(alpha=240 * 1e-4)).fit(x[:240], y[:240])
     squares = ((model.predict(x[240:]) - y[240:]) ** 2).sum(1).reshape(20, 6).mean(1)
     assert r.square.tolist() == pytest.approx(squares.tolist(), rel=1e-4)
@@ -185,16 +182,13 @@ def test_distances_and_errors_are_means_over_the_tokens_of_an_image():
     readings = read_patches(noisy[:40], {"noise": noisy[40:]}, {"noise": usual["normal"]}, GRID)
     position = fit_position(noisy.tokens[:40], noisy.positions[:40], GRID)
     pixels = fit_regression(noisy.tokens[:40], noisy.pixels[:40])
-    for image in range(20):
-        distances, errors = [], []
-        for token, true, target in zip(
-            *(x[40 + image] for x in (noisy.tokens, noisy.positions, noisy.pixels)), strict=True
-        ):
-            at = int(position(token).argmax())
-            distances.append(np.hypot(at // 4 - int(true) // 4, at % 4 - int(true) % 4))
-            errors.append(float(((pixels(token) - target) ** 2).sum()))
-        assert readings["noise"].distance[image] == pytest.approx(np.mean(distances), rel=1e-5)
-        assert readings["noise"].error[image] == pytest.approx(np.mean(errors), rel=1e-5)
+    x, true, target = noisy.tokens[40:], noisy.positions[40:], noisy.pixels[40:]
+    guessed = position(x).argmax(-1).numpy()
+    apart = np.subtract(np.divmod(guessed, 4), np.divmod(true.numpy(), 4))
+    expected = np.hypot(*apart).mean(1), ((pixels(x) - target) ** 2).sum(-1).mean(1)
+    found = readings["noise"]
+    np.testing.assert_allclose(found.distance, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(found.error, expected[1], rtol=1e-5)
 
 
 def reading(*numbers):
@@ -203,13 +197,11 @@ def reading(*numbers):
 
 def test_gaps_are_positive_where_an_outlier_tells_less():
     # top1, chance, distance, constant, square, variance, error
-    outlier, normal = (
-        reading(100.0, 80.0, 3.0, 3.5, 9.0, 8.0, 4.0),
-        reading(100.0, 0.0, 1.0, 6.0, 2.0, 8.0, 2.0),
-    )
+    outlier = reading(100.0, 80.0, 3.0, 3.5, 9.0, 8.0, 4.0)
+    normal = reading(100.0, 0.0, 1.0, 6.0, 2.0, 8.0, 2.0)
     readings = {"outlier": outlier, "normal": normal}
     estimates = reading_estimates(readings)
-    assert {name: estimate.value for name, estimate in estimates.items()} == {
+    assert values(estimates) == {
         "top1_outlier": 100,
         "skill_outlier": 20,
         "distance_outlier": 3,
@@ -227,7 +219,7 @@ def test_gaps_are_positive_where_an_outlier_tells_less():
         "distance_gap": 2,
         "distance_skill_gap": 4.5,
     }
-    assert {estimate.n for estimate in estimates.values()} == {8}
+    assert counts(estimates) == {8}
     assert estimates["top1_outlier"].high == 100 and estimates["skill_gap"].high <= 200
     ratio = error_ratio(readings)
     assert (ratio.value, ratio.n) == (2, 8)
@@ -246,6 +238,18 @@ def test_a_head_that_was_trained_elsewhere():
 
 
 GRID_PATCH_REGRESSION = (3, 5)
+
+
+def places(x, grid):
+    """Row and column of each token."""
+    return np.stack(np.divmod(x.positions.numpy(), grid[1]), axis=-1).reshape(-1, 2)
+
+
+def squares(model, tested, true):
+    """Mean squared error of a scikit-learn model over the tokens of each of 20 images that are
+    there."""
+    errors = ((model.predict(tested.tokens.reshape(-1, 9)) - true) ** 2).sum(-1).reshape(20, 3)
+    return np.ma.masked_array(errors, tested.positions < 0).mean(1).filled(np.nan)
 
 
 def patches_of_patch_regression(images, count, seed):
@@ -285,45 +289,22 @@ def test_planted_shares_are_read():
     )  # twice the variance
 
 
-def test_the_probes_are_scikit_learns_least_squares():
+def test_the_probes_and_the_constant_answer_are_scikit_learns():
     learn, tested = patches_of_patch_regression(40, 5, 4), patches_of_patch_regression(20, 3, 5)
     learn.tokens[..., :5] += torch.randn(40, 5, 5, generator=torch.Generator().manual_seed(0))
     tested.positions[2], tested.positions[3, 1] = -1, -1
     names = ("position", "rgb", "pixels")
     errors = regression_errors(learn, {"kind": tested}, GRID_PATCH_REGRESSION, targets=names)
-    places = [
-        np.stack([x.positions // 5, x.positions % 5], axis=-1).reshape(-1, 2)
-        for x in (learn, tested)
-    ]
-    colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
+    at = [places(x, GRID_PATCH_REGRESSION) for x in (learn, tested)]
     pixels = [x.pixels.numpy().reshape(-1, 12) for x in (learn, tested)]
-    for name, (target, true) in zip(names, (places, colours, pixels), strict=True):
-        reference = LinearRegression().fit(learn.tokens.reshape(-1, 9), target)
-        squares = (
-            ((reference.predict(tested.tokens.reshape(-1, 9)) - true) ** 2).sum(-1).reshape(20, 3)
-        )
-        squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
-        assert errors[name][2].isnan().all()
-        expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
-        np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-2)
-
-
-def test_the_constant_answer_is_scikit_learns():
-    learn, tested = patches_of_patch_regression(40, 5, 6), patches_of_patch_regression(20, 3, 7)
-    tested.positions[2], tested.positions[3, 1] = -1, -1
-    errors = constant_errors(learn, {"kind": tested}, GRID_PATCH_REGRESSION)
-    places = [
-        np.stack([x.positions // 5, x.positions % 5], axis=-1).reshape(-1, 2)
-        for x in (learn, tested)
-    ]
-    colours = [x.pixels.numpy().reshape(-1, 3, 4).mean(-1) for x in (learn, tested)]
-    for name, (target, true) in (("position", places), ("rgb", colours)):
-        reference = DummyRegressor().fit(np.zeros((len(target), 1)), target)
-        squares = ((reference.predict(np.zeros((len(true), 1))) - true) ** 2).sum(-1).reshape(20, 3)
-        squares = np.where(tested.positions.numpy() >= 0, squares, np.nan)
-        assert errors[name][2].isnan().all()
-        expected = [np.nanmean(row) for i, row in enumerate(squares) if i != 2]
-        np.testing.assert_allclose(np.delete(errors[name][:, 0].numpy(), 2), expected, rtol=1e-5)
+    colours = [x.reshape(-1, 3, 4).mean(-1) for x in pixels]
+    constant = constant_errors(learn, {"kind": tested}, GRID_PATCH_REGRESSION, names)
+    for name, (target, true) in zip(names, (at, colours, pixels), strict=True):
+        for found, model in ((errors, LinearRegression()), (constant, DummyRegressor())):
+            expected = squares(model.fit(learn.tokens.reshape(-1, 9), target), tested, true)
+            rtol = 1e-2 if found is errors else 1e-5
+            np.testing.assert_allclose(found[name][:, 0], expected, rtol=rtol)
+            assert np.isnan(expected).tolist() == [image == 2 for image in range(20)]
 
 
 def test_nothing_is_learnt_from_tokens_that_are_not_there():
@@ -351,9 +332,8 @@ def test_the_ratio_is_paired_and_leaves_out_images_without_a_token():
     e, c = errors.numpy()[kept], constant.numpy()[kept]
     found = unexplained(errors, constant, seed=3)
     shares = e.mean(0) / c.mean(0)
-    assert [x.value for x in found] == pytest.approx([*shares, shares[0] / shares[1]]) and {
-        x.n for x in found
-    } == {49}
+    assert [x.value for x in found] == pytest.approx([*shares, shares[0] / shares[1]])
+    assert {x.n for x in found} == {49}
     drawn = [rng.integers(0, 49, 49) for _ in range(4000)]
     ratios = [np.divide(*(e[at].mean(0) / c[at].mean(0))) for at in drawn]
     assert (found[2].low, found[2].high) == pytest.approx(
@@ -372,8 +352,7 @@ def test_pixels_that_a_change_takes_away():
     errors = pixel_errors(*map(torch.from_numpy, (changed, plain, pixels)))
     probe = LinearRegression().fit(plain[:30].reshape(-1, 6), pixels[:30].reshape(-1, 4))
     for column, tokens in zip(errors.T, (changed, plain), strict=True):
-        squares = (
-            (probe.predict(tokens[30:].reshape(-1, 6)) - pixels[30:].reshape(-1, 4)) ** 2
-        ).sum(-1)
-        np.testing.assert_allclose(column, squares.reshape(30, 5).mean(1), rtol=1e-2, atol=1e-3)
+        off = probe.predict(tokens[30:].reshape(-1, 6)) - pixels[30:].reshape(-1, 4)
+        expected = (off**2).sum(-1).reshape(30, 5).mean(1)
+        np.testing.assert_allclose(column, expected, rtol=1e-2, atol=1e-3)
     assert errors[:, 1].max() < 1e-3 and errors[::2, 0].max() < 1e-3 < 1 < errors[1::2, 0].min()

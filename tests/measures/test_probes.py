@@ -4,8 +4,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
 from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
 from helpers.measures.probes import (
@@ -16,7 +19,7 @@ from helpers.measures.probes import (
     fit_regression,
     nearest_position,
     position_distance,
-    position_top1,
+    right_classes,
     squared_error,
 )
 
@@ -43,6 +46,11 @@ def planted_positions(images, noise, seed=0, tokens=4, width=24):
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(positions)
 
 
+def centred(scores):
+    """Of softmax regression, whose scores have a constant to spare."""
+    return scores - scores.mean(1, keepdims=True)
+
+
 def same(a, b):
     return all(
         torch.equal(getattr(a, name), getattr(b, name))
@@ -59,21 +67,28 @@ def test_classifier_is_scikit_learns_minimum(images, width, classes, distance):
     x, labels = gaussians(images + 4000, width, classes, distance)
     probe = fit_classifier(x[:images], labels[:images])
     scaled = ((x.double() - probe.mean) / probe.scale).numpy()
-    C = (
-        2 if classes == 2 else 1
-    )  # one vector there, and half of it for each class here, which halves the penalty
-    reference = LogisticRegression(C=C, tol=1e-10, max_iter=10_000, solver="newton-cg").fit(
-        scaled[:images], labels[:images]
-    )
+    # Of two classes one vector, and half of it for each class here, which halves the penalty.
+    reference = LogisticRegression(
+        C=2 if classes == 2 else 1, tol=1e-10, max_iter=10_000, solver="newton-cg"
+    ).fit(scaled[:images], labels[:images])
     scores = reference.decision_function(scaled[images:])
     ours = probe(x[images:]).numpy()
-    if classes == 2:
-        np.testing.assert_allclose(ours[:, 1] - ours[:, 0], scores, atol=1e-4)
-    else:
-        np.testing.assert_allclose(
-            ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4
-        )
+    scores = np.stack([-scores, scores], axis=1) / 2 if classes == 2 else scores
+    np.testing.assert_allclose(centred(ours), centred(scores), atol=1e-4)
     assert 0.7 < (ours.argmax(1) == labels[images:]).mean() < 0.98  # the classes overlap
+
+
+def test_a_class_that_lies_along_small_variance_is_scikit_learns_too():
+    rng, labels = np.random.default_rng(0), np.arange(600) % 3
+    latent = rng.normal(size=(600, 12))
+    latent[:, -2:] += 2 * np.eye(3, 2)[labels]
+    mixing = np.logspace(0, -2, 12)[:, None] * np.linalg.qr(rng.normal(size=(12, 12)))[0]
+    x = latent @ mixing
+    ours = centred(fit_classifier(torch.from_numpy(x), labels)(torch.from_numpy(x)).numpy())
+    reference = LogisticRegression(tol=1e-10, max_iter=10_000, solver="newton-cg")
+    scores = make_pipeline(StandardScaler(), reference).fit(x, labels).decision_function(x)
+    np.testing.assert_allclose(ours, centred(scores), atol=1e-4)
+    assert 0.4 < (ours.argmax(1) == labels).mean() < 0.98
 
 
 def test_a_fit_that_does_not_arrive_says_so(monkeypatch):
@@ -176,17 +191,10 @@ def test_what_cannot_be_fitted_is_refused(message):
         REFUSED[message]()
 
 
-def test_position_is_scikit_learns_minimum():
+def test_position_is_the_class_of_a_token():
     x, positions = planted_positions(120, noise=2.0)
-    probe = fit_position(x, positions, GRID)
-    scaled = ((x.double() - probe.mean) / probe.scale).flatten(0, 1).numpy()
-    reference = LogisticRegression(tol=1e-10, max_iter=10_000, solver="newton-cg").fit(
-        scaled, positions.flatten()
-    )
-    scores, ours = reference.decision_function(scaled), probe(x).flatten(0, 1).numpy()
-    np.testing.assert_allclose(
-        ours - ours.mean(1, keepdims=True), scores - scores.mean(1, keepdims=True), atol=1e-4
-    )
+    expected = fit_classifier(x.flatten(0, 1), positions.flatten())
+    assert same(fit_position(x, positions, GRID), expected)
 
 
 def test_position_leaves_out_absent_tokens():
@@ -227,9 +235,13 @@ def test_the_papers_schedules_learn_what_is_planted(name):
     x, labels = gaussians(1200, 16, 4, 5.0)
     probe = fit_classifier(x[:600], labels[:600], schedule=SCHEDULES[name])
     assert (probe(x[600:]).argmax(-1).numpy() == labels[600:]).mean() > 0.9
-    x, positions = planted_positions(400, noise=0.5)
-    scores = fit_position(x[:200], positions[:200], GRID, schedule=SCHEDULES[name])(x[200:])
-    assert position_top1(scores, positions[200:]).float().mean() > 0.9
+
+
+def trained_on(images, probe):
+    """Those 18 of 20 images (image, width) whose mean the probe has."""
+    every = map(list, combinations(range(20), 18))
+    (found,) = (x for x in every if np.allclose(images[x].mean(0), probe.mean, rtol=1e-9))
+    return found
 
 
 @pytest.mark.parametrize("decay, clip", [(0.0, float("inf")), (0.1, 0.3)])
@@ -240,14 +252,8 @@ def test_a_schedule_is_the_descent_that_it_names(decay, clip):
     probe = fit_classifier(
         x, labels, schedule=Schedule("SGD", 2.0, 0.5, epochs=4, batch=18, decay=decay, clip=clip)
     )
-    means = {
-        pair: np.delete(x.double().numpy(), pair, axis=0).mean(0)
-        for pair in combinations(range(20), 2)
-    }
-    (held_out,) = (
-        list(pair) for pair, mean in means.items() if np.allclose(mean, probe.mean, rtol=1e-9)
-    )
-    training = np.setdiff1d(range(20), held_out)
+    training = trained_on(x.double().numpy(), probe)
+    held_out = np.setdiff1d(range(20), training)
     one_hot, scaled = np.eye(3)[labels], ((x.double() - probe.mean) / probe.scale).numpy()
     weights, losses = [np.zeros((3, 4))], []
     scaled = np.hstack([scaled, np.ones((20, 1))])
@@ -326,12 +332,7 @@ def test_the_position_loss_is_the_cross_entropy_and_half_the_squared_distance():
         x, positions, GRID, schedule=Schedule("SGD", 0.7, 0.7, epochs=1, batch=1000)
     )
     scaled = (x.double() - probe.mean) / probe.scale
-    pairs = ([i for i in range(20) if i not in pair] for pair in combinations(range(20), 2))
-    (training,) = (
-        kept
-        for kept in pairs
-        if torch.allclose(x[kept].double().mean((0, 1)), probe.mean, rtol=1e-9)
-    )
+    training = trained_on(x.double().mean(1).numpy(), probe)
     weight = torch.zeros(15, 24, dtype=torch.float64, requires_grad=True)
     scores, true = (scaled[training] @ weight.T).flatten(0, 1), positions[training].flatten()
     grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(5.0)).double()
@@ -391,19 +392,16 @@ def test_regression_streams(monkeypatch):
             torch.testing.assert_close(getattr(chunked, name), getattr(whole, name))
 
 
-@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
-def test_position_scores_closed_forms(convert):
-    guesses, true = np.array([[0, 14, 7], [4, 2, 3]]), np.array([[0, 0, -1], [10, 2, -1]])
-    scores = np.eye(15, dtype=np.float32)[guesses]
-    top1, distance = (
-        position_top1(convert(scores), convert(true)),
-        position_distance(convert(scores), convert(true), GRID),
-    )
-    assert type(top1) is type(distance) is type(convert(true))
-    assert top1.tolist() == [[True, False, False], [False, True, False]]
-    np.testing.assert_allclose(
-        distance, [[0, np.sqrt(2**2 + 4**2), np.nan], [np.sqrt(2**2 + 4**2), 0, np.nan]], rtol=1e-6
-    )
+def test_distances_of_positions_closed_forms():
+    guesses, true = torch.tensor([[0, 14, 7], [4, 2, 3]]), torch.tensor([[0, 0, -1], [10, 2, -1]])
+    distance = position_distance(F.one_hot(guesses, 15).float(), true, GRID)
+    far = np.hypot(2, 4)
+    np.testing.assert_allclose(distance, [[0, far, np.nan], [far, 0, np.nan]], rtol=1e-6)
+
+
+def test_a_right_class_counts_a_hundred():
+    scores = torch.tensor([[1.0, 2.0, 0.0], [3.0, 2.0, 1.0]])
+    assert right_classes(scores, np.array([1, 2])).tolist() == [100, 0]
 
 
 def test_squared_error_is_the_sum_over_outputs():
@@ -414,17 +412,12 @@ def test_squared_error_is_the_sum_over_outputs():
 
 
 def test_the_nearest_position_is_found_by_trying_all():
-    rng = np.random.default_rng(0)
+    rng, grid = np.random.default_rng(0), np.argwhere(np.ones((5, 6)))
     for _ in range(20):
-        positions = rng.choice(30, size=(4, 5), p=rng.dirichlet(np.ones(30)))
-        at = [divmod(int(p), 6) for p in positions.flatten()]
-        means = [
-            np.mean([np.hypot(p // 6 - row, p % 6 - column) for row, column in at])
-            for p in range(30)
-        ]
-        found = nearest_position(positions, (5, 6))
-        assert means[found] == pytest.approx(min(means))
-        assert found == min(p for p in range(30) if means[p] < min(means) + 1e-9)
+        positions = rng.choice(30, size=20, p=rng.dirichlet(np.ones(30)))
+        means = cdist(grid, grid[positions]).mean(axis=1)
+        nearest = np.flatnonzero(means < means.min() + 1e-9)
+        assert nearest_position(positions.reshape(4, 5), (5, 6)) == nearest[0]
 
 
 def test_the_nearest_position_to_corners_is_the_first_in_the_centre():

@@ -1,10 +1,13 @@
+from functools import partial
 from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 import torch
+from by_hand import cka_by_gram, without_each
 from scipy.spatial import distance
 from sklearn.metrics.pairwise import cosine_similarity
+from torch.nn import functional as F
 
 from helpers.measures.similarity import (
     Comoments,
@@ -17,7 +20,6 @@ from helpers.measures.similarity import (
     linear_cka,
     magnitudes,
     neighbour_cosine,
-    pairwise_cosine,
     pairwise_cosine_drop,
     pairwise_cosine_over_images,
     varying_share,
@@ -25,48 +27,19 @@ from helpers.measures.similarity import (
 from helpers.measures.stats import jackknife
 
 
-def neighbour_cosine_by_loop(grid, neighbours):
-    batch, rows, columns, _ = grid.shape
-    out = np.zeros((batch, rows, columns))
-    for i, r, c in np.ndindex(out.shape):
-        near = [
-            grid[i, r + dr, c + dc]
-            for dr in (-1, 0, 1)
-            for dc in (-1, 0, 1)
-            if (dr, dc) != (0, 0)
-            and (neighbours == 8 or 0 in (dr, dc))
-            and 0 <= r + dr < rows
-            and 0 <= c + dc < columns
-        ]
-        out[i, r, c] = cosine_similarity(grid[i, r, c][None], near).mean()
-    return out
-
-
-def cka_by_gram(x, y, debiased):
-    """Centred or U-centred n x n Gram matrices (Song et al. 2012; Szekely & Rizzo 2014),
-    independent of the feature form."""
-    n = len(x)
-
-    def centred(gram):
-        if not debiased:
-            h = np.eye(n) - 1 / n
-            return h @ gram @ h
-        gram = gram - np.diag(np.diag(gram))
-        rows = gram.sum(axis=0)
-        gram = (
-            gram - rows[:, None] / (n - 2) - rows[None] / (n - 2) + gram.sum() / ((n - 1) * (n - 2))
-        )
-        return gram - np.diag(np.diag(gram))
-
-    k, m = centred(x @ x.T), centred(y @ y.T)
-    return (k * m).sum() / np.sqrt((k * k).sum() * (m * m).sum())
+def neighbour_cosine_by_pairs(grid, neighbours):
+    """Over all pairs of patches, of which those one step apart count."""
+    places = np.argwhere(np.ones(grid.shape[1:3]))
+    near = distance.cdist(places, places, {4: "cityblock", 8: "chebyshev"}[neighbours]) == 1
+    pairs = [cosine_similarity(image.reshape(len(places), -1)) for image in grid]
+    return ((pairs * near).sum(-1) / near.sum(-1)).reshape(grid.shape[:3])
 
 
 @pytest.mark.parametrize("neighbours", [4, 8])
 @pytest.mark.parametrize("shape", [(2, 5, 4, 7), (1, 1, 3, 2), (1, 2, 1, 2)])
-def test_neighbour_cosine_against_a_loop(shape, neighbours):
+def test_neighbour_cosine_against_pairs(shape, neighbours):
     grid = np.random.default_rng(0).normal(size=shape)
-    expected = neighbour_cosine_by_loop(grid, neighbours)
+    expected = neighbour_cosine_by_pairs(grid, neighbours)
     found = neighbour_cosine(torch.from_numpy(grid), neighbours)
     assert found.dtype == torch.float64 and found.numpy() == pytest.approx(expected)
     assert neighbour_cosine(grid.astype(np.float32), neighbours) == pytest.approx(
@@ -162,24 +135,20 @@ def test_the_floor_over_permutations():
 @pytest.mark.parametrize("n", [5, 40])
 def test_the_interval_of_cka_is_the_jackknifes(debiased, n):
     x, y = related(n)
-    estimate, every = cka_over_images(x, y, debiased), np.arange(n)
+    estimate = cka_over_images(x, y, debiased)
     assert estimate.value == linear_cka(x, y, debiased) and estimate.n == n
     if debiased and n == 5:  # without one of five images, debiased CKA is of four
         return
-    without = np.array([cka_by_gram(x[every != i], y[every != i], debiased) for i in every])
+    without = without_each(partial(cka_by_gram, debiased=debiased), x, y)
     expected = jackknife(estimate.value, without, (-1 if debiased else 0, 1))
     assert estimate == pytest.approx(expected)
 
 
 def test_a_difference_of_cka_leaves_each_image_out_of_both():
     x, y = related()
-    z, every = np.hstack([y[:, :2], x[:, :1]]), np.arange(40)
-    apart = np.array(
-        [
-            cka_by_gram(x[every != i], y[every != i], False)
-            - cka_by_gram(x[every != i], z[every != i], False)
-            for i in every
-        ]
+    z = np.hstack([y[:, :2], x[:, :1]])
+    apart = without_each(
+        lambda x, y, z: cka_by_gram(x, y, False) - cka_by_gram(x, z, False), x, y, z
     )
     difference = linear_cka(x, y) - linear_cka(x, z)
     expected = jackknife(difference, apart, (-1, 1))
@@ -216,7 +185,7 @@ def test_the_interval_ends_before_one():
 ROWS = np.random.default_rng(0).normal(size=(8, 2))
 REFUSED = {
     "not 6; use neighbours=4": lambda: neighbour_cosine(torch.ones(1, 2, 2, 2), 6),
-    "1 row makes no pair": lambda: pairwise_cosine(ROWS[:1]),
+    "1 row makes no pair": lambda: pairwise_cosine_over_images(torch.ones(1, 2)),
     "5 and 6 images do not go together": lambda: linear_cka(ROWS[:5], ROWS[:6]),
     "5 and 7 images do not": lambda: Comoments().update(ROWS[:5], ROWS[:7]),
     "7 and 6 images do not": lambda: cka_difference((ROWS[:7], ROWS[:7]), (ROWS[:6], ROWS[:6])),
@@ -245,22 +214,11 @@ def test_what_has_no_similarity_is_refused(message):
 def test_cosine_of_rows():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(5, 3, 8)), rng.normal(size=(5, 1, 8))
-    rows = zip(a, b, strict=True)
-    expected = np.array([cosine_similarity(many, one)[:, 0] for many, one in rows])
+    expected = F.cosine_similarity(*map(torch.from_numpy, (a, b)), dim=-1).numpy()
     assert cosine(a, b) == pytest.approx(expected)
     found = cosine(torch.from_numpy(a).bfloat16(), torch.from_numpy(b).bfloat16())
     assert found.dtype == torch.float32 and found.numpy() == pytest.approx(expected, abs=0.02)
     assert np.isnan(cosine(np.zeros((1, 3)), np.ones((1, 3)))).all()
-
-
-def test_pairwise_cosine():
-    x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
-    expected = cosine_similarity(x)[np.triu_indices(20, 1)].mean()
-    assert pairwise_cosine(x) == pytest.approx(expected)
-    assert pairwise_cosine(torch.from_numpy(x)) == pairwise_cosine(x)
-    assert pairwise_cosine(x[:2]) == pytest.approx(cosine_similarity(x)[0, 1])
-    assert pairwise_cosine(np.arange(1.0, 5)[:, None] * np.ones(3)) == pytest.approx(1)
-    assert np.isnan(pairwise_cosine(np.eye(3) * [1, 1, 0]))
 
 
 def vectors(common=0.0, n=12, width=6, seed=0):
@@ -268,31 +226,31 @@ def vectors(common=0.0, n=12, width=6, seed=0):
 
 
 def mean_cosine(x):
-    return np.mean([1 - distance.cosine(a, b) for a, b in combinations(x.numpy(), 2)])
-
-
-def without_each(x):
-    return np.array([mean_cosine(x[torch.arange(len(x)) != i]) for i in range(len(x))])
+    return np.mean([1 - distance.cosine(a, b) for a, b in combinations(np.asarray(x), 2)])
 
 
 @pytest.mark.parametrize("common", [0.0, 1.0, 5.0])
 def test_pairwise_cosine_leaves_out_one_image_after_another(common):
     x = vectors(common)
-    expected = jackknife(mean_cosine(x), without_each(x), (-1, 1))
+    expected = jackknife(mean_cosine(x), without_each(mean_cosine, x.numpy()), (-1, 1))
     assert pairwise_cosine_over_images(x) == pytest.approx(expected, abs=1e-5)
+    assert pairwise_cosine_over_images(x).value == pytest.approx(expected.value)
+    assert np.isnan(pairwise_cosine_over_images(x * (x[:, :1] != x[0, 0])).value)  # a row of zeros
+    two = pairwise_cosine_over_images(x[:2])
+    assert two.value == pytest.approx(mean_cosine(x[:2])) and np.isnan(two.low)
 
 
 def test_the_drop_is_paired():
     before, after = vectors(5.0), vectors(0.5)
     found = pairwise_cosine_drop(before, after)
-    one, other = without_each(before), without_each(after)
-    expected = jackknife(mean_cosine(before) - mean_cosine(after), one - other, (-2, 2))
+    apart = without_each(
+        lambda a, b: mean_cosine(a) - mean_cosine(b), before.numpy(), after.numpy()
+    )
+    expected = jackknife(mean_cosine(before) - mean_cosine(after), apart, (-2, 2))
     assert found == pytest.approx(expected, abs=1e-5) and found.low > 0
     assert found.value == pytest.approx(expected.value, abs=6e-7)
-    assert pairwise_cosine_drop(before, 3 * before)[:2] == (
-        0,
-        0,
-    )  # a token of another length has the same direction
+    # A token of another length has the same direction.
+    assert pairwise_cosine_drop(before, 3 * before)[:2] == (0, 0)
 
 
 def test_dimensions_in_the_order_of_their_magnitude():
@@ -326,10 +284,8 @@ def test_varying_share():
     assert varying_share(torch.full((10, 2), 7.0))[:3] == (0, 0, 0)
     scattered = vectors(n=400, width=50)
     found, mean = varying_share(scattered, seed=3), scattered.mean(0)
-    assert found.value == pytest.approx(
-        1 - 400 * float(mean @ mean) / float((scattered**2).sum()), abs=1e-4
-    )
-    assert found.low < found.value < found.high or found.low == pytest.approx(found.high, abs=1e-2)
+    common = 400 * float(mean @ mean) / float((scattered**2).sum())
+    assert found.value == pytest.approx(1 - common, abs=1e-4) and found.low < found.value
     for unit in (1e9, 1e-9):  # a share has none
         assert varying_share(unit * scattered, seed=3) == pytest.approx(found)
     assert varying_share(scattered) != found
