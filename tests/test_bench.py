@@ -66,6 +66,7 @@ def test_what_it_says_of_the_model_and_the_machine(found):
     assert found["allocation"] is (platform.libc_ver()[0] == "glibc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [5e-4, 1e-2])
 def test_a_method_that_takes_more_time_and_memory_shows_it(peers, error):
     """A planted peer: the plain pass twice, 200 MB on top, and norms a little or much too large."""
@@ -87,6 +88,7 @@ def test_a_method_that_takes_more_time_and_memory_shows_it(peers, error):
     assert row["deviation"]["patch_norms"] == pytest.approx(error, rel=0.02)
 
 
+@pytest.mark.slow
 def test_each_peer_is_a_row_of_a_process_of_its_own(peers, monkeypatch):
     """timm is here in any case, so this Python can play the peers' environment."""
     monkeypatch.setitem(bench.bench.__globals__, "environment", lambda _: Path(sys.executable))
@@ -244,6 +246,7 @@ def test_capture_is_nearly_as_fast_as_the_plain_forward_pass(engines):
     assert fast, attempts
 
 
+@pytest.mark.slow
 def test_a_slow_engine_is_noticed(engines):
     """The same measurement: a guard that could not fail would be none."""
     pixels, methods = engines
@@ -266,6 +269,7 @@ def test_what_decides(attempts, fast):
     assert decided([Attempt(*one) for one in attempts]) is fast
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_images():
     """Of 64 and of 1,024 images, into summaries: no slope. What is kept shows: a guard that could
     not fail would be none."""

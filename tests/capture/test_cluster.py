@@ -29,6 +29,7 @@ from helpers.capture import (
     cluster,
 )
 from helpers.capture.cluster import capture_ray
+from helpers.claims.result import read_result
 from helpers.cli import main
 from helpers.images import load_images
 from helpers.models import load_backbone
@@ -246,13 +247,14 @@ class TestNotebooks:
             path.read_text().replace("time.sleep(600)", new).replace('mode == \\"sleep\\"', "True")
         )
 
+    @pytest.mark.slow
     def test_published_as_from_here_though_a_worker_is_killed(self, ray, project):
         die = "Path('once').exists() or (Path('once').touch(), os.kill(os.getppid(), 9))"
         self.edit(project, "aa2-second", die)
         outcomes = self.run(project, "aa1-first", "aa2-second")
         assert {one.status for one in outcomes.values()} == {"supported"} and len(outcomes) == 2
         assert (project.root / "once").exists()
-        result = execute.read_result(project.runs / "controls" / "aa1-first.json")
+        result = read_result(project.runs / "controls" / "aa1-first.json")
         assert result["provenance"]["device"].startswith("cpu (")
         assert result["provenance"]["threads"] == 1
         assert str(project.root) not in (project.runs / "controls" / "aa1-first.ipynb").read_text()
@@ -266,6 +268,7 @@ class TestNotebooks:
         assert outcome.reason == f"{told}; see _build/failed/controls/aa1-first.ipynb"
         assert not project.runs.exists()
 
+    @pytest.mark.slow
     def test_ctrl_c_ends_the_notebooks_of_the_cluster(self, ray, project):
         wait = "Path('second.pid').write_text(str(os.getpid())), time.sleep(600)"
         self.edit(project, "aa2-second", wait)

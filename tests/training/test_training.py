@@ -444,7 +444,9 @@ def until(condition, seconds=240):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_trainings_end_with_the_process_that_began_them(tmp_path, how):
     typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 --jobs 2 "
     typed += f"--set batch_size=2 --set steps=100000 --set checkpoints=100001 --out {tmp_path}"
