@@ -10,6 +10,7 @@ import os
 import signal
 from asyncio import run as run_async
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
@@ -199,20 +200,28 @@ def execute(
         if at_cell is not None and cell.cell_type == "code":
             at_cell(next(index))
 
+    run = partial(
+        papermill.execute_notebook,
+        notebook,
+        failed,
+        dict(parameters),
+        kernel_name="python3",
+        language="python",
+        progress_bar=False,
+        start_timeout=START,
+        resources={"metadata": {"path": str(root)}},
+        kernel_manager_class=OwnKernel,
+        config=Config({"OwnKernel": options}),
+        on_cell_start=started,
+    )
     try:
-        notebook = papermill.execute_notebook(
-            notebook,
-            failed,
-            dict(parameters),
-            kernel_name="python3",
-            language="python",
-            progress_bar=False,
-            start_timeout=START,
-            resources={"metadata": {"path": str(root)}},
-            kernel_manager_class=OwnKernel,
-            config=Config({"OwnKernel": options}),
-            on_cell_start=started,
-        )
+        try:
+            notebook = run()
+        except RuntimeError as error:
+            # Another process took a port between its choice and its use: nothing ran yet.
+            if "before replying" not in str(error):
+                raise
+            notebook = run()
     except PapermillExecutionError as error:
         message = next(filter(None, map(str.strip, error.evalue.splitlines())), "no message")
         cell = f"cell {error.exec_count} of {path.name}"

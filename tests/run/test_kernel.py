@@ -4,6 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from helpers.run import kernel
 from helpers.run.kernel import execute
 
 
@@ -40,3 +41,16 @@ def test_forked_kernels_share_nothing(ran):
 def test_a_dead_kernel_is_one_sentence(ran, threads):
     with pytest.raises(RuntimeError, match="the kernel died while it ran some.ipynb"):
         ran("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", threads)
+
+
+def test_a_kernel_that_dies_before_it_answers_is_started_once_more(ran, monkeypatch):
+    whole, started = kernel.ForkedProcess, []
+
+    def dying(*arguments):
+        started.append(whole(*arguments))
+        if len(started) == 1:
+            started[0].kill()
+        return started[-1]
+
+    monkeypatch.setattr(kernel, "ForkedProcess", dying)
+    assert ran("print(1)") == "1\n" and len(started) == 2
