@@ -223,11 +223,10 @@ def moved_study(
 
     Raises what `register_neurons_of` and `probe_study` raise.
     """
-    at = settings_of(models, by_model, rule=rule, layer=layer, top_k=top_k)
     few = train.select(range(min(n_neurons, len(train))))
-    find = {"top_layer": top_layer, "top_k": max(top_k, most), "sparsity": sparsity}
-    search = {"rule": rule, "layer": layer, "by_model": by_model} | find
-    neurons, _ = register_neurons_of(models, few, **search, **options)
+    search = {"rule": rule, "layer": layer, "by_model": by_model} | options
+    find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
+    at, neurons, _ = _found(models, few, **find, **search)
     moved = {model: own[: at[model].top_k] for model, own in neurons.items()}
     states = {"before": nullcontext, "after": neuron_conditions(moved)["moved"]}
     study = probe_study(models, train, images, states, [PatchNorms()], **options)
@@ -376,13 +375,21 @@ def searched_neurons(
 
     Raises what `register_neurons_of` and `matched_neurons_of` raise.
     """
-    at = settings_of(models, by_model, rule=rule, layer=layer, top_k=top_k)
     search = {"rule": rule, "layer": layer, "by_model": by_model} | options
-    find = {"top_layer": top_layer, "top_k": max(top_k, most), "sparsity": sparsity}
-    neurons, not_run = register_neurons_of(models, images, **find, **search)
+    find = {"top_layer": top_layer, "top_k": top_k, "most": most, "sparsity": sparsity}
+    at, neurons, not_run = _found(models, images, **find, **search)
     first = {model: own[: moved or at[model].top_k] for model, own in neurons.items()}
     matched = matched_neurons_of(first, images, among="later", seed=seed, **search)
     return SearchedNeurons(at, neurons, first, matched, not_run)
+
+
+def _found(
+    models: Sequence[str], images: Any, *, top_k: int, most: int, **search: Any
+) -> tuple[dict[str, SimpleNamespace], dict[str, list[RegisterNeuron]], dict[str, str]]:
+    """Each model's settings, its `most` or `top_k` register neurons, and why others have none."""
+    own = {name: search[name] for name in ("rule", "layer")}
+    at = settings_of(models, search["by_model"], **own, top_k=top_k)
+    return at, *register_neurons_of(models, images, top_k=max(top_k, most), **search)
 
 
 class MovedOutliers(NamedTuple):

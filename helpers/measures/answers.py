@@ -105,7 +105,7 @@ def paired_accuracy(after: Answers, before: Answers, unit: float = 1) -> Estimat
     }
 
 
-def readout_estimates(right: Mapping[str, Answers], before: Answers) -> dict[str, Estimate]:
+def readout_estimates(right: Mapping[str, Answers], before: Answers) -> Estimates:
     """What probes on a changed model's feature and on its registers get right.
 
     Args:

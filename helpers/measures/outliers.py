@@ -507,9 +507,9 @@ def at_other_size(
     mask: PatchMask,
     corners: Sequence[int],
     positions: Sequence[int],
-    grid: tuple[int, int],
-    other: tuple[int, int],
-) -> dict[str, Estimate]:
+    grid: Grid,
+    other: Grid,
+) -> Estimates:
     """Whether outliers at a second resolution are where they were at the first.
 
     Args:
@@ -595,7 +595,7 @@ def moved_estimates(
     right: tuple[ImageMask, ImageMask],
     labels: Labels,
     seed: int = 0,
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """What moving register neurons does to one data set's norms and answers.
 
     Args:
@@ -623,7 +623,7 @@ def across_sets(
     reductions: Sequence[Estimate],
     right: Sequence[tuple[ImageMask, ImageMask]],
     seed: int = 0,
-) -> dict[str, Estimate | float]:
+) -> Estimates:
     """How much `moved_estimates` of several data sets differ.
 
     Args:

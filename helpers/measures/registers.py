@@ -126,7 +126,7 @@ def added_register(
     end: str = "",
     seed: int = 0,
     device: Any = None,
-) -> dict[str, Estimate]:
+) -> Estimates:
     """What one untrained register does (SORTS, section 7.5), paired image by image.
 
     Args:
