@@ -81,10 +81,16 @@ def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
     return [{"x": summary(points[:, 0]), "y": summary(points[:, 1])} for points in joined + large]
 
 
+def shown(figure: Figure) -> dict[str, str] | None:
+    """What a notebook stores of a figure: its numbers and its drawing; None where nothing is drawn,
+    as where no model is left to draw.
+    """
+    if not figure.axes:
+        return None
+    return {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)}
+
+
 if (shell := get_ipython()) is not None:
     # A picture is SVG: sharp at any size, and its text can be read by more than eyes.
     InlineBackend.instance(parent=shell).figure_formats = set()
-    shell.display_formatter.mimebundle_formatter.for_type(
-        Figure,
-        lambda figure: {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)},
-    )
+    shell.display_formatter.mimebundle_formatter.for_type(Figure, shown)

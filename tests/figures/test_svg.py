@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 
 from helpers import figures
+from helpers.figures.data import shown
 from helpers.figures.svg import drawn_small, small
+from helpers.summary import FIGURE
 
 
 @pytest.fixture
@@ -88,3 +90,8 @@ def test_an_empty_group_is_closed_by_itself():
     inside = '<g/><g clip-path="url(#a)"/>\n<g id="b"/>\n<path id="a" d="M 0 0"/>'
     found = ET.fromstring(small(f'<svg viewBox="0 0 1 1"><g>{inside}</g></svg>'))
     assert [node.tag for node in found.iter()] == ["svg", "g", "g", "g", "path"]
+
+
+def test_a_figure_is_stored_with_its_numbers_and_an_empty_one_not_at_all(figure):
+    assert set(shown(figure)) == {FIGURE, "image/svg+xml"}
+    assert shown(plt.figure()) is None
