@@ -28,12 +28,10 @@ from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, check_run, read_result
 from helpers.extras import missing
+from helpers.foreign import UNPRINTABLE, printable
 from helpers.run.progress import Outcome
 from helpers.settings import check_choice
 
-# What ends a line or steers a terminal, and bytes that are not UTF-8: no sentence can quote it, and
-# no result can hold it.
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
 FIRST, EVERY = 20, 60  # seconds until a log says what runs, and from then on
 MOST = 10**9 - 1  # a larger number is a slip
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     its lines left.
     """
     arguments = [*(sys.argv[1:] if arguments is None else arguments)]
-    if broken := next(filter(_UNPRINTABLE.search, arguments), None):
+    if broken := next(filter(UNPRINTABLE.search, arguments), None):
         return _failed(f"argument {broken!r} holds what is no printable text; leave it out", 2)
     try:
         with commands.make_context("python -m helpers", arguments or ["-h"], obj=root) as context:
@@ -73,7 +71,8 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
 
 
 def _failed(error: object, status: int = 1) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    """Print what is wrong: a line, of a registry several."""
+    print("error: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
     return status
 
 
@@ -967,7 +966,7 @@ def portable(project, ids, name, overrides, setting, quick, file, spread, jobs):
     from helpers.run.provenance import processor
 
     if file:
-        files.check_place(file)
+        files.check_output(file, force=True)
     if name and (quick or spread):
         raise ValueError("--quick and --spread are for the controls; leave out --run")
     about = {"processor": processor(), **_revision(project)}  # before spreads, local changes

@@ -14,7 +14,6 @@ EXTRAS = {
         (
             "IPython",
             "ipykernel",
-            "jsonschema",
             "jupyter_client",
             "matplotlib",
             "nbclient",

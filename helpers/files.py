@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
@@ -65,9 +65,15 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     What was written becomes `path` at the end, and nothing is left where writing failed.
 
-    The folder is made if need be. What a writer of the same file left that was killed is removed a
-    day later. Raises OSError that says what to do where the disk is full.
+    The folder is made if need be, and a link keeps its name: where it leads is written. What is
+    there and no regular file, such as /dev/null or a pipe, is written to as it is. What a writer of
+    the same file left that was killed is removed a day later. Raises OSError that says what to do
+    where the disk is full.
     """
+    if _is_device(path):
+        yield path
+        return
+    path = path.resolve() if path.is_symlink() else path
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{escape(path.name)}.*.new"):
         with suppress(FileNotFoundError):  # its writer was done just now
@@ -123,21 +129,47 @@ def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
             archive.writestr(member, content, ZIP_DEFLATED, compresslevel=9)
 
 
-def check_place(path: Path) -> None:
-    """Raise ValueError where no file can be written to `path`: before the minutes that it takes to
+def check_output(
+    path: Path, *, folder: bool = False, force: bool = False, sources: Iterable[Path] = ()
+) -> None:
+    """Raise ValueError where `path` must or can not be written: before the minutes that it takes to
     find out what to write.
+
+    Args:
+        path: of a file, whose folder is there.
+        folder: it is one of files, and made if need be.
+        force: a file that is there, or what is in the folder, may be replaced.
+        sources: files and folders that are read, which nothing may replace.
     """
     try:
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder; name a file in it")
-        if not path.parent.is_dir():
+        for source in sources:
+            beside = (source, source.parent) if folder else (source,)
+            if path.exists() and any(own.exists() and own.samefile(path) for own in beside):
+                raise ValueError(f"{path} holds what is read; choose another place")
+        if _is_device(path):
+            if folder or not os.access(path, os.W_OK):
+                raise ValueError(f"{path} is no place for files; choose another")
+            return
+        if path.is_dir() != folder and path.exists():
+            told = "a file; name a folder" if folder else "a folder; name a file in it"
+            raise ValueError(f"{path} is {told}")
+        if not force and (any(path.iterdir()) if path.is_dir() else path.exists()):
+            raise ValueError(f"{path} is there already; choose another place, or give --force")
+        if not folder and not path.parent.is_dir():
             raise ValueError(f"{path}: there is no folder {str(path.parent)!r}; make it first")
-        (probe := path.with_name(f".{path.name}.{uuid4().hex}.new")).touch()
+        places = (path, *path.parents) if folder else path.parents
+        inside = next(place for place in places if place.exists())
+        (probe := inside / f".{path.name}.{uuid4().hex}.new").touch()
         probe.unlink()
     except OSError as error:
         raise ValueError(
             f"{path} cannot be written ({error.strerror}); choose another place"
         ) from None
+
+
+def _is_device(path: Path) -> bool:
+    """Whether something is there that is neither a file nor a folder."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager

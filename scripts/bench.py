@@ -43,7 +43,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.capture import AttentionEntropy, ClsAttention, FinalTokens, PatchNorms, capture
-from helpers.files import check_place, written_whole
+from helpers.files import check_output, written_whole
 from helpers.images import load_images
 from helpers.models import Backbone, TimmAttention, TokenLayout, load_backbone
 from helpers.models.converted import NAMES
@@ -654,7 +654,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked["batch_size"] = asked["batch_size"] or max(1, usual)
     try:
         machine = check_device(asked["device"])
-        check_place(file)
+        check_output(file, force=True)
         result = bench(model, images, **asked)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 
 from helpers.files import (
-    check_place,
+    check_output,
     digest_of,
     locked,
     write_text,
@@ -100,18 +100,58 @@ with locked(pathlib.Path({str(tmp_path)!r})):
 
 
 def test_a_place_is_tried_before_anything_is_measured(tmp_path, monkeypatch):
-    check_place(tmp_path / "a.json")
+    check_output(tmp_path / "a.json")
+    check_output(tmp_path / "new/folder", folder=True)
     assert list(tmp_path.iterdir()) == []
-    for name, told in {
-        ".": "is a folder; name a file in it",
-        "none/a.json": "there is no folder '.*none'; make it first",
-        "a" * 300: "cannot be written .File name too long.; choose another place",
-    }.items():
+    (tmp_path / "there").write_text("a text of one's own")
+    for name, options, told in (
+        (".", {}, "is a folder; name a file in it"),
+        ("none/a.json", {}, "there is no folder '.*none'; make it first"),
+        ("a" * 300, {}, "cannot be written .File name too long.; choose another place"),
+        ("there", {}, "is there already; choose another place, or give --force"),
+        (".", {"folder": True}, "is there already; choose another place, or give --force"),
+        ("there", {"folder": True, "force": True}, "is a file; name a folder"),
+        ("there/new", {"folder": True}, "cannot be written .Not a directory"),
+    ):
         with pytest.raises(ValueError, match=told):
-            check_place(tmp_path / name)
+            check_output(tmp_path / name, **options)
+    check_output(tmp_path / "there", force=True)
+    check_output(tmp_path, folder=True, force=True)
     monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(ValueError, match="written .No space left on device.; choose another place"):
-        check_place(tmp_path / "a.json")
+        check_output(tmp_path / "a.json")
+
+
+def test_what_is_read_is_never_replaced(tmp_path):
+    """Neither by force nor by another name of the same place."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "link").symlink_to("model")
+    (weights := tmp_path / "model" / "model.safetensors").write_text("weights")
+    (tmp_path / "model" / "same").hardlink_to(weights)
+    for source in (weights, weights.parent):
+        for out in (tmp_path / "model", tmp_path / "link", tmp_path / "model" / ".." / "model"):
+            with pytest.raises(ValueError, match="holds what is read; choose another place"):
+                check_output(out, folder=True, force=True, sources=[source])
+    with pytest.raises(ValueError, match="holds what is read"):
+        check_output(weights.with_name("same"), force=True, sources=[weights])
+    check_output(weights.with_name("other"), force=True, sources=[weights])
+
+
+def test_what_is_no_file_is_written_to_as_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    check_output(tmp_path / "pipe")
+    write_text(tmp_path / "pipe", "whole")
+    assert os.read(reader, 9) == b"whole" and not (tmp_path / "pipe").is_file()
+    os.close(reader)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "link").symlink_to("a")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "a").read_text() == "new"
 
 
 def test_a_system_without_locks_is_trusted_to_have_one_user(tmp_path):

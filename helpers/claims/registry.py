@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-import jsonschema
 import yaml
-from jsonschema.exceptions import best_match
 
 from helpers.claims import project as place
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Claim, Paper
+from helpers.foreign import mismatch, one_line
 
 REGISTRY = place.shipped()
 PROFILES, TERMS = "profiles.yml", "terms.yml"
@@ -105,18 +104,12 @@ def _read(path: Path, schema: str) -> dict:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
         json.dumps(data, allow_nan=False)  # no margin is infinite, and no key a date
-        error = best_match(jsonschema.Draft202012Validator(schema).iter_errors(data))
+        wrong = mismatch(data, schema)
     except Exception as error:  # what a number, a date or a tag that is none raises has no end
-        raise ValueError(f"not readable as YAML: {_one_line(error)}") from None
-    if error:
-        place = ".".join(map(str, error.absolute_path)) or "the whole file"
-        message = error.schema.get("errorMessage", error.message)
-        raise ValueError(f"{_one_line(place)}: {_one_line(message)}")
+        raise ValueError(f"not readable as YAML: {one_line(error)}") from None
+    if wrong:
+        raise ValueError(wrong)
     return data
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())[:200] or type(text).__name__
 
 
 def _criterion(entry: Mapping) -> Criterion:
@@ -240,7 +233,7 @@ def _read_terms(path: Path) -> Terms:
             claims, {name: Term(**term) for name, term in data["common"].items()}, data["endings"]
         )
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: {_one_line(error)}") from None
+        raise ValueError(f"{path}: {one_line(error)}") from None
 
 
 def term(claim: str, name: str) -> Term:

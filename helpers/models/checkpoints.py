@@ -23,6 +23,7 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from helpers.foreign import one_line
 from helpers.models import converted
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
@@ -32,7 +33,6 @@ from helpers.models.family import (
     Size,
     loading,
     located,
-    one_line,
     parts_of,
 )
 from helpers.models.open_clip_family import wrap_open_clip

@@ -32,6 +32,7 @@ from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from helpers.foreign import one_line
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
     REPOSITORY,
@@ -41,7 +42,6 @@ from helpers.models.family import (
     ModelUnavailable,
     loading,
     located,
-    one_line,
 )
 from helpers.models.timm_family import wrap_at
 
@@ -273,7 +273,7 @@ def from_transformers(
         ) from None
     except RuntimeError as error:
         raise ValueError(
-            f"the weights of '{name}' are not those of its configuration ({one_line(error, 200)}); "
+            f"the weights of '{name}' are not those of its configuration ({one_line(error)}); "
             "save it again"
         ) from None
     return model, KINDS[kind], distilled

@@ -17,6 +17,7 @@ from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntr
 from huggingface_hub.utils import get_session
 from safetensors import SafetensorError
 
+from helpers.foreign import one_line
 from helpers.names import FILES, LOCAL
 
 Size = tuple[int, int]  # height and width in pixels
@@ -157,11 +158,6 @@ class ModelUnavailable(LookupError):
     """The weights of a known model cannot be had here (no network, not in the cache, gated)."""
 
 
-def one_line(error: BaseException, length: int) -> str:
-    """The first `length` characters of what an error says, without line breaks."""
-    return " ".join(str(error).split())[:length]
-
-
 @contextmanager
 def loading(name: str) -> Iterator[None]:
     """Turn the many errors of a missing or damaged checkpoint into two.
@@ -188,7 +184,7 @@ def loading(name: str) -> Iterator[None]:
             )
         raise ModelUnavailable(f"'{name}' {reason}") from error
     except (RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
-        raise ValueError(f"the weights of '{name}' do not load: {one_line(error, 200)}") from error
+        raise ValueError(f"the weights of '{name}' do not load: {one_line(error)}") from error
     finally:
         constants.HF_HUB_OFFLINE = offline
 

@@ -21,9 +21,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from helpers.foreign import one_line
 from helpers.models import modeling, timm_family, trained
 from helpers.models.backbone import Backbone
-from helpers.models.family import Framing, one_line
+from helpers.models.family import Framing
 
 SHIPPED, _ = PREFIXES = trained.ADDED
 FREE = re.compile(

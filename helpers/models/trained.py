@@ -24,9 +24,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.files import digest_of, written_whole
+from helpers.foreign import one_line
 from helpers.models.backbone import Backbone
 from helpers.models.controls import CONTROL_DATA
-from helpers.models.family import UNKNOWN, Family, Framing, located, one_line
+from helpers.models.family import UNKNOWN, Family, Framing, located
 from helpers.models.timm_family import wrap_at
 from helpers.settings import check_choice
 
