@@ -52,7 +52,7 @@ portable: env  ## compare the controls' numbers under other processors, threads,
 
 intervals: export OMP_NUM_THREADS = 1
 intervals: env  ## simulate how often the intervals cover the truth, for the book
-	@$(RUN) tests/intervals.py book/intervals.json
+	@$(RUN) tests/intervals.py book
 
 # Some modules alone: make mutants MUTANTS='measures.norms models.tokens'. cosmic-ray is no part of the lock, since nothing else needs it.
 mutants: export OMP_NUM_THREADS = 1

@@ -1,14 +1,15 @@
 """How often the intervals of helpers.measures cover the truth: simulated images, many times, with
 fixed seeds.
 
-`make intervals` writes book/intervals.json, which the methods page shows. Where the truth has no
+`make intervals` writes book/intervals.json and book/intervals-awkward.json, which the pages on
+methods and statistics show. Where the truth has no
 formula, it is the estimator's own mean over all simulations: an interval then covers what the same
 number of other images would give on average.
 """
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -209,6 +210,33 @@ CASES = (
 )
 
 
+def counted(rng: np.random.Generator, n: int, chance: float, count: float = 4) -> Estimate:
+    """A number an image that is 0 but in few of them, of which no limits are told."""
+    return over_images(count * answers(rng, n, chance))
+
+
+# Data for which none of the intervals is made, and how many images: shown, and held to nothing.
+AWKWARD = (
+    (Case("one spike in 100 images, else 0", lambda rng, n: counted(rng, n, 0.01), 0.04), 80),
+    (Case("four outliers in 2 % of the images", lambda rng, n: counted(rng, n, 0.02), 0.08), 100),
+    (
+        Case(
+            "lognormal, s = 2",
+            lambda rng, n: over_images(rng.lognormal(0, 2, n)),
+            float(np.exp(2)),
+        ),
+        30,
+    ),
+    (Case("Pareto, tail 1.5", lambda rng, n: over_images(rng.pareto(1.5, n)), 2.0), 80),
+    (
+        Case("lognormal", lambda rng, n: over_images(rng.lognormal(size=n)), float(np.exp(0.5))),
+        5,
+    ),
+    (Case("normal", lambda rng, n: over_images(rng.normal(size=n)), 0.0), 5),
+    (Case("uniform", lambda rng, n: over_images(rng.random(n)), 0.5), 30),
+)
+
+
 def covered(case: Case, n: int, repetitions: int, seed: int = 0) -> dict:
     """How often, in %, the interval contains the truth, with the interval of that share, and how
     often it has no ends."""
@@ -229,14 +257,37 @@ def covered(case: Case, n: int, repetitions: int, seed: int = 0) -> dict:
     return row | {"without_interval": round(100 * float(missing.mean()), 2)}
 
 
-def main(path: str) -> None:
-    rows = []
-    for case in CASES:
-        for n, repetitions in zip(SIZES, case.repetitions, strict=True):
-            rows.append(covered(case, n, repetitions))
-            print("{case}, n = {n}: {covered} % of {repetitions}".format(**rows[-1]), flush=True)
-    lines = ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    Path(path).write_text(f"[{lines}]\n", encoding="utf-8")
+def without_width(case: Case, n: int, repetitions: int, seed: int = 0) -> float:
+    """How often, in %, both ends of the interval are the value, as if it were certain."""
+    rng = np.random.default_rng([seed, n])
+    low, high = np.array([case.simulate(rng, n)[1:3] for _ in range(repetitions)]).T
+    return round(100 * float((low == high).mean()), 2)
+
+
+def write(path: Path, rows: Iterator[dict]) -> None:
+    told = []
+    for row in rows:
+        print("{case}, n = {n}: {covered} % of {repetitions}".format(**row), flush=True)
+        told.append(json.dumps(row, ensure_ascii=False))
+    path.write_text("[" + ",\n ".join(told) + "]\n", encoding="utf-8")
+
+
+def main(folder: str) -> None:
+    write(
+        Path(folder, "intervals-awkward.json"),
+        (
+            covered(case, n, 4000) | {"without_width": without_width(case, n, 4000)}
+            for case, n in AWKWARD
+        ),
+    )
+    write(
+        Path(folder, "intervals.json"),
+        (
+            covered(case, n, repetitions)
+            for case in CASES
+            for n, repetitions in zip(SIZES, case.repetitions, strict=True)
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "survey": stored(root, "portability.json"),
         "dry": stored(root, "dry.json"),
         "covered": stored(root, "intervals.json"),
+        "awkward": stored(root, "intervals-awkward.json"),
         "columns": downloads.COLUMNS,
         "citation": cite.bibtex_whole(runs, git(root, "rev-parse", "HEAD")),
         "strip": strip(registry, runs),

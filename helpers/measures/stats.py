@@ -524,8 +524,8 @@ def _answers(values: Array, what: str) -> Bool[np.ndarray, " image"]:
 
 def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     """How often each of n images is drawn in each resample: (resample, image)."""
-    if resamples < 1:
-        raise ValueError(f"{resamples} resamples; take at least 1")
+    if resamples < 2:  # the interval of one has no width
+        raise ValueError(f"{resamples} resamples; take at least 2")
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
 
 

@@ -161,7 +161,7 @@ def full(library):
 
 
 FRAGMENTS = (
-    "benchmarks", "bounds", "calibration", "claims", "compare-runs", "costs", "coverage", "errors", "memory",  # noqa: E501
+    "awkward", "benchmarks", "bounds", "calibration", "claims", "compare-runs", "costs", "coverage", "errors", "memory",  # noqa: E501
     "scope", "scoreboard", "speed", "strip", "summary", "dry-runs", "deviations", "verdict-distances",  # noqa: E501
 )  # fmt: skip
 PAGES = {

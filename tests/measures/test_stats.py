@@ -237,6 +237,16 @@ def test_intervals_cover_at_their_level(case):
     assert found["covered"] >= 88 and found["without_interval"] == 0
 
 
+def test_where_intervals_cover_too_little_is_told_as_it_is():
+    """Of data that hide their spread, by the same simulation with fewer repetitions."""
+    rows = json.loads(Path("book/intervals-awkward.json").read_text(encoding="utf-8"))
+    for row, (case, n) in zip(rows, intervals.AWKWARD, strict=True):
+        assert (row["case"], row["n"]) == (case.name, n)
+        assert row["covered"] == pytest.approx(intervals.covered(case, n, 400)["covered"], abs=7)
+        assert row["without_width"] == pytest.approx(intervals.without_width(case, n, 400), abs=7)
+    assert rows[0]["without_width"] > 30 and rows[-1]["without_width"] == 0
+
+
 def test_the_published_coverage_is_near_its_level():
     rows = json.loads(Path("book/intervals.json").read_text(encoding="utf-8"))
     assert {(row["case"], row["n"]) for row in rows} == {
@@ -551,7 +561,7 @@ REFUSED = [
     (rf"a share .*\(3, 2\){ANSWERS}", share, np.ones((3, 2), bool)),
     ("0 resamples; take at least 1", bootstrap, np.arange(9.0), np.mean, 0),
     (GROUPS.format("5 of 7 images"), bootstrap_spread, [FIVE, np.r_[FIVE, np.nan, np.nan]]),
-    (GROUPS.format("0 of 20 images"), bootstrap_spread, [FIVE, np.full(20, np.nan)]),
+    ("1 resamples; take at least 2", bootstrap, np.arange(9.0), np.mean, 1),
     (GROUPS.format("0 of 0 images"), bootstrap_spread, [FIVE, np.zeros(0)]),
     ("value of 1.2 does not lie in the limits 0 to 1", jackknife, 1.2, FIVE, (0, 1)),
     (LIMITS, jackknife, -1.5e-6, FIVE, (0, 1)),
