@@ -559,7 +559,7 @@ REFUSED = [
     (f"a share .* float64{ANSWERS}", share, np.array([np.nan, 1])),
     (f"a share .* int64{ANSWERS}", share, np.array([1, 0, 2])),
     (rf"a share .*\(3, 2\){ANSWERS}", share, np.ones((3, 2), bool)),
-    ("0 resamples; take at least 1", bootstrap, np.arange(9.0), np.mean, 0),
+    ("1 resamples; take at least 2", bootstrap, np.arange(9.0), np.mean, 1),
     (GROUPS.format("5 of 7 images"), bootstrap_spread, [FIVE, np.r_[FIVE, np.nan, np.nan]]),
     ("1 resamples; take at least 2", bootstrap, np.arange(9.0), np.mean, 1),
     (GROUPS.format("0 of 0 images"), bootstrap_spread, [FIVE, np.zeros(0)]),
