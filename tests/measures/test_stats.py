@@ -561,7 +561,7 @@ REFUSED = [
     (rf"a share .*\(3, 2\){ANSWERS}", share, np.ones((3, 2), bool)),
     ("1 resamples; take at least 2", bootstrap, np.arange(9.0), np.mean, 1),
     (GROUPS.format("5 of 7 images"), bootstrap_spread, [FIVE, np.r_[FIVE, np.nan, np.nan]]),
-    ("1 resamples; take at least 2", bootstrap, np.arange(9.0), np.mean, 1),
+    (GROUPS.format("0 of 20 images"), bootstrap_spread, [FIVE, np.full(20, np.nan)]),
     (GROUPS.format("0 of 0 images"), bootstrap_spread, [FIVE, np.zeros(0)]),
     ("value of 1.2 does not lie in the limits 0 to 1", jackknife, 1.2, FIVE, (0, 1)),
     (LIMITS, jackknife, -1.5e-6, FIVE, (0, 1)),
