@@ -28,6 +28,7 @@ from helpers.foreign import mismatch, one_line, read_json, reading
 from helpers.models import converted
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
+    REAL,
     REPOSITORY,
     Family,
     Framing,
@@ -47,7 +48,6 @@ AVERAGED = ("state_dict_ema", "model_ema", "ema", "teacher")
 PLACES = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "student", "weights")
 
 WEIGHTS = (ANCHOR, "head.weight")  # whose shape is looked at
-REAL = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _SIDE = {"type": "integer", "minimum": 1, "maximum": 8192}
 _SIDES = {"anyOf": [_SIDE, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]}
 _CLASSES = {"type": "integer", "minimum": 0, "maximum": 10**6}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import get_session
@@ -21,6 +22,7 @@ from helpers.names import FILES, LOCAL
 Size = tuple[int, int]  # height and width in pixels
 FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
 UNKNOWN = "unknown model"
+REAL = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of weights
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # on the hub
 _silent = False  # whether the hub did not answer when it was last asked for weights
 
