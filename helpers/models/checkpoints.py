@@ -233,8 +233,6 @@ def weights_of(path: Path, name: str) -> dict[str, Tensor]:
             f"'{name}' holds more than tensors, and is not run; save its state_dict alone, with "
             "torch.save or as safetensors"
         ) from None
-    except OSError:
-        raise
     except Exception as error:  # of its kinds there is no end
         raise ValueError(
             f"'{name}' does not load ({one_line(error, 120)}); save it again"
