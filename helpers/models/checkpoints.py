@@ -17,16 +17,18 @@ from typing import Any
 import timm
 import torch
 import torchvision
-from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.models import load_state_dict_from_hf
+from timm.models._hub import load_state_dict_from_path
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from helpers.foreign import one_line
+from helpers.foreign import mismatch, one_line, read_json, reading
 from helpers.models import converted
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
+    REAL,
     REPOSITORY,
     Family,
     Framing,
@@ -45,39 +47,158 @@ ANCHOR = "patch_embed.proj.weight"
 AVERAGED = ("state_dict_ema", "model_ema", "ema", "teacher")
 PLACES = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "student", "weights")
 
+WEIGHTS = (ANCHOR, "head.weight")  # whose shape is looked at
+_SIDE = {"type": "integer", "minimum": 1, "maximum": 8192}
+_SIDES = {"anyOf": [_SIDE, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]}
+_CLASSES = {"type": "integer", "minimum": 0, "maximum": 10**6}
+_THREE = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
+_RECIPE = {  # what is read here of timm's pretrained_cfg
+    "num_classes": _CLASSES,
+    "input_size": {
+        "type": "array",
+        "prefixItems": [{"const": 3}],
+        "items": _SIDE,
+        "minItems": 3,
+        "maxItems": 3,
+    },
+    "mean": _THREE,
+    "std": _THREE | {"items": {"type": "number", "exclusiveMinimum": 0}},
+    "interpolation": {"enum": ["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]},
+    "crop_pct": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 2},
+    "crop_mode": {"enum": ["center", "squash", "border", None]},
+    "hf_hub_filename": {"type": ["string", "null"]},
+}
+_OPTIONS = {
+    "img_size": _SIDES,
+    "patch_size": _SIDES,
+    "in_chans": {"const": 3},
+    "num_classes": _CLASSES,
+    "embed_dim": _SIDE,
+    "depth": _SIDE | {"maximum": 512},
+    "num_heads": _SIDE,
+    "mlp_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 64},
+    "reg_tokens": _SIDE | {"minimum": 0},
+}
+# A config.json of timm's; that it names an architecture is asked for in a sentence of its own.
+CONFIG = {
+    "type": "object",
+    "properties": _RECIPE
+    | {
+        "architecture": {"type": "string"},
+        "pretrained_cfg": {"type": "object", "properties": _RECIPE},
+        "model_args": {"type": "object", "properties": _OPTIONS},
+    },
+}
+
 
 # ---- What timm saved
 # --------------------------------------------------------------------------------------------------
 
 
-def _architecture(name: str) -> tuple[str, str]:
-    """What timm calls the folder or repository, and the architecture that its config.json names.
+def _saved(name: str) -> tuple[str, str, dict[str, Any]]:
+    """What timm calls the folder or repository, the architecture that its config.json names, and
+    what it says of the weights.
 
     Raises ValueError where it is not timm's.
     """
     path = name.removeprefix(FOLDER).removeprefix(HUB)
+    what, remedy = f"the config.json of '{name}'", "save the model again with timm"
     try:
         if name.startswith(HUB):
-            return name, timm.models.load_model_config_from_hf(path)[1]
-        folder = located(path).resolve()
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return f"{FOLDER}{folder}", str(config["architecture"])
-    except (KeyError, TypeError, json.JSONDecodeError):
+            source, (told, arch, options) = name, timm.models.load_model_config_from_hf(path)
+            config = {"architecture": arch, "pretrained_cfg": told, "model_args": options}
+            if wrong := mismatch(json.loads(json.dumps(config)), CONFIG):
+                raise ValueError(f"{what} cannot be read ({wrong}); {remedy}")
+        else:
+            folder = located(path).resolve()
+            source = f"{FOLDER}{folder}"
+            config = read_json(folder / "config.json", CONFIG, what, remedy)
+            told, arch = config.get("pretrained_cfg", config), config["architecture"]
+    except (KeyError, TypeError):
         raise ValueError(
-            f"the config.json of '{name}' names no architecture of timm; for a model of "
-            f"transformers give '{converted.PREFIX}{path}'"
+            f"{what} names no architecture of timm; for a model of transformers give "
+            f"'{converted.PREFIX}{path}'"
         ) from None
+    if {"arguments", "neurons"} <= config.keys():
+        raise ValueError(f"'{name}' was written by `edit`; load it with the modeling.py in it")
+    return source, arch, told
 
 
 def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
     with loading(name):
-        source, arch = _architecture(name)
+        source, arch, told = _saved(name)
     if not timm.is_model(arch) or not is_plain(arch):
         raise ValueError(
             f"'{name}' is a {arch!r}, not a plain Vision Transformer; choose a vit_*, deit*, eva* "
             "or flexivit_*"
         )
-    return create(name, source, pretrained, framing)
+    if not pretrained:
+        return create(name, source, False, framing)
+    with loading(name):
+        if name.startswith(HUB):
+            place = filter(None, (name.removeprefix(HUB), told.get("hf_hub_filename")))
+            state = load_state_dict_from_hf(*place, weights_only=True)
+        else:
+            state = load_state_dict_from_path(source.removeprefix(FOLDER))
+    if not isinstance(state, Mapping):
+        raise ValueError(f"the weights of '{name}' have no names; save the model again with timm")
+    return _filled(name, source, framing, state)
+
+
+def _filled(
+    name: str, source: str, framing: Framing, state: dict[str, Tensor], **told: Any
+) -> Backbone:
+    """The Backbone of what timm calls `source` with exactly these weights, none left out or drawn.
+
+    `told` is what else timm is to take for its configuration's.
+
+    Raises ValueError where they are not its own, whatever the configuration wants.
+    """
+    overlay = told | {
+        "state_dict": state,
+        "source": "",
+        "url": None,
+        "hf_hub_id": None,
+        "custom_load": False,
+        "classifier": None,  # else timm drops a head of another size and all that is strict
+    }
+    classes = {key: told[key] for key in ("num_classes",) if key in told}
+    kinds = {key: getattr(value, "dtype", None) for key, value in state.items()}
+    patches = getattr(state.get(ANCHOR), "shape", None)
+    try:
+        backbone = create(
+            name,
+            source,
+            True,
+            framing,
+            pretrained_strict=True,
+            pretrained_cfg_overlay=overlay,
+            **classes,
+        )
+    except ValueError as error:
+        if isinstance(error.__cause__, RuntimeError):  # of load_state_dict
+            raise ValueError(
+                f"{error}; name the architecture that they are for, or save all of them and "
+                "nothing else"
+            ) from None
+        raise
+    # timm is never strict with SigLIPs, whose pooling may be left out.
+    lacking = sorted(backbone.model.state_dict().keys() - state.keys())
+    if lacking and "siglip" in backbone.model.pretrained_cfg["architecture"]:
+        raise ValueError(
+            f"the weights of '{name}' lack {lacking[0]}; save all of them and nothing else"
+        )
+    ours = backbone.model.patch_embed.proj.weight.shape
+    if patches is not None and len(patches) == 4 and patches != ours:  # timm resamples them
+        raise ValueError(
+            f"the weights of '{name}' do not load: its patches are {tuple(patches[2:])}, not "
+            f"{tuple(ours[2:])}; name the architecture that they are for"
+        )
+    if odd := next((key for key, kind in kinds.items() if kind not in REAL), ""):
+        raise ValueError(
+            f"the weights of '{name}' hold {kinds[odd]} in {one_line(odd)!r}; save them as float32"
+        )
+    return backbone
 
 
 def _refused_saved(name: str, pretrained: bool) -> str:
@@ -112,16 +233,19 @@ def weights_of(path: Path, name: str) -> dict[str, Tensor]:
             f"'{name}' holds more than tensors, and is not run; save its state_dict alone, with "
             "torch.save or as safetensors"
         ) from None
-    except (SafetensorError, RuntimeError, EOFError) as error:
+    except Exception as error:  # of its kinds there is no end
         raise ValueError(
             f"'{name}' does not load ({one_line(error, 120)}); save it again"
         ) from None
     found = _state_dict(data)
+    if odd := next((key for key, x in found.items() if not x.dim() and key.endswith(WEIGHTS)), ""):
+        raise ValueError(f"{one_line(odd)!r} in '{name}' is a single number; save it again")
     prefixes = {key.removesuffix(ANCHOR) for key in found if key.endswith(ANCHOR)}
     if not prefixes:
-        some = list(data)[:3] if isinstance(data, Mapping) else [type(data).__name__]
+        keys = list(data)[:3] if isinstance(data, Mapping) else [type(data).__name__]
+        some = one_line(", ".join(map(str, keys)))
         raise ValueError(
-            f"'{name}' has no {ANCHOR!r} among its weights ({', '.join(map(str, some))}, ...); "
+            f"'{name}' has no {ANCHOR!r} among its weights ({some}, ...); "
             "give weights under timm's names"
         )
     prefix = min(prefixes, key=lambda p: (not any(place in p for place in AVERAGED), len(p), p))
@@ -157,29 +281,14 @@ def _load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
     if not pretrained:
         return create(name, arch, False, framing)
     state = weights_of(located(path), name)
-    classes = len(state.get("head.weight", ()))
-    with torch.device("meta"):
+    classes = state["head.weight"].shape[0] if "head.weight" in state else 0
+    with (
+        reading(f"the architecture of '{name}'", "give one that timm makes"),
+        torch.device("meta"),
+    ):
         sketch = timm.create_model(arch, num_classes=classes)
     framing = framing._replace(size=framing.size or _own_size(sketch, state))
-    overlay = {
-        "state_dict": state,
-        "num_classes": classes,
-        "source": "",
-        "url": None,
-        "hf_hub_id": None,
-        "custom_load": False,
-    }
-    try:
-        return create(
-            name, arch, True, framing, num_classes=classes, pretrained_cfg_overlay=overlay
-        )
-    except ValueError as error:
-        if isinstance(error.__cause__, RuntimeError):  # of load_state_dict
-            raise ValueError(
-                f"{error}; name the architecture that they are for, or save all of them and "
-                "nothing else"
-            ) from None
-        raise
+    return _filled(name, arch, framing, state, num_classes=classes)
 
 
 def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:

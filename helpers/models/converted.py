@@ -5,7 +5,7 @@ SigLIP, read from `config.json` and the weights, so that library need not be her
 of its files (which version 4 has in memory, too) and those that version 5 has in memory.
 """
 
-import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -32,9 +32,10 @@ from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from helpers.foreign import one_line
+from helpers.foreign import mismatch, one_line, read_json
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
+    REAL,
     REPOSITORY,
     UNKNOWN,
     Family,
@@ -173,6 +174,66 @@ ACTIVATIONS: dict[str, Callable] = {
     "gelu": nn.GELU, "quick_gelu": QuickGELU, "gelu_pytorch_tanh": GELUTanh, "gelu_new": GELUTanh,
     "relu": nn.ReLU, "silu": nn.SiLU, "swish": nn.SiLU,
 }  # fmt: skip
+SAVE = "save the model again with transformers"
+INDEX = {  # a model.safetensors.index.json: names of files beside it
+    "type": "object",
+    "required": ["weight_map"],
+    "properties": {
+        "weight_map": {
+            "type": "object",
+            "additionalProperties": {"type": "string", "pattern": r"^[\w.-]+\.safetensors$"},
+        }
+    },
+}
+_SIDE = {"type": "integer", "minimum": 1, "maximum": 8192}
+_SIDES = {"anyOf": [_SIDE, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]}
+# What is read here of a config.json: of the tower, which CLIP and SigLIP may have within.
+_TOWER = {
+    "type": "object",
+    "required": [
+        "hidden_size",
+        "image_size",
+        "patch_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+    ],
+    "properties": {
+        "hidden_size": _SIDE,
+        "image_size": _SIDES,
+        "patch_size": _SIDES,
+        "num_hidden_layers": _SIDE | {"maximum": 512},
+        "num_attention_heads": _SIDE,
+        "layer_norm_eps": {"type": "number", "minimum": 0, "maximum": 1},
+        "hidden_act": {"type": "string"},
+        "use_swiglu_ffn": {"type": ["boolean", "null"]},
+    },
+}
+_THREE = {"type": ["array", "null"], "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
+_SHOWN = {  # sides of an image, alone or by name
+    "anyOf": [
+        {**_SIDE, "type": ["integer", "null"]},
+        {"type": "object", "additionalProperties": {**_SIDE, "type": ["integer", "null"]}},
+    ],
+}
+_FLAG = {"type": ["boolean", "null"]}
+PROCESSOR = {  # a preprocessor_config.json
+    "type": "object",
+    "properties": {
+        "image_mean": _THREE,
+        "image_std": _THREE | {"items": {"type": "number", "exclusiveMinimum": 0}},
+        "resample": {"type": ["integer", "null"]},
+        "size": _SHOWN,
+        "crop_size": _SHOWN,
+        "rescale_factor": {"type": ["number", "null"], "exclusiveMinimum": 0},
+        "do_resize": {
+            "enum": [True, None],
+            "errorMessage": "images of any size cannot go into one batch",
+        },
+        "do_center_crop": _FLAG,
+        "do_normalize": _FLAG,
+        "do_rescale": _FLAG,
+    },
+}
 INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 NAMES = {  # theirs -> timm's, within a tower
     r"^embeddings\.patch_embeddings?\.(projection\.)?": "patch_embed.proj.",
@@ -330,8 +391,15 @@ def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
     """What preprocessor_config.json says, in the words of timm."""
     data = dict(default)
     for ours, theirs in (("mean", "image_mean"), ("std", "image_std")):
-        if theirs in processor:
+        if processor.get(theirs) is not None:
             data[ours] = tuple(processor[theirs])
+    if processor.get("do_normalize") is False:
+        data |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+    # Ours are pixels of 0 to 1, of which theirs are so many times as much.
+    factor = processor.get("rescale_factor") or 1 / 255
+    times = 255 if processor.get("do_rescale") is False else 255 * factor
+    if not math.isclose(times, 1):
+        data |= {key: tuple(value / times for value in data[key]) for key in ("mean", "std")}
     data["interpolation"] = INTERPOLATIONS.get(processor.get("resample"), data["interpolation"])
     size, crop = processor.get("size"), processor.get("crop_size")
     side = size if isinstance(size, int) else (size or {}).get("shortest_edge")
@@ -375,13 +443,16 @@ def published_head(name: str) -> tuple[Float[Tensor, "class both"], Float[Tensor
     return state["classifier.weight"].float(), state["classifier.bias"].float()
 
 
-def _json(path: Path | None) -> dict[str, Any]:
-    return {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+def _json(name: str, filename: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is in that file of the model; None where there is none."""
+    path = _file(name, filename)
+    what = f"the {filename} of '{name}'"
+    return None if path is None else read_json(path, schema, what, SAVE)
 
 
 def _weights(name: str) -> dict[str, Tensor]:
-    if (index := _file(name, "model.safetensors.index.json")) is not None:
-        parts = sorted({*_json(index)["weight_map"].values()})
+    if (index := _json(name, "model.safetensors.index.json", INDEX)) is not None:
+        parts = sorted({*index["weight_map"].values()})
         return {key: value for part in parts for key, value in load_file(_file(name, part)).items()}
     if (path := _file(name, "model.safetensors")) is not None:
         return load_file(path)
@@ -392,16 +463,23 @@ def _weights(name: str) -> dict[str, Tensor]:
 
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     with loading(name):
-        path = _file(name, "config.json")
-        if path is None:
+        config = _json(name, "config.json", {"type": "object"})
+        if config is None:
             raise FileNotFoundError(f"'{name}' has no config.json")
-        config = _json(path)
         _require_kind(config)  # before anything large is fetched
+        if wrong := mismatch(config.get("vision_config") or config, _TOWER):
+            raise ValueError(f"the config.json of '{name}' cannot be read ({wrong}); {SAVE}")
+        processor = _json(name, "preprocessor_config.json", PROCESSOR) or {}
         state = _weights(name)
-    model, data, distilled = from_transformers(config, state, name)
+        model, data, distilled = from_transformers(config, state, name)
+        for key, value in model.state_dict().items():
+            if value.dtype not in REAL:
+                raise ValueError(
+                    f"the weights of '{name}' hold {value.dtype} in '{key}'; save them as float32"
+                )
     if not pretrained:
         model.init_weights()
-    data = _recipe(_json(_file(name, "preprocessor_config.json")), data)
+    data = _recipe(processor, data)
     return wrap_at(name, model, data, framing, pretrained, distilled)
 
 

@@ -4,7 +4,6 @@ A family is a library or a format of files; `load_backbone` reads its names.
 """
 
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import get_session
-from safetensors import SafetensorError
 
 from helpers.foreign import one_line
 from helpers.names import FILES, LOCAL
@@ -23,6 +22,7 @@ from helpers.names import FILES, LOCAL
 Size = tuple[int, int]  # height and width in pixels
 FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
 UNKNOWN = "unknown model"
+REAL = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of weights
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # on the hub
 _silent = False  # whether the hub did not answer when it was last asked for weights
 
@@ -183,7 +183,9 @@ def loading(name: str) -> Iterator[None]:
                 "HF_HUB_OFFLINE set, or file missing)"
             )
         raise ModelUnavailable(f"'{name}' {reason}") from error
-    except (RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # of its kinds there is no end
         raise ValueError(f"the weights of '{name}' do not load: {one_line(error)}") from error
     finally:
         constants.HF_HUB_OFFLINE = offline

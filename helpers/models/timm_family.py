@@ -17,6 +17,7 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from helpers.foreign import reading
 from helpers.models.attention import RotaryAttention, Sublayer, TimmAttention
 from helpers.models.backbone import (
     Backbone,
@@ -209,7 +210,8 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 def create(name: str, source: str, pretrained: bool, framing: Framing, **options: Any) -> Backbone:
     """The Backbone `name` of what timm calls `source`; `options` are those of timm.create_model."""
     with torch.device("meta"):  # the architecture without memory, before anything is downloaded
-        sketch = timm.create_model(source)
+        with reading(f"the architecture of '{name}'", "give one that timm makes"):
+            sketch = timm.create_model(source)
     data = timm.data.resolve_data_config(pretrained_cfg=sketch.pretrained_cfg)
     size = framing.fitted(name, sketch.patch_embed.patch_size)
     with loading(name):

@@ -296,6 +296,9 @@ def folder(model, tmp_path_factory):
     torch.save({"layer.weight": torch.ones(2)}, folder / "other.pth")
     torch.save(weights | {"blocks.0.mlp.fc2.shift": torch.tensor([3])}, folder / "edited.pth")
     torch.save(weights, folder / "mine.pth")
+    eighths = torch.randn(192, 3, 8, 8)
+    torch.save(weights | {"patch_embed.proj.weight": eighths}, folder / "eighths.pth")
+    torch.save({"patch_embed.proj.weight": torch.tensor(1.0)}, folder / "number.pth")
     (folder / "broken.safetensors").write_bytes(b"nothing")
     return folder
 
@@ -308,6 +311,9 @@ def folder(model, tmp_path_factory):
         (f"edited.pth@{ARCH}", "do not load: .*blocks.0.mlp.fc2.shift.*; name the architecture"),
         (f"broken.safetensors@{ARCH}", "does not load"),
         ("mine.pth@vit_small_patch16_224", "do not load: .*; name the architecture that they are"),
+        (f"eighths.pth@{ARCH}", r"its patches are \(8, 8\), not \(16, 16\); name the architecture"),
+        (f"number.pth@{ARCH}", "is a single number; save it again"),
+        (f"mine.pth@{ARCH}.badtag", "cannot be read .*badtag.*; give one that timm makes"),
         ("mine.pth@resnet18", "'resnet18' in .* is not a plain Vision Transformer; choose"),
         ("mine.pth@vit_tiny_patch16_225", "timm has no architecture .*; did you mean '@vit_tiny_"),
         ("mine.pth", "names no architecture; give 'file:PATH@ARCH'"),
@@ -334,6 +340,52 @@ def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
     (tmp_path / "saved" / "config.json").write_text(json.dumps({"architecture": "resnet18"}))
     with pytest.raises(ValueError, match="is a 'resnet18', not a plain Vision Transformer"):
         load_backbone(name)
+
+
+def recipe(**told):
+    return {"architecture": ARCH, "pretrained_cfg": {"num_classes": 7, "classifier": "head"} | told}
+
+
+GIVEN = {"img_size": 64, "depth": 2}
+
+
+@pytest.mark.parametrize(
+    "config, lacks, reason",
+    [
+        (recipe(num_classes=9) | {"model_args": GIVEN | {"num_classes": 7}}, "blocks.1", "blocks"),
+        (recipe() | {"model_args": GIVEN | {"num_classes": 9}}, "", "do not load: .*head.weight"),
+        (recipe() | {"model_args": GIVEN | {"pretrained_strict": False}}, "blocks.1", "do not l"),
+        (recipe(num_classes=-1) | {"model_args": GIVEN}, "", "num_classes: -1 is less than the"),
+        (recipe() | {"model_args": GIVEN | {"patch_size": 8}}, "", "its patches are .16, 16., not"),
+        (recipe() | {"model_args": GIVEN | {"colour": 1}}, "", "architecture of .* cannot be read"),
+        (recipe(mean=[1, 2]) | {"model_args": GIVEN}, "", "pretrained_cfg.mean: "),
+        (recipe(input_size=[1, 64, 64]), "", "input_size.0: 3 was expected"),
+        ([ARCH], "", "is not of type 'object'"),
+        (recipe() | {"arguments": {}, "neurons": {}}, "", "written by `edit`; load it with the mo"),
+    ],
+)
+def test_nothing_of_a_folder_is_drawn_or_resampled(whole, model, tmp_path, config, lacks, reason):
+    kept = {
+        key: value
+        for key, value in model.state_dict().items()
+        if not lacks or not key.startswith(lacks)
+    }
+    save_file(kept, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=reason) as error:
+        load_backbone(f"local-dir:{tmp_path}")
+    assert "\n" not in str(error.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize("kind", ["complex64", "int8", "float8_e4m3fn", "bool"])
+def test_weights_that_are_no_real_numbers(whole, model, tmp_path, kind):
+    key = "blocks.0.mlp.fc1.weight"
+    odd = model.state_dict() | {key: model.state_dict()[key].to(getattr(torch, kind))}
+    torch.save(odd, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=f"hold torch.{kind} in '{key}'; save them as float32"):
+        load_backbone(f"file:{tmp_path}/mine.pth@{ARCH}")
 
 
 def test_repositories(monkeypatch):

@@ -172,11 +172,39 @@ def test_preprocessing_and_image_size(stored, tmp_path):
     assert load_backbone(name, pretrained=False).weights_hash != backbone.weights_hash
 
 
+MEANS = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.5, 0.25]}
+
+
+@pytest.mark.parametrize(
+    "told, mean, std",
+    [
+        ({"do_normalize": False}, 0, 1),
+        ({"do_normalize": True, "rescale_factor": 1 / 255}, (0.1, 0.2, 0.3), (0.5, 0.5, 0.25)),
+        ({"do_normalize": False, "do_rescale": False}, 0, 1 / 255),
+        ({"rescale_factor": 1 / 127.5}, (0.05, 0.1, 0.15), (0.25, 0.25, 0.125)),
+        ({"do_resize": False}, None, None),
+    ],
+)
+def test_pixels_are_as_the_processor_says(stored, tmp_path, told, mean, std):
+    kind = stored["dinov2"]
+    name = written(tmp_path / "own", kind["config"], kind["shapes"], **MEANS | told)
+    if mean is None:
+        with pytest.raises(ValueError, match="do_resize: images of any size cannot go into one"):
+            load_backbone(name)
+        return
+    last = load_backbone(name).transform.transforms[-1]
+    torch.testing.assert_close(last.mean, torch.tensor(mean).float().expand(3))
+    torch.testing.assert_close(last.std, torch.tensor(std).float().expand(3))
+
+
 @pytest.mark.parametrize(
     "changed, shapes, reason",
     [
         ({"model_type": "swin"}, None, "model type 'swin' of transformers is not read here; choo"),
         ({"hidden_act": "mish"}, None, "'mish' is missing or unknown; choose another model"),
+        ({"hidden_size": -1}, None, "hidden_size: -1 is less than the minimum"),
+        ({"num_attention_heads": 5}, None, "do not load: "),
+        ({}, {"embeddings.patch_embeddings.weight": ()}, "do not load: "),
         ({"num_hidden_layers": 3}, None, "are not those of its configuration"),
         ({}, {"x": (1,)}, "holds the weights of 0 vision towers; give a model with one"),
     ],
