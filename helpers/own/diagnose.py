@@ -278,7 +278,7 @@ class _Session:
         for name, change in changes.items():
             with change(self.backbone):
                 now = before if name == "before" else self.pass_over(self.test)
-                states[name] = self._state(now, before, mask)
+                states[name] = self._state(now, before, mask, limit)
         shown = {name: changes[name] for name in ("before", "moved") if name in changes}
         return {**removal, "states": states, "pictures": self.pictures(shown)}
 
@@ -332,10 +332,10 @@ class _Session:
             Neuron(*row) for row in zip(found, firings, pairs, firings[len(found) :], strict=False)
         ]
 
-    def _state(self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"]) -> State:
+    def _state(
+        self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
+    ) -> State:
         norms, appended = now.patches("token_norms"), now.appended("token_norms")
-        last = before.patches("token_norms")[:, -1]
-        limit = float(last[mask].min()) if mask.any() else float("inf")
         largest, optional = norms[:, -1].amax(1), {}
         if "cls_attention" in now.tensors:
             kept = mass(now.patches("cls_attention"), mask).masked_fill(~mask.any(1), torch.nan)
@@ -350,7 +350,7 @@ class _Session:
         return State(
             over_blocks(norms.amax(-1)),
             over_images(largest),
-            share(largest >= limit),
+            share(largest > limit),
             over_images(cosine(now["feature"], before["feature"])),
             **optional,
         )

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
 import pytest
+import torch
 
 from helpers.cli import OUTLIERS, main
 from helpers.images import load_images
@@ -145,3 +146,18 @@ def test_what_cannot_be_had_is_one_sentence(arguments, sentence, capsys):
     assert main(["diagnose", *arguments.split()]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and sentence in error
+
+
+def test_what_others_write_is_counted_by_the_threshold_of_the_unedited_model():
+    backbone = load_backbone("control-position")
+    backbone.blocks[-1].register_forward_hook(_raised)
+    found = diagnose(backbone, load_images("scenes", 8, 1))
+    moved = found.states["moved"]
+    assert moved.largest.value < found.states["before"].largest.value / 2
+    assert moved.images_with_outliers.value == 1
+    assert "Moving a few neurons does not remove them" in " ".join(advice(found))
+
+
+def _raised(block, inputs, tokens):
+    """Another writer of outliers, which no neuron moves: six times the norm of another patch."""
+    return tokens.index_add(1, torch.tensor([47]), 6 * tokens[:, 50:51])
