@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
 
 from helpers.capture import (
     Captured,
@@ -218,7 +218,10 @@ class _Session:
         self.left_out: dict[str, str] = {}
         self.searched = torch.arange(len(images)) % 2 == 0
         self.learn, self.test = images.select(self.searched), images.select(~self.searched)
-        self.labels = torch.from_numpy(self.test.require_labels()) if labelled else None
+        self.classes = self._classes()
+        if not self.classes:
+            self.left_out["answers"] = "the model has no classes; its features are compared alone"
+        self.labels = self._labels() if labelled else None
         self.optional: list[Reducer] = []
         optional = {"[CLS] attention": ClsAttention(-1), "channels": HighestToken(-1)}
         for part, reducer in optional.items():
@@ -232,10 +235,27 @@ class _Session:
     def pass_over(self, images: Images) -> Captured:
         """One pass in the state in which the model is."""
         reducers = [TokenNorms(), Feature(), Output(), *self.optional]
-        kept = capture(self.backbone, images, reducers, **self.options)
-        if kept["output"].ndim != 2 or kept["output"].shape == kept["feature"].shape:
-            self.left_out["answers"] = "the model has no classes; its features are compared alone"
-        return Captured.of(self.backbone, kept)
+        return Captured.of(self.backbone, capture(self.backbone, images, reducers, **self.options))
+
+    def _classes(self) -> int:
+        """How many classes the model's head has; 0 where there is no head, or one of another kind.
+
+        As many classes as the feature is wide are classes: the head says so, not its shape.
+        """
+        if isinstance(getattr(self.backbone.model, "head", nn.Identity()), nn.Identity):
+            return 0
+        output = capture(self.backbone, self.images.select([0]), [Output()], **self.options)
+        return output["output"].shape[1] if output["output"].ndim == 2 else 0
+
+    def _labels(self) -> Int64[Tensor, " image"]:
+        """The classes of the images that are not searched, once all are known to be the head's."""
+        labels = self.images.require_labels()
+        if not self.classes or labels.max() >= self.classes:
+            raise ValueError(
+                f"labels from {labels.min()} to {labels.max()} are no classes of a head that has "
+                f"{self.classes}; leave out --labelled (labelled=True)"
+            )
+        return torch.from_numpy(labels)[~self.searched]
 
     def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place:
         """Where the outliers stand, and whether they stay there without the content."""
