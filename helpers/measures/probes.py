@@ -129,8 +129,8 @@ def fit_classifier(
     outputs = int(classes[-1]) + 1
     if outputs > MOST_CLASSES:
         raise ValueError(
-            f"label {classes[-1]} would be one of {outputs:,} classes; count classes from 0 without "
-            "gaps"
+            f"label {classes[-1]} would be one of {outputs:,} classes; count classes from 0 "
+            "without gaps"
         )
     if schedule is None:
         return _minimum(tokens, labels, outputs, device)

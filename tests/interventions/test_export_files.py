@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers.cli import main
+from helpers.interventions import export, write_model
 from helpers.interventions import test_time_registers as registers_of
-from helpers.interventions import write_model
 from helpers.models import load_backbone
 
 NEURONS = [(7, 417), (5, 3), (7, 2)]
@@ -183,3 +183,25 @@ def test_at_a_full_disk_nothing_is_written_and_what_was_killed_is_removed(
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and "No space left" in error
     assert [*tmp_path.iterdir()] == [new]
+
+
+def test_a_file_that_gives_something_else_shows_in_the_difference(tmp_path, monkeypatch):
+    def changed(folder, name):
+        model = loaded(folder, name)
+        model.norm.bias.data += 2
+        return model
+
+    loaded = export._loaded
+    monkeypatch.setattr(export, "_loaded", changed)
+    backbone = load_backbone("control-position")
+    found = write_model(backbone, [(1, 0)], tmp_path, torch.rand(1, 3, 224, 224))
+    assert found["difference"] == pytest.approx(2, rel=1e-3)
+
+
+def test_the_check_is_of_the_pixels_that_are_kept(tmp_path):
+    backbone, pixels = load_backbone("control-position"), torch.rand(1, 3, 224, 224) * 2 - 1
+    write_model(backbone, [(1, 0)], tmp_path, pixels)
+    check = load_file(tmp_path / "check.safetensors")
+    with registers_of(backbone, [(1, 0)]):
+        exact = backbone(check["pixels"].float())
+    assert (check["output"] - exact).abs().max() < 0.1 * (backbone(pixels) - exact).abs().max()

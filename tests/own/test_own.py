@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -14,6 +15,7 @@ import torch
 
 from helpers.cli import OUTLIERS, main
 from helpers.images import load_images
+from helpers.interventions import RegisterNeuron
 from helpers.measures.stats import Estimate
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 from helpers.models.family import nameless
@@ -239,3 +241,40 @@ def _planted(name):
     """A diagnosis with neurons to move, as that of the model of this name."""
     found = diagnose(load_backbone("control-position"), load_images("scenes", 4, 1))
     return replace(found, model=found.model | {"name": nameless(name)})
+
+
+def test_a_name_with_dollars_is_drawn_as_text(examined):
+    diagnosis = examined["control-position"]
+    named = replace(diagnosis, model=diagnosis.model | {"name": r"file:$\foo$.pth@vit"})
+    pictures = [svg(figure, name) for name, (figure, _) in drawn(named).items()]
+    plt.close("all")
+    assert len(pictures) == 4
+
+
+def test_the_halves_share_no_image_and_the_other_one_is_tested():
+    session = _Session(load_backbone("control-clean"), load_images("scenes", 5), False, 0, {})
+    every = load_images("scenes", 5).ids
+    assert (session.learn.ids, session.test.ids) == (every[::2], every[1::2])
+
+
+def test_the_first_block_with_outliers_is_that_of_most_images(monkeypatch):
+    onsets = torch.tensor([-1, 1, 1, 1, 5, 5])
+    module = sys.modules["helpers.own.diagnose"]  # whose name is that of its function
+    monkeypatch.setattr(module, "onset_block", lambda norms: onsets)
+    found = diagnose(load_backbone("control-position"), load_images("scenes", 6, 1))
+    assert found.onset == 1
+
+
+@pytest.mark.parametrize(
+    "left, count",
+    [
+        ({1: 9, 2: 1, 3: 0, 5: 0, 10: 0}, 2),  # the fewest that leave one image of 20
+        ({1: 9, 2: 7, 3: 4, 5: 4, 10: 6}, 3),  # else of the fewest images the fewest neurons
+    ],
+)
+def test_how_many_neurons_are_moved(left, count, monkeypatch):
+    session = _Session(load_backbone("control-clean"), load_images("scenes", 40), False, 0, {})
+    counts = iter(left.values())
+    masks = (torch.arange(20)[:, None] < next(counts) for _ in left)
+    monkeypatch.setattr(session, "_mask", lambda images, limit: next(masks))
+    assert session._count([RegisterNeuron(1, unit, *[1.0] * 5) for unit in range(10)], 1.0) == count
