@@ -221,6 +221,7 @@ def _write_json(path: Path, data: object, indent: int | None = 1) -> None:
 
 
 DEVICE = click.option("--device", default="cpu", help="cpu, or cuda")
+FORCE = click.option("--force", is_flag=True, help="replace what is there, never the model itself")
 
 
 def _for_a_model(function: Callable) -> Callable:
@@ -235,6 +236,24 @@ def _for_a_model(function: Callable) -> Callable:
     ):
         function = option(function)
     return function
+
+
+def _check_places(model: str, force: bool, **places: Path | None) -> None:
+    """Raise ValueError where what is found of a model cannot or must not be written: `figures` and
+    `folder` are folders, the others files, and no two are one.
+    """
+    from helpers.models.family import located, parts_of
+
+    prefix, source, _ = parts_of(model)
+    own = located(source)
+    sources = [own, *(own.iterdir() if os.path.isdir(own) else ())] if prefix else []
+    sources = [path for path in sources if os.path.exists(path)]
+    given = {name: path for name, path in places.items() if path}
+    for name, path in given.items():
+        folder = name in ("figures", "folder")
+        files.check_output(path, folder=folder, force=force, sources=sources)
+    if len({path.resolve() for path in given.values()}) < len(given):
+        raise ValueError("two options name one place to write to; give each its own")
 
 
 def _loaded(model: str, images: str, n: int | None, seed: int, device: str) -> tuple:
@@ -514,10 +533,12 @@ def publish(project, name, force):
 @click.option("--out", type=PATH, help="one page, which opens from disk")
 @click.option("--json", "numbers", type=PATH, help="the numbers")
 @click.option("--figures", type=PATH, help="a folder for the figures, as SVG")
-def diagnose(project, batch_size, labelled, out, numbers, figures, **loaded):
+@FORCE
+def diagnose(project, batch_size, labelled, out, numbers, figures, force, **loaded):
     """Examine one model: has it outlier tokens, where, what writes them, and what does moving them
     cost? The exit status is 0 where it has none, 10 where it has.
     """
+    _check_places(loaded["model"], force, out=out, numbers=numbers, figures=figures)
     import matplotlib.pyplot as plt
 
     from helpers import own
@@ -542,7 +563,7 @@ def diagnose(project, batch_size, labelled, out, numbers, figures, **loaded):
         _write_json(numbers, own.to_json(outcome))
     for name, (text, _) in drawn.items() if figures else ():
         files.write_text(figures / f"{name}.svg", text)
-    print("\n".join(own.advice(outcome)))
+    print("\n".join(own.advice(outcome, loaded["model"])))
     return OUTLIERS if outcome.outliers else 0
 
 
@@ -557,12 +578,14 @@ def diagnose(project, batch_size, labelled, out, numbers, figures, **loaded):
 @click.option("--auto", is_flag=True, help="those that `diagnose` would move")
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
-def edit(project, batch_size, neurons, auto, registers, out, **loaded):
+@FORCE
+def edit(project, batch_size, neurons, auto, registers, out, force, **loaded):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
     if bool(neurons) == auto:
         raise ValueError("give either --neurons B:U,B:U or --auto")
+    _check_places(loaded["model"], force, folder=out)
     import torch
 
     from helpers import own
@@ -572,7 +595,7 @@ def edit(project, batch_size, neurons, auto, registers, out, **loaded):
     backbone, pictures = _loaded(**loaded)
     if auto:
         outcome = own.diagnose(backbone, pictures, seed=loaded["seed"], batch_size=batch_size)
-        print("\n".join(own.advice(outcome)))
+        print("\n".join(own.advice(outcome, model)))
         if not outcome.moved:
             raise ValueError(f"no neurons of {model!r} are to be moved; nothing was written")
         neurons = [moved[:2] for moved in outcome.moved]
@@ -600,6 +623,7 @@ def explore(project, what, model, images, n, seed, batch_size, device, changed):
 
     check_name(images)
     models.check_name(model)
+    (model,) = models.portable([model])  # what is committed names no folder of this machine
     origin = provenance(project.root) | _machine(device)
     measure, options = partial(exploring.patches, model), {"device": device}
     if what != "patches":

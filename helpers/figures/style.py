@@ -72,6 +72,8 @@ STYLE = {
         ),
         INK,
     ),
+    # What figures say comes from names and data: a dollar in it begins no formula.
+    "text.parse_math": False,
     "font.size": 10,
     "axes.titlesize": 10,
     "legend.fontsize": SMALL,

@@ -5,7 +5,10 @@ As plain torch in this process, and as files that need no project.
 
 import copy
 import importlib.util
+import io
 import json
+import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,11 +23,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from helpers.files import DAY
 from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
 from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout, modeling
+from helpers.models.family import nameless
 
 ACTIVATIONS = {nn.GELU: "gelu", nn.ReLU: "relu"}
+UNFINISHED = ".unfinished-"
 FILES = (
     "model.safetensors",
     "config.json",
@@ -116,6 +122,7 @@ def write_model(
             "this process with helpers.interventions.model_with_test_time_registers"
         )
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
+    name = nameless(backbone.name)  # the files are handed on
     pixels = pixels.half().float()
     plain = backbone(pixels)
     with test_time_registers(backbone, neurons, count, clear=clear, seed=seed):
@@ -127,7 +134,7 @@ def write_model(
     }
     architecture, arguments = _architecture(backbone.model)
     config = {
-        "of": backbone.name,
+        "of": name,
         "weights": backbone.weights_hash,
         "architecture": architecture,
         "arguments": arguments,
@@ -142,19 +149,23 @@ def write_model(
         "config.json": (json.dumps(config, indent=1) + "\n").encode(),
         "modeling.py": Path(modeling.__file__).read_bytes(),
         "check.safetensors": save({"pixels": pixels.half(), "output": model(pixels).contiguous()}),
-        "README.md": _README.format(
-            name=backbone.name, neurons=", ".join(map(_called, neurons))
-        ).encode(),
+        "README.md": _README.format(name=name, neurons=", ".join(map(_called, neurons))).encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".unfinished-", dir=folder) as path:
+    for left in folder.glob(f"{UNFINISHED}*"):  # by a writer that was killed
+        if left.stat().st_mtime < time.time() - DAY:
+            shutil.rmtree(left)
+    with TemporaryDirectory(prefix=UNFINISHED, dir=folder) as path:
         new = Path(path)
-        for name, content in contents.items():
-            (new / name).write_bytes(content)
+        for file, content in contents.items():
+            (new / file).write_bytes(content)
         again = _loaded(new, backbone.name)
-        torch.export.save(_exported(again, pixels), new / "model.pt2")
-        for name in FILES:
-            (new / name).replace(folder / name)
+        # Through memory: at a full disk torch's own writer raises the frames of its C++.
+        graph = io.BytesIO()
+        torch.export.save(_exported(again, pixels), graph)
+        (new / "model.pt2").write_bytes(graph.getbuffer())
+        for file in FILES:
+            (new / file).replace(folder / file)
     return {
         "difference": float((again(pixels) - expected).abs().max()),
         "change": float((expected - plain).abs().max()),

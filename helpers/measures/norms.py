@@ -65,7 +65,9 @@ def threshold(norms: Norms, rule: str) -> float:
             median) or 'mad:10' (median + 10 x 1.4826 x median absolute deviation).
 
     A percentile always finds its share of outliers, even where there are none; more where the
-    largest norms are equal, and none where all are.
+    largest norms are equal, fewer where smaller ones are equal at the threshold, and none where
+    all are. Where half of the norms or more are equal to the median, their deviation is zero, and
+    by 'mad' every norm above the median is an outlier.
 
     Raises:
         ValueError: another rule, or no norms.

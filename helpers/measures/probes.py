@@ -27,6 +27,7 @@ TOLERANCE = 1e-7
 ITERATIONS = 20_000  # far above what any fit has needed (about 2,000)
 HISTORY = 20  # steps that L-BFGS remembers
 RIDGE = 1e-4  # of the mean variance
+MOST_CLASSES = 100_000  # several times those of any data set; a larger label is an id
 CHUNK = 8192  # tokens held in float64 at a time
 
 
@@ -109,7 +110,7 @@ def fit_classifier(
         device: where to compute; that of the tokens unless given.
 
     Raises:
-        ValueError: no labels, a negative one, or fewer than two classes.
+        ValueError: no labels, a negative one, one of 100,000 or more, or fewer than two classes.
         RuntimeError: the minimum is not reached.
     """
     if labels is None:
@@ -126,6 +127,11 @@ def fit_classifier(
             f"labels of {len(classes)} class(es); a classifier needs images of at least two"
         )
     outputs = int(classes[-1]) + 1
+    if outputs > MOST_CLASSES:
+        raise ValueError(
+            f"label {classes[-1]} would be one of {outputs:,} classes; count classes from 0 "
+            "without gaps"
+        )
     if schedule is None:
         return _minimum(tokens, labels, outputs, device)
     return _descent(

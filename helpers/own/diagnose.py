@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
 
 from helpers.capture import (
     Captured,
@@ -218,7 +218,10 @@ class _Session:
         self.left_out: dict[str, str] = {}
         self.searched = torch.arange(len(images)) % 2 == 0
         self.learn, self.test = images.select(self.searched), images.select(~self.searched)
-        self.labels = torch.from_numpy(self.test.require_labels()) if labelled else None
+        self.classes = self._classes()
+        if not self.classes:
+            self.left_out["answers"] = "the model has no classes; its features are compared alone"
+        self.labels = self._labels() if labelled else None
         self.optional: list[Reducer] = []
         optional = {"[CLS] attention": ClsAttention(-1), "channels": HighestToken(-1)}
         for part, reducer in optional.items():
@@ -232,10 +235,27 @@ class _Session:
     def pass_over(self, images: Images) -> Captured:
         """One pass in the state in which the model is."""
         reducers = [TokenNorms(), Feature(), Output(), *self.optional]
-        kept = capture(self.backbone, images, reducers, **self.options)
-        if kept["output"].ndim != 2 or kept["output"].shape == kept["feature"].shape:
-            self.left_out["answers"] = "the model has no classes; its features are compared alone"
-        return Captured.of(self.backbone, kept)
+        return Captured.of(self.backbone, capture(self.backbone, images, reducers, **self.options))
+
+    def _classes(self) -> int:
+        """How many classes the model's head has; 0 where there is no head, or one of another kind.
+
+        As many classes as the feature is wide are classes: the head says so, not its shape.
+        """
+        if isinstance(getattr(self.backbone.model, "head", nn.Identity()), nn.Identity):
+            return 0
+        output = capture(self.backbone, self.images.select([0]), [Output()], **self.options)
+        return output["output"].shape[1] if output["output"].ndim == 2 else 0
+
+    def _labels(self) -> Int64[Tensor, " image"]:
+        """The classes of the images that are not searched, once all are known to be the head's."""
+        labels = self.images.require_labels()
+        if not self.classes or labels.max() >= self.classes:
+            raise ValueError(
+                f"labels from {labels.min()} to {labels.max()} are no classes of a head that has "
+                f"{self.classes}; leave out --labelled (labelled=True)"
+            )
+        return torch.from_numpy(labels)[~self.searched]
 
     def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place:
         """Where the outliers stand, and whether they stay there without the content."""
@@ -278,7 +298,7 @@ class _Session:
         for name, change in changes.items():
             with change(self.backbone):
                 now = before if name == "before" else self.pass_over(self.test)
-                states[name] = self._state(now, before, mask)
+                states[name] = self._state(now, before, mask, limit)
         shown = {name: changes[name] for name in ("before", "moved") if name in changes}
         return {**removal, "states": states, "pictures": self.pictures(shown)}
 
@@ -332,10 +352,10 @@ class _Session:
             Neuron(*row) for row in zip(found, firings, pairs, firings[len(found) :], strict=False)
         ]
 
-    def _state(self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"]) -> State:
+    def _state(
+        self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
+    ) -> State:
         norms, appended = now.patches("token_norms"), now.appended("token_norms")
-        last = before.patches("token_norms")[:, -1]
-        limit = float(last[mask].min()) if mask.any() else float("inf")
         largest, optional = norms[:, -1].amax(1), {}
         if "cls_attention" in now.tensors:
             kept = mass(now.patches("cls_attention"), mask).masked_fill(~mask.any(1), torch.nan)
@@ -350,7 +370,7 @@ class _Session:
         return State(
             over_blocks(norms.amax(-1)),
             over_images(largest),
-            share(largest >= limit),
+            share(largest > limit),
             over_images(cosine(now["feature"], before["feature"])),
             **optional,
         )

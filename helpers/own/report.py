@@ -1,6 +1,7 @@
 """A diagnosis in words, as JSON, as figures and as one page that needs no network."""
 
 import io
+import shlex
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
@@ -65,10 +66,17 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def advice(diagnosis: Diagnosis) -> list[str]:
-    """What was seen and what follows, in sentences; the first says whether there are outliers."""
+def advice(diagnosis: Diagnosis, model: str = "") -> list[str]:
+    """What was seen and what follows, in sentences; the first says whether there are outliers.
+
+    Args:
+        diagnosis: what is told.
+        model: its name where the command to edit it is to run; that of the diagnosis, which holds
+            no folder and may be handed on, unless given.
+    """
     template = _environment().get_template("advice.txt.j2")
-    return template.render(d=diagnosis, few=FEW, most_lost=MOST_LOST).splitlines()
+    model = shlex.quote(model or diagnosis.model["name"])
+    return template.render(d=diagnosis, few=FEW, most_lost=MOST_LOST, model=model).splitlines()
 
 
 def page(diagnosis: Diagnosis, pictures: Mapping[str, tuple[str, str]]) -> str:

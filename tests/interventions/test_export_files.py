@@ -1,17 +1,20 @@
 """A model with test-time registers as files: what they hold, and that they need no project."""
 
+import errno
 import json
+import os
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from helpers.cli import main
+from helpers.interventions import export, write_model
 from helpers.interventions import test_time_registers as registers_of
-from helpers.interventions import write_model
 from helpers.models import load_backbone
 
 NEURONS = [(7, 417), (5, 3), (7, 2)]
@@ -141,3 +144,64 @@ def test_what_cannot_be_edited_is_one_sentence(arguments, sentence, tmp_path, ca
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and sentence in error
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_there_is_kept_unless_told_and_the_source_is_kept_always(tmp_path, capsys):
+    (readme := tmp_path / "README.md").write_text("mine")
+    command = f"edit control-position --neurons 1:0 --images scenes -n 4 --out {tmp_path}".split()
+    assert main(command) == 2 and readme.read_text() == "mine"
+    assert "is there already; choose another place, or give --force" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "own.pth").write_bytes(b"weights")
+    for source in (f"local-dir:{tmp_path}", f"file:{tmp_path}/own.pth@vit_tiny_patch16_224"):
+        command[1] = source
+        assert main([*command, "--force"]) == 2
+        assert "holds what is read; choose another place" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"README.md", "config.json", "own.pth"}
+    (tmp_path / "own.pth").unlink()
+    command[1] = "control-position"
+    assert main([*command, "--force"]) == 0 and readme.read_text() != "mine"
+
+
+def test_at_a_full_disk_nothing_is_written_and_what_was_killed_is_removed(
+    tmp_path, monkeypatch, capsys
+):
+    (old := tmp_path / ".unfinished-old").mkdir()
+    (old / "model.safetensors").write_bytes(b"23 MB")
+    (new := tmp_path / ".unfinished-new").mkdir()  # of somebody who writes now
+    os.utime(old, (0, 0))
+    write = Path.write_bytes
+
+    def full(path, content):
+        if path.name == "model.pt2":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    command = "edit control-position --neurons 1:0 --images scenes -n 4 --force --out"
+    assert main([*command.split(), str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and "No space left" in error
+    assert [*tmp_path.iterdir()] == [new]
+
+
+def test_a_file_that_gives_something_else_shows_in_the_difference(tmp_path, monkeypatch):
+    def changed(folder, name):
+        model = loaded(folder, name)
+        model.norm.bias.data += 2
+        return model
+
+    loaded = export._loaded
+    monkeypatch.setattr(export, "_loaded", changed)
+    backbone = load_backbone("control-position")
+    found = write_model(backbone, [(1, 0)], tmp_path, torch.rand(1, 3, 224, 224))
+    assert found["difference"] == pytest.approx(2, rel=1e-3)
+
+
+def test_the_check_is_of_the_pixels_that_are_kept(tmp_path):
+    backbone, pixels = load_backbone("control-position"), torch.rand(1, 3, 224, 224) * 2 - 1
+    write_model(backbone, [(1, 0)], tmp_path, pixels)
+    check = load_file(tmp_path / "check.safetensors")
+    with registers_of(backbone, [(1, 0)]):
+        exact, other = backbone(check["pixels"].float()), backbone(pixels)
+    assert (check["output"] - exact).abs().max() < 0.1 * (other - exact).abs().max()

@@ -163,6 +163,7 @@ HOLED = torch.where(torch.arange(18).view(6, 3) == 7, torch.nan, X)
 PLACES = torch.arange(12).view(6, 2)
 REFUSED = {
     "labels are None": lambda: fit_classifier(X, None),
+    "count classes from 0 without": lambda: fit_classifier(X, np.array([0, 1, 10**7, 1, 0, 0])),
     "label -1 is negative": lambda: fit_classifier(X, np.array([0, 1, -1, 1, 0, 0])),
     "1 class": lambda: fit_classifier(X, np.array([2] * 6)),
     "tokens hold NaN": lambda: fit_classifier(HOLED, np.arange(6)),

@@ -1,17 +1,26 @@
 """One model examined: controls whose answer is known, what is written of them, and the command."""
 
 import json
+import os
+import shlex
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+import timm
+import torch
 
 from helpers.cli import OUTLIERS, main
 from helpers.images import load_images
+from helpers.interventions import RegisterNeuron
 from helpers.measures.stats import Estimate
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
+from helpers.models.family import nameless
 from helpers.own import advice, diagnose, drawn, page, svg, to_json
+from helpers.own.diagnose import _Session
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +154,127 @@ def test_what_cannot_be_had_is_one_sentence(arguments, sentence, capsys):
     assert main(["diagnose", *arguments.split()]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and sentence in error
+
+
+def test_what_others_write_is_counted_by_the_threshold_of_the_unedited_model():
+    backbone = load_backbone("control-position")
+    backbone.blocks[-1].register_forward_hook(_raised)
+    found = diagnose(backbone, load_images("scenes", 8, 1))
+    moved = found.states["moved"]
+    assert moved.largest.value < found.states["before"].largest.value / 2
+    assert moved.images_with_outliers.value == 1
+    assert "Moving a few neurons does not remove them" in " ".join(advice(found))
+
+
+def test_as_many_classes_as_the_feature_is_wide_are_classes():
+    images = load_images("scenes", 4, 1)
+    for classes in (64, 0):
+        backbone = load_backbone("control-position")
+        assert backbone.width == 64
+        backbone.model.reset_classifier(classes)
+        found = diagnose(backbone, images)
+        assert ("answers" in found.left_out) == (classes == 0)
+        assert (found.states["moved"].agreement is None) == (classes == 0)
+
+
+@pytest.mark.parametrize("classes, label", [(10, 10), (10, 5000), (0, 0)])
+def test_labels_that_are_no_classes_of_the_head_are_refused_before_measuring(
+    classes, label, monkeypatch
+):
+    backbone = load_backbone("control-clean")
+    backbone.model.reset_classifier(classes)
+    images = replace(load_images("scenes", 4, 1), labels=np.array([label, 1, 2, 9]))
+    monkeypatch.setattr(_Session, "pass_over", None)
+    with pytest.raises(ValueError, match=f"no classes of a head that has {classes}; leave out"):
+        diagnose(backbone, images, labelled=True)
+
+
+def _raised(block, inputs, tokens):
+    """Another writer of outliers, which no neuron moves: six times the norm of another patch."""
+    return tokens.index_add(1, torch.tensor([47]), 6 * tokens[:, 50:51])
+
+
+PLACES = ["--json {x}", "--out {x}", "--out {d}", "--json {d}", "--figures {d}", "--figures {x}"]
+PLACES += ["--out {n} --json {n}", "--json {m} --force", "--out /dev/full/x", "--json {n}/x.json"]
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_places_are_refused_before_a_model_is_loaded(places, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("helpers.models.load_backbone", None)
+    (own := tmp_path / "own.pth").write_bytes(b"weights")
+    (full := tmp_path / "full").mkdir()
+    (text := full / "page.html").write_text("mine")
+    words = places.format(x=text, d=full, n=tmp_path / "new", m=own).split()
+    assert main(["diagnose", f"file:{own}@vit_tiny_patch16_224", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert (own.read_bytes(), text.read_text()) == (b"weights", "mine")
+    assert {path.name for path in tmp_path.iterdir()} == {"own.pth", "full"}
+
+
+def test_a_page_that_is_there_is_replaced_when_told_and_a_device_is_written_to(tmp_path):
+    (out := tmp_path / "page.html").write_text("mine")
+    command = f"diagnose control-clean --images scenes -n 4 --out {out} --force --json /dev/null"
+    assert main(command.split()) == 0
+    assert "<html" in out.read_text() and not os.path.isfile("/dev/null")
+
+
+def test_the_command_that_is_printed_runs_as_it_is_pasted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = timm.create_model("vit_tiny_patch16_224")
+    (tmp_path / "a b").mkdir()
+    path = tmp_path / "a b" / r"a;touch x;$\foo$.pth"
+    torch.save(model.state_dict(), path)
+    name = f"file:{path}@vit_tiny_patch16_224"
+    monkeypatch.setattr("helpers.own.diagnose", lambda *_, **__: _planted(name))
+    out = ["--images", "scenes", "-n", "4", "--json", "numbers.json", "--out", "page.html"]
+    assert main(["diagnose", name, *out]) == OUTLIERS
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if " edit " in line)
+    words = shlex.split(line[line.index("python -m helpers") :])
+    assert words[:4] == ["python", "-m", "helpers", "edit"] and words[4] == name
+    assert main(words[3:]) == 0
+    for file in ("numbers.json", "page.html", "edited/README.md", "edited/config.json"):
+        assert str(tmp_path) not in (tmp_path / file).read_text()
+
+
+def _planted(name):
+    """A diagnosis with neurons to move, as that of the model of this name."""
+    found = diagnose(load_backbone("control-position"), load_images("scenes", 4, 1))
+    return replace(found, model=found.model | {"name": nameless(name)})
+
+
+def test_a_name_with_dollars_is_drawn_as_text(examined):
+    diagnosis = examined["control-position"]
+    named = replace(diagnosis, model=diagnosis.model | {"name": r"file:$\foo$.pth@vit"})
+    pictures = [svg(figure, name) for name, (figure, _) in drawn(named).items()]
+    plt.close("all")
+    assert len(pictures) == 4
+
+
+def test_the_halves_share_no_image_and_the_other_one_is_tested():
+    session = _Session(load_backbone("control-clean"), load_images("scenes", 5), False, 0, {})
+    every = load_images("scenes", 5).ids
+    assert (session.learn.ids, session.test.ids) == (every[::2], every[1::2])
+
+
+def test_the_first_block_with_outliers_is_that_of_most_images(monkeypatch):
+    onsets = torch.tensor([-1, 1, 1, 1, 5, 5])
+    module = sys.modules["helpers.own.diagnose"]  # whose name is that of its function
+    monkeypatch.setattr(module, "onset_block", lambda norms: onsets)
+    found = diagnose(load_backbone("control-position"), load_images("scenes", 6, 1))
+    assert found.onset == 1
+
+
+@pytest.mark.parametrize(
+    "left, count",
+    [
+        ({1: 9, 2: 1, 3: 0, 5: 0, 10: 0}, 2),  # the fewest that leave one image of 20
+        ({1: 9, 2: 7, 3: 4, 5: 4, 10: 6}, 3),  # else of the fewest images the fewest neurons
+    ],
+)
+def test_how_many_neurons_are_moved(left, count, monkeypatch):
+    session = _Session(load_backbone("control-clean"), load_images("scenes", 40), False, 0, {})
+    counts = iter(left.values())
+    masks = (torch.arange(20)[:, None] < next(counts) for _ in left)
+    monkeypatch.setattr(session, "_mask", lambda images, limit: next(masks))
+    assert session._count([RegisterNeuron(1, unit, *[1.0] * 5) for unit in range(10)], 1.0) == count
