@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import publish, read_published, read_result
+from helpers.claims.result import check_run, publish, read_published, read_result
 from helpers.run import check
 from helpers.run.parameters import names_in
 from helpers.run.progress import readable
@@ -20,10 +20,13 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
     """Move every result of the own run `run`, with its notebook and its commentary, to the
     published ones; return their claims.
 
-    Raises ValueError, before anything moves, where there is no such run, a result is not intact or
-    not what its values give, or names a path of this machine, and, unless `force`, where a
-    published result with other parameters would be replaced.
+    What moves is deleted only once its copy is there and intact.
+
+    Raises ValueError, before anything moves, where there is no such run or it is a link, a result
+    is not intact or not what its values give, or names a path of this machine, and, unless `force`,
+    where a published result with other parameters would be replaced.
     """
+    check_run(run)
     if run == CONTROLS:
         raise ValueError(
             f"the run {CONTROLS!r} is no finding and is not published; give the name of another"
@@ -33,6 +36,12 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
         named = ", ".join(sorted({path.parent.name for path in project.own_results()}))
         remedy = f"choose one of {named}" if named else f"make it with `run ID --run {run}`"
         raise ValueError(f"there is no run {run!r} in _build/runs; {remedy}")
+    for path in (project.own / run, project.runs / run, *paths):
+        if path.resolve() != path.parent.resolve() / path.name:
+            place = path.relative_to(project.root).as_posix()
+            raise ValueError(f"{place} is a link; put the files themselves there")
+    if (project.own / run).resolve() == (project.runs / run).resolve():
+        raise ValueError("_build/runs and book/runs are one place; undo the link between them")
     for path in paths:
         try:
             check.check_result(path, project)
@@ -46,6 +55,10 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
         reading = path.with_suffix(".reading.md")
         if reading.is_file():
             os.replace(reading, project.runs / run / reading.name)
+        if read_published(project.runs / run / path.name) != (result, notebook):
+            raise OSError(
+                f"{path.name} is not in book/runs/{run} as it was written; run this again"
+            )
         for moved in (path, path.with_suffix(".ipynb")):
             moved.unlink()
     return [path.stem for path in paths]

@@ -1,5 +1,6 @@
 """Runs of one's own: planned, refused before a kernel starts, kept apart, published when asked."""
 
+import shutil
 import time
 from contextlib import nullcontext
 
@@ -13,6 +14,7 @@ from helpers.claims.result import read_result
 from helpers.cli import Lines, main
 from helpers.files import Workspace
 from helpers.run import check, execute, parameters
+from helpers.run import publish as publishing
 from helpers.run.progress import Progress, duration, expected
 
 ROOT = Project().root
@@ -84,6 +86,39 @@ def test_publish_moves_a_run(project, typed):
     path = project.own / "bob" / "aa2-second.json"
     path.write_text(path.read_text().replace('"supported"', '"refuted"'))
     assert "was changed after it was written" in typed("publish bob --force", 2)
+
+
+def test_publish_deletes_nothing_where_source_and_target_are_one(project, typed):
+    typed(f"{BOB} -p n=1")
+    typed("publish bob")
+    own, runs = project.own, project.runs
+    before = {path: path.read_bytes() for path in (runs / "bob").iterdir()}
+    assert len(before) == 2
+
+    def refused(run, told):
+        assert told in typed(f"publish {run} --force", 2)
+        assert {path: path.read_bytes() for path in (runs / "bob").iterdir()} == before
+
+    refused("../../book/runs/bob", "is not a plain folder name")
+    refused("..", "is not a plain folder name")
+    (own / "bob").rmdir()
+    (own / "bob").symlink_to(runs / "bob")
+    refused("bob", "_build/runs/bob is a link; put the files themselves there")
+    (own / "bob").unlink()
+    (own / "bob").mkdir()
+    for path in before:
+        (own / "bob" / path.name).symlink_to(path)
+    refused("bob", "_build/runs/bob/aa1-first.json is a link")
+    shutil.rmtree(own)
+    own.symlink_to(runs)
+    refused("bob", "_build/runs and book/runs are one place; undo the link between them")
+
+
+def test_what_is_published_is_deleted_once_its_copy_is_there(project, typed, monkeypatch):
+    typed(f"{BOB} -p n=1")
+    monkeypatch.setattr(publishing, "publish", lambda *_: None)
+    assert "No such file" in typed("publish bob", 2)
+    assert sorted(path.suffix for path in (project.own / "bob").iterdir()) == [".ipynb", ".json"]
 
 
 def test_a_failed_notebook_is_kept_with_its_traceback(project, typed):
