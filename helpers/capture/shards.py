@@ -150,9 +150,9 @@ def capture_shards(
         )
     folder = Path(folder)
     inputs = {
-        "model": backbone.describe(),
+        "model": backbone.describe() | {"configuration": backbone.configuration},
         "interventions": _identity(backbone.interventions),
-        "images": _digest(images) if pixels else images.describe(),
+        "images": _digest(images) if pixels else _of_images(images),
         "keep": [_describe(reducer) for reducer in reducers],
         "dtype": str(options.get("dtype", torch.float32)),
     }
@@ -176,6 +176,10 @@ def capture_shards(
             f"another process captures into {folder} just now; wait for it, or choose another "
             "folder"
         ) from None
+
+
+def _of_images(images: Any) -> dict[str, Any]:
+    return images.describe() | {"pixels": getattr(images, "pixel_digest", None)}
 
 
 def _begun(folder: Path, inputs: dict[str, Any], images: int, size: int) -> Shards:

@@ -82,6 +82,17 @@ class Images(Sequence[Image.Image]):
         """First 16 hex digits of the SHA-256 over name and ids, in order."""
         return digest_of("\n".join([self.name, *self.ids]), length=16)
 
+    @property
+    def pixel_digest(self) -> str:
+        """A digest of the pixels that are read, and not of names alone as `digest` is.
+
+        Of the pictures as they were loaded, and of the name, which says how they are changed.
+        """
+        loaded = self.contents
+        if loaded is None:
+            loaded = [digest_of(str(one.size), one.tobytes(), length=32) for one in self]
+        return digest_of("\n".join([self.name, *loaded]), length=16)
+
     def describe(self) -> dict[str, Any]:
         """Name, number, seed, digest, skipped ids and the nearest data set on the hub.
 

@@ -5,6 +5,7 @@ no other module asks where a model comes from. `load_backbone` makes Backbones f
 """
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from helpers.files import digest_of
 from helpers.models.attention import Sublayer, Update
 from helpers.models.family import nameless
 from helpers.models.tokens import TokenLayout
@@ -241,6 +243,14 @@ class Backbone(ABC):
         """
         keys = ("family", "parameters", "weights_hash", "image_size", "patch_size", "pretrained")
         return {"name": nameless(self.name)} | {key: getattr(self, key) for key in keys}
+
+    @property
+    def configuration(self) -> str:
+        """A digest of what decides an output besides the weights: the modules with their settings,
+        and the preprocessing, as both print themselves, without addresses.
+        """
+        printed = re.sub(r" at 0x[0-9a-f]+", "", f"{self.model!r}\n{self.transform!r}")
+        return digest_of(printed, length=16)
 
     def watch(self, point: str, block: int, see: See) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`.

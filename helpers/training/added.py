@@ -200,7 +200,8 @@ class Targets:
         There they take 2 bytes a number.
         """
         decide = [f"{name} {value}" for name, value in asdict(recipe).items() if name in _DECIDE]
-        key = digest_of(backbone.weights_hash, images.digest, *decide, length=16)
+        shown_to = (backbone.weights_hash, backbone.configuration)
+        key = digest_of(*shown_to, images.digest, images.pixel_digest, *decide, length=16)
         path = cache / f"targets-{key}.safetensors"
         with locked(cache / path.stem):  # others that need the same wait for it
             if not path.is_file():

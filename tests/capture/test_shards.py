@@ -10,12 +10,16 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType
 
 import pytest
 import torch
+from PIL import Image
+from torch import nn
+from torchvision.transforms import Compose, Normalize, Resize
 from zoo import INTERVENTIONS
 
 from helpers.capture import (
@@ -249,6 +253,29 @@ def test_bad_input(tmp_path, backbone, images):
         capture_shards(tmp_path, backbone, images, REDUCERS, size=0)
     with refused(match="Opaque.* cannot be told from another.*; give a function"):
         capture_shards(tmp_path, backbone, PIXELS, of_grid(Opaque()))
+
+
+@pytest.mark.parametrize(
+    "what, differs",
+    [("pixels", "images"), ("framing", "model"), ("normalised", "model"), ("activation", "model")],
+)
+def test_what_names_and_weights_do_not_tell_is_told(tmp_path, images, what, differs):
+    """Pictures replaced under their names, and a model with the same weights shown or built
+    otherwise."""
+    capture_shards(tmp_path, load_backbone("control-clean"), images, [PatchNorms()])
+    other = load_backbone("control-clean", whole=what == "framing")
+    if what == "framing":
+        other.transform.transforms[0] = Resize((96, 96))
+    if what == "normalised":
+        other.transform = Compose([other.transform, Normalize((0.5,) * 3, (0.5,) * 3)])
+    if what == "activation":
+        other.model.blocks[2].mlp.act = nn.Tanh()
+    if what == "pixels":
+        turned = [image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) for image in images]
+        images = replace(images, read=turned.__getitem__, contents=None)
+    assert other.weights_hash == load_backbone("control-clean").weights_hash
+    with refused(match=rf"something else \({differs}\); choose another folder"):
+        capture_shards(tmp_path, other, images, [PatchNorms()])
 
 
 @pytest.mark.parametrize(

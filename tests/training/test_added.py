@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from stopping import goes_on
+from torchvision.transforms import Compose, Normalize
 
 from helpers.capture import TokenNorms, capture
 from helpers.cli import main
@@ -64,6 +66,23 @@ def test_own_and_test_time_targets_are_the_frozen_models(tmp_path):
     backbone.model.forward_features = None  # what lies in the cache is not computed again
     again = Targets(backbone, images, replace(normed, seed=5, steps=9), tmp_path)
     assert torch.equal(again.patches, moved.patches)
+
+
+def test_targets_are_those_of_the_weights_the_pixels_and_the_framing(tmp_path):
+    """What lies in the cache under the same names is made anew where one of them is another."""
+    backbone, images = load_backbone("scratch-reg0"), load_images("scenes", 3, 0)
+    recipe = replace(TINY, target="own")
+    first = Targets(backbone, images, recipe, tmp_path)
+    turned = [image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) for image in images]
+    replaced = replace(images, read=turned.__getitem__, contents=None)
+    other = load_backbone("scratch-reg0")
+    other.model.blocks[0].mlp.fc1.weight.data *= 2
+    normalised = load_backbone("scratch-reg0")
+    normalised.transform = Compose([normalised.transform, Normalize((0.5,) * 3, (0.5,) * 3)])
+    for changed in ((backbone, replaced), (other, images), (normalised, images)):
+        now = Targets(*changed, recipe, tmp_path)
+        assert not torch.allclose(now.patches, first.patches, atol=0.1)
+    assert torch.equal(Targets(backbone, images, recipe, tmp_path).patches, first.patches)
 
 
 def test_before_the_last_norm_tokens_are_compared_in_units_of_an_ordinary_patch(tmp_path):
