@@ -722,6 +722,10 @@ def train(project, preset, base, registers, seeds, texts, name, out, device, wor
         for seed in seeds
         for count in (kind.twins if registers is None else registers)
     }
+    if (out / "README.md").exists() and not training.card(out):
+        raise ValueError(
+            f"{out} holds a README.md that is no card of trainings; choose another --out"
+        )
     machine = _machine(device)
     typed = shlex.join(["python", "-m", "helpers", *sys.argv[1:]])
     out.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -75,10 +76,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         return
     path = path.resolve() if path.is_symlink() else path
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f".{escape(path.name)}.*.new"):
-        with suppress(FileNotFoundError):  # its writer was done just now
-            if left.stat().st_mtime < time.time() - DAY:
-                left.unlink()
+    remove_left(path.parent, f".{escape(path.name)}.*.new")
     new = path.with_name(f".{path.name}.{uuid4().hex}.new")
     try:
         yield new
@@ -93,6 +91,14 @@ def written_whole(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, remedy, str(path.parent)) from None
     finally:
         new.unlink(missing_ok=True)
+
+
+def remove_left(folder: Path, pattern: str) -> None:
+    """Remove from `folder` what matches and is a day old: its writer was killed."""
+    for left in folder.glob(pattern):
+        with suppress(FileNotFoundError):  # its writer was done just now
+            if left.stat().st_mtime < time.time() - DAY:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -143,8 +149,8 @@ def check_output(
     """
     try:
         for source in sources:
-            beside = (source, source.parent) if folder else (source,)
-            if path.exists() and any(own.exists() and own.samefile(path) for own in beside):
+            own = source.parent if folder and source.is_file() else source
+            if path.exists() and own.exists() and own.samefile(path):
                 raise ValueError(f"{path} holds what is read; choose another place")
         if _is_device(path):
             if folder or not os.access(path, os.W_OK):

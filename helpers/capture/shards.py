@@ -11,6 +11,7 @@ import dis
 import errno
 import json
 import math
+import shutil
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,7 +153,7 @@ def capture_shards(
     inputs = {
         "model": backbone.describe() | {"configuration": backbone.configuration},
         "interventions": _identity(backbone.interventions),
-        "images": _digest(images) if pixels else _of_images(images),
+        "images": _digest(images) if pixels else _told(images),
         "keep": [_describe(reducer) for reducer in reducers],
         "dtype": str(options.get("dtype", torch.float32)),
     }
@@ -178,7 +179,12 @@ def capture_shards(
         ) from None
 
 
-def _of_images(images: Any) -> dict[str, Any]:
+class OtherCapture(ValueError):
+    """A folder holds the capture of something else."""
+
+
+def _told(images: Any) -> dict[str, Any]:
+    """What tells images from others: of `Images` their pixels, too, whatever they are called."""
     return images.describe() | {"pixels": getattr(images, "pixel_digest", None)}
 
 
@@ -194,7 +200,7 @@ def _begun(folder: Path, inputs: dict[str, Any], images: int, size: int) -> Shar
     here = {**inputs, "images in all": images, "images a shard": size}
     there = {**shards.inputs, "images in all": shards.images, "images a shard": shards.size}
     if differ := [key for key in here if here[key] != there.get(key)]:
-        raise ValueError(
+        raise OtherCapture(
             f"{folder} holds the capture of something else ({', '.join(differ)}); choose another "
             "folder"
         )
@@ -306,8 +312,9 @@ def resumable(
     """As `capture` with these arguments, to the bit.
 
     Captures are told apart by their place among those of the notebook, which are the same each time
-    it runs with the same inputs. `capture_shards` refuses what it would not make itself, and then
-    the capture is computed as if nothing had been kept.
+    it runs with the same inputs. What lies there of something else, as of pictures that were
+    replaced since, gives way; what `capture_shards` refuses is computed as if nothing had been
+    kept.
     """
     batches = -(-len(images) // batch_size)
     options["batch_size"] = batch_size
@@ -316,8 +323,13 @@ def resumable(
     kept = None
     if not into and not first and len(images) > size and hasattr(images, "describe"):
         place = workspace.folder / f"{workspace.finished + 1:04d}"
+        keep = partial(capture_shards, place, backbone, images, reducers, size=size, **options)
         try:
-            shards = capture_shards(place, backbone, images, reducers, size=size, **options)
+            try:
+                shards = keep()
+            except OtherCapture:
+                shutil.rmtree(place)
+                shards = keep()
             whole: dict[str, Tensor] = {}
             for index, part in enumerate(shards):
                 store(part, index * size, len(images), {}, whole)

@@ -25,7 +25,6 @@ from PIL import Image
 from helpers.extras import extra
 from helpers.files import digest_of
 from helpers.images.rows import (
-    UNDECODABLE,
     NoWhite,
     Split,
     boxes_of,
@@ -212,7 +211,7 @@ def _choose(
     for index, row in enumerate(order):
         try:
             contents[index] = pixel_digest(decode(pixels[index][image]))
-        except UNDECODABLE as error:
+        except Exception as error:  # of the kinds of Pillow's errors there is no end
             skipped.append(ids[row])
             reason = reason or (f"{error}; " if isinstance(error, NoWhite) else "")
     if skipped:

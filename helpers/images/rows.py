@@ -10,7 +10,6 @@ of the `datasets` library.
 import hashlib
 import os
 import re
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,14 +35,6 @@ AT_ONCE = 8  # files of a split that are read at a time
 # Data sets whose 'bbox' of the column 'objects' holds corners. Elsewhere it may be a corner, width
 # and height, and is left.
 CORNERS = ("hf:detection-datasets/coco",)
-UNDECODABLE = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    struct.error,
-    Image.DecompressionBombError,
-)
 
 
 class NoWhite(ValueError):

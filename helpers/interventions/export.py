@@ -7,8 +7,6 @@ import copy
 import importlib.util
 import io
 import json
-import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +21,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.files import DAY
+from helpers.files import remove_left
 from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
 from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout, modeling
@@ -152,9 +150,7 @@ def write_model(
         "README.md": _README.format(name=name, neurons=", ".join(map(_called, neurons))).encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{UNFINISHED}*"):  # by a writer that was killed
-        if left.stat().st_mtime < time.time() - DAY:
-            shutil.rmtree(left)
+    remove_left(folder, f"{UNFINISHED}*")
     with TemporaryDirectory(prefix=UNFINISHED, dir=folder) as path:
         new = Path(path)
         for file, content in contents.items():

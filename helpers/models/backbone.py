@@ -5,6 +5,7 @@ no other module asks where a model comes from. `load_backbone` makes Backbones f
 """
 
 import hashlib
+import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from helpers.models.tokens import TokenLayout
 
 See = Callable[[Any], object]  # called with what goes through a point of a model
 Change = Callable[[Tensor], Tensor]  # returns what takes the place of a tensor
+PLAIN = bool | int | float | str | tuple | None  # settings of a module
 POINTS = (
     "pixels",
     "embedding",
@@ -246,11 +248,20 @@ class Backbone(ABC):
 
     @property
     def configuration(self) -> str:
-        """A digest of what decides an output besides the weights: the modules with their settings,
-        and the preprocessing, as both print themselves, without addresses.
+        """A digest of what decides an output besides the weights: the modules, their settings and
+        what their `forward` does, and the preprocessing as it prints itself.
+
+        Not what functions refer to that `forward` calls.
         """
-        printed = re.sub(r" at 0x[0-9a-f]+", "", f"{self.model!r}\n{self.transform!r}")
-        return digest_of(printed, length=16)
+        parts = [repr(self.model), repr(self.transform)]
+        for module in self.model.modules():
+            own = vars(module).items()
+            parts += [f"{key} {x!r}" for key, x in own if isinstance(x, PLAIN) and key[0] != "_"]
+            if code := getattr(inspect.unwrap(module.forward), "__code__", None):
+                parts += [repr(code.co_code), *code.co_names]
+                # (a set is in another order in each process)
+                parts += [repr(x) for x in code.co_consts if not isinstance(x, frozenset)]
+        return digest_of(re.sub(r" at 0x[0-9a-f]+", "", "\n".join(parts)), length=16)
 
     def watch(self, point: str, block: int, see: See) -> "RemovableHandle | Handles":
         """Call `see` in every forward pass with what goes through `point` of `block`.

@@ -28,14 +28,16 @@ from helpers.foreign import mismatch, one_line, read_json, reading
 from helpers.models import converted
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
-    REAL,
     REPOSITORY,
+    SIDE,
+    SIDES,
     Family,
     Framing,
     Size,
     loading,
     located,
     parts_of,
+    require_real,
 )
 from helpers.models.open_clip_family import wrap_open_clip
 from helpers.models.timm_family import create, is_plain, wrap_at
@@ -48,8 +50,6 @@ AVERAGED = ("state_dict_ema", "model_ema", "ema", "teacher")
 PLACES = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "student", "weights")
 
 WEIGHTS = (ANCHOR, "head.weight")  # whose shape is looked at
-_SIDE = {"type": "integer", "minimum": 1, "maximum": 8192}
-_SIDES = {"anyOf": [_SIDE, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]}
 _CLASSES = {"type": "integer", "minimum": 0, "maximum": 10**6}
 _THREE = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
 _RECIPE = {  # what is read here of timm's pretrained_cfg
@@ -57,7 +57,7 @@ _RECIPE = {  # what is read here of timm's pretrained_cfg
     "input_size": {
         "type": "array",
         "prefixItems": [{"const": 3}],
-        "items": _SIDE,
+        "items": SIDE,
         "minItems": 3,
         "maxItems": 3,
     },
@@ -69,15 +69,15 @@ _RECIPE = {  # what is read here of timm's pretrained_cfg
     "hf_hub_filename": {"type": ["string", "null"]},
 }
 _OPTIONS = {
-    "img_size": _SIDES,
-    "patch_size": _SIDES,
+    "img_size": SIDES,
+    "patch_size": SIDES,
     "in_chans": {"const": 3},
     "num_classes": _CLASSES,
-    "embed_dim": _SIDE,
-    "depth": _SIDE | {"maximum": 512},
-    "num_heads": _SIDE,
+    "embed_dim": SIDE,
+    "depth": SIDE | {"maximum": 512},
+    "num_heads": SIDE,
     "mlp_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 64},
-    "reg_tokens": _SIDE | {"minimum": 0},
+    "reg_tokens": SIDE | {"minimum": 0},
 }
 # A config.json of timm's; that it names an architecture is asked for in a sentence of its own.
 CONFIG = {
@@ -194,10 +194,7 @@ def _filled(
             f"the weights of '{name}' do not load: its patches are {tuple(patches[2:])}, not "
             f"{tuple(ours[2:])}; name the architecture that they are for"
         )
-    if odd := next((key for key, kind in kinds.items() if kind not in REAL), ""):
-        raise ValueError(
-            f"the weights of '{name}' hold {kinds[odd]} in {one_line(odd)!r}; save them as float32"
-        )
+    require_real(name, kinds)
     return backbone
 
 

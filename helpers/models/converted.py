@@ -35,14 +35,16 @@ from torch import Tensor, nn
 from helpers.foreign import mismatch, one_line, read_json
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
-    REAL,
     REPOSITORY,
+    SIDE,
+    SIDES,
     UNKNOWN,
     Family,
     Framing,
     ModelUnavailable,
     loading,
     located,
+    require_real,
 )
 from helpers.models.timm_family import wrap_at
 
@@ -185,8 +187,6 @@ INDEX = {  # a model.safetensors.index.json: names of files beside it
         }
     },
 }
-_SIDE = {"type": "integer", "minimum": 1, "maximum": 8192}
-_SIDES = {"anyOf": [_SIDE, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]}
 # What is read here of a config.json: of the tower, which CLIP and SigLIP may have within.
 _TOWER = {
     "type": "object",
@@ -198,11 +198,11 @@ _TOWER = {
         "num_attention_heads",
     ],
     "properties": {
-        "hidden_size": _SIDE,
-        "image_size": _SIDES,
-        "patch_size": _SIDES,
-        "num_hidden_layers": _SIDE | {"maximum": 512},
-        "num_attention_heads": _SIDE,
+        "hidden_size": SIDE,
+        "image_size": SIDES,
+        "patch_size": SIDES,
+        "num_hidden_layers": SIDE | {"maximum": 512},
+        "num_attention_heads": SIDE,
         "layer_norm_eps": {"type": "number", "minimum": 0, "maximum": 1},
         "hidden_act": {"type": "string"},
         "use_swiglu_ffn": {"type": ["boolean", "null"]},
@@ -211,8 +211,8 @@ _TOWER = {
 _THREE = {"type": ["array", "null"], "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
 _SHOWN = {  # sides of an image, alone or by name
     "anyOf": [
-        {**_SIDE, "type": ["integer", "null"]},
-        {"type": "object", "additionalProperties": {**_SIDE, "type": ["integer", "null"]}},
+        {**SIDE, "type": ["integer", "null"]},
+        {"type": "object", "additionalProperties": {**SIDE, "type": ["integer", "null"]}},
     ],
 }
 _FLAG = {"type": ["boolean", "null"]}
@@ -350,6 +350,7 @@ def _tower(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     prefix = anchors[0]
     own = {key.removeprefix(prefix): key for key in state if key.startswith(prefix)}
     inside = {key: state[theirs] for key, theirs in own.items() if not _LEFT_OUT.match(key)}
+    require_real(name, {key: value.dtype for key, value in inside.items()})
     tower = _renamed(inside, NAMES)
     for key in [key for key in tower if ".attn.q." in key]:
         tower[key.replace(".q.", ".qkv.")] = torch.cat(
@@ -472,11 +473,6 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
         processor = _json(name, "preprocessor_config.json", PROCESSOR) or {}
         state = _weights(name)
         model, data, distilled = from_transformers(config, state, name)
-        for key, value in model.state_dict().items():
-            if value.dtype not in REAL:
-                raise ValueError(
-                    f"the weights of '{name}' hold {value.dtype} in '{key}'; save them as float32"
-                )
     if not pretrained:
         model.init_weights()
     data = _recipe(processor, data)

@@ -5,7 +5,7 @@ A family is a library or a format of files; `load_backbone` reads its names.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,9 @@ Size = tuple[int, int]  # height and width in pixels
 FOLDERS = "REGISTERS_MODELS"  # folders that are searched, as in PATH
 UNKNOWN = "unknown model"
 REAL = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of weights
+# In configurations: a length of a model, and one or two of an image or patch.
+SIDE = {"type": "integer", "minimum": 1, "maximum": 8192}
+SIDES = {"anyOf": [SIDE, {"type": "array", "items": SIDE, "minItems": 2, "maxItems": 2}]}
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # on the hub
 _silent = False  # whether the hub did not answer when it was last asked for weights
 
@@ -156,6 +159,16 @@ def portable(names: Sequence[str]) -> list[str]:
 
 class ModelUnavailable(LookupError):
     """The weights of a known model cannot be had here (no network, not in the cache, gated)."""
+
+
+def require_real(name: str, kinds: Mapping[str, torch.dtype | None]) -> None:
+    """Raise ValueError where weights (their types by key) of `name` are no real numbers: cast to
+    float32 they would be others.
+    """
+    if odd := next((key for key, kind in kinds.items() if kind not in REAL), ""):
+        raise ValueError(
+            f"the weights of '{name}' hold {kinds[odd]} in {one_line(odd)!r}; save them as float32"
+        )
 
 
 @contextmanager

@@ -56,9 +56,7 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
         if reading.is_file():
             os.replace(reading, project.runs / run / reading.name)
         if read_published(project.runs / run / path.name) != (result, notebook):
-            raise OSError(
-                f"{path.name} is not in book/runs/{run} as it was written; run this again"
-            )
+            raise OSError(f"{path.name} did not arrive in book/runs/{run}; publish it again")
         for moved in (path, path.with_suffix(".ipynb")):
             moved.unlink()
     return [path.stem for path in paths]

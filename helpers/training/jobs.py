@@ -117,12 +117,16 @@ def _produce(
         folder / f"{name}.json",
         folder / f".{name}",
     )
-    outcome, kind = Trained(name, "kept"), KINDS[type(recipe)]
+    outcome, kind, begun = Trained(name, "kept"), KINDS[type(recipe)], state.is_dir()
     try:
         with locked(state, wait=False), _removed_if_empty(state):
             if weights.is_file() and record.is_file():
                 scratch.record(f"{scratch.FILE}{weights}")
                 check_same(weights, kind.stored(weights), recipe)
+            elif not begun and (weights.exists() or record.exists()):
+                raise ValueError(
+                    f"a file of this name in {folder} is of no training here; choose another folder"
+                )
             else:
                 model, history, seconds = train(recipe, state, device, workers, cache=cache)
                 kind.save(weights, model, recipe)

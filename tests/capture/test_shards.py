@@ -257,7 +257,14 @@ def test_bad_input(tmp_path, backbone, images):
 
 @pytest.mark.parametrize(
     "what, differs",
-    [("pixels", "images"), ("framing", "model"), ("normalised", "model"), ("activation", "model")],
+    [
+        ("pixels", "images"),
+        ("framing", "model"),
+        ("normalised", "model"),
+        ("activation", "model"),
+        ("heads", "model"),
+        ("forward", "model"),
+    ],
 )
 def test_what_names_and_weights_do_not_tell_is_told(tmp_path, images, what, differs):
     """Pictures replaced under their names, and a model with the same weights shown or built
@@ -270,12 +277,31 @@ def test_what_names_and_weights_do_not_tell_is_told(tmp_path, images, what, diff
         other.transform = Compose([other.transform, Normalize((0.5,) * 3, (0.5,) * 3)])
     if what == "activation":
         other.model.blocks[2].mlp.act = nn.Tanh()
+    if what == "heads":  # which timm's attention does not print
+        other.model.blocks[2].attn.num_heads //= 2
+    if what == "forward":
+        other.model.blocks[2].mlp.forward = lambda x: 2 * x
     if what == "pixels":
         turned = [image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) for image in images]
         images = replace(images, read=turned.__getitem__, contents=None)
     assert other.weights_hash == load_backbone("control-clean").weights_hash
     with refused(match=rf"something else \({differs}\); choose another folder"):
         capture_shards(tmp_path, other, images, [PatchNorms()])
+
+
+def test_pictures_replaced_in_their_folder_are_others(tmp_path, images):
+    """Loaded anew, under the names that they had."""
+    (folder := tmp_path / "pictures").mkdir()
+
+    def keep(shift):
+        for i in range(3):
+            images[(i + shift) % 5].save(folder / f"{i}.png")
+        loaded, model = load_images(f"folder:{folder}"), load_backbone("control-clean")
+        return capture_shards(tmp_path / "kept", model, loaded, [PatchNorms()])
+
+    keep(0), keep(0)
+    with refused(match=r"something else \(images\)"):
+        keep(1)
 
 
 @pytest.mark.parametrize(
@@ -432,6 +458,9 @@ def test_captures_are_kept_in_the_order_of_the_notebook(tmp_path, begin, passed)
     begin()
     other = kept(20, intervention=partial(dropped_patches, rate=0.25))
     assert not equal(other, first) and sum(passed) == 48 + SHARD + 20
+    begin()  # it is kept in place of what lay there
+    again = kept(20, intervention=partial(dropped_patches, rate=0.25))
+    assert equal(again, other) and sum(passed) == 48 + SHARD + 20
 
 
 def test_what_cannot_be_kept_is_computed(tmp_path, begin):

@@ -86,6 +86,26 @@ def test_an_undecodable_image_is_skipped_and_named(tmp_path, broken):
     assert values(images) == images.labels.tolist()
 
 
+@pytest.mark.parametrize(
+    "error", [NotImplementedError("pixel format"), RuntimeError("AVIF"), AttributeError("tile")]
+)
+def test_whatever_a_decoder_raises_an_image_is_skipped(tmp_path, monkeypatch, error):
+    """As Pillow's of AVIF and DDS, which raise other errors than the rest."""
+    rows = [{"bytes": png(picture(row)), "path": f"{row}.png"} for row in range(120)]
+    name, opened = write(tmp_path / "a.parquet", datasets.Dataset.from_dict({"image": rows})), []
+
+    def open_image(file):
+        opened.append(file)
+        if len(opened) == 7:
+            raise error
+        return plain(file)
+
+    plain = Image.open
+    monkeypatch.setattr(Image, "open", open_image)
+    with pytest.warns(UserWarning, match="1 of 120 images .* do not decode"):
+        assert len(load_images(name)) == 119
+
+
 def test_too_many_undecodable_images_are_refused(tmp_path):
     rows = [
         {"bytes": png(picture(row)) if row else b"broken", "path": f"{row}.png"}

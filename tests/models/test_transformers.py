@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from helpers.capture import FinalTokens, Output, PatchNorms, capture
 from helpers.models import ModelUnavailable, TokenLayout, load_backbone, published_head
@@ -83,6 +83,17 @@ def written(folder, config, shapes, prefix="", **processor):
 @pytest.fixture(scope="module")
 def stored():
     return json.loads(STORED.read_text())
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.bool, torch.float8_e4m3fn])
+def test_weights_that_are_no_real_numbers_are_refused(stored, tmp_path, kind):
+    told = stored["dinov2"]
+    name = written(tmp_path / "own", told["config"], told["shapes"])
+    weights = load_file(path := tmp_path / "own" / "model.safetensors")
+    key = next(key for key in weights if key.endswith("fc1.weight"))
+    save_file(weights | {key: weights[key].to(kind)}, path)
+    with pytest.raises(ValueError, match=f"hold {kind} in '.*fc1.weight'; save them as float32"):
+        load_backbone(name)
 
 
 @pytest.mark.parametrize("kind", KINDS)

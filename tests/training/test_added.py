@@ -50,7 +50,7 @@ def tokens_of(backbone, images):
     )
 
 
-def test_own_and_test_time_targets_are_the_frozen_models(tmp_path):
+def test_own_and_test_time_targets_are_the_frozen_models(tmp_path, monkeypatch):
     backbone, images = load_backbone("scratch-reg0"), load_images("scenes", 3, 0)
     normed = replace(TINY, space="normed")
     own = Targets(backbone, images, replace(normed, target="own"), tmp_path)
@@ -63,7 +63,8 @@ def test_own_and_test_time_targets_are_the_frozen_models(tmp_path):
     torch.testing.assert_close(moved.patches.float(), expected[:, 1:], rtol=1e-5, atol=2e-2)
     assert torch.equal(moved.cls, own.cls) and own.unit == 1
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
-    backbone.model.forward_features = None  # what lies in the cache is not computed again
+    # What lies in the cache is not computed again.
+    monkeypatch.setattr("helpers.training.added._tokens", None)
     again = Targets(backbone, images, replace(normed, seed=5, steps=9), tmp_path)
     assert torch.equal(again.patches, moved.patches)
 
@@ -241,6 +242,14 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs(
     monkeypatch.chdir(tmp_path)
     assert main(["train", *typed.split()]) == 2 and message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_text_of_ones_own_is_no_card_and_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (readme := tmp_path / "README.md").write_text("mine")
+    assert main("train cpu --registers 0 --seeds 0 --out .".split()) == 2
+    assert "no card of trainings; choose another --out" in capsys.readouterr().err
+    assert readme.read_text() == "mine" and [*tmp_path.iterdir()] == [readme]
 
 
 def test_a_base_that_is_not_here_is_one_sentence(tmp_path, monkeypatch, capsys):

@@ -476,6 +476,14 @@ def test_what_another_process_trains_is_left_alone(tiny, tmp_path):
     assert one.status == "trained" and not (tmp_path / ".a").exists()
 
 
+@pytest.mark.parametrize("end", ["safetensors", "json"])
+def test_a_file_of_ones_own_is_kept(tiny, tmp_path, end):
+    (own := tmp_path / f"a.{end}").write_text("mine")
+    (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
+    assert one.status == "failed" and "is of no training here" in one.reason
+    assert own.read_text() == "mine" and [*tmp_path.iterdir()] == [own]
+
+
 def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
