@@ -229,7 +229,11 @@ AWKWARD = (
     ),
     (Case("Pareto, tail 1.5", lambda rng, n: over_images(rng.pareto(1.5, n)), 2.0), 80),
     (
-        Case("lognormal", lambda rng, n: over_images(rng.lognormal(size=n)), float(np.exp(0.5))),
+        Case(
+            "lognormal, s = 1",
+            lambda rng, n: over_images(rng.lognormal(size=n)),
+            float(np.exp(0.5)),
+        ),
         5,
     ),
     (Case("normal", lambda rng, n: over_images(rng.normal(size=n)), 0.0), 5),
