@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
+from scipy.stats import skew
 
 from helpers.measures.answers import macro_scores
 from helpers.measures.cls_parts import gram_shares_over_images
@@ -29,6 +30,7 @@ from helpers.measures.stats import (
     enrichment_over_images,
     matched_auc_over_images,
     over_images,
+    over_seeds,
     ratio_of_means,
     share,
     share_at,
@@ -210,23 +212,50 @@ CASES = (
 )
 
 
-def counted(rng: np.random.Generator, n: int, chance: float, count: float = 4) -> Estimate:
-    """A number an image that is 0 but in few of them, of which no limits are told."""
-    return over_images(count * answers(rng, n, chance))
+def spikes(chance: float, limits: tuple[int, int] | None = None, kind: type = int) -> Callable:
+    """A number an image that is 0, and 4 on a few images: a count, or a measured number."""
+    return lambda rng, n: over_images((4 * answers(rng, n, chance)).astype(kind), limits)
+
+
+def tailed(draw: Callable, shown: bool) -> Callable:
+    """The mean of samples whose skewness shows the heavy tail that they come from, or does not.
+
+    It shows where the skewness is that of fewer than four images which alone differ from the rest.
+    """
+
+    def simulate(rng: np.random.Generator, n: int) -> Estimate:
+        while (n < 4 * skew(x := draw(rng, n)) ** 2) != shown:
+            pass
+        return over_images(x)
+
+    return simulate
+
+
+def trainings(spread: float) -> Callable:
+    """Three trainings whose true values have this spread, measured on the same images."""
+    return lambda rng, n: over_seeds(
+        [over_images(x) for x in rng.normal(0, spread, (3, 1)) + rng.normal(size=n)]
+    )
+
+
+def lognormal(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.lognormal(0, 2, n)
 
 
 # Data for which none of the intervals is made, and how many images: shown, and held to nothing.
+PATCHES_OF_VIT = (0, 196)
 AWKWARD = (
-    (Case("one spike in 100 images, else 0", lambda rng, n: counted(rng, n, 0.01), 0.04), 80),
-    (Case("four outliers in 2 % of the images", lambda rng, n: counted(rng, n, 0.02), 0.08), 100),
+    (Case("0, but 4 on 1 % of the images: a measured number", spikes(0.01, None, float), 0.04), 80),
+    (Case("0, but 4 on 1 % of the images: a count", spikes(0.01), 0.04), 80),
+    (Case("the same: a count of 196 patches", spikes(0.01, PATCHES_OF_VIT), 0.04), 80),
+    (Case("0, but 4 on 2 % of the images: a count", spikes(0.02), 0.08), 100),
+    (Case("the same: a count of 196 patches", spikes(0.02, PATCHES_OF_VIT), 0.08), 100),
     (
-        Case(
-            "lognormal, s = 2",
-            lambda rng, n: over_images(rng.lognormal(0, 2, n)),
-            float(np.exp(2)),
-        ),
+        Case("lognormal, s = 2", lambda rng, n: over_images(lognormal(rng, n)), float(np.exp(2))),
         30,
     ),
+    (Case("the same: samples that show the tail", tailed(lognormal, True), float(np.exp(2))), 30),
+    (Case("the same: samples that do not", tailed(lognormal, False), float(np.exp(2))), 30),
     (Case("Pareto, tail 1.5", lambda rng, n: over_images(rng.pareto(1.5, n)), 2.0), 80),
     (
         Case(
@@ -238,6 +267,8 @@ AWKWARD = (
     ),
     (Case("normal", lambda rng, n: over_images(rng.normal(size=n)), 0.0), 5),
     (Case("uniform", lambda rng, n: over_images(rng.random(n)), 0.5), 30),
+    (Case("three trainings that differ as images do", trainings(1.0), 0.0), 80),
+    (Case("three trainings that are alike", trainings(0.0), 0.0), 80),
 )
 
 

@@ -78,9 +78,10 @@ def amount(value: Value | None, term: Term) -> str:
         return "not defined"
     count = _count(value, term)
     text = count or number(value.value, term.unit)
-    low, high = ("?" if x is None else _bare(x, term.unit) for x in (value.low, value.high))
-    # An interval whose ends print as the value does tells a reader nothing.
-    if low == high and low in ("?", _bare(value.value, term.unit)):
+    if not value.is_bounded:
+        return text
+    middle, low, high = (_bare(x, term.unit) for x in (value.value, value.low, value.high))
+    if low == middle == high:  # it tells a reader nothing
         return text
     return f"{text} ({low} to {high} %)" if count else f"{text} [{low}, {high}]"
 

@@ -45,11 +45,14 @@ class Value:
     Attributes:
         name: what was measured, as the criterion names it.
         value: the number; None where it is not defined (NaN or infinite).
-        low, high: ends of the 95 % interval; None where it is not bounded, or n is too small for
-            one.
+        low, high: ends of the 95 % interval; both None where there is none, as where n is too small
+            for one.
         n: images behind it; None for a plain number, which is compared as it is, such as a count of
             parameters.
         step: what one image can change in it, where that is one amount, as in a share; else None.
+
+    Raises:
+        ValueError: only one end of the interval is known.
     """
 
     name: str
@@ -61,6 +64,13 @@ class Value:
     n: int | None = None
     unit: str = ""
     step: float | None = None
+
+    def __post_init__(self):
+        if (self.low is None) != (self.high is None):
+            raise ValueError(
+                f"{self.name} of {self.model} has an interval from {self.low} to {self.high}; give "
+                "both ends, or neither"
+            )
 
     @classmethod
     def of(cls, name: str, estimate, *, model: str, dataset: str | None = None) -> "Value":
@@ -80,21 +90,20 @@ class Value:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether its interval has an end."""
-        return (self.low, self.high) != (None, None)
+        """Whether it has an interval."""
+        return self.low is not None
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """Those of the interval, infinite where it has none.
+        """Those of the interval, infinite where there is none.
 
         Of a plain number, which has no n, the value twice; None where it is undefined.
         """
         if self.value is None:
             return None
-        if self.n is None and not self.is_bounded:
-            return self.value, self.value
-        low = -math.inf if self.low is None else self.low
-        return low, math.inf if self.high is None else self.high
+        if self.is_bounded:
+            return self.low, self.high
+        return (self.value, self.value) if self.n is None else (-math.inf, math.inf)
 
     def __str__(self) -> str:
         if self.value is None:
@@ -398,13 +407,11 @@ def _or_none(number) -> float | None:
     return None if number is None or not math.isfinite(number) else float(number)
 
 
-def _number(x: float | None) -> str:
+def _number(x: float) -> str:
     """Three significant digits without an exponent, so that another CPU prints the same.
 
     Nothing below 1e-9.
     """
-    if x is None:
-        return "?"
     x = float(f"{x:.3g}")
     return "0" if abs(x) < 1e-9 else f"{x:,.10g}"
 

@@ -135,10 +135,9 @@ def at_level(value: Value, alpha: float) -> Value:
     scale, wider = _scale(value), _quantile(value, alpha) / _quantile(value, ALPHA)
     middle = scale(value.value)
 
-    def end(now: float | None) -> float | None:
-        return now if now is None else float(scale.inverse(middle + (scale(now) - middle) * wider))
-
-    return replace(value, low=end(value.low), high=end(value.high))
+    low, high = (scale(end) for end in (value.low, value.high))
+    low, high = (float(scale.inverse(middle + (end - middle) * wider)) for end in (low, high))
+    return replace(value, low=low, high=high)
 
 
 def corrected(p_values: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -244,7 +243,7 @@ def shared(runs: Runs) -> Shared:
 
 
 def _has_width(value: Value) -> bool:
-    """Whether there is an interval, bounded on one side at least, that is more than a point."""
+    """Whether there is an interval that is more than a point."""
     return None not in (value.value, value.n) and value.low != value.high
 
 
@@ -258,7 +257,7 @@ def _wilsons(value: Value, alpha: float) -> tuple[float, float]:
 @cache  # a page asks it of the same values again and again
 def _is_wilsons(value: Value) -> bool:
     """Whether the interval is Wilson's of so many of n images: it is known by its ends."""
-    if None in (value.low, value.high) or not 0 <= value.value <= 1:
+    if not 0 <= value.value <= 1:
         return False
     low, high = _wilsons(value, ALPHA)
     return max(abs(value.low - low), abs(value.high - high)) < 1e-9
@@ -269,11 +268,10 @@ def _scale(value: Value) -> _Scale:
 
     The plain one where there is none.
     """
-    if None not in (value.low, value.high):
-        for scale in _SCALES:
-            low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
-            if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
-                return scale
+    for scale in _SCALES:
+        low, middle, high = (scale(x) for x in (value.low, value.value, value.high))
+        if high < math.inf and abs(high + low - 2 * middle) <= ALIKE * (high - low):
+            return scale
     return PLAIN
 
 
@@ -301,8 +299,6 @@ def _statistic(value: Value, margin: float) -> float:
     scale = _scale(value)
     away = scale(margin) - scale(value.value)
     end = value.low if away < 0 else value.high
-    if end is None:  # nothing is excluded on this side
-        return 0.0
     return _divided(away, abs(scale(end) - scale(value.value))) * _quantile(value, ALPHA)
 
 
@@ -324,6 +320,4 @@ def _beside(value: Value, margin: float, side: int) -> float:
     scale = scale if math.isfinite(scale(margin)) else PLAIN
     looks, other = (value.low, value.high)[::side]  # first the end towards the margin
     end = other if looks == value.value else looks  # a value at its limit has one side only
-    if end is None:
-        return side * math.inf
     return float(scale.inverse(scale(margin) + side * abs(scale(end) - scale(value.value))))

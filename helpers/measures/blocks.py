@@ -129,7 +129,7 @@ def settled_depth(cosines: PerBlock, level: float) -> Estimate:
     """
     depth = cosines.shape[1]
     settled = depth - (cosines > level).flip(1).cumprod(1).sum(1) + 1
-    return over_images(settled / depth, (0, 1), continuous=True)
+    return over_images(settled / depth, (0, 1), counts=True)
 
 
 class Largest(NamedTuple):

@@ -429,7 +429,7 @@ def read_shares(
         true = coordinates(x.positions, grid).to(x.tokens.device)
         right = 100 * (probe(x.tokens).round() == true).all(-1).float()
         shares[f"position_{kind}"] = over_images(
-            mean_where(right, x.positions >= 0), (0, 100), continuous=True
+            mean_where(right, x.positions >= 0), (0, 100), counts=True
         )
         rows = torch.stack([errors[:, i].double(), constant[:, i].double()], dim=1)
         shares[f"rgb_{kind}"] = bootstrap(rows, lambda pair: 100 * _explained(pair), seed=seed)

@@ -112,7 +112,7 @@ def under_rule(
         "outlier_tokens": found.float().mean().item(),
         "iou": over_images(iou(found, as_common(attention, last, rule)), (0, 1)),
         "iou_top": over_images(iou(found, top_patches(attention, found.sum(1))), (0, 1)),
-        "onset_depth": over_images(onset_depth(norms, rule), (0, 1), continuous=True),
+        "onset_depth": over_images(onset_depth(norms, rule), (0, 1), counts=True),
     }
     for end, similarity in similarities.items():
         estimates[f"auc{end}"] = auc_over_images(similarity, found)
@@ -266,7 +266,7 @@ def over_larger(
     smaller, larger = (100 * x.double().mean(1) for x in outliers)
     means = torch.stack([x.double().mean(1) for x in norms], dim=1)
     return {
-        "tokens_over_larger": over_images(smaller - larger, (-100, 100), continuous=True),
+        "tokens_over_larger": over_images(smaller - larger, (-100, 100), counts=True),
         "norm_over_larger": bootstrap(means, ratio_of_means, seed=seed),
     }
 
@@ -458,7 +458,7 @@ def placement(
     usual = usual_positions(mask, USUAL) if mask.any() else []
     estimates = {
         "outlier_images": outlier_images(last),
-        "outliers_per_image": over_images(mask.sum(1)),
+        "outliers_per_image": over_images(mask.sum(1), (0, mask.shape[1])),
         "position_share": position_share(mask, seed=seed),
         "position_share_98": position_share(outliers(last, "percentile:98"), seed=seed),
         "corner_share": share_at(mask, corners),
@@ -468,7 +468,7 @@ def placement(
         estimates |= {
             "filled": filled(mask, usual),
             "corner_filled": filled(mask, corners),
-            "onset_block": over_images(started),
+            "onset_block": over_images(started, (0, norms.shape[1])),
             "onset_share": share(onset == started.bincount().argmax()),
         }
     return Placement(limit, mask, onset, usual, estimates)
@@ -496,7 +496,7 @@ def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
         outlier.
     """
     return {
-        "count": over_images(mask.sum(1)),
+        "count": over_images(mask.sum(1), (0, mask.shape[1])),
         "images": share(mask.any(1)),
         "share": share_at(mask, positions),
         "filled": filled(mask, positions),

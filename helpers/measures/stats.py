@@ -8,7 +8,8 @@ Tokens of one image depend on each other. The intervals are:
   1998, Bonett & Price 2012);
 - of a statistic of counts in images, such as an AUC: Student's t with the jackknife's standard
   error, on a scale without bounds;
-- of any other statistic: percentile bootstrap, as wide as Student's t.
+- of any other statistic: percentile bootstrap, as wide as Student's t;
+- of a count or a share of patches that is the same on all images: as wide as Wilson's.
 
 How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images
 have no interval: its ends are nan, and no test is decided by it. Where only some images count, as
@@ -72,6 +73,7 @@ def over_images(
     per_image: Shaped[Array, "image ..."],
     limits: Limits | None = None,
     continuous: bool = False,
+    counts: bool = False,
 ) -> Estimate:
     """The mean of one number an image, and its interval. No seed and no resample: it is a formula.
 
@@ -89,15 +91,21 @@ def over_images(
         continuous: a quantity that no image brings to its limits by chance, as a cosine or a share
             of attention: where it is there on all images, it is so by construction. It has no
             steps.
+        counts: numbers of patches or blocks, or shares of them, which are no repeated answers.
+            Integers always are.
 
     Returns:
-        What is the same on all images, and not at its limits, is taken as exact: its interval has
-        no width.
+        Counts that are the same on all images could have varied. Their interval then allows for
+        other images at either limit: Wilson's upper end for 0 of n of them. Without limits they
+        have no interval then. What else is the same on all images, and not at its limits, is taken
+        as exact: its interval has no width.
 
     Raises:
         ValueError: an image lies outside the limits or has more than one number, or other limits.
     """
-    values = to_numpy(per_image).astype(np.float64)
+    values = to_numpy(per_image)
+    counts = counts or not np.issubdtype(values.dtype, np.floating)
+    values = values.astype(np.float64)
     if values.ndim != 1:
         raise ValueError(
             f"a mean over images is taken of one number an image, not of {values.shape}; "
@@ -109,7 +117,8 @@ def over_images(
         return NONE
     value = float(values.mean())
     if limits is None:
-        return Estimate(value, *_mean_interval(values), n)
+        low, high = _mean_interval(values)
+        return Estimate(value, *(NO_INTERVAL if counts and low == high else (low, high)), n)
     lowest, highest = limits
     if not 0 < highest < math.inf or lowest not in (0, -highest):
         raise ValueError(
@@ -122,11 +131,13 @@ def over_images(
             f"{lowest} to {highest}"
         )
     answers = (values / highest).round(6)
-    step = None if continuous else _step(answers, highest)
-    if not continuous and (step is not None or not answers.any()):
+    step = None if continuous or counts else _step(answers, highest)
+    if step is not None or not (continuous or counts or answers.any()):
         low, high = (highest * end for end in _answers_interval(answers, lowest < 0))
     else:
         low, high = _mean_interval(values)
+        if low == high and counts:
+            low, high = _of_alike(value, n, limits)
     return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, step)
 
 
@@ -199,7 +210,7 @@ def jackknife(
     Student's t with the jackknife's standard error. Between `limits` it is taken on the logit
     scale, or on the log scale if only the lower one is finite, so that it ends inside them. A
     statistic at a limit has Wilson's interval, as if each carrier were right: a perfect order of 20
-    images is not certainly perfect. What is 0 and may be anything above it has no upper end.
+    images is not certainly perfect. What is 0 and may be anything above it has no interval.
 
     Args:
         value: of all images.
@@ -339,7 +350,11 @@ def share_at(mask: PatchSet, positions: Sequence[int]) -> Estimate:
         return NONE
     without = _divided(there.sum() - there, all_masked.sum() - all_masked)
     carriers = int((all_masked > 0).sum())
-    return jackknife(there.sum() / all_masked.sum(), without, (0, 1), carriers=carriers)
+    found = jackknife(there.sum() / all_masked.sum(), without, (0, 1), carriers=carriers)
+    if found.low < found.high or math.isnan(found.low):
+        return found
+    low, high = _of_alike(found.value, carriers, (0, 1))
+    return found._replace(low=low, high=high)
 
 
 def cohens_d_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
@@ -395,7 +410,7 @@ def bootstrap_spread(
     resampled and as much wider as Student's t is for the smallest group. The interval's lower end
     lies below the spread by what 95 % of such spreads stay below, never below 0: it is above 0
     where p < 0.05. The upper end is that of the difference of the two groups. Groups without any
-    variation, all alike, say nothing of what other images would be: the interval has no upper end.
+    variation, all alike, say nothing of what other images would be: there is no interval.
 
     Returns:
         Estimate and p-value; (NONE, nan) for fewer than two groups.
@@ -422,9 +437,9 @@ def bootstrap_spread(
     wider = t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1)) / ndtri((1 + LEVEL) / 2)
     chance = wider * np.ptp(draws - means, axis=1)
     least = max(0.0, estimate.value - float(np.quantile(chance, LEVEL)))
-    most = estimate.high if chance.any() or estimate.value else math.nan
+    ends = (least, estimate.high) if chance.any() or estimate.value else NO_INTERVAL
     p_value = float((1 + (chance >= estimate.value - 1e-9).sum()) / (1 + resamples))
-    return estimate._replace(low=least, high=most, n=images), p_value
+    return Estimate(estimate.value, *ends, images), p_value
 
 
 def enrichment_over_images(
@@ -496,9 +511,10 @@ def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> n
         )
     if math.isinf(width):
         if value <= lowest:
-            return np.array([lowest, np.nan])
+            return np.array(NO_INTERVAL)
         with np.errstate(over="ignore"):
-            return lowest + (value - lowest) * np.exp(reach / (value - lowest))
+            ends = lowest + (value - lowest) * np.exp(reach / (value - lowest))
+        return ends if np.isfinite(ends).all() else np.array(NO_INTERVAL)
     part = float(np.clip((value - lowest) / width, 0, 1))
     slope = part * (1 - part) * width
     if slope < AT_LIMIT * width:
@@ -559,6 +575,16 @@ def _mean_interval(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def _of_alike(value: float, n: int, limits: Limits) -> tuple[float, float]:
+    """Of the mean of what is the same on n images but could have varied between the limits.
+
+    None of the n images differs. Those that do are at most Wilson's share for 0 of n, and none of
+    them lies beyond a limit.
+    """
+    others = _share_interval(0, n)[1]
+    return value - others * (value - limits[0]), value + others * (limits[1] - value)
+
+
 def _share_interval(k: int, n: int) -> tuple[float, float]:
     """Wilson's score interval of k of n (Wilson 1927).
 
@@ -598,8 +624,8 @@ def _percentiles(value: float, draws: np.ndarray, n: int) -> Estimate:
     if n < FEWEST:
         return Estimate(float(value), math.nan, math.nan, n)
     quantile = t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1))
-    low, high = np.nanquantile(draws, ndtr([-quantile, quantile]))
-    return Estimate(float(value), float(low), float(high), n)
+    ends = np.nanquantile(draws, ndtr([-quantile, quantile]))
+    return Estimate(float(value), *(ends.tolist() if np.isfinite(ends).all() else NO_INTERVAL), n)
 
 
 def _groups(scores: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

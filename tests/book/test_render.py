@@ -23,7 +23,6 @@ TRAININGS = Term("x", "share of images", of="trainings")
         (1 / 3, None, None, None, Term("x", "share of 6 claims"), "2 of 6 claims"),
         (0.25, None, None, None, Term("x", "share of 6 claims"), "25 %"),
         (1.0, 1.0, 1.0, 6, PLAIN, "1"),
-        (0.5, None, 0.7, 1, PLAIN, "0.5 [?, 0.7]"),
         (1.25, -1.0, 3.5, 6, Term("x", "points"), "+1.25 points [-1, +3.5]"),
         (5717416.0, None, None, None, Term("x", "count"), "5,717,416"),
         (1e-7, None, None, None, Term("x", "p-value"), "p < 0.001"),

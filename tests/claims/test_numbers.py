@@ -314,7 +314,7 @@ def test_a_line_for_each_value_and_array():
 def test_numbers_of_a_notebook():
     claim = load_registry()["nr3-redundancy"]
     values = [
-        Value("auc", "m", "scenes", 0.71234567, 0.65, None, 80, "points", 0.0125),
+        Value("auc", "m", "scenes", 0.71234567, 0.65, 0.75, 80, "points", 0.0125),
         Value("outlier_images", "m", value=1.0),
         Value("enrichment", "m", n=3),
         Value("other", "unjudged", value=2.0),
@@ -326,7 +326,7 @@ def test_numbers_of_a_notebook():
     found = numbers.of_notebook({"cells": [{"cell_type": "markdown"}, *cells]}, claim)
     tests = {str(test): "undecided" for test in claim.criterion.all_tests}
     tests |= {"outlier_images > 0.05": "holds", "auc > 0.6": "holds"}
-    auc = {"value": 0.712346, "low": 0.65, "step": 0.0125, "n": 80, "unit": "points"}
+    auc = {"value": 0.712346, "low": 0.65, "high": 0.75, "step": 0.0125, "n": 80, "unit": "points"}
     of_m = {"auc": auc, "outlier_images": {"value": 1}, "enrichment": {"value": None, "n": 3}}
     assert found == {
         "verdict": "inconclusive",

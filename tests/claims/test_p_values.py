@@ -97,18 +97,12 @@ def test_an_interval_at_another_level_is_what_the_estimator_gives_there(
 
 def test_what_has_no_interval_has_no_p_value_and_stays_as_it_is():
     plain, undefined, exact = interval(3.0), interval(n=9), interval(1.0, 1.0, 1.0, 9)
-    unbounded, uncounted = interval(1.0, n=3), interval(1.0, 0.0, 2.0)
-    for one in (plain, undefined, exact, unbounded, uncounted, interval(None, 0.0, 2.0, 9)):
+    without, uncounted = interval(1.0, n=3), interval(1.0, 0.0, 2.0)
+    for one in (plain, undefined, exact, without, uncounted, interval(None, 0.0, 2.0, 9)):
         assert p_value(one, 0.5) is None and at_level(one, 1e-6) == one
         of = row(one)
         assert of.distance is of.thresholds is of.images_needed is of.effect is None
     assert row(None).p is None
-
-
-def test_without_a_bound_towards_the_margin_nothing_is_excluded():
-    half = interval(0.0, 0.0, None, 20)
-    assert p_value(half, 5.0) == 1.0 and at_level(half, 0.001).high is None
-    assert row(half, "<", 5.0).thresholds[0] == -math.inf
 
 
 # So6, tt2 and tt4 as they were published first, whose readings an audit took by hand: 0.9 and -0.6

@@ -179,7 +179,8 @@ def test_settled_depth(cosines, settled):
 def test_settled_depth_is_a_mean_over_images():
     cosines = torch.tensor([[0.9, 0.9, 1.0]] * 3 + [[0.0, 0.0, 1.0]] * 3)
     assert settled_depth(cosines, 0.8).value == pytest.approx((1 / 3 + 1) / 2)
-    assert settled_depth(cosines[3:].repeat(3, 1), 0.8)[:3] == (1, 1, 1)
+    last = settled_depth(cosines[3:].repeat(3, 1), 0.8)
+    assert last.value == last.high == 1 and 0.7 < last.low < 0.71  # nine images that could differ
 
 
 def test_largest_are_maxima_over_patches_and_heads():

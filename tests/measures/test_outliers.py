@@ -301,13 +301,13 @@ def test_sizes_that_make_no_line():
 def test_a_smaller_model_with_planted_outliers_and_longer_norms():
     """One patch of ten in the smaller model, on a finer grid none in the larger; norms of three
     times the length."""
-    few, none = torch.zeros(20, 10, dtype=torch.bool), torch.zeros(20, 40, dtype=torch.bool)
+    few, none = (torch.zeros(2000, patches, dtype=torch.bool) for patches in (10, 40))
     few[:, 3] = True
-    norms = torch.full((20, 10), 6.0), torch.full((20, 40), 2.0)
+    norms = torch.full((2000, 10), 6.0), torch.full((2000, 40), 2.0)
     found = over_larger((few, none), norms)
     assert values(found) == pytest.approx({"tokens_over_larger": 10, "norm_over_larger": 3})
     assert found["tokens_over_larger"].low > 9
-    assert found["norm_over_larger"][:4] == pytest.approx((3, 3, 3, 20))
+    assert found["norm_over_larger"][:4] == pytest.approx((3, 3, 3, 2000))
     back = values(over_larger((none, few), norms[::-1]))
     assert back == pytest.approx({"tokens_over_larger": -10, "norm_over_larger": 1 / 3})
 

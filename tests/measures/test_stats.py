@@ -152,6 +152,36 @@ def test_what_is_continuous_is_at_its_limits_by_construction():
     assert over_images(near[::40], (0, 1), continuous=True).step is None
 
 
+@pytest.mark.parametrize("n", [5, 60])
+@pytest.mark.parametrize(("value", "limits"), [(4, (0, 196)), (0.375, (0, 1)), (30, (-100, 100))])
+def test_what_could_have_varied_has_an_interval_though_it_is_the_same_on_all_images(
+    value, limits, n
+):
+    """Wilson's upper end for 0 of n in closed form: z^2 / (n + z^2)."""
+    z2 = scipy_stats.norm.ppf(0.975) ** 2
+    missed = z2 / (n + z2)
+    found = over_images(np.full(n, value), limits, counts=True)
+    low, high = (value + missed * (limit - value) for limit in limits)
+    assert found[:4] == pytest.approx((value, low, high, n)) and found.step is None
+    exact = over_images(np.full(n, float(value)), limits, continuous=True)
+    assert exact[:3] == (value,) * 3
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, bool])
+def test_a_count_without_limits_that_is_the_same_on_all_images_has_no_interval(kind):
+    alike, other = np.ones(20, kind), np.r_[np.ones(19, kind), kind(0)]
+    assert over_images(alike).value == 1 and np.isnan(over_images(alike)[1:3]).all()
+    assert over_images(alike.astype(float)) == Estimate(1, 1, 1, 20)
+    assert over_images(other) == over_images(other.astype(float))
+
+
+def test_a_share_of_the_outliers_that_is_the_same_in_all_images_is_not_certain():
+    mask = np.tile([True, True, True, False], (40, 1))
+    z2 = scipy_stats.norm.ppf(0.975) ** 2
+    low, high = (2 / 3 + z2 / (40 + z2) * (limit - 2 / 3) for limit in (0, 1))
+    assert stats.share_at(mask, [0, 1])[:3] == pytest.approx((2 / 3, low, high))
+
+
 def test_parts_of_answers_have_agresti_and_coulls_interval():
     """z^2 / 2 successes and as many failures more; one part of an answer makes no certainty."""
     values, z2 = np.repeat([0.0, 0.2, 1.0], [20, 30, 30]), scipy_stats.norm.ppf(0.975) ** 2
@@ -220,13 +250,13 @@ def test_the_jackknife_stays_in_its_limits():
     wider = jackknife(2 * 0.99 - 1, 2 * without - 1, (-1, 1))
     assert (wider.low, wider.high) == pytest.approx((2 * bounded.low - 1, 2 * bounded.high - 1))
     # At a limit: as if every carrier were right, or wrong; what may be anything above 0 has no
-    # upper end.
+    # interval, nor has what overflows.
     for value in (0.0, 1.0):
         found = jackknife(value, np.full(60, value), (0, 1), carriers=20)
         expected = share(np.full(20, value == 1))
         assert found[:3] == pytest.approx(expected[:3], abs=1e-12)
-    nothing = jackknife(0.0, np.zeros(60), (0, math.inf))
-    assert nothing.low == 0 and np.isnan(nothing.high)
+    for value, values in ((0.0, np.zeros(60)), (1e-3, np.tile([0.0, 2.0], 30))):
+        assert np.isnan(jackknife(value, values, (0, math.inf))[1:3]).all()
 
 
 @pytest.mark.parametrize("case", intervals.CASES, ids=lambda case: case.name)
@@ -244,7 +274,11 @@ def test_where_intervals_cover_too_little_is_told_as_it_is():
         assert (row["case"], row["n"]) == (case.name, n)
         assert row["covered"] == pytest.approx(intervals.covered(case, n, 400)["covered"], abs=7)
         assert row["without_width"] == pytest.approx(intervals.without_width(case, n, 400), abs=7)
-    assert rows[0]["without_width"] > 30 and rows[-1]["without_width"] == 0
+    hidden, *others = rows
+    assert hidden["without_width"] > 30 and not any(row["without_width"] for row in others)
+    assert all(row["covered"] > 95 for row in rows if "count" in row["case"])
+    shown, not_shown = (row for row in rows if "samples that" in row["case"])
+    assert not_shown["covered"] < 70 < 90 < shown["covered"]
 
 
 def test_the_published_coverage_is_near_its_level():
@@ -476,7 +510,7 @@ def test_bootstrap_spread():
     )
     assert np.isnan([*bootstrap_spread(groups[:1])[0][:3], bootstrap_spread(groups[:1])[1]]).all()
     estimate, p = bootstrap_spread([np.zeros(10), np.zeros(20)])
-    assert estimate[:2] == (0, 0) and np.isnan(estimate.high) and p == 1
+    assert estimate.value == 0 and np.isnan(estimate[1:3]).all() and p == 1
     # The lower end is above 0 where p < 0.05, also of a few images.
     for n in (6, 10, 40):
         means = np.array([[0], [0], [2.5 / np.sqrt(n)]])
