@@ -192,7 +192,7 @@ def diagnose(
             rule: (float(outliers(last, rule).float().mean()), outlier_images(last, rule))
             for rule in RULES
         },
-        per_image=over_images(mask.sum(1), (0, mask.shape[1])),
+        per_image=over_images(mask.sum(1)),
         ratio=over_images(last.amax(1) / last.median()),
         share_map=layout.to_grid(mask.float().mean(0)),
         norms=over_blocks(norms.amax(-1)),
@@ -269,7 +269,7 @@ class _Session:
             positions,
             share_at(mask, positions),
             share_at(rolled, positions),
-            over_images(grey.sum(1), (0, grey.shape[1])),
+            over_images(grey.sum(1)),
         )
 
     def removal(self, before: Captured, limit: float) -> dict[str, Any]:
