@@ -17,7 +17,7 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const claim of claims) {
       // A claim counts by its verdict in a run, and once a model is chosen, by that on the model.
       const cells = [...claim.querySelectorAll(chosen.model ? "td[data-model]:not(.off) > .one" : "td.whole > .one")];
-      const fits = cells.some((one) => ["run", "verdict"].every((group) => !chosen[group] || one.dataset[group] === chosen[group]));
+      const fits = cells.some((one) => ["run", "verdict", "first"].every((group) => !chosen[group] || one.dataset[group] === chosen[group]));
       claim.hidden = !fits || other(claim, "paper");
     }
     table.append(...(chosen.sort ? [...papers, ...[...claims].sort((a, b) => distance(a) - distance(b) || 0)] : order));

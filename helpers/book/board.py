@@ -188,6 +188,7 @@ def board(
         "model": names,
         "run": {entry.run: entry.run for own in found.values() for entry in own},
         "verdict": {verdict: verdict for verdict in VERDICTS},
+        "first": {"other": "another verdict", "same": "the same verdict"},
     }
     return render(
         "board.html.j2",

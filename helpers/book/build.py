@@ -23,7 +23,7 @@ from helpers.book import cite, claim_page, downloads, explore, fragments
 from helpers.book.board import board
 from helpers.book.render import Results, Runs, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
-from helpers.claims import edition
+from helpers.claims import edition, history
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result, bundle, read_published
@@ -194,12 +194,19 @@ def _write_run(
     """
     registry, run, results = book.project.registry, stored.name, _results(executed)
     calibration, place = _results(book.controls), downloads.folder(run, kind)
-    values = TemplateValues(registry, {run: results})
+    values, log = TemplateValues(registry, {run: results}), history.load(book.project.root)
     for id, (result, notebook) in executed.items():
         parts = (render_reading(stored, id, values), explore.beside(id))
         reading = "\n\n".join(filter(None, parts))
         page, picture = claim_page.page(
-            registry[id], run, result, notebook, reading, calibration.get(id), place
+            registry[id],
+            run,
+            result,
+            notebook,
+            reading,
+            calibration.get(id),
+            place,
+            log.get(id, [])[1:],
         )
         end = downloads.on_page(place, id, result, notebook, up=claim_page.UP)
         _write_notebook(page, folder / f"{id}.ipynb", end)

@@ -6,7 +6,7 @@ It is made of the stored result, the executed notebook and two templates. Nothin
 import base64
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import nbformat
 import yaml
@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from helpers.book import downloads
 from helpers.book.decisions import Decisions, axes
 from helpers.book.render import render
+from helpers.claims.history import Entry
 from helpers.claims.result import MIME, Claim, Result
 
 UP = "../../../"  # from `book/runs/<run>/` to the root of the book
@@ -33,6 +34,7 @@ def page(
     reading: str = "",
     calibration: Mapping | None = None,
     place: str = "",
+    changes: Sequence[Entry] = (),
 ) -> tuple[NotebookNode, dict | None]:
     """The page of the stored result `data`; lies in `book/runs/<run>/`.
 
@@ -41,6 +43,7 @@ def page(
         reading: the commentary, as Markdown with its numbers filled in.
         calibration: the claim's result on the controls.
         place: where its downloads lie, below `data/`; in the folder of the run unless given.
+        changes: of its criterion, without the first entry of the log.
 
     Returns:
         The page as a notebook, and its `key_picture`, which lies beside it.
@@ -54,6 +57,7 @@ def page(
         "found": found,
         "stored": found.stored,
         "result": found.result,
+        "changes": changes,
         "axes": axes(found.rows, shares=True),
         "picture": picture,
         "data": f"{UP}{downloads.FOLDER}/{place or run}/{claim.id}",

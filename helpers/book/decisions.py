@@ -60,6 +60,7 @@ class Decisions:
 
     Attributes:
         stored: as it was judged then.
+        first: the verdict by the criterion that was written first, on the same values.
         result: as today's criterion judges the same values; `stored` where that is the same.
         values: model -> name -> value; names, model -> how pages call it.
         reported: the paper's figures, a dict each: what the registry says, `checkpoint`, the model
@@ -77,6 +78,7 @@ class Decisions:
     def __init__(self, claim: Claim, data: Mapping):
         self.claim, self.run = claim, data.get("run", "")
         self.stored = Result.from_json(claim, data)
+        self.first = data.get("first_verdict", self.stored.verdict)
         self.result = self.stored.today or self.stored
         self.values = self.result.by_model
         models = list(dict.fromkeys([*self.values, *self.result.not_run]))

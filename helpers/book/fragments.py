@@ -85,6 +85,12 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         },
         "log": log,
         "changes": [(id, *both) for id, own in log.items() for both in pairwise(own)],
+        "moved_verdicts": [
+            (run, id, data["first_verdict"], data["verdict"])
+            for run, own in runs.items()
+            for id, data in own.items()
+            if data.get("first_verdict", data["verdict"]) != data["verdict"]
+        ],
         "card": card.read_text(encoding="utf-8") if card.is_file() else "",
         "benchmarks": sorted(
             bench, key=lambda one: (one["device"], one["parameters"], one["tokens"])

@@ -8,15 +8,18 @@ their digest, and a person's word on what had been seen and why. Its digest tell
 edited since, and the git history, where it is here, whether its commit really has that criterion.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 import yaml
 
+from helpers.claims.criteria import Criterion, Test
 from helpers.claims.project import Project, git
+from helpers.claims.result import Result
 from helpers.files import digest_of_json, written_whole
 
 FOLDER = "notebooks/criteria"
@@ -30,6 +33,7 @@ HEADER = (
     "verdicts, and its commit is the first that has them.\n"
 )
 _KINDS = ("tests", "applies", "needs")
+_TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -248,6 +252,34 @@ def _first(root: Path, id: str, wanted: str, after: str | None) -> str | None:
             if digests_at(root, revision).get(id) == wanted:
                 return revision
     return None
+
+
+def criterion(entry: Entry) -> Criterion:
+    """The criterion of an entry, by which values can be judged.
+
+    Raises ValueError for a test that this version of the package cannot read.
+    """
+    parts = {name: part for name, part in entry.criterion.items() if name not in _KINDS}
+    tests = {kind: tuple(map(_read_test, entry.criterion.get(kind, ()))) for kind in _KINDS}
+    return Criterion(**parts, **tests)
+
+
+def _read_test(text: str) -> Test:
+    if not (found := _TEST.fullmatch(text)):
+        raise ValueError(f"the log of criteria holds a test that cannot be read: {text!r}")
+    value, op, margin, model = found.groups()
+    return Test(value, op, float(margin), model)
+
+
+def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:
+    """The verdict on the values of a result by the criterion that was written first.
+
+    It is that of the result where the claim has no entry in the log.
+    """
+    if not (entries := log.get(result.id)):
+        return result.verdict
+    claim = replace(result.claim, criterion=criterion(entries[0]))
+    return claim.judge(result.values, result.sources, result.not_run).verdict
 
 
 def changes(before: Entry | None, after: Entry) -> dict[str, tuple[list[str], list[str]]]:

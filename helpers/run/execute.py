@@ -20,7 +20,7 @@ from pathlib import Path
 
 import nbformat
 
-from helpers.claims import numbers
+from helpers.claims import history, numbers
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result, bundle, check_run, publish
@@ -172,7 +172,8 @@ def computed(
             workspace=workspace and workspace.folder,
             at_cell=progress and progress.at_cell,
         )
-        result = Result.from_json(claim, bundle(notebook)).to_json()
+        judged = Result.from_json(claim, bundle(notebook))
+    result = judged.to_json()
     wall, text = time.perf_counter() - clock, nbformat.writes(notebook) + "\n"
     details = {
         **provenance(root),
@@ -189,7 +190,8 @@ def computed(
     }
     if resumed:  # then the wall time is that of the rest alone
         details["resumed"] = True
-    head = {"id": result.pop("id"), "run": run}
+    first = history.first_verdict(history.load(root), judged)
+    head = {"id": result.pop("id"), "run": run, "verdict": judged.verdict, "first_verdict": first}
     return text, {**head, **result, "parameters": parameters, "provenance": details}
 
 

@@ -54,6 +54,18 @@ def test_the_form_shows_what_it_chooses_and_the_address_keeps_it(address, opened
     assert claims(page) == list(REGISTRY.claims)
 
 
+def test_claims_whose_first_criterion_gives_another_verdict_can_be_chosen(address, opened, runs):
+    page = opened(address)
+    page.locator("select[name=first]").select_option("other")
+    moved = {
+        id
+        for own in runs.values()
+        for id, data in own.items()
+        if data["first_verdict"] != data["verdict"]
+    }
+    assert moved and set(claims(page)) == moved
+
+
 def test_a_model_shows_its_column_and_counts_by_its_own_verdicts(address, opened, runs):
     found = [
         (one["model"], id)

@@ -154,7 +154,7 @@ def full(library):
         (book / "bench" / f"{name}.json").write_text(json.dumps(data))
     rows = [COVERED, COVERED | {"n": 1000, "covered": 95.5}]
     (book / "intervals.json").write_text(json.dumps(rows))
-    awkward = json.dumps([COVERED | {"without_width": 44.85}])
+    awkward = json.dumps([COVERED | {"without_width": 44.85, "without_interval": 1.5}])
     (book / "intervals-awkward.json").write_text(awkward)
     # After the run: today's criterion is another one.
     tests = {"tests": [{"value": "score", "op": ">", "margin": 3}]}

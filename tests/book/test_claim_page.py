@@ -13,6 +13,7 @@ from helpers.book import claim_page
 from helpers.book.decisions import Decisions, axes
 from helpers.book.render import macro
 from helpers.claims.criteria import Criterion, Test, Value
+from helpers.claims.history import Entry
 from helpers.claims.project import Project
 from helpers.claims.registry import load_registry
 from helpers.run.parameters import checked, parse
@@ -113,6 +114,17 @@ def test_golden_pages(claim, notebook, file_regression, case):
     page = claim_page.page(claim, "mine", data, notebook, reading, calibration)
     assert page[1]["content"] == b"<svg/>"
     file_regression.check(shown(page), extension=".md")
+
+
+def test_a_page_says_that_the_first_criterion_gave_another_verdict_and_when_it_changed(claim):
+    data = claim.judge(values("a", 0.9, 90, 90)).to_json()
+    change = Entry("2026-02-03", None, "", "real data", "", {}, {})
+    for first in ("supported", "refuted", "inconclusive"):
+        stored = data | {"first_verdict": first}
+        page = claim_page.page(claim, "mine", stored, new_notebook(), changes=[change])
+        says = f"The criterion that was written first gives <em>{first}</em>"
+        assert (says in shown(page)) is (first != data["verdict"])
+        assert ("on 2026-02-03, seen by then: real data." in shown(page)) is (says in shown(page))
 
 
 def test_a_page_without_figures_values_or_a_run(claim):

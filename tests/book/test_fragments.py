@@ -103,7 +103,7 @@ def test_pages_of_a_small_project(project, file_regression):
     one, two = (project.registry[id] for id in ("aa1-first", "aa2-second"))
     runs = {
         "mine": {
-            "aa1-first": result(one, {"vit-a": 2.05, "vit-b": 8.0}),
+            "aa1-first": result(one, {"vit-a": 2.05, "vit-b": 8.0}) | {"first_verdict": "refuted"},
             "aa2-second": result(two, {"vit-a": 3.0}),
         },
         "other": {
@@ -115,7 +115,15 @@ def test_pages_of_a_small_project(project, file_regression):
     known = fragments.values(project, runs, {}) | {"log": LOG, "changes": changes}
     found = fragments.fragments(known)
     statistics = [f"statistics-{part}" for part in ("verdicts", "tests", "resolution")]
-    parts = ["criteria-log", "criteria-summary", *statistics, "dependence", "statistics-shared"]
+    parts = [
+        "criteria-log",
+        "criteria-summary",
+        "first-verdicts",
+        "summary",
+        *statistics,
+        "dependence",
+        "statistics-shared",
+    ]
     text = "\n".join(f"=== {name}\n{found[name]}" for name in parts)
     file_regression.check(text.replace("<tr>", "\n<tr>"))
     other = {"value": "other", "op": ">", "margin": 0}

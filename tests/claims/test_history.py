@@ -1,12 +1,14 @@
 import subprocess
+from dataclasses import replace
 
 import pytest
 import yaml
 from conftest import CLAIM, edit_registry, edit_yaml, rows
 
-from helpers.claims import history
+from helpers.claims import Value, history
 from helpers.claims.history import Entry
 from helpers.claims.project import Project
+from helpers.claims.result import Result
 from helpers.run import check
 
 REAL = Project()
@@ -104,6 +106,43 @@ def test_a_test_keeps_its_margin_in_full():
         "score > -0.05 on vit-a",
         "score > 1e-12",
     ]
+
+
+def test_the_criterion_of_an_entry_is_the_one_that_was_recorded():
+    """Every claim's last entry is today's criterion, without what only explains."""
+    for id, entries in history.load(REAL.root).items():
+        wanted = REAL.registry[id].criterion
+        tests = {
+            kind: tuple(replace(test, extension="") for test in getattr(wanted, kind))
+            for kind in ("tests", "applies", "needs")
+        }
+        assert history.criterion(entries[-1]) == replace(wanted, why="", **tests), id
+    entry = replace(entries[-1], criterion={"quantifier": "all", "tests": ["auc around 0.5"]})
+    with pytest.raises(ValueError, match="a test that cannot be read: 'auc around 0.5'"):
+        history.criterion(entry)
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdict"), [(1, "supported"), (2, "inconclusive"), (3, "refuted")]
+)
+def test_the_first_verdict_is_that_of_the_first_criterion_on_the_same_values(
+    logged, margin, verdict
+):
+    later = set_margin(logged, margin)
+    if margin != 1:
+        history.record(later, "aa1-first", "real data", "Changed.")
+    measured = [Value("score", "vit-a", "scenes", 2.0, 1.5, 2.5, 9)]
+    result = later.registry["aa1-first"].judge(measured)
+    log = history.load(logged.root)
+    assert result.verdict == verdict and history.first_verdict(log, result) == "supported"
+    assert history.first_verdict({}, result) == verdict
+
+
+def test_published_results_hold_the_first_verdict(runs):
+    log = history.load(REAL.root)
+    for id, data in (one for own in runs.values() for one in own.items()):
+        result = Result.from_json(REAL.registry[id], data)
+        assert data["first_verdict"] == history.first_verdict(log, result), id
 
 
 def test_a_project_without_a_log_is_not_asked_for_one(project):

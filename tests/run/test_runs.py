@@ -85,6 +85,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
         "id": "aa1-first",
         "run": "controls",
         "verdict": "supported",
+        "first_verdict": "supported",
         "agreement": "not stated",
         "criterion": project.registry["aa1-first"].criterion.digest,
         "parameters": PARAMETERS,
