@@ -52,7 +52,7 @@ class Paper:
         return self.id.replace("-", "_")
 
     def __str__(self) -> str:
-        parts = (f"*{self.title}*", self.authors, self.venue, self.year)
+        parts = (self.title, self.authors, self.venue, self.year)
         return ", ".join(str(part) for part in parts if part)
 
 
