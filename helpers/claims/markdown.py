@@ -81,16 +81,23 @@ def pivot(cells: Sequence[tuple[str, str, str, str]]) -> str:
 
 
 def render(template: str, **data: Any) -> str:
-    """The template `template` of `templates/` filled in with `data`; blank lines come alone."""
-    text = _environment().get_template(template).render(data)
+    """The template `template` of `templates/` filled in with `data`; blank lines come alone.
+
+    Text for a terminal, `.txt.j2`, is printable whatever the data hold.
+    """
+    text = _environment(template.endswith(".txt.j2")).get_template(template).render(data)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
 
 @cache
-def _environment() -> "jinja2.Environment":
+def _environment(terminal: bool) -> "jinja2.Environment":
     import jinja2  # here, since `list` need not wait for it
 
-    loader = jinja2.PackageLoader("helpers.claims")
-    environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("helpers.claims"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=(lambda value: printable(str(value))) if terminal else None,
+    )
     environment.filters |= {"cell": cell, "code": code, "inert": inert, "pivot": pivot}
     return environment

@@ -49,6 +49,7 @@ ORIGIN = {
     "python": "3.11.7",
     "packages": {"torch": "2.15.0"},
     "device": "cpu",
+    "threads": 1,
     "seed": 0,
     "started": "2026-01-01T00:00:00+00:00",
     "wall_s": 1.5,
@@ -77,7 +78,8 @@ def executed(claim, models, score=2.0, not_run=None, tags=()):
         new_code_cell("judge()", outputs=[judged], execution_count=2),
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return new_notebook(cells=cells, metadata={"kernelspec": kernel}), result.to_json()
+    result = {**result.to_json(), "parameters": {}}
+    return new_notebook(cells=cells, metadata={"kernelspec": kernel}), result
 
 
 def publish_run(project, run, id, models=("vit-a",), score=2.0, origin=ORIGIN, **options):
