@@ -304,7 +304,7 @@ def verdict(claim: Claim, path: Path) -> str:
     """The verdict of a result and whether it agrees with the paper, or that it cannot be read."""
     try:
         return _answers(Result.from_json(claim, read_result(path)))
-    except (ValueError, OSError, KeyError, TypeError):
+    except (ValueError, OSError):
         return UNREADABLE
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from helpers.foreign import read_json, reading
+
 try:
     import fcntl
 except ImportError:  # Windows, WebAssembly
@@ -45,16 +47,15 @@ def digest_of_json(data: object) -> str:
     )
 
 
-def read_signed(path: Path, remedy: str) -> dict:
-    """The JSON data of a file that holds its own digest, without it.
+def read_signed(path: Path, schema: Mapping[str, Any], remedy: str) -> dict:
+    """The JSON data of a file that holds its own digest, without it, in the form of a JSON Schema
+    of an object.
 
     Raises ValueError with the remedy where it is no such file, or was edited by hand.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+    data = read_json(path, {**schema, "required": [*schema["required"], "sha256"]}, "it", remedy)
+    with reading("it", remedy):
         intact = data.pop("sha256") == digest_of_json(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError):
-        raise ValueError(f"not a readable result; {remedy}") from None
     if not intact:
         raise ValueError(f"was changed after it was written (its sha256 does not fit); {remedy}")
     return data

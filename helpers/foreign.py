@@ -55,10 +55,15 @@ def read_json(path: Path, schema: Mapping[str, Any], what: str, remedy: str) -> 
     which is no JSON. Raises ValueError with `what`, the reason and the remedy.
     """
     with reading(what, remedy):
+        text = path.read_text(encoding="utf-8")
+    return parse_json(text, schema, what, remedy)
+
+
+def parse_json(text: str, schema: Mapping[str, Any], what: str, remedy: str) -> Any:
+    """The same of a text."""
+    with reading(what, remedy):
         data = json.loads(
-            path.read_text(encoding="utf-8"),
-            object_pairs_hook=_without_doubles,
-            parse_constant=_refused_constant,
+            text, object_pairs_hook=_without_doubles, parse_constant=_refused_constant
         )
         wrong = mismatch(data, schema)
     if wrong:

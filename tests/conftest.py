@@ -85,7 +85,8 @@ Path("python").write_text(sys.executable)
 print(os.environ["OMP_NUM_THREADS"], Path.cwd() / "here")"""
 JUDGE = """from helpers.claims import Value, load_registry
 values = [Value.of("score", float(n), model=model, dataset=dataset) for model in models]
-load_registry("notebooks")["{id}"].judge(values, sources=[{{"name": dataset}}])"""
+images = {{"name": dataset, "n": n, "seed": seed, "digest": "abc", "skipped": []}}
+load_registry("notebooks")["{id}"].judge(values, sources=[images])"""
 
 
 def write_notebook(path: Path, id: str) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -237,3 +238,78 @@ def test_another_helpers_imported_before_is_told(tmp_path):
     assert (
         done.returncode == 1 and "another `helpers` was imported first, from nowhere" in done.stderr
     )
+
+
+# Each leaves a mark where it runs: what git's settings name, and code that lies in the project.
+PLANTED = (
+    "core.fsmonitor",
+    "core.hooksPath",
+    "filter.a=b.clean",
+    "filter.c.d.process",
+    "gpg.program",
+)
+LOOKS = (
+    ["list"], ["show", ID], ["run", ID, "--plan"], ["check"], ["check", "--strict"], ["release"],
+    ["release", "--draft"], ["compare", "--edition", "HEAD"],
+)  # fmt: skip
+WITHOUT_BUILDING = """
+import sys
+from helpers.book import build
+from helpers.claims.project import git
+from helpers.cli import main
+git(sys.argv[1], "show", "--no-patch", "HEAD")
+def nothing(*arguments, **options): raise RuntimeError("not built here")
+build.build = nothing
+print([main(["--project", sys.argv[1], *words]) for words in %r])
+"""
+
+
+def test_looking_at_a_project_runs_nothing_of_it(folder, tmp_path):
+    own, marks = shutil.copytree(folder, tmp_path / "own"), tmp_path / "marks"
+    marks.mkdir()
+
+    def git(*arguments, **options):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", own, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, **options)
+
+    def plant(path, name):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\ntouch {marks}/{name}\ncat\n")
+        path.chmod(0o755)
+        return str(path)
+
+    notebook = next(own.glob("notebooks/*/*.ipynb"))
+    data = nbformat.read(notebook, 4)
+    data.cells.append(nbformat.v4.new_code_cell(f"open({str(marks / 'notebook')!r}, 'w')"))
+    nbformat.write(data, notebook)
+    for name in ("sitecustomize", "conftest", "yaml", "helpers"):
+        (own / f"{name}.py").write_text(f"open({str(marks / name)!r}, 'w')")
+    for name in ("pyproject.toml", "requirements.lock", "CITATION.cff", "LICENSE", "CHANGELOG.md"):
+        (own / name).write_text("[project]\nname = 'own'\nversion = '1'\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "first")
+    signed = git("cat-file", "commit", "HEAD", text=True).stdout.replace(
+        "\n\n", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n a\n -----END PGP SIGNATURE-----\n\n", 1
+    )
+    object = git("hash-object", "-t", "commit", "-w", "--stdin", input=signed, text=True).stdout
+    git("update-ref", "HEAD", object.strip())
+    (own / ".gitattributes").write_text("*.yml filter=a=b\n*.lock filter=c.d\n")
+    for name in PLANTED:
+        is_folder = name == "core.hooksPath"
+        script = tmp_path / name / ("post-index-change" if is_folder else "run")
+        planted = plant(script, name)
+        git("config", name, str(script.parent) if is_folder else planted)
+    git("config", "log.showSignature", "true")
+    for name in (next(own.glob("notebooks/claims/*.yml")), own / "requirements.lock"):
+        os.utime(name, (1, 1))  # so that git looks into them
+
+    code = [sys.executable, "-c", WITHOUT_BUILDING % (LOOKS,), own]
+    environment = os.environ | {"PYTHONPATH": str(place.HELPERS.parent)}
+    done = subprocess.run(code, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    # What is missing for an edition, no build, and nothing published.
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0, 1, 1, 2]", done.stderr
+    assert sorted(path.name for path in marks.iterdir()) == []
+    subprocess.run(["git", "-C", own, "status"], capture_output=True)
+    subprocess.run(["git", "-C", own, "show"], capture_output=True)
+    assert {path.name for path in marks.iterdir()} == {*PLANTED}, "they are not planted well"

@@ -156,7 +156,7 @@ def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> E
             result, notebook = read_published(path)
             Result.from_json(claim, result)
             executed = (result, read_notebook(BytesIO(notebook)))
-        except (ValueError, OSError, KeyError, TypeError) as error:
+        except (ValueError, OSError) as error:
             if strict:
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
             continue

@@ -29,6 +29,7 @@ STATES = {
     "moved": "unit moved to an extra token",
     "empty token": "empty extra token",
 }
+MEASURED = {"type": "object", "required": ["model", "sources"]}  # the form of a file
 # Measure -> the claim that defines it.
 MEASURES = {
     "outlier_tokens": "nr6-qkv-maps",
@@ -111,7 +112,7 @@ def read(path: Path) -> dict:
         ValueError: it is not whole, or was changed since.
     """
     try:
-        return read_signed(path, "measure it again with `python -m helpers explore`")
+        return read_signed(path, MEASURED, "measure it again with `python -m helpers explore`")
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

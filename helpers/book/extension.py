@@ -58,6 +58,8 @@ def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree:
         for button in group.get("buttons", ()):
             if button["label"] == "download-source-button":
                 button |= {"url": context["pathto"](notebook, 1), "text": Path(notebook).suffix}
+    # The theme's heading for print, which it fills in without escaping it.
+    context["pagetitle"] = escape(context.get("pagetitle", ""))
     if context.get("body") and doctree is not None:
         files = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
         context["body"] = finished(context["body"], files.get)

@@ -19,7 +19,7 @@ from helpers.book.render import Results, Runs, environment, render
 from helpers.claims import history, statistics
 from helpers.claims.criteria import ANSWERS, CONTROL, VERDICTS, Value
 from helpers.claims.history import Entry
-from helpers.claims.markdown import inert
+from helpers.claims.markdown import code
 from helpers.claims.project import Project, git
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
@@ -199,7 +199,7 @@ def difference(before: Entry | None, after: Entry) -> list[str]:
             continue
         for how, criteria in ((", gone", gone), (", new" if before else "", new)):
             if criteria:
-                lines.append(f"{word}{how}: {', '.join(f'`{inert(one)}`' for one in criteria)}")
+                lines.append(f"{word}{how}: {', '.join(map(code, criteria))}")
     return lines or ["the same criterion, measured otherwise"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from helpers.book import build as book
 from helpers.book import downloads
-from helpers.claims.project import Project, git
+from helpers.claims.project import Project, local_changes
 from helpers.files import digest_of, write_zip
 from helpers.run import check
 
@@ -32,7 +32,7 @@ def obstacles(project: Project) -> Iterator[str]:
     for file in (ABOUT, *FILES):
         if not (project.root / file).is_file():
             raise ValueError(f"there is no {file} in {project.root}; an edition needs one")
-    changes = git(project.root, "status", "--porcelain")
+    changes = local_changes(project.root)
     revisions = check.history(project)
     if changes is None or revisions is None:
         yield "the git history is not here in whole, so that nobody can tell of which revision this is"  # noqa: E501

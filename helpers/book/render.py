@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from helpers.claims.criteria import OUTCOMES, VERDICTS, Test, Value, in_words
-from helpers.claims.markdown import cell, inert
+from helpers.claims.markdown import cell, code, inert
 from helpers.claims.registry import Term, term
 from helpers.names import short_name
 
@@ -56,11 +56,6 @@ def distinct(items: Iterable) -> list:
 def raw(html: str) -> str:
     """HTML as a block of Markdown; on one line, so that nothing in it can end the block."""
     return f"```{{raw}} html\n{one_line(html)}\n```"
-
-
-def code(value: object) -> str:
-    """A value in Markdown's code font, '' of an empty text."""
-    return "`" + (inert(value).replace("`", "'") or "''") + "`"
 
 
 def in_sentence(label: str) -> str:

@@ -18,7 +18,9 @@ from helpers.claims.compare import Comparison, Pair, compared, excludes_zero
 from helpers.claims.numbers import text
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.registry import Registry
+from helpers.claims.result import WRITTEN
 from helpers.files import written_whole
+from helpers.foreign import parse_json
 from helpers.names import short_names
 from helpers.summary import rounded
 
@@ -26,6 +28,12 @@ FILE, WHY = Path("book/edition.json"), Path("book/edition-why.yml")
 SECOND_PASS = Path("book/second-pass.json")
 PARTS = ("edition-about", "edition-verdicts", "edition-values", "second-pass")
 COLUMNS = ("name", "model", "value", "low", "high", "n", "unit")  # of a stored value
+# The form of what is kept of a result, the rest of which may be of an earlier form.
+KEPT = {
+    "type": "object",
+    "required": ["verdict", "verdicts", "values"],
+    "properties": {name: WRITTEN["properties"][name] for name in ("verdict", "verdicts", "values")},
+}
 REASONS = {
     "type": "object",
     "propertyNames": {"pattern": "^[^/]+/[^/]+$"},
@@ -86,7 +94,9 @@ def take(project: Project, revision: str) -> dict:
     runs: dict[str, dict[str, dict]] = {}
     for path in map(Path, listed.splitlines()):
         if path.suffix == ".json" and path.parent.name != CONTROLS:
-            data = json.loads(git(project.root, "show", f"{commit}:{path.as_posix()}"))
+            place = f"{commit}:{path.as_posix()}"
+            text = git(project.root, "show", place) or ""
+            data = parse_json(text, KEPT, place, "name a revision with whole results")
             runs.setdefault(path.parent.name, {})[path.stem] = _stored(data)
     if not runs:
         raise ValueError(f"nothing was published at {revision!r}; name a later revision")

@@ -5,16 +5,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from helpers.foreign import printable
+
 if TYPE_CHECKING:
     import jinja2
 
-# Where HTML, the address of a Markdown link or a MyST role begins.
-_MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=])\(|\{(?=[\w:+-]+\}`)")
+# What may stay: code, in which nothing is markup, and brackets such as those of intervals that are
+# no link. Or else where mathematics, an escape, HTML, a link, a role, an entity or emphasis begins.
+_MARKUP = re.compile(
+    r"(?P<kept>(?<!`)(`+)(?!`).+?(?<!`)\2(?!`)|\[[A-Za-z0-9 ,.?%+-]+](?![(\[:]))"
+    r"|[`$\\{*~\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])"
+)
 
 
 def inert(text: object) -> str:
-    """A text from data as one line of Markdown that shows it, with no HTML, link or role in it."""
-    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", " ".join(str(text).split()))
+    """A text from data as one line of MyST Markdown that shows it as it was typed.
+
+    It has no mathematics, HTML, link or role in it. What stands in code stays code.
+    """
+    return _MARKUP.sub(
+        lambda match: match["kept"] or f"&#{ord(match[0])};", printable(" ".join(str(text).split()))
+    )
+
+
+def code(value: object) -> str:
+    """A value in Markdown's code font, '' of an empty text."""
+    text = printable(" ".join(str(value).split())) or "''"
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in text[:1] + text[-1:] else ""
+    return fence + space + text + space + fence
 
 
 def cell(text: object) -> str:
@@ -62,16 +81,23 @@ def pivot(cells: Sequence[tuple[str, str, str, str]]) -> str:
 
 
 def render(template: str, **data: Any) -> str:
-    """The template `template` of `templates/` filled in with `data`; blank lines come alone."""
-    text = _environment().get_template(template).render(data)
+    """The template `template` of `templates/` filled in with `data`; blank lines come alone.
+
+    Text for a terminal, `.txt.j2`, is printable whatever the data hold.
+    """
+    text = _environment(template.endswith(".txt.j2")).get_template(template).render(data)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
 
 @cache
-def _environment() -> "jinja2.Environment":
+def _environment(terminal: bool) -> "jinja2.Environment":
     import jinja2  # here, since `list` need not wait for it
 
-    loader = jinja2.PackageLoader("helpers.claims")
-    environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"cell": cell, "inert": inert, "pivot": pivot}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("helpers.claims"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=(lambda value: printable(str(value))) if terminal else None,
+    )
+    environment.filters |= {"cell": cell, "code": code, "inert": inert, "pivot": pivot}
     return environment

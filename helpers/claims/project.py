@@ -8,7 +8,7 @@ REGISTERS_PROJECT, names another. Where there is none, it is what comes with the
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +24,8 @@ HELPERS = Path(__file__).resolve().parents[1]
 PROJECT = "REGISTERS_PROJECT"
 # The run on the models whose answers are known, which calibrates and is no finding.
 CONTROLS = "controls"
+# What git would run: a monitor of files, hooks, a program that looks at signatures.
+SILENT = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "log.showSignature": "false"}
 
 
 def shipped() -> Path:
@@ -192,13 +194,36 @@ class Project:
         return path
 
 
-def git(root: Path, *arguments: str) -> str | None:
+def git(root: Path, *arguments: str, settings: Mapping[str, str] = SILENT) -> str | None:
     """What git says of the checkout at `root`.
+
+    It runs no program that the checkout's own settings name, reaches no other machine and writes
+    nothing: the checkout may be somebody else's. (Settings by the environment: git 2.31.)
 
     None where there is no git, or none of its checkouts.
     """
+    first = int(os.environ.get("GIT_CONFIG_COUNT", 0))  # after the user's own, and over them
+    given = {"GIT_CONFIG_COUNT": str(first + len(settings)), "GIT_ALLOW_PROTOCOL": "none"}
+    for number, (name, text) in enumerate(settings.items(), first):
+        given |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": text}
+    command = ["git", "--no-optional-locks", "-C", root, *arguments]
     try:
-        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | given)
     except FileNotFoundError:  # no git here
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def local_changes(root: Path, *paths: str) -> str | None:
+    """What differs from the last commit, a line each as in `git status --porcelain`, within `paths`
+    where some are given; None as in `git`.
+
+    No filter runs either, such as that of git-lfs, whose files may count as changed. Of submodules
+    nothing is asked.
+    """
+    named = git(root, "config", "--null", "--name-only", "--get-regexp", r"^filter\.") or ""
+    drivers = {name.rpartition(".")[0] for name in named.split("\0") if name}
+    off = {f"{driver}.{kind}": "" for driver in drivers for kind in ("clean", "process")}
+    off |= {f"{driver}.required": "false" for driver in drivers}
+    asked = ("status", "--porcelain", "--ignore-submodules=all", "--", *paths)
+    return git(root, *asked, settings=SILENT | off)

@@ -6,6 +6,7 @@ What a paper reported and what was measured here never share a field: `Claim.rep
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from helpers.claims.criteria import (
+    ANSWERS,
     CONTROL,
     INTERVAL,
     OUTCOMES,
+    VERDICTS,
     Agreement,
     ByName,
     Criterion,
@@ -27,10 +30,90 @@ from helpers.claims.criteria import (
 from helpers.claims.markdown import render
 from helpers.claims.notebook import notebook_parameters
 from helpers.files import digest_of, digest_of_json, locked, read_signed, write_together
+from helpers.foreign import mismatch
 from helpers.names import STUB
 
 Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
 MIME = "application/vnd.registers.result+json"
+
+
+def _record(required: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The JSON Schema of an object with these properties, and of some that it may have."""
+    properties = {**required, **more.pop("optional", {})}
+    return {"type": "object", "required": [*required], "properties": properties, **more}
+
+
+_TEXT, _UNKNOWN = {"type": "string"}, {"type": ["string", "null"]}
+_LARGEST = sys.float_info.max
+_NUMBER = {"type": ["number", "null"], "minimum": -_LARGEST, "maximum": _LARGEST}
+_AMOUNT = {"type": "number", "minimum": 0, "maximum": _LARGEST}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 10**15}
+_SIZE = {"type": "array", "items": _COUNT}
+_PLAIN = {"type": ["string", "boolean", "null", "number"], "maximum": _LARGEST}
+_SOURCE = _record(
+    {"name": _TEXT},
+    **{
+        "if": {"required": ["weights_hash"]},
+        "then": _record(
+            {"weights_hash": _TEXT, "parameters": _COUNT, "image_size": _SIZE, "patch_size": _SIZE}
+        ),
+        "else": _record(
+            {"n": _COUNT, "seed": _PLAIN, "digest": _TEXT, "skipped": {"type": "array"}},
+            optional={"hub": _UNKNOWN},
+        ),
+    },
+)
+_SOURCES = {"type": "array", "items": _SOURCE}
+_VALUE = _record(
+    {"name": _TEXT, "model": _TEXT},
+    optional={"dataset": _UNKNOWN, "n": {"anyOf": [_COUNT, {"type": "null"}]}, "unit": _TEXT}
+    | dict.fromkeys(("value", "low", "high", "step"), _NUMBER),
+    additionalProperties=False,
+)
+_VERDICT = {"enum": VERDICTS}
+_JUDGED = {
+    "id": _TEXT,
+    "verdict": _VERDICT,
+    "reason": _TEXT,
+    "verdicts": {
+        "type": "array",
+        "items": _record({"model": _TEXT, "verdict": _VERDICT, "reason": _TEXT}),
+    },
+    "values": {"type": "array", "items": _VALUE},
+    "not_run": {"type": "object", "additionalProperties": _TEXT},
+}
+_BY_TODAY = {"criterion": _UNKNOWN, "agreement": {"enum": ANSWERS}, "agreement_reason": _TEXT}
+# The form of a result as a notebook displays it, and that of a run's `<id>.json`.
+DISPLAYED = _record(_JUDGED | {"sources": _SOURCES}, optional=_BY_TODAY)
+WRITTEN = _record(
+    _JUDGED
+    | {
+        "run": _TEXT,
+        "parameters": {
+            "type": "object",
+            "additionalProperties": {"anyOf": [_PLAIN, {"type": "array"}]},
+            "properties": {"n": _COUNT | {"minimum": 1}},
+        },
+        "provenance": _record(
+            {
+                "git_revision": _UNKNOWN,
+                "git_dirty": {"type": ["boolean", "null"]},
+                "python": _TEXT,
+                "packages": {"type": "object", "additionalProperties": _TEXT},
+                "device": _TEXT,
+                "threads": _COUNT,
+                "sources": _SOURCES,
+                "seed": _PLAIN,
+                "started": _TEXT,
+                "wall_s": _AMOUNT,
+                "energy_wh": _AMOUNT,
+                "energy_assumption": _TEXT,
+                "notebook": _TEXT,
+            }
+        ),
+    },
+    optional=_BY_TODAY,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +135,7 @@ class Paper:
         return self.id.replace("-", "_")
 
     def __str__(self) -> str:
-        parts = (f"*{self.title}*", self.authors, self.venue, self.year)
+        parts = (self.title, self.authors, self.venue, self.year)
         return ", ".join(str(part) for part in parts if part)
 
 
@@ -443,6 +526,8 @@ def bundle(notebook: Mapping) -> dict:
     Raises ValueError unless there is exactly one.
     """
     results = displayed(notebook, MIME)
+    if len(results) == 1 and (wrong := mismatch(results[0], DISPLAYED)):
+        raise ValueError(f"the notebook displays what is no result ({wrong}); execute it again")
     if len(results) != 1:
         raise ValueError(
             f"the notebook displays {len(results)} results; it must end with exactly one "
@@ -461,9 +546,8 @@ def read_alone(path: Path, remedy: str = "give the file as a run wrote it") -> d
 
     Raises ValueError where it is no result or was edited by hand.
     """
-    result = read_signed(path, remedy)
-    if not {"id", "run", "provenance"} <= result.keys():
-        raise ValueError(f"not a readable result; {remedy}")
+    result = read_signed(path, WRITTEN, remedy)
+    by_model(values_of(result))  # no two of one name
     return result
 
 

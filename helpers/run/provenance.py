@@ -10,7 +10,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from helpers.claims.project import HELPERS, Project, git
+from helpers.claims.project import HELPERS, Project, git, local_changes
 from helpers.files import digest_of
 
 # What chooses the instructions of torch, oneDNN, MKL and OpenBLAS.
@@ -29,7 +29,7 @@ def provenance(root: Path) -> dict:
 
     `git_dirty` says whether code or notebooks differ from the revision.
     """
-    changes = git(root, "status", "--porcelain", "--", "helpers", "notebooks", "requirements.lock")
+    changes = local_changes(root, "helpers", "notebooks", "requirements.lock")
     return {
         "git_revision": git(root, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else changes != "",

@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from bs4 import BeautifulSoup
 from conftest import edit_registry
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -25,7 +26,10 @@ from helpers.claims.result import Result, publish
 from helpers.images import load_images
 
 ROOT = Path(__file__).parents[2]
-PNG = bytes.fromhex("89504e470d0a1a0a") + b"not really a picture"
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
+PNG = base64.b64decode(PIXEL)
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 TOC = {
     "format": "jb-book",
@@ -45,6 +49,7 @@ ORIGIN = {
     "python": "3.11.7",
     "packages": {"torch": "2.15.0"},
     "device": "cpu",
+    "threads": 1,
     "seed": 0,
     "started": "2026-01-01T00:00:00+00:00",
     "wall_s": 1.5,
@@ -73,7 +78,8 @@ def executed(claim, models, score=2.0, not_run=None, tags=()):
         new_code_cell("judge()", outputs=[judged], execution_count=2),
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return new_notebook(cells=cells, metadata={"kernelspec": kernel}), result.to_json()
+    result = {**result.to_json(), "parameters": {}}
+    return new_notebook(cells=cells, metadata={"kernelspec": kernel}), result
 
 
 def publish_run(project, run, id, models=("vit-a",), score=2.0, origin=ORIGIN, **options):
@@ -166,6 +172,11 @@ FRAGMENTS = (
     "awkward", "benchmarks", "bounds", "calibration", "claims", "compare-runs", "costs", "coverage", "errors", "memory",  # noqa: E501
     "scope", "scoreboard", "speed", "strip", "summary", "dry-runs", "deviations", "verdict-distances",  # noqa: E501
 )  # fmt: skip
+EVERY = (
+    *FRAGMENTS, "criteria-log", "criteria-summary", "data-columns", "data-files", "dependence", "statistics-shared",  # noqa: E501
+    "statistics-tests", "statistics-verdicts", "statistics-resolution",
+)  # fmt: skip
+LED_TO = {"deviations": "Known errors in the papers", "statistics": "What verdicts share"}
 PAGES = {
     "library": ("_toc.yml", "notebooks/beyond/aa1-first.ipynb"),
     "full": (
@@ -236,46 +247,98 @@ def test_the_formula_gives_what_the_paper_should_have_printed():
     assert 0.805 * 156.26 * fragments.PUE * fragments.CARBON == pytest.approx(55.4, abs=0.05)
 
 
-# ---- What results hold is no markup
+# ---- What others wrote is no markup
 
-HOSTILE = (
-    "<img src=x onerror=alert(1)>` {download}`/etc/passwd` [x](javascript:alert)\n\n"
-    "```{include} /etc/passwd\n```\n<b>"
-)
+# What begins a formula, a role, HTML, a link, an address or a block, and ends a cell or a line.
+HOSTILE = r"""
+    $\href{javascript:alert(1)}{open}$ $$\style{position:fixed}{x}$$ \(\class{a}{b}\) \[x^2\] a$1$
+    \$2\$ \begin{equation}y\end{equation} {math}`x` {download}`/etc/passwd` `` {raw} ` <b> <!x>
+    <script>alert(1)</script> <img src=x onerror=alert(1)> [x](javascript:alert(1)) [y]: evil
+    ![z](evil.png) [^1] <https://evil.org> https://evil.org www.evil.org me@evil.org
+    *a* _b_ __c__ ~~~ a|b c\|d &lt;b&gt; &#36; {
 
-
-def inert(text):
-    """Whether nothing that HOSTILE holds would be markup in a Markdown page; in blocks of raw HTML
-    only tags would be, in blocks of code nothing."""
-    block = re.compile(r"^```(\{raw\} html|\w+)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
-    html = "".join(inside for kind, inside in block.findall(text) if kind == "{raw} html")
-    markdown = block.sub("", text)
-    pieces = ("<img", "<b>", "{download}`", "[x](", "\n```{include}")
-    return not any(piece in markdown for piece in pieces) and not {"<img", "<b>"} & {
-        piece for piece in pieces if piece in html
-    }
+    ```{include} /etc/passwd
+    ```
+    ~~~{include} /etc/passwd
+    \begin{equation}y\end{equation}
+    %
+"""
 
 
-def test_what_results_hold_is_no_markup_on_any_page(library):
-    """Names of models and data, reasons, units, devices, provenance: what a result says, nobody
-    here has written."""
-    claim = library.registry["aa1-first"]
+def live(page):
+    """What of HOSTILE is live in a page of HTML."""
+    found = page.select(".problematic, img[src=x], img[src*=evil], a[href*=evil]:not([href^='#'])")
+    found += [one for one in page.find_all("script") if "alert" in one.get_text()]
+    for one in page.find_all(True):
+        found += [
+            one for name, text in one.attrs.items() if name.startswith("on") and "alert" in text
+        ]
+        found += [
+            one
+            for name in ("href", "src")
+            if re.search("^(?!#).*(script:|passwd)", one.get(name, ""))
+        ]
+    return found
+
+
+def test_what_others_wrote_is_no_markup_on_any_page(library):
+    """Names of models and data, reasons, units, devices, provenance, the claims of another project:
+    nobody here has written what a result or a registry says."""
+
+    def change(data):
+        data["paper"].update(title=HOSTILE, authors=HOSTILE, venue=HOSTILE)
+        data["paper"]["errors"] = [dict.fromkeys(("where", "says", "but"), HOSTILE)]
+        first, later = data["claims"]["aa1-first"], data["claims"]["aa3-later"]
+        for name in ("title", "statement", "where", "measure", "headline"):
+            first[name] = HOSTILE
+        row = {name: HOSTILE for name in ("where", "model", "name", "unit", "note", "text")}
+        first["reported"] = [row]
+        first["criterion"]["why"] = later["title"] = later["waiting"] = HOSTILE
+        first["predicted"] = {"verdict": "refuted", "why": HOSTILE}
+
+    edit_registry(library.root, change)
+    project = Project(library.root)
+    history.record(project, "aa1-first", "controls", HOSTILE)
+    claim = project.registry["aa1-first"]
     notebook, result = executed(claim, [HOSTILE], not_run={HOSTILE + "2": HOSTILE})
-    result["values"][0].update(dataset=HOSTILE, unit=HOSTILE)
+    notebook.cells[1].metadata["mystnb"]["image"]["alt"] = HOSTILE
+    for value in result["values"]:
+        value.update(dataset=HOSTILE, unit=HOSTILE)
     for source in result["sources"]:
         source.update(name=HOSTILE, hub=HOSTILE, skipped=[HOSTILE], digest=HOSTILE)
-    result["sources"][0].update(weights_hash=HOSTILE, image_size=[HOSTILE], patch_size=[HOSTILE])
+    result["sources"][0].update(weights_hash=HOSTILE)
     result["verdicts"][0].update(reason=HOSTILE)
     result.update(reason=HOSTILE, parameters={"k": HOSTILE})
     origin = ORIGIN | {name: HOSTILE for name, text in ORIGIN.items() if isinstance(text, str)}
-    origin |= {"packages": {HOSTILE: HOSTILE}, "seed": HOSTILE}
-    assert inert(Result.from_json(claim, result)._repr_markdown_())
+    origin |= {"packages": {HOSTILE: HOSTILE}, "started": "2026 " + HOSTILE}
+    cards = [one._repr_markdown_() for one in (Result.from_json(claim, result), claim)]
+    shows = [new_output("display_data", {"text/markdown": card}) for card in cards]
+    notebook.cells[1:1] = [new_code_cell("show()", outputs=shows)]
     publish_result(library, "mine", "aa1-first", notebook, result, origin)
-    book = assemble(library.root) / "book"
-    made = [path for path in book.rglob("*/*") if path.suffix in (".md", ".ipynb")]
-    texts = {path: shown(path) for path in made}
-    assert "".join(texts.values()).count("onerror") > 20
-    assert [path.name for path, text in texts.items() if not inert(text)] == []
+    shutil.copy(ROOT / "book" / "references.bib", library.root / "book")
+    every = "".join(f"## {name}\n\n```{{include}} _generated/{name}.md\n```\n\n" for name in EVERY)
+    (library.root / "book" / "claims.md").write_text(f"# All\n\n{every}")
+    for name, head in LED_TO.items():
+        (library.root / "book" / f"{name}.md").write_text(
+            f"# {name}\n\n## {head}\n\nHere: $a^2$.\n"
+        )
+    chapters = [{"file": f"book/{name}"} for name in ("claims", *LED_TO)]
+    toc = TOC | {"parts": [TOC["parts"][0] | {"chapters": chapters}, *TOC["parts"][1:]]}
+    (library.root / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False))
+    found, shown = {}, " ".join(HOSTILE.replace("`", "").split())
+    for path in (site := build(library.root)).rglob("*.html"):
+        page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        formulas = [formula.get_text() for formula in page.select(".math")]
+        assert live(page) == [] and formulas == [r"\(a^2\)"] * (path.stem in LED_TO), path
+        found[path.parent.name, path.stem] = page.get_text().replace("`", "")
+    counts = {place: " ".join(text.split()).count(shown) for place, text in found.items()}
+    # Each as it was typed, but for the backticks of code.
+    assert counts["mine", "aa1-first"] > 60 and counts["mine", "index"] > 25, counts
+    assert counts["claims", "beyond"] > 20 and counts["book", "claims"] > 35, counts
+    assert counts["html", "genindex"] == 2, counts  # in the sidebar
+    # What MathJax is told is there, without a network.
+    assert '"loader": {"load": ["ui/safe"]}' in (site / "book" / "statistics.html").read_text()
+    assert (site / "_static" / "mathjax" / "ui" / "safe.js").stat().st_size > 10_000
 
 
 # ---- What is refused

@@ -83,7 +83,7 @@ def test_what_check_finds_is_refused(ready, monkeypatch, capsys):
 
 
 def test_without_a_history_nobody_knows_what_it_is(ready, monkeypatch):
-    monkeypatch.setattr(release, "git", lambda *_: None)
+    monkeypatch.setattr(release, "local_changes", lambda *_: None)
     monkeypatch.setattr(check, "git", lambda *_: None)
     (line,) = release.obstacles(ready)
     assert line.startswith("the git history is not here")

@@ -5,12 +5,17 @@ import math
 
 import numpy as np
 import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.claims.compare import compared, difference, excludes_zero, read_side, report
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
+from helpers.claims.result import read_alone
 from helpers.cli import main
 from helpers.files import digest_of_json
+from helpers.foreign import printable
 from helpers.measures.stats import over_images
 
 PROJECT = Project()
@@ -27,7 +32,11 @@ def stored():
 def written(path, result):
     """The result as a file with the digest that fits it."""
     content = {key: value for key, value in result.items() if key != "sha256"}
-    path.write_text(json.dumps({**content, "sha256": digest_of_json(content)}), encoding="utf-8")
+    try:
+        digest = digest_of_json(content)
+    except ValueError:  # infinite, or no text: there is none
+        digest = ""
+    path.write_text(json.dumps({**content, "sha256": digest}), encoding="utf-8")
     return path
 
 
@@ -112,7 +121,7 @@ def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_pa
         ("vit-tyni", "error: there is no run 'vit-tyni' with results; choose one of "),
         ("gone.json", "error: there is no file gone.json; give a result file or the name of a run"),
         ("edited.json", "was changed after it was written"),
-        ("broken.json", "not a readable result"),
+        ("broken.json", "it cannot be read (the whole file: [1] is not of type"),
         ("second.json", "no claim is in both: "),
     ],
 )
@@ -128,6 +137,98 @@ def test_what_cannot_be_compared_is_one_sentence(
     assert main(["compare", "first.json", other], PROJECT.root) == 2
     out, error = capsys.readouterr()
     assert message in error and error.count("\n") == 1 and out == ""
+
+
+ODD = [None, True, -1, 0, 2.5, 10**400, "", "\x1b[31m\n", "\ud800", "refuted", [], {}, [{}]]
+WRONG = st.one_of(
+    st.sampled_from(ODD),
+    st.recursive(
+        st.none() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part),
+        max_leaves=4,
+    ),
+).map(json.dumps)
+
+
+def spoilt(data, result):
+    """The result with one to three parts changed, taken out or added."""
+    result = json.loads(json.dumps(result))
+    for _ in range(data.draw(st.integers(1, 3))):
+        part = result
+        for _ in range(data.draw(st.integers(1, 4))):  # how deep
+            if not isinstance(part, dict | list) or not part:
+                break
+            node = part
+            key = data.draw(
+                st.sampled_from([*node] if isinstance(node, dict) else range(len(node)))
+            )
+            part = node[key]
+        change, wrong = data.draw(st.sampled_from(["put", "remove", "add"])), data.draw(WRONG)
+        if change == "remove" and len(node) > 1:
+            del node[key]
+        elif change == "add" and isinstance(node, dict):
+            node[data.draw(st.text(max_size=5))] = json.loads(wrong)
+        else:
+            node[key] = json.loads(wrong)
+    return result
+
+
+def check_side(folder, whole):
+    """That the file is compared with the whole result in printable text, or refused in a sentence
+    that names it."""
+    before, claim = sorted(folder.iterdir()), PROJECT.registry[CLAIM]
+    try:
+        other = read_side(PROJECT, str(folder / "b.json"))
+        one = [compared(claim, whole, other[CLAIM])] if CLAIM in other else []
+        said = report({CLAIM: whole}, other, one)
+        assert said.splitlines() == list(map(printable, said.split("\n")))
+    except ValueError as error:
+        assert str(error).isprintable() and str(error).startswith(f"{folder}/b.json: ")
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A folder and a result of three values."""
+    whole = read_alone(PROJECT.runs / "vit-tiny" / f"{CLAIM}.json")
+    return tmp_path_factory.mktemp("spoilt"), {**whole, "values": whole["values"][:3]}
+
+
+@examples(500)
+@given(st.data())
+def test_a_spoilt_result_is_compared_or_refused(small, data):
+    folder, whole = small
+    written(folder / "b.json", spoilt(data, whole))
+    check_side(folder, whole)
+
+
+@examples(500)
+@given(st.data())
+def test_a_file_with_other_bytes_is_compared_or_refused(small, data):
+    folder, whole = small
+    content = bytearray(written(folder / "b.json", whole).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 20))] = data.draw(st.binary(max_size=8))
+    (folder / "b.json").write_bytes(content)
+    check_side(folder, whole)
+
+
+def test_escape_sequences_reach_no_terminal(stored, tmp_path, capsys):
+    other = json.loads(json.dumps(stored).replace("vit_tiny", "\\u001b[2Jvit\\ntiny"))
+    other["parameters"]["k"] = "\x1b]0;title\x07"
+    other["provenance"]["packages"]["torch"] = "\x1b[31m9"
+    files = [str(written(tmp_path / f"{x}.json", y)) for x, y in (("a", stored), ("b", other))]
+    assert main(["compare", *files], PROJECT.root) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "\\x1b[2Jvit\\ntiny" in said and "\\x1b]0;title" in said
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PROJECT.runs.glob("*/*.json")), ids=lambda x: f"{x.parent.name}-{x.stem}"
+)
+def test_every_published_result_has_the_form_that_is_read(path):
+    assert read_alone(path)["id"] == path.stem
 
 
 def test_a_run_is_read_in_the_order_of_the_registry():

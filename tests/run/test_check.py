@@ -26,7 +26,7 @@ JUDGED = "judged by an earlier criterion; by today's "
 EARLIER = f"{JUDGED}supported, now refuted; on control-clean supported, now refuted"
 STALE = "stale, made with other "
 SAME = f"{STALE}criterion; {JUDGED}the verdicts are the same"
-UNREADABLE = "not a readable result"
+UNREADABLE = "it cannot be read ("
 AGREEMENT = "agreement 'agrees', by today's registry 'not stated'; `run --force` renews it"
 
 
@@ -98,7 +98,7 @@ MARGIN = "claims/aa1-first/criterion/tests/0/margin"
         ({"criterion": None, "verdict": "refuted"}, [f"{OTHER}refuted, now supported"], []),
         ({"agreement": "agrees"}, [], [AGREEMENT]),
         ({"agreement": None}, [], []),
-        ({"values/0/model": None}, [f"{UNREADABLE} (TypeError: "], []),
+        ({"values/0/model": None}, [f"{UNREADABLE}values.0: 'model' is a required property"], []),
         ({"provenance/git_dirty": True}, [], ["made with local changes"]),
         ({"provenance/inputs": None}, [], [f"{STALE}inputs"]),
     ],
@@ -350,7 +350,7 @@ def test_result_at_an_unknown_revision(published):
     for revision, says in (
         (first, []),
         ("0123456789abcdef", [unknown]),
-        (None, [f"{RESULT}made at no known revision"]),
+        ("", [f"{RESULT}made at no known revision"]),
     ):
         edit_result(published, {"provenance/git_revision": revision})
         assert old(published, {first, last}) == says and old(published) == []

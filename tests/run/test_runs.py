@@ -91,7 +91,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
         "parameters": PARAMETERS,
         "values": [value | unknown | {"unit": ""}],
     }
-    assert origin["sources"] == [{"name": "scenes"}] and origin["seed"] == 0
+    assert [one["name"] for one in origin["sources"]] == ["scenes"] and origin["seed"] == 0
     assert origin["energy_wh"] == pytest.approx(
         origin["wall_s"] / 3.6 * origin["energy_kw"], abs=0.002
     )
