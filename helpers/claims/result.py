@@ -112,7 +112,7 @@ WRITTEN = _record(
             }
         ),
     },
-    optional=_BY_TODAY,
+    optional=_BY_TODAY | {"first_verdict": _VERDICT},
 )
 
 
