@@ -9,7 +9,7 @@ as a rule too wide, as good images are good for both.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -115,8 +115,8 @@ def read_side(project: Project, text: str) -> dict[str, dict]:
     if path.suffix == ".json" or path.is_file():
         if not path.is_file():
             raise ValueError(f"there is no file {text}; give a result file or the name of a run")
-        data = _named(path, read_alone)
-        return {project.registry[data["id"]].id: data}
+        data = _read(project, path, read_alone)
+        return {data["id"]: data}
     paths = {path.stem: path for path in project.results() if path.parent.name == text}
     if not paths:
         names = ", ".join(sorted({path.parent.name for path in project.results()}))
@@ -124,12 +124,16 @@ def read_side(project: Project, text: str) -> dict[str, dict]:
             f"there is no run {text!r} with results; choose one of {names or '(none yet)'}, or "
             "give a file"
         )
-    return {id: _named(paths[id], read_result) for id in project.registry.claims if id in paths}
+    claims = project.registry.claims
+    return {id: _read(project, paths[id], read_result) for id in claims if id in paths}
 
 
-def _named(path: Path, read) -> dict:
+def _read(project: Project, path: Path, read: Callable[[Path], dict]) -> dict:
+    """A result of a claim that the registry has, with errors that name the file."""
     try:
-        return read(path)
+        data = read(path)
+        project.registry[data["id"]]
+        return data
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -183,7 +183,8 @@ def check_side(folder, whole):
         said = report({CLAIM: whole}, other, one)
         assert said.splitlines() == list(map(printable, said.split("\n")))
     except ValueError as error:
-        assert str(error).isprintable() and str(error).startswith(f"{folder}/b.json: ")
+        assert str(error) == printable(str(error))  # and on one line
+        assert str(error).startswith(f"{folder}/b.json: ")
     assert sorted(folder.iterdir()) == before
 
 
