@@ -54,7 +54,7 @@ def evidence(says, verdict="supported"):
         (evidence("score spans 2.2"), "not told from 2.2: holds"),
         (
             "{{ evidence(['mine', 'aa1-first', 'supported']) }}",
-            "<td><span class='verdict supported' title='so'>supported</span></td>",
+            "The score exceeds one.</a> <span class='verdict supported' title='so'>",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_card_says_its_value_draws_it_and_says_where_it_no_longer_holds(tmp_pa
     text = made(tmp_path, values, CARD)
     assert "<p>It is 2.</p>" in text and "One &lt;b&gt;" in text and "class='measured'" in text
     assert "moved" not in text and "<a href='y.html'><strong>In</strong> go</a>" in text
-    claim = "<a href='runs/mine/aa1-first.html' title='The score exceeds one.'>Two is more than one</a>"
+    claim = "<a href='runs/mine/aa1-first.html'>The score exceeds one.</a>"
     assert f"{claim} <span class='verdict supported'" in text
     assert cards(tmp_path / "none.yml", values) == ""
     says = "<p class='moved' role='note'>No longer so as it is written. score (vit-a): 2 [1.5, 2.5]"
