@@ -1,9 +1,10 @@
 """Hand-written pages are templates: what they may take from stored results.
 
 A page says `{{ v('RUN', 'CLAIM', 'NAME', 'MODEL') }}` where it wants a number, and declares what a
-sentence rests on: `{{ evidence(['RUN', 'CLAIM', 'MODEL', 'NAME > 0.5']) }}` shows the comparisons
-with their values, and says so where one no longer holds. The cards of the landing page
-(book/cards.yml) do so, too. A value that does not exist ends the build. Templates are filled in
+sentence rests on: `{{ evidence(['RUN', 'CLAIM', 'refuted'], ['RUN', 'CLAIM', 'MODEL', 'N > 0.5'])
+}}` shows each claim with its verdict and each comparison with its value. The cards of the landing
+page (book/cards.yml) do so, too. Where a comparison no longer holds, the page says so. A verdict
+that is not the stored one and a value that does not exist end the build. Templates are filled in
 within Jinja's sandbox, so they reach nothing else.
 """
 
@@ -115,6 +116,31 @@ class TemplateValues:
         self.broken.setdefault(text, []).extend(one for one in found if one.outcome is not True)
         return found
 
+    def rests_on(self, text: str, declared: Sequence[Sequence[str]]) -> dict[str, list]:
+        """What the text `text` rests on: `comparisons`, and the `results` on each claim, with runs.
+
+        Args:
+            declared: what `comparisons` reads, and for each of these claims a list of run, claim
+                and the verdict beside which the text was written.
+
+        Raises:
+            ValueError: the stored verdict is another one, or a claim has none declared; and the
+                errors of `comparisons`.
+        """
+        verdicts = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
+        comparisons = self.comparisons(text, [row for row in declared if len(row) != 3])
+        claims = dict.fromkeys([*verdicts, *((one.run, one.claim.id) for one in comparisons)])
+        results = [(run, self.result(run, claim)) for run, claim in claims]
+        for run, result in results:
+            said = verdicts.get((run, result.id), "none")
+            if said != result.verdict:
+                raise ValueError(
+                    f"the verdict on {result.id} in run {run} is {result.verdict!r}, and this text "
+                    f"declares {said!r}; see that it is still true, and declare "
+                    f"[{run}, {result.id}, {result.verdict}]"
+                )
+        return {"comparisons": comparisons, "results": results}
+
     def render(self, text: str, name: str) -> str:
         """The text with its values filled in; `name` is what to call it in an error.
 
@@ -123,8 +149,7 @@ class TemplateValues:
         """
 
         def evidence(*declared: Sequence[str]) -> str:
-            shown = render("evidence.html.j2", comparisons=self.comparisons(name, declared))
-            return f"\n{shown}\n"
+            return f"\n{render('evidence.html.j2', **self.rests_on(name, declared))}\n"
 
         def verdict(run: str, claim: str) -> str:
             result = self.result(run, claim)
@@ -148,21 +173,23 @@ class TemplateValues:
 def cards(path: Path, values: TemplateValues) -> str:
     """The cards of the landing page, as HTML in Markdown; '' where the file is missing.
 
-    A card is data: a sentence with quoted values, and the comparisons that it rests on. Where one
-    of these no longer holds, the card says so.
+    A card is data: a sentence with quoted values, and the comparisons and verdicts that it rests
+    on. Where a comparison no longer holds, the card says so.
 
     Raises:
-        ValueError: names the file where a card lacks a field, or quotes what does not exist.
+        ValueError: names the file where a card lacks a field, quotes what does not exist, or
+            declares another verdict than the stored one.
     """
     if not path.is_file():
         return ""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         for card in data["cards"]:
-            rests_on = values.comparisons(path.name, card["rests_on"])
-            says = Markup(values.render(card["says"], path.name).strip())
-            shows = {label: rests_on[which] for label, which in card["shows"].items()}
-            card.update(says=says, rests_on=rests_on, shows=shows)
+            card |= values.rests_on(path.name, card["rests_on"])
+            card["says"] = Markup(values.render(card["says"], path.name).strip())
+            card["shows"] = {
+                label: card["comparisons"][which] for label, which in card["shows"].items()
+            }
         return render("landing_cards.html.j2", **data)
     except KeyError as error:
         raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None

@@ -34,8 +34,9 @@ def book(runs):
     return TemplateValues(Project(ROOT).registry, runs)
 
 
-def evidence(says):
-    return f"{{{{ evidence(['mine', 'aa1-first', 'vit-a', '{says}']) }}}}"
+def evidence(says, verdict="supported"):
+    verdicts = f", ['mine', 'aa1-first', '{verdict}']" if verdict else ""
+    return f"{{{{ evidence(['mine', 'aa1-first', 'vit-a', '{says}']{verdicts}) }}}}"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,10 @@ def evidence(says):
         ),
         (evidence("score > 1"), "above 1: holds"),
         (evidence("score spans 2.2"), "not told from 2.2: holds"),
+        (
+            "{{ evidence(['mine', 'aa1-first', 'supported']) }}",
+            "The score exceeds one.</a> <span class='verdict supported' title='so'>",
+        ),
     ],
 )
 def test_what_a_page_can_quote(values, text, shown):
@@ -78,6 +83,11 @@ def test_a_page_says_what_it_no_longer_rests_on(values, says):
         ),
         ("{{ verdict('mine', 'aa2-second') }}", "there is no result of 'aa2-second' in a run 'mine'"),  # noqa: E501
         (evidence("score about 1"), "'score about 1' is no comparison; write one such as"),
+        (
+            evidence("score > 1", "refuted"),
+            "the verdict on aa1-first in run mine is 'supported', and this text declares 'refuted'",
+        ),
+        (evidence("score > 1", ""), "the verdict on aa1-first .* declares 'none'"),
         ("{{ nothing }}", "'nothing' is undefined"),
         ("{{ v.__globals__ }}", "access to attribute '__globals__' .* is unsafe"),
         ("{{ ''.__class__.__mro__[1] }}", "access to attribute '__class__' .* is unsafe"),
@@ -96,7 +106,6 @@ def test_what_does_not_exist_ends_the_build_with_a_sentence(values, text, messag
         (1.0, 1.0, "1"),
         (0.99999, 1.00001, "1"),
         (0.99, 1.0, "1 [0.99, 1]"),
-        (None, 1.0, "1 [?, 1]"),
     ],
 )
 def test_a_value_has_an_interval_where_one_can_be_seen(low, high, quoted):
@@ -134,10 +143,15 @@ CARD = {
     "title": "One <b>",
     "says": f"It is {{{{ number({SCORE}) }}}}.",
     "link": "x.html",
-    "rests_on": [["mine", "aa1-first", "vit-a", "score > 1"]],
+    "rests_on": [["mine", "aa1-first", "supported"], ["mine", "aa1-first", "vit-a", "score > 1"]],
     "shows": {"score": 0},
 }
-MOVED = {"rests_on": [["mine", "aa1-first", "vit-a", "score > 2"]]}
+
+
+def resting(*last):
+    """The card with another verdict or comparison."""
+    rows = [row for row in CARD["rests_on"] if len(row) != 2 + len(last)]
+    return CARD | {"rests_on": [*rows, ["mine", "aa1-first", *last]]}
 
 
 def made(tmp_path, values, card):
@@ -151,9 +165,11 @@ def test_a_card_says_its_value_draws_it_and_says_where_it_no_longer_holds(tmp_pa
     text = made(tmp_path, values, CARD)
     assert "<p>It is 2.</p>" in text and "One &lt;b&gt;" in text and "class='measured'" in text
     assert "moved" not in text and "<a href='y.html'><strong>In</strong> go</a>" in text
+    claim = "<a href='runs/mine/aa1-first.html'>The score exceeds one.</a>"
+    assert f"{claim} <span class='verdict supported'" in text
     assert cards(tmp_path / "none.yml", values) == ""
     says = "<p class='moved' role='note'>No longer so as it is written. score (vit-a): 2 [1.5, 2.5]"
-    assert says in made(tmp_path, values, CARD | MOVED)
+    assert says in made(tmp_path, values, resting("vit-a", "score > 2"))
     assert len(values.broken["cards.yml"]) == 1
 
 
@@ -166,7 +182,11 @@ def test_a_card_says_its_value_draws_it_and_says_where_it_no_longer_holds(tmp_pa
             CARD | {"says": f"{{{{ v({SCORE.replace('vit-a', 'vit-b')}) }}}}"},
             "the result of aa1-first in run mine has no value",
         ),
-        (CARD | {"rests_on": [[*CARD["rests_on"][0][:3], "score"]]}, "'score' is no comparison"),
+        (resting("vit-a", "score"), "'score' is no comparison"),
+        (
+            resting("refuted"),
+            "the verdict on aa1-first in run mine is 'supported', and .* 'refuted'",
+        ),
     ],
 )
 def test_a_wrong_card_ends_the_build_with_a_sentence(tmp_path, values, card, message):
