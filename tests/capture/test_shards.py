@@ -33,6 +33,7 @@ from helpers.capture import (
     capture_each,
     capture_shards,
     engine,
+    find_register_neurons,
 )
 from helpers.capture import capture as plain
 from helpers.capture import shards as module
@@ -496,6 +497,19 @@ def test_captures_are_kept_in_the_order_of_the_notebook(tmp_path, begin, passed)
     begin()  # it is kept in place of what lay there
     again = kept(20, intervention=partial(dropped_patches, rate=0.25))
     assert equal(again, other) and sum(passed) == 48 + SHARD + 20
+
+
+def test_what_is_summed_or_begins_later_is_what_it_is_without_a_run(begin):
+    backbone, images = load_backbone("control-content"), load_images("scenes", 12)
+
+    def numbers():
+        found = find_register_neurons(backbone, images, top_k=1, batch_size=BATCH)
+        with dropped_patches(backbone, 0.5):
+            return found, plain(backbone, images, SHORT, batch_size=BATCH, first=30)
+
+    (found, kept), _ = numbers(), begin()
+    again, later = numbers()
+    assert again == found and equal(later, kept)
 
 
 def test_what_cannot_be_kept_is_computed(tmp_path, begin):
