@@ -109,6 +109,9 @@ def _environment() -> Environment:
         "short": lambda estimate: f"{estimate.value:,.3g}",
         "percent": "{:.0%}".format,
         "times": _times,
+        "images": lambda state, d: round(state.images_with_outliers.value * d.tested),
+        # A share beyond that of as many random places: 0 there, and 1 where all are.
+        "beyond": lambda share, chance: (share.value - chance) / (1 - chance),
         "interval": _interval,
         "units": lambda units, between="": between.join(f"{x.block}:{x.unit}" for x in units),
         "cells": lambda state, columns: [_interval(getattr(state, c)) for c in columns.values()],
