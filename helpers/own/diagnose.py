@@ -42,8 +42,9 @@ from helpers.models import Backbone
 # Of the images: outliers in no more of them make no model with outliers, as in the claims.
 FEW = 0.05
 RULES = (PRESENT, "mad:10", "percentile:98")
-CANDIDATES, SHOWN = 10, 3  # register neurons that are searched, and that are described
-# Of neurons that may be moved: the smallest that leaves outliers in few images is taken.
+SHOWN = 3  # register neurons that are described, and images that are shown
+# Of neurons that may be moved: the smallest that leaves outliers in few images is taken. As many as
+# the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
 KEPT = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
 LEAST = 4  # images: two to search in and two to test on
@@ -125,7 +126,8 @@ class Diagnosis:
         onset: first block with an outlier, the median over images that have one after the last
             block; None without outliers.
         channels: (channel, share of the squared norm of the highest token), largest first.
-        place: None without outliers.
+        place: None without outliers, and where only images that are searched, or only others, have
+            some.
         neurons, states: empty without outliers, or where `left_out` says why.
         moved: the neurons that are moved: the fewest of those found that leave outliers in few of
             the images searched.
@@ -189,10 +191,11 @@ def diagnose(
     norms = plain.patches("token_norms")
     last, onset = norms[:, -1], onset_block(norms)
     limit, present = threshold(last, PRESENT), outlier_images(last)
-    mask, found = last > limit, {}
+    mask, found = outliers(last, PRESENT), {}
     if outlying := bool(present.value > FEW):
         halves = {key: x[~session.searched] for key, x in plain.tensors.items()}
-        found = session.removal(replace(plain, tensors=halves), limit)
+        before = replace(plain, tensors=halves)
+        found = session.removal(before, mask[~session.searched], limit)
         found["place"] = session.place(mask, limit)
     else:
         found["pictures"] = session.pictures({"": nullcontext})
@@ -273,31 +276,39 @@ class _Session:
             )
         return torch.from_numpy(labels)[~self.searched]
 
-    def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place:
-        """Where the outliers stand, and whether they stay there without the content."""
+    def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place | None:
+        """Where the outliers stand, and whether they stay there without the content; None where
+        only one half of the images has some.
+        """
+        searched, tested = mask[self.searched], mask[~self.searched]
+        if not (searched.any() and tested.any()):
+            return None
         corners = self.backbone.layout.corners
         count = max(len(corners), round(mask.sum(1).double().mean().item()))
-        positions = usual_positions(mask[self.searched], min(count, mask.shape[1] // 2))
+        positions = usual_positions(searched, min(count, mask.shape[1] // 2))
         rolled, grey = (
             self._mask(self.test.changed(kind), limit) for kind in ("rolled", "constant")
         )
         return Place(
             share_at(mask, corners),
             positions,
-            share_at(mask[~self.searched], positions),
+            share_at(tested, positions),
             share_at(rolled, positions),
             over_images(grey.sum(1)),
         )
 
-    def removal(self, before: Captured, limit: float) -> dict[str, Any]:
+    def removal(
+        self, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
+    ) -> dict[str, Any]:
         """The neurons, those that are moved, and the states of the model, with its pictures in the
         first two.
+
+        `before` and `mask`, its outliers, are of the images that are not searched.
         """
-        mask, states = before.patches("token_norms")[:, -1] > limit, {}
-        removal, changes = {}, {"before": nullcontext}
+        removal, states, changes = {}, {}, {"before": nullcontext}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
-            found = find_register_neurons(self.backbone, self.learn, top_k=CANDIDATES, **search)
+            found = find_register_neurons(self.backbone, self.learn, top_k=COUNTS[-1], **search)
         except ValueError as error:  # no MLP neurons, or no outlier where it searches
             self.left_out["register neurons"] = str(error)
         else:

@@ -199,8 +199,11 @@ def test_labels_that_are_no_classes_of_the_head_are_refused_before_measuring(
     backbone = load_backbone("control-clean")
     backbone.model.reset_classifier(classes)
     images = replace(load_images("scenes", 4, 1), labels=np.array([label, 1, 2, 9]))
+    told = f"labels from {min(label, 1)} to {max(label, 9)}"
     monkeypatch.setattr(_Session, "pass_over", None)
-    with pytest.raises(ValueError, match=f"no classes of a head that has {classes}; leave out"):
+    with pytest.raises(
+        ValueError, match=f"{told} are no classes of a head that has {classes}; leave"
+    ):
         diagnose(backbone, images, labelled=True)
 
 
@@ -280,16 +283,20 @@ def test_the_first_block_with_outliers_is_that_of_most_images(monkeypatch):
     assert found.onset == 1
 
 
+COUNTS = (1, 2, 3, 5, 10)
+
+
 @pytest.mark.parametrize(
     "left, count",
-    [
-        ({1: 9, 2: 1, 3: 0, 5: 0, 10: 0}, 2),  # the fewest that leave one image of 20
-        ({1: 9, 2: 7, 3: 4, 5: 4, 10: 6}, 3),  # else of the fewest images the fewest neurons
+    [((*[9] * place, 0, 0, 0, 0, 0)[:5], count) for place, count in enumerate(COUNTS)]
+    + [
+        ((9, 1, 0, 0, 0), 2),  # the fewest that leave one image of 20
+        ((9, 7, 4, 4, 6), 3),  # else of the fewest images the fewest neurons
     ],
 )
 def test_how_many_neurons_are_moved(left, count, monkeypatch):
+    """In each image that has outliers left, one of two patches is one."""
     session = _Session(load_backbone("control-clean"), load_images("scenes", 40), False, 0, {})
-    counts = iter(left.values())
-    masks = (torch.arange(20)[:, None] < next(counts) for _ in left)
+    masks = (torch.arange(20)[:, None] < torch.tensor([0, images]) for images in left)
     monkeypatch.setattr(session, "_mask", lambda images, limit: next(masks))
     assert session._count([RegisterNeuron(1, unit, *[1.0] * 5) for unit in range(10)], 1.0) == count
