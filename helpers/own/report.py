@@ -122,7 +122,7 @@ def _environment() -> Environment:
 
 def _times(ratio: Estimate) -> str:
     """The activation of a neuron at outliers against that elsewhere."""
-    if ratio.n == 0 or isnan(ratio.value):
+    if isnan(ratio.value):
         return "silent at both"
     if ratio.value >= ONLY:
         return "active at outliers alone"
@@ -169,7 +169,7 @@ def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
                 {k.partition("\n")[2]: v for k, v in row.items() if k.startswith(kind)}
                 for row in d.pictures
             ]
-            if maps and maps[0]:
+            if maps[0]:
                 axes = figures.rows(len(maps), 1 + len(maps[0]), 2.1, 0.4)
                 figures.twin_maps([row["image"] for row in d.pictures], maps, axes, label)
                 states = " and ".join(state or "as it is" for state in maps[0])

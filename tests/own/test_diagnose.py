@@ -58,124 +58,12 @@ def plant(places, factors, backbone=None):
     return backbone
 
 
-def said(places, sides="lrlrlrlr"):
-    found = diagnose(plant(places, {-1: 6}), pictures(sides))
-    return found, " ".join(advice(found))
-
-
-@pytest.mark.parametrize("sides", ["lrlrlrlr", "rlrlrlrl"])
-def test_outliers_in_one_half_alone_give_no_advice(sides):
-    found, words = said(lambda x: [[5] * bool(one) for one in left(x)], sides)
-    assert found.outliers and found.images_with_outliers.value == 0.5
-    assert words.endswith("what writes them stays open. Give more images, in another order.")
-    assert found.place is None and found.remedy == []
-
-
-@pytest.mark.parametrize(
-    "places, sentence",
-    [
-        (lambda x: [FIXED for _ in x], "Position decides: they stay where they are"),
-        (
-            lambda x: [FIXED * (not one) for one in grey(x)],
-            "Position decides where they stand, but content whether they do: a grey picture has "
-            "0.0 of them",
-        ),
-        # None is left when the content is rolled: no share, and no place that they keep.
-        (lambda x: [[5] * bool(one) for one in left(x)], "Content decides: they leave"),
-        (lambda x: [[5 + bool(one)] for one in left(x)], "Content decides: they leave"),
-    ],
-    ids=["fixed", "not on grey", "gone", "moved"],
-)
-def test_what_decides_where_they_stand(places, sentence):
-    found, words = said(places, "llllllll")
-    assert sentence in words
-    assert len(found.place.positions) == (6 if found.per_image.value == 6 else 4)
-    assert found.place.usual.value == 1 and found.place.usual.n == 4
-
-
-def test_places_are_those_of_images_in_which_they_were_not_searched():
-    """Each image has outliers at patches of its own: no place is usual in the others."""
-    count = iter(range(10_000))
-    found, words = said(lambda x: [[4 + next(count) % 12] for _ in x], "lllll")
-    assert found.place.usual.value == 0 and "in no few places: content decides where" in words
-
-
-def test_as_many_places_as_outliers_are_usual_by_chance():
-    """7 of 16 patches, drawn anew for each image."""
-    draws = torch.Generator().manual_seed(0)
-    found, words = said(lambda x: [torch.randperm(16, generator=draws)[:7].tolist() for _ in x])
-    assert 0.4 < found.place.usual.value < 0.6
-    assert "in no few places: content decides where" in words
-
-
-def test_the_first_block_is_that_of_outliers_that_last():
-    """Early ones of three images are gone at the end, where the two others have theirs."""
-    backbone = plant(lambda x: [[5] * bool(one) for one in left(x)], {1: 6, 3: 1 / 6})
-    plant(lambda x: [[5] * (not one) for one in left(x)], {-1: 6}, backbone)
-    found = diagnose(backbone, pictures("lrlrl"))
-    assert found.images_with_outliers.value == 0.4 and found.onset == backbone.depth - 1
-
-
 # ---- Each number in closed form
 
 
 def norms_of(backbone, images, block=-1):
     norms = capture(backbone, images, [TokenNorms()], progress=False)["token_norms"]
     return backbone.layout.patch_tokens(norms, dim=-1)[:, block]
-
-
-def test_what_is_counted():
-    """Two patches of three images of seven, one of which is searched."""
-    images = pictures("lrrrlll")
-    backbone = plant(lambda x: [[5, 6] * (not one) for one in left(x)], {-1: 6})
-    found, norms = diagnose(backbone, images), norms_of(backbone, images)
-    assert found.rules["median:3"] == (pytest.approx(6 / 112), found.images_with_outliers)
-    assert found.images_with_outliers.value == 3 / 7 and found.per_image.value == 6 / 7
-    assert found.ratio.value == pytest.approx((norms.amax(1) / norms.median()).mean().item())
-    assert found.norms[-1].value == pytest.approx(norms.amax(1).mean().item())
-    shares = torch.zeros(4, 4)
-    shares[1, 1:3] = 3 / 7
-    torch.testing.assert_close(found.share_map, shares)
-    before = found.states["before"]  # of the images in places 1, 3 and 5
-    assert before.largest.value == pytest.approx(norms[1::2].amax(1).mean().item())
-    assert before.images_with_outliers[::3] == (2 / 3, 3) and before.cosine.value == pytest.approx(
-        1
-    )
-    assert found.place.grey.value == 2 and found.place.usual.value == 1
-    shown = found.pictures[0]
-    torch.testing.assert_close(shown["norm\nbefore"].flatten(), norms[1])
-    assert len(found.pictures) == SHOWN == len(found.neurons)
-    assert shown["image"].shape == (64, 64, 3) and shown["image"][:, :24].amax() == 0
-
-
-def test_the_channels_are_those_of_images_with_outliers():
-    backbone = load_backbone("control-clean", image_size=64)
-    with_one = []
-
-    def write(_, inputs, tokens):
-        tokens = tokens.clone()
-        tokens[:, 6, 7] += 500 * with_one[-1]
-        return tokens
-
-    backbone.model.patch_embed.register_forward_pre_hook(
-        lambda _, inputs: with_one.append(left(inputs[0]))
-    )
-    backbone.blocks[-1].register_forward_hook(write)
-    channel, share = diagnose(backbone, pictures("llrr")).channels[0]
-    assert channel == 7 and share > 0.95
-
-
-@pytest.mark.parametrize("outlying, n, found", [(1, 20, False), (2, 20, True), (1, 19, True)])
-def test_more_than_one_image_of_twenty_makes_a_model_with_outliers(outlying, n, found):
-    backbone = plant(lambda x: [[5] * bool(one) for one in left(x)], {-1: 6})
-    diagnosis = diagnose(backbone, pictures("l" * outlying + "r" * (n - outlying)))
-    assert diagnosis.outliers == found == bool(diagnosis.states) == (diagnosis.onset is not None)
-    assert len(diagnosis.pictures) == SHOWN
-
-
-def test_fewer_than_four_images_are_refused():
-    with pytest.raises(ValueError, match="3 images; give at least 4"):
-        diagnose(load_backbone("control-clean", image_size=64), pictures("lrl"))
 
 
 @pytest.fixture
@@ -252,3 +140,118 @@ def test_a_picture_is_shown_from_its_darkest_to_its_brightest():
     torch.testing.assert_close(_as_seen(pixels), torch.tensor(expected))
     assert _as_seen(torch.ones(3, 2, 2)).abs().max() == 0
     assert _as_seen(torch.tensor([[[0.0, 1e-6]]] * 3)).max() == 1
+
+
+def test_what_is_counted():
+    """Two patches of three images of seven, one of which is searched."""
+    images = pictures("lrrrlll")
+    backbone = plant(lambda x: [[5, 6] * (not one) for one in left(x)], {-1: 6})
+    found, norms = diagnose(backbone, images), norms_of(backbone, images)
+    assert found.rules["median:3"] == (pytest.approx(6 / 112), found.images_with_outliers)
+    assert found.images_with_outliers.value == 3 / 7 and found.per_image.value == 6 / 7
+    assert found.ratio.value == pytest.approx((norms.amax(1) / norms.median()).mean().item())
+    assert found.norms[-1].value == pytest.approx(norms.amax(1).mean().item())
+    shares = torch.zeros(4, 4)
+    shares[1, 1:3] = 3 / 7
+    torch.testing.assert_close(found.share_map, shares)
+    before = found.states["before"]  # of the images in places 1, 3 and 5
+    assert before.largest.value == pytest.approx(norms[1::2].amax(1).mean().item())
+    assert before.images_with_outliers[::3] == (2 / 3, 3) and before.cosine.value == pytest.approx(
+        1
+    )
+    assert found.place.grey.value == 2 and found.place.usual.value == 1
+    shown = found.pictures[0]
+    torch.testing.assert_close(shown["norm\nbefore"].flatten(), norms[1])
+    assert len(found.pictures) == SHOWN == len(found.neurons)
+    assert shown["image"].shape == (64, 64, 3) and shown["image"][:, :24].amax() == 0
+
+
+def test_the_channels_are_those_of_images_with_outliers():
+    backbone = load_backbone("control-clean", image_size=64)
+    with_one = []
+
+    def write(_, inputs, tokens):
+        tokens = tokens.clone()
+        tokens[:, 6, 7] += 500 * with_one[-1]
+        return tokens
+
+    backbone.model.patch_embed.register_forward_pre_hook(
+        lambda _, inputs: with_one.append(left(inputs[0]))
+    )
+    backbone.blocks[-1].register_forward_hook(write)
+    channel, share = diagnose(backbone, pictures("llrr")).channels[0]
+    assert channel == 7 and share > 0.95
+
+
+@pytest.mark.parametrize("outlying, n, found", [(1, 20, False), (2, 20, True), (1, 19, True)])
+def test_more_than_one_image_of_twenty_makes_a_model_with_outliers(outlying, n, found):
+    backbone = plant(lambda x: [[5] * bool(one) for one in left(x)], {-1: 6})
+    diagnosis = diagnose(backbone, pictures("l" * outlying + "r" * (n - outlying)))
+    assert diagnosis.outliers == found == bool(diagnosis.states) == (diagnosis.onset is not None)
+    assert len(diagnosis.pictures) == SHOWN
+
+
+def test_fewer_than_four_images_are_refused():
+    with pytest.raises(ValueError, match="3 images; give at least 4"):
+        diagnose(load_backbone("control-clean", image_size=64), pictures("lrl"))
+
+
+# ---- What is said
+
+
+def said(places, sides="lrlrlrlr"):
+    found = diagnose(plant(places, {-1: 6}), pictures(sides))
+    return found, " ".join(advice(found))
+
+
+@pytest.mark.parametrize("sides", ["lrlrlrlr", "rlrlrlrl"])
+def test_outliers_in_one_half_alone_give_no_advice(sides):
+    found, words = said(lambda x: [[5] * bool(one) for one in left(x)], sides)
+    assert found.outliers and found.images_with_outliers.value == 0.5
+    assert words.endswith("what writes them stays open. Give more images, in another order.")
+    assert found.place is None and found.remedy == []
+
+
+@pytest.mark.parametrize(
+    "places, sentence",
+    [
+        (lambda x: [FIXED for _ in x], "Position decides: they stay where they are"),
+        (
+            lambda x: [FIXED * (not one) for one in grey(x)],
+            "Position decides where they stand, but content whether they do: a grey picture has "
+            "0.0 of them",
+        ),
+        # None is left when the content is rolled: no share, and no place that they keep.
+        (lambda x: [[5] * bool(one) for one in left(x)], "Content decides: they leave"),
+        (lambda x: [[5 + bool(one)] for one in left(x)], "Content decides: they leave"),
+    ],
+    ids=["fixed", "not on grey", "gone", "moved"],
+)
+def test_what_decides_where_they_stand(places, sentence):
+    found, words = said(places, "llllllll")
+    assert sentence in words
+    assert len(found.place.positions) == (6 if found.per_image.value == 6 else 4)
+    assert found.place.usual.value == 1 and found.place.usual.n == 4
+
+
+def test_places_are_those_of_images_in_which_they_were_not_searched():
+    """Each image has outliers at patches of its own: no place is usual in the others."""
+    count = iter(range(10_000))
+    found, words = said(lambda x: [[4 + next(count) % 12] for _ in x], "lllll")
+    assert found.place.usual.value == 0 and "in no few places: content decides where" in words
+
+
+def test_as_many_places_as_outliers_are_usual_by_chance():
+    """7 of 16 patches, drawn anew for each image."""
+    draws = torch.Generator().manual_seed(0)
+    found, words = said(lambda x: [torch.randperm(16, generator=draws)[:7].tolist() for _ in x])
+    assert 0.4 < found.place.usual.value < 0.6
+    assert "in no few places: content decides where" in words
+
+
+def test_the_first_block_is_that_of_outliers_that_last():
+    """Early ones of three images are gone at the end, where the two others have theirs."""
+    backbone = plant(lambda x: [[5] * bool(one) for one in left(x)], {1: 6, 3: 1 / 6})
+    plant(lambda x: [[5] * (not one) for one in left(x)], {-1: 6}, backbone)
+    found = diagnose(backbone, pictures("lrlrl"))
+    assert found.images_with_outliers.value == 0.4 and found.onset == backbone.depth - 1
