@@ -596,9 +596,9 @@ def edit(project, batch_size, neurons, auto, registers, out, force, **loaded):
     if auto:
         outcome = own.diagnose(backbone, pictures, seed=loaded["seed"], batch_size=batch_size)
         print("\n".join(own.advice(outcome, model)))
-        if not outcome.moved:
+        if not outcome.remedy:
             raise ValueError(f"no neurons of {model!r} are to be moved; nothing was written")
-        neurons = [moved[:2] for moved in outcome.moved]
+        neurons = [moved[:2] for moved in outcome.remedy]
     image = torch.stack([backbone.preprocess(pictures[0])])
     written = write_model(backbone, neurons, out, image, count=registers)
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)

@@ -321,7 +321,7 @@ def resumable(
     options["report"] = lambda done: workspace.report(-(-done // batch_size), batches)
     size = max(1, IMAGES // batch_size) * batch_size
     kept = None
-    if not into and not first and len(images) > size and hasattr(images, "describe"):
+    if not into and not first and len(images) > size:
         place = workspace.folder / f"{workspace.finished + 1:04d}"
         keep = partial(capture_shards, place, backbone, images, reducers, size=size, **options)
         try:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers.files import remove_left
+from helpers.foreign import one_line
 from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
 from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout, modeling
@@ -186,11 +187,13 @@ def _architecture(model: VisionTransformer) -> tuple[str | None, dict[str, Any]]
 
     Without a name, those of VisionTransformer itself, for models that have none.
     """
-    arguments = {"num_classes": model.num_classes, "img_size": list(model.patch_embed.img_size)}
+    arguments = {
+        "num_classes": model.num_classes,
+        "img_size": list(model.patch_embed.img_size),
+        "reg_tokens": model.num_reg_tokens,
+    }
     if name := getattr(model, "pretrained_cfg", {}).get("architecture"):
-        return name, arguments | (
-            {"reg_tokens": model.num_reg_tokens} if model.num_reg_tokens else {}
-        )
+        return name, arguments
     block = model.blocks[0]
     return None, arguments | {
         "patch_size": list(model.patch_embed.patch_size),
@@ -199,7 +202,6 @@ def _architecture(model: VisionTransformer) -> tuple[str | None, dict[str, Any]]
         "num_heads": block.attn.num_heads,
         "mlp_ratio": block.mlp.fc2.in_features / model.embed_dim,
         "class_token": model.cls_token is not None,
-        "reg_tokens": model.num_reg_tokens,
         "no_embed_class": model.no_embed_class,
         "global_pool": model.global_pool,
         "act_layer": ACTIVATIONS.get(type(block.mlp.act)),
@@ -217,10 +219,9 @@ def _loaded(folder: Path, name: str) -> nn.Module:
     try:
         return module.load(folder)
     except (RuntimeError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise ValueError(
-            f"'{name}' is not rebuilt from its architecture ({reason}); edit it in this process "
-            "instead"
+            f"'{name}' is not rebuilt from its architecture ({one_line(error)}); edit it in "
+            "this process instead"
         ) from None
 
 

@@ -1,9 +1,9 @@
 """What outlier tokens one model has, what writes them, and what moving them to an appended token
 changes.
 
-The images are split: every other one is searched for register neurons, and what is said of these
-neurons was measured on the rest. Norms are L2 norms of the residual stream after a block, before
-the final LayerNorm.
+The images are split: every other one is searched for register neurons and for the places of the
+outliers, and what is said of these was measured on the rest. Norms are L2 norms of the residual
+stream after a block, before the final LayerNorm.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ from helpers.capture import (
 from helpers.images import Images
 from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers
 from helpers.measures.attention import mass
-from helpers.measures.blocks import over_blocks
+from helpers.measures.blocks import median_onset, over_blocks
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.outliers import PRESENT, Firing, firing, leading_channels, outlier_images
 from helpers.measures.similarity import cosine
@@ -42,9 +42,11 @@ from helpers.models import Backbone
 # Of the images: outliers in no more of them make no model with outliers, as in the claims.
 FEW = 0.05
 RULES = (PRESENT, "mad:10", "percentile:98")
-CANDIDATES, SHOWN = 10, 3  # register neurons that are searched, and that are described
-# Of neurons that may be moved: the smallest that leaves outliers in few images is taken.
+SHOWN = 3  # register neurons that are described, and images that are shown
+# Of neurons that may be moved: the smallest that leaves outliers in few images is taken. As many as
+# the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
+KEPT = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
 LEAST = 4  # images: two to search in and two to test on
 
 
@@ -53,11 +55,13 @@ class Place:
     """Where outliers stand.
 
     Attributes:
-        corners: share of the outliers in the corner patches.
-        positions: the most frequent positions, row-major, as many as there are corners.
-        usual: share of the outliers at these positions; `rolled`, the same when the content of each
-            image is moved by half of both sides; `grey`, outliers an image on constant grey
-            pictures, where there is no content.
+        corners: share of the outliers in the corner patches, all images.
+        positions: the most frequent positions in the images searched, row-major: as many as an
+            image has outliers on average, at least as many as there are corners, and at most half
+            of all.
+        usual: share of the outliers at these positions in the other images; `rolled`, the same when
+            the content of each is moved by half of both sides; `grey`, outliers an image on
+            constant grey pictures, where there is no content.
     """
 
     corners: Estimate
@@ -119,9 +123,11 @@ class Diagnosis:
         ratio: largest norm of an image over the median of all.
         share_map: (row, column) share of the images with an outlier there.
         norms: largest patch norm after each block, all images.
-        onset: first block with an outlier, the median over images with one; None without outliers.
+        onset: first block with an outlier, the median over images that have one after the last
+            block; None without outliers.
         channels: (channel, share of the squared norm of the highest token), largest first.
-        place: None without outliers.
+        place: None without outliers, and where only images that are searched, or only others, have
+            some.
         neurons, states: empty without outliers, or where `left_out` says why.
         moved: the neurons that are moved: the fewest of those found that leave outliers in few of
             the images searched.
@@ -149,6 +155,18 @@ class Diagnosis:
     pictures: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def remedy(self) -> list[RegisterNeuron]:
+        """The neurons that are moved, where that takes most outliers away; else none.
+
+        Judged on the images that were not searched: of those with an outlier at most half have
+        one still.
+        """
+        if "moved" not in self.states:
+            return []
+        before, moved = (self.states[x].images_with_outliers.value for x in ("before", "moved"))
+        return self.moved if before and moved <= KEPT * before else []
+
 
 def diagnose(
     backbone: Backbone, images: Images, *, labelled: bool = False, seed: int = 0, **options: Any
@@ -173,10 +191,11 @@ def diagnose(
     norms = plain.patches("token_norms")
     last, onset = norms[:, -1], onset_block(norms)
     limit, present = threshold(last, PRESENT), outlier_images(last)
-    mask, found = last > limit, {}
+    mask, found = outliers(last, PRESENT), {}
     if outlying := bool(present.value > FEW):
         halves = {key: x[~session.searched] for key, x in plain.tensors.items()}
-        found = session.removal(replace(plain, tensors=halves), limit)
+        before = replace(plain, tensors=halves)
+        found = session.removal(before, mask[~session.searched], limit)
         found["place"] = session.place(mask, limit)
     else:
         found["pictures"] = session.pictures({"": nullcontext})
@@ -196,7 +215,7 @@ def diagnose(
         ratio=over_images(last.amax(1) / last.median()),
         share_map=layout.to_grid(mask.float().mean(0)),
         norms=over_blocks(norms.amax(-1)),
-        onset=int(onset[onset >= 0].median()) if outlying and (onset >= 0).any() else None,
+        onset=median_onset(onset[mask.any(1)]) if outlying else None,
         channels=[] if channels is None else leading_channels(channels[mask.any(1)], SHOWN),
         left_out=session.left_out,
         **found,
@@ -257,30 +276,39 @@ class _Session:
             )
         return torch.from_numpy(labels)[~self.searched]
 
-    def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place:
-        """Where the outliers stand, and whether they stay there without the content."""
+    def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place | None:
+        """Where the outliers stand, and whether they stay there without the content; None where
+        only one half of the images has some.
+        """
+        searched, tested = mask[self.searched], mask[~self.searched]
+        if not (searched.any() and tested.any()):
+            return None
         corners = self.backbone.layout.corners
-        positions = usual_positions(mask, len(corners))
+        count = max(len(corners), round(mask.sum(1).double().mean().item()))
+        positions = usual_positions(searched, min(count, mask.shape[1] // 2))
         rolled, grey = (
-            self._mask(self.images.changed(kind), limit) for kind in ("rolled", "constant")
+            self._mask(self.test.changed(kind), limit) for kind in ("rolled", "constant")
         )
         return Place(
             share_at(mask, corners),
             positions,
-            share_at(mask, positions),
+            share_at(tested, positions),
             share_at(rolled, positions),
             over_images(grey.sum(1)),
         )
 
-    def removal(self, before: Captured, limit: float) -> dict[str, Any]:
+    def removal(
+        self, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
+    ) -> dict[str, Any]:
         """The neurons, those that are moved, and the states of the model, with its pictures in the
         first two.
+
+        `before` and `mask`, its outliers, are of the images that are not searched.
         """
-        mask, states = before.patches("token_norms")[:, -1] > limit, {}
-        removal, changes = {}, {"before": nullcontext}
+        removal, states, changes = {}, {}, {"before": nullcontext}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
-            found = find_register_neurons(self.backbone, self.learn, top_k=CANDIDATES, **search)
+            found = find_register_neurons(self.backbone, self.learn, top_k=COUNTS[-1], **search)
         except ValueError as error:  # no MLP neurons, or no outlier where it searches
             self.left_out["register neurons"] = str(error)
         else:

@@ -109,6 +109,9 @@ def _environment() -> Environment:
         "short": lambda estimate: f"{estimate.value:,.3g}",
         "percent": "{:.0%}".format,
         "times": _times,
+        "images": lambda state, d: round(state.images_with_outliers.value * d.tested),
+        # A share beyond that of as many random places: 0 there, and 1 where all are.
+        "beyond": lambda share, chance: (share.value - chance) / (1 - chance),
         "interval": _interval,
         "units": lambda units, between="": between.join(f"{x.block}:{x.unit}" for x in units),
         "cells": lambda state, columns: [_interval(getattr(state, c)) for c in columns.values()],
@@ -119,7 +122,7 @@ def _environment() -> Environment:
 
 def _times(ratio: Estimate) -> str:
     """The activation of a neuron at outliers against that elsewhere."""
-    if ratio.n == 0 or isnan(ratio.value):
+    if isnan(ratio.value):
         return "silent at both"
     if ratio.value >= ONLY:
         return "active at outliers alone"
@@ -166,7 +169,7 @@ def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
                 {k.partition("\n")[2]: v for k, v in row.items() if k.startswith(kind)}
                 for row in d.pictures
             ]
-            if maps and maps[0]:
+            if maps[0]:
                 axes = figures.rows(len(maps), 1 + len(maps[0]), 2.1, 0.4)
                 figures.twin_maps([row["image"] for row in d.pictures], maps, axes, label)
                 states = " and ".join(state or "as it is" for state in maps[0])

@@ -33,6 +33,7 @@ from helpers.capture import (
     capture_each,
     capture_shards,
     engine,
+    find_register_neurons,
 )
 from helpers.capture import capture as plain
 from helpers.capture import shards as module
@@ -449,6 +450,38 @@ def test_killed_at_any_moment_at_most_one_shard_is_lost(tmp_path, begin, passed)
     assert equal(again, plain)
 
 
+def test_a_killed_run_whose_pictures_were_replaced_gives_the_numbers_of_the_new_ones(
+    tmp_path, begin, passed, monkeypatch
+):
+    def replace_pictures(first):
+        for i, picture in enumerate(load_images("scenes", 24)[first : first + 12]):
+            picture.save(tmp_path / "pictures" / f"{i:02d}.png")
+
+    def norms():  # as a notebook has them, loaded anew under the same names
+        pictures = load_images(f"folder:{tmp_path / 'pictures'}")
+        captured, _ = capture_each(["control-content"], pictures, SHORT, batch_size=BATCH)
+        return captured["control-content"].tensors
+
+    def killed(self, index, tensors):
+        write(self, index, tensors)
+        raise KeyboardInterrupt
+
+    (tmp_path / "pictures").mkdir()
+    replace_pictures(12)
+    new = norms()
+    replace_pictures(0)
+    begin()
+    write = module.Shards.write
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module.Shards, "write", killed)
+        norms()
+    assert [path.name for path in written(tmp_path)] == ["000000.safetensors"]
+    replace_pictures(12)
+    passed.clear()
+    begin()
+    assert equal(norms(), new) and sum(passed) == 12
+
+
 def test_captures_are_kept_in_the_order_of_the_notebook(tmp_path, begin, passed):
     """What is short is not kept; a capture of something else than lies there is computed."""
     begin()
@@ -464,6 +497,19 @@ def test_captures_are_kept_in_the_order_of_the_notebook(tmp_path, begin, passed)
     begin()  # it is kept in place of what lay there
     again = kept(20, intervention=partial(dropped_patches, rate=0.25))
     assert equal(again, other) and sum(passed) == 48 + SHARD + 20
+
+
+def test_what_is_summed_or_begins_later_is_what_it_is_without_a_run(begin):
+    backbone, images = load_backbone("control-content"), load_images("scenes", 12)
+
+    def numbers():
+        found = find_register_neurons(backbone, images, top_k=1, batch_size=BATCH)
+        with dropped_patches(backbone, 0.5):
+            return found, plain(backbone, images, SHORT, batch_size=BATCH, first=30)
+
+    (found, kept), _ = numbers(), begin()
+    again, later = numbers()
+    assert again == found and equal(later, kept)
 
 
 def test_what_cannot_be_kept_is_computed(tmp_path, begin):

@@ -26,8 +26,13 @@ def written(tmp_path_factory):
     torch.manual_seed(0)
     backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
     folder = tmp_path_factory.mktemp("edited")
-    pixels = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
-    return backbone, folder, write_model(backbone, NEURONS, folder, pixels, count=2, seed=3)
+    return backbone, folder, write_model(backbone, NEURONS, folder, pixels(), count=2, seed=3)
+
+
+def pixels(n=1):
+    """As float16 keeps them."""
+    draws = torch.Generator().manual_seed(1)
+    return torch.randn(n, 3, 224, 224, generator=draws).half().float()
 
 
 def expected(backbone, pixels):
@@ -41,8 +46,14 @@ def test_files_give_what_the_intervention_gives(written):
         "model.safetensors", "config.json", "modeling.py", "check.safetensors", "model.pt2",
         "README.md"
     }  # fmt: skip
-    assert found["difference"] < 1e-5 < 1e-3 < found["change"]
-    config = json.loads((folder / "config.json").read_text())
+    change = expected(backbone, pixels()) - backbone(pixels())
+    assert found["difference"] < 1e-5 and found["change"] == pytest.approx(change.abs().max())
+    assert "The neurons 7:417, 5:3, 7:2 (block:unit" in (folder / "README.md").read_text()
+    graph = torch.export.load(folder / "model.pt2").module()
+    three = pixels(3)
+    torch.testing.assert_close(graph(three), expected(backbone, three), rtol=1e-4, atol=1e-4)
+    assert (text := (folder / "config.json").read_text()).startswith('{\n "of": "vit_tiny')
+    config = json.loads(text)
     assert (
         config["neurons"].keys() == {"blocks.7.mlp.fc2", "blocks.5.mlp.fc2"}
         and config["weights"] == backbone.weights_hash
@@ -98,7 +109,7 @@ def test_the_loader_fails_where_the_neurons_are_not_moved(written, tmp_path):
 
 def test_a_model_of_this_project(tmp_path):
     backbone = load_backbone("control-position")
-    found = write_model(backbone, [(1, 0)], tmp_path, torch.rand(1, 3, 224, 224))
+    found = write_model(backbone, [(1, 0)], tmp_path / "new" / "one", torch.rand(1, 3, 224, 224))
     assert found["difference"] < 1e-3 < found["change"]
 
 
@@ -188,7 +199,7 @@ def test_at_a_full_disk_nothing_is_written_and_what_was_killed_is_removed(
 def test_a_file_that_gives_something_else_shows_in_the_difference(tmp_path, monkeypatch):
     def changed(folder, name):
         model = loaded(folder, name)
-        model.norm.bias.data += 2
+        model.norm.bias.data[0] += 2
         return model
 
     loaded = export._loaded
@@ -200,8 +211,9 @@ def test_a_file_that_gives_something_else_shows_in_the_difference(tmp_path, monk
 
 def test_the_check_is_of_the_pixels_that_are_kept(tmp_path):
     backbone, pixels = load_backbone("control-position"), torch.rand(1, 3, 224, 224) * 2 - 1
-    write_model(backbone, [(1, 0)], tmp_path, pixels)
+    neurons = [(1, 0), (1, 1), (2, 3)]
+    write_model(backbone, neurons, tmp_path, pixels, count=2)  # with the seed of the intervention
     check = load_file(tmp_path / "check.safetensors")
-    with registers_of(backbone, [(1, 0)]):
+    with registers_of(backbone, neurons, 2):
         exact, other = backbone(check["pixels"].float()), backbone(pixels)
     assert (check["output"] - exact).abs().max() < 0.1 * (other - exact).abs().max()

@@ -1,7 +1,6 @@
 """Test-time registers and ablated neurons against the forward pass of tests/zoo.py, in float64,
 without a hook."""
 
-import copy
 import os
 from contextlib import ExitStack
 from functools import partial
@@ -9,12 +8,10 @@ from functools import partial
 import huggingface_hub
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from zoo import assert_by_hand, bounds, entering, hooks, looks, models, pixels
 
 from helpers.capture import (
-    OnPatches,
     PatchNorms,
     TokenNorms,
     capture,
@@ -34,13 +31,10 @@ from helpers.interventions import (
 )
 from helpers.interventions import neurons as module
 from helpers.models import (
-    CONTROL_DATA,
     PLANTED_BLOCK,
     REGISTER_NEURON,
     ModelUnavailable,
-    TokenLayout,
     load_backbone,
-    wrap_timm,
 )
 
 KINDS = ("small", "registers", "swiglu", "pooled", "open_clip")
@@ -281,139 +275,6 @@ def test_conditions_of_a_test_time_study(scenes, name):
     assert backbone.layout.appended == 0 and hooks(backbone.model) == 0
     assert [*seen] == [*conditions] and len(neuron_conditions({})) == 5
     assert [change(load_backbone("control-clean")) for change in conditions.values()] == [None] * 6
-
-
-# Export
-# --------------------------------------------------------------------------------------------------
-
-
-def inside(backbone, x, *arguments, **options):
-    with torch.inference_mode(), module.test_time_registers(backbone, *arguments, **options):
-        return backbone(x)
-
-
-@every
-@pytest.mark.parametrize("count, clear", [(1, "patches"), (3, "all")])
-def test_export(backbone, count, clear):
-    x = pixels(backbone)
-    plain, expected = backbone(x), inside(backbone, x, NEURONS, count, clear=clear, seed=4)
-    model = model_with_test_time_registers(backbone, NEURONS, count, clear, 4)
-    assert type(model) is type(backbone.model) and not model.training
-    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-5)
-    assert (
-        (expected - plain).abs().max() > 1e-3
-        and torch.equal(backbone(x), plain)
-        and hooks(backbone.model) == 0
-    )
-    torch.testing.assert_close(copy.deepcopy(model)(x), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(
-        torch.cat([model(image[None]) for image in x]), expected, rtol=1e-5, atol=1e-5
-    )
-    # It shares nothing with the model that it is of.
-    for p in model.parameters():
-        p.zero_()
-    assert torch.equal(backbone(x), plain)
-
-
-@one_each
-def test_export_to_a_file(backbone, tmp_path):
-    """The whole model, or its state dict into another copy with other shares."""
-    x, expected, file = (
-        pixels(backbone),
-        inside(backbone, pixels(backbone), NEURONS, 2),
-        tmp_path / "model",
-    )
-    model, other = (
-        model_with_test_time_registers(backbone, NEURONS, 2),
-        model_with_test_time_registers(backbone, NEURONS, 2, seed=5),
-    )
-    torch.save(model, file)
-    torch.testing.assert_close(torch.load(file, weights_only=False)(x), expected, rtol=0, atol=1e-5)
-    added = model.state_dict().keys() - backbone.model.state_dict().keys()
-    assert {key for key in added if key != "reg_token"} == {
-        key for key in added if key.endswith((".units", ".owners"))
-    }
-
-    torch.save(model.state_dict(), file)
-    states = [torch.load(file, weights_only=True)]
-    safetensors.torch.save_file(model.state_dict(), file)
-    states.append(safetensors.torch.load_file(file))
-    for state in states:
-        into = copy.deepcopy(other)
-        assert (into(x) - expected).abs().max() > 1e-4
-        into.load_state_dict(state)
-        torch.testing.assert_close(into(x), expected, rtol=0, atol=1e-5)
-
-
-@one_each
-def test_export_in_other_precisions(backbone):
-    model, expected = (
-        model_with_test_time_registers(backbone, NEURONS, 2),
-        inside(backbone, pixels(backbone), NEURONS, 2),
-    )
-    torch.testing.assert_close(
-        model.to(torch.float64)(pixels(backbone).double()).float(), expected, rtol=1e-4, atol=1e-4
-    )
-    for dtype in (torch.float16, torch.bfloat16):
-        got = model.to(dtype)(pixels(backbone).to(dtype))
-        assert (
-            got.dtype == dtype
-            and (got.float() - expected).abs().max() < 0.05 * expected.abs().max()
-        )
-
-
-@models("qk-norm")
-def test_export_at_another_image_size(backbone):
-    """Position embedding resampled by timm: as many registers, where the patches end."""
-    model = model_with_test_time_registers(backbone, NEURONS, 2)
-    larger = wrap_timm("larger", copy.deepcopy(backbone.model), CONTROL_DATA, pretrained=False)
-    larger.layout = TokenLayout((6, 5))
-    x = torch.randn(2, 3, 48, 40, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(model(x), inside(larger, x, NEURONS, 2), rtol=0, atol=1e-5)
-
-
-@vit
-def test_export_keeps_timms_methods(backbone):
-    """The registers are prefix tokens, so timm's own views of the features fit the grid after every
-    block."""
-    model, x = model_with_test_time_registers(backbone, NEURONS, 2), pixels(backbone)
-    seen = OnPatches("tokens", lambda grid: grid, "all")
-    with module.test_time_registers(backbone, NEURONS, 2):
-        expected = capture(backbone, x, [seen])["tokens"].movedim(
-            -1, 2
-        )  # (image, block, width, row, column)
-    maps = model.get_intermediate_layers(x, n=3, reshape=True)
-    torch.testing.assert_close(torch.stack(maps, 1), expected, rtol=1e-5, atol=1e-5)
-    assert [part.shape for part in model.get_intermediate_layers(x, n=3)] == [(3, 16, 48)] * 3
-    final, maps = model.forward_intermediates(x, indices=[0, 2], norm=False)
-    torch.testing.assert_close(torch.stack(maps, 1), expected[:, [0, 2]], rtol=1e-5, atol=1e-5)
-    assert final.shape == (
-        3,
-        19,
-        48,
-    )  # with [CLS] and two registers, as in any model of timm's that has some
-    model.reset_classifier(3)
-    assert model(x).shape == (3, 3)
-    model.requires_grad_(True)(x).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
-@one_each
-@pytest.mark.parametrize("strict", [True, False])
-def test_a_model_without_registers_refuses_the_state_dict(backbone, strict):
-    state = model_with_test_time_registers(backbone, NEURONS).state_dict()
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        copy.deepcopy(backbone.model).load_state_dict(state, strict=strict)
-
-
-@every
-def test_export_while_an_intervention_is_active(backbone):
-    for intervention in (module.test_time_registers, ablated_neurons, averaged_neurons):
-        with (
-            intervention(backbone, NEURONS),
-            pytest.raises(ValueError, match=f"'{backbone.name}' has hooks, such as those of an"),
-        ):
-            model_with_test_time_registers(backbone, NEURONS)
 
 
 # Bad input

@@ -86,18 +86,21 @@ def changed(state, **values):
 def test_advice_follows_the_numbers(examined):
     diagnosis = examined["control-content"]
     moved = diagnosis.states["moved"]
+    before = changed(diagnosis.states["before"], images_with_outliers=10 / 12)
 
     def said(**values):
-        states = diagnosis.states | {"moved": changed(moved, **values)}
+        states = diagnosis.states | {"before": before, "moved": changed(moved, **values)}
         return " ".join(advice(replace(diagnosis, states=states)))
 
     assert "--neurons" in said() and "keep the model as it is" not in said(agreement=1.0)
     half = said(agreement=0.5)
     assert "same on 6 of 12 images. For classification keep the model as it is" in half
-    assert "--neurons" not in said(images_with_outliers=1.0)
+    some = said(images_with_outliers=5 / 12)  # half of them: no more is a remedy
+    assert "images with outliers from 10 to 5 of 12" in some and "--neurons" in some
+    assert "--neurons" not in said(images_with_outliers=6 / 12)
     left_out = {"register neurons": "it has none"}
     words = advice(
-        replace(diagnosis, neurons=[], moved=[], states={"before": moved}, left_out=left_out)
+        replace(diagnosis, neurons=[], moved=[], states={"before": before}, left_out=left_out)
     )
     assert "not searched: it has none" in " ".join(words) and "Trained registers" in words[-1]
 
@@ -163,7 +166,19 @@ def test_what_others_write_is_counted_by_the_threshold_of_the_unedited_model():
     moved = found.states["moved"]
     assert moved.largest.value < found.states["before"].largest.value / 2
     assert moved.images_with_outliers.value == 1
-    assert "Moving a few neurons does not remove them" in " ".join(advice(found))
+    words = " ".join(advice(found))
+    assert "images with outliers from 4 to 4 of 4" in words
+    assert "Moving a few neurons does not remove them" in words
+
+
+def test_what_does_not_remove_outliers_is_not_written(examined, tmp_path, monkeypatch, capsys):
+    diagnosis = examined["control-position"]
+    states = diagnosis.states | {"moved": diagnosis.states["before"]}
+    monkeypatch.setattr("helpers.own.diagnose", lambda *_, **__: replace(diagnosis, states=states))
+    command = f"edit control-position --auto --images scenes -n 4 --out {tmp_path / 'edited'}"
+    assert diagnosis.moved and main(command.split()) == 2
+    assert "no neurons of 'control-position' are to be moved" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_as_many_classes_as_the_feature_is_wide_are_classes():
@@ -184,8 +199,11 @@ def test_labels_that_are_no_classes_of_the_head_are_refused_before_measuring(
     backbone = load_backbone("control-clean")
     backbone.model.reset_classifier(classes)
     images = replace(load_images("scenes", 4, 1), labels=np.array([label, 1, 2, 9]))
+    told = f"labels from {min(label, 1)} to {max(label, 9)}"
     monkeypatch.setattr(_Session, "pass_over", None)
-    with pytest.raises(ValueError, match=f"no classes of a head that has {classes}; leave out"):
+    with pytest.raises(
+        ValueError, match=f"{told} are no classes of a head that has {classes}; leave"
+    ):
         diagnose(backbone, images, labelled=True)
 
 
@@ -265,16 +283,20 @@ def test_the_first_block_with_outliers_is_that_of_most_images(monkeypatch):
     assert found.onset == 1
 
 
+COUNTS = (1, 2, 3, 5, 10)
+
+
 @pytest.mark.parametrize(
     "left, count",
-    [
-        ({1: 9, 2: 1, 3: 0, 5: 0, 10: 0}, 2),  # the fewest that leave one image of 20
-        ({1: 9, 2: 7, 3: 4, 5: 4, 10: 6}, 3),  # else of the fewest images the fewest neurons
+    [((*[9] * place, 0, 0, 0, 0, 0)[:5], count) for place, count in enumerate(COUNTS)]
+    + [
+        ((9, 1, 0, 0, 0), 2),  # the fewest that leave one image of 20
+        ((9, 7, 4, 4, 6), 3),  # else of the fewest images the fewest neurons
     ],
 )
 def test_how_many_neurons_are_moved(left, count, monkeypatch):
+    """In each image that has outliers left, one of two patches is one."""
     session = _Session(load_backbone("control-clean"), load_images("scenes", 40), False, 0, {})
-    counts = iter(left.values())
-    masks = (torch.arange(20)[:, None] < next(counts) for _ in left)
+    masks = (torch.arange(20)[:, None] < torch.tensor([0, images]) for images in left)
     monkeypatch.setattr(session, "_mask", lambda images, limit: next(masks))
     assert session._count([RegisterNeuron(1, unit, *[1.0] * 5) for unit in range(10)], 1.0) == count

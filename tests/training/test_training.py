@@ -13,7 +13,6 @@ import time
 from dataclasses import asdict, replace
 from functools import partial
 from io import BytesIO
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +28,10 @@ from torchvision.transforms.functional import to_tensor
 from helpers import training
 from helpers.capture import TokenNorms, capture
 from helpers.cli import main
-from helpers.files import digest_of, locked
 from helpers.images import Images, load_images, load_train_test
 from helpers.models import PostHoc, Recipe, SinkTask, TokenLayout, load_backbone
 from helpers.models import trained as scratch
-from helpers.training import PRESETS, Batches, Diverged, Trained, evaluate, jobs, train, train_all
+from helpers.training import PRESETS, Batches, Diverged, evaluate, train
 from helpers.training.added import Shown
 from helpers.training.recipes import DATA_SEED
 from helpers.training.scratch import SelfDistillation, balanced
@@ -349,72 +347,6 @@ def test_a_state_that_is_damaged_or_of_another_recipe_is_refused(tiny, whole, tm
         train(recipe, tmp_path)
 
 
-def test_one_failure_does_not_stop_the_others_but_ctrl_c_does(tiny, whole, tmp_path):
-    other = replace(tiny, steps=5)
-    scratch.save(tmp_path / "other.safetensors", whole[0], other)
-    provenance = {"weights": digest_of((tmp_path / "other.safetensors").read_bytes())}
-    record = {"recipe": asdict(other), "history": whole[1], "provenance": provenance}
-    scratch.write_json(tmp_path / "other.json", record)
-    recipes = {
-        "diverges": replace(tiny, lr=1e30, warmup=0),
-        "no-data": replace(tiny, train="folder:nowhere"),
-        "unknown-policy": replace(tiny, augment="none"),
-        "other": tiny,
-        "good": tiny,
-        "long": replace(tiny, steps=2000),
-    }
-    outcomes = []
-
-    def report(one):
-        outcomes.append(one)
-        if one.name == "good":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_all(recipes, tmp_path, about=ABOUT, report=report)
-    reasons = {
-        "diverges": "at step 1; the last good checkpoint is that of step 0",
-        "no-data": "nowhere",
-        "unknown-policy": "none",
-        "other": "other.safetensors was made with another recipe (differs in steps)",
-        "good": "",
-    }
-    assert [one.name for one in outcomes] == list(reasons)
-    for one in outcomes:
-        assert one.status == ("trained" if one.name == "good" else "failed")
-        assert reasons[one.name] in one.reason
-    assert (tmp_path / ".diverges" / "state.pt").is_file() and not (tmp_path / ".good").exists()
-    written = {path.name for path in tmp_path.glob("[a-z]*")}
-    assert written == {
-        f"{name}.{kind}" for name in ("other", "good") for kind in ("json", "safetensors")
-    }
-
-    told = scratch.record(f"scratch:{tmp_path}/good.safetensors")
-    made = told["provenance"]
-    assert told["recipe"] == json.loads(json.dumps(asdict(tiny)))
-    assert steps_of(told["history"]) == [0, 2, 4, 6] and made["jobs"] == 1
-    assert made["energy_wh"] == pytest.approx(made["wall_s"] / 3600 * 500, abs=0.02)
-    model, _ = scratch.load(f"scratch:{tmp_path}/good.safetensors")
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, whole[0].state_dict()[key].half().float())
-
-
-def die(*arguments):
-    os._exit(9)
-
-
-def test_a_process_that_is_killed_is_a_failure_of_its_training(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "_produce", die)
-    monkeypatch.setattr(
-        jobs, "get_context", lambda _: get_context("fork")
-    )  # in which `die` is known
-    (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
-    assert (
-        one == Trained("a", "failed", reason=one.reason)
-        and "was killed (out of memory?)" in one.reason
-    )
-
-
 def state_of(stat):
     """State and parent of a process, by its file in /proc; '' where there is none."""
     with contextlib.suppress(OSError):
@@ -465,23 +397,6 @@ def test_trainings_end_with_the_process_that_began_them(tmp_path, how):
         process.send_signal(how)
         process.wait()
     until(lambda: not any(runs_on(pid) for pid in trained), 10)
-
-
-def test_what_another_process_trains_is_left_alone(tiny, tmp_path):
-    with locked(tmp_path / ".a"):
-        (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
-    assert one.status == "failed" and one.reason.startswith("another process trains it in ")
-    assert [path.name for path in tmp_path.iterdir()] == [".a"]
-    (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
-    assert one.status == "trained" and not (tmp_path / ".a").exists()
-
-
-@pytest.mark.parametrize("end", ["safetensors", "json"])
-def test_a_file_of_ones_own_is_kept(tiny, tmp_path, end):
-    (own := tmp_path / f"a.{end}").write_text("mine")
-    (one,) = train_all({"a": tiny}, tmp_path, about=ABOUT, report=lambda _: None)
-    assert one.status == "failed" and "is of no training here" in one.reason
-    assert own.read_text() == "mine" and [*tmp_path.iterdir()] == [own]
 
 
 def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):

@@ -1,0 +1,177 @@
+"""A model with test-time registers for good, in this process: it gives what the intervention
+gives."""
+
+import copy
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+import zoo
+from zoo import hooks, models, pixels
+
+from helpers.capture import OnPatches, capture
+from helpers.interventions import (
+    ablated_neurons,
+    averaged_neurons,
+    export,
+    model_with_test_time_registers,
+)
+from helpers.interventions import test_time_registers as registers_of
+from helpers.models import CONTROL_DATA, TokenLayout, wrap_timm
+
+every = models("small", "registers", "swiglu", "pooled", "open_clip")
+one_each = models("registers", "swiglu", "open_clip")
+vit = models("small")
+NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
+
+
+@pytest.fixture(scope="module")
+def backbone(request):
+    """As that of conftest.py, without which mutants are tested."""
+    return zoo.build(request.param)
+
+
+def inside(backbone, x, *arguments, **options):
+    with torch.inference_mode(), registers_of(backbone, *arguments, **options):
+        return backbone(x)
+
+
+@every
+@pytest.mark.parametrize("count, clear", [(1, "patches"), (3, "all")])
+def test_export(backbone, count, clear):
+    x = pixels(backbone)
+    plain, expected = backbone(x), inside(backbone, x, NEURONS, count, clear=clear, seed=4)
+    model = model_with_test_time_registers(backbone, NEURONS, count, clear, 4)
+    assert type(model) is type(backbone.model) and not model.training
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-5)
+    assert (
+        (expected - plain).abs().max() > 1e-3
+        and torch.equal(backbone(x), plain)
+        and hooks(backbone.model) == 0
+    )
+    torch.testing.assert_close(copy.deepcopy(model)(x), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        torch.cat([model(image[None]) for image in x]), expected, rtol=1e-5, atol=1e-5
+    )
+    # It shares nothing with the model that it is of.
+    for p in model.parameters():
+        p.zero_()
+    assert torch.equal(backbone(x), plain)
+
+
+@one_each
+def test_export_to_a_file(backbone, tmp_path):
+    """The whole model, or its state dict into another copy with other shares."""
+    x, expected, file = (
+        pixels(backbone),
+        inside(backbone, pixels(backbone), NEURONS, 2),
+        tmp_path / "model",
+    )
+    model, other = (
+        model_with_test_time_registers(backbone, NEURONS, 2),
+        model_with_test_time_registers(backbone, NEURONS, 2, seed=5),
+    )
+    torch.save(model, file)
+    torch.testing.assert_close(torch.load(file, weights_only=False)(x), expected, rtol=0, atol=1e-5)
+    added = model.state_dict().keys() - backbone.model.state_dict().keys()
+    assert {key for key in added if key != "reg_token"} == {
+        key for key in added if key.endswith((".units", ".owners"))
+    }
+
+    torch.save(model.state_dict(), file)
+    states = [torch.load(file, weights_only=True)]
+    safetensors.torch.save_file(model.state_dict(), file)
+    states.append(safetensors.torch.load_file(file))
+    for state in states:
+        into = copy.deepcopy(other)
+        assert (into(x) - expected).abs().max() > 1e-4
+        into.load_state_dict(state)
+        torch.testing.assert_close(into(x), expected, rtol=0, atol=1e-5)
+
+
+@one_each
+def test_export_in_other_precisions(backbone):
+    model, expected = (
+        model_with_test_time_registers(backbone, NEURONS, 2),
+        inside(backbone, pixels(backbone), NEURONS, 2),
+    )
+    torch.testing.assert_close(
+        model.to(torch.float64)(pixels(backbone).double()).float(), expected, rtol=1e-4, atol=1e-4
+    )
+    for dtype in (torch.float16, torch.bfloat16):
+        got = model.to(dtype)(pixels(backbone).to(dtype))
+        assert (
+            got.dtype == dtype
+            and (got.float() - expected).abs().max() < 0.05 * expected.abs().max()
+        )
+
+
+@models("qk-norm")
+def test_export_at_another_image_size(backbone):
+    """Position embedding resampled by timm: as many registers, where the patches end."""
+    model = model_with_test_time_registers(backbone, NEURONS, 2)
+    larger = wrap_timm("larger", copy.deepcopy(backbone.model), CONTROL_DATA, pretrained=False)
+    larger.layout = TokenLayout((6, 5))
+    x = torch.randn(2, 3, 48, 40, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(model(x), inside(larger, x, NEURONS, 2), rtol=0, atol=1e-5)
+
+
+@vit
+def test_export_keeps_timms_methods(backbone):
+    """The registers are prefix tokens, so timm's own views of the features fit the grid after every
+    block."""
+    model, x = model_with_test_time_registers(backbone, NEURONS, 2), pixels(backbone)
+    seen = OnPatches("tokens", lambda grid: grid, "all")
+    with registers_of(backbone, NEURONS, 2):
+        expected = capture(backbone, x, [seen])["tokens"].movedim(
+            -1, 2
+        )  # (image, block, width, row, column)
+    maps = model.get_intermediate_layers(x, n=3, reshape=True)
+    torch.testing.assert_close(torch.stack(maps, 1), expected, rtol=1e-5, atol=1e-5)
+    assert [part.shape for part in model.get_intermediate_layers(x, n=3)] == [(3, 16, 48)] * 3
+    final, maps = model.forward_intermediates(x, indices=[0, 2], norm=False)
+    torch.testing.assert_close(torch.stack(maps, 1), expected[:, [0, 2]], rtol=1e-5, atol=1e-5)
+    assert final.shape == (
+        3,
+        19,
+        48,
+    )  # with [CLS] and two registers, as in any model of timm's that has some
+    model.reset_classifier(3)
+    assert model(x).shape == (3, 3)
+    model.requires_grad_(True)(x).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@one_each
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_without_registers_refuses_the_state_dict(backbone, strict):
+    state = model_with_test_time_registers(backbone, NEURONS).state_dict()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        copy.deepcopy(backbone.model).load_state_dict(state, strict=strict)
+
+
+@every
+def test_export_while_an_intervention_is_active(backbone):
+    for intervention in (registers_of, ablated_neurons, averaged_neurons):
+        with (
+            intervention(backbone, NEURONS),
+            pytest.raises(ValueError, match=f"'{backbone.name}' has hooks, such as those of an"),
+        ):
+            model_with_test_time_registers(backbone, NEURONS)
+
+
+@pytest.mark.parametrize(
+    "options, prefix",
+    [
+        ({}, True),
+        ({"reg_tokens": 2, "init_values": 1.0}, True),
+        ({"pos_embed": "none"}, False),
+        ({"pre_norm": True}, False),
+        ({"pool_include_prefix": True, "global_pool": "avg"}, False),
+    ],
+)
+def test_which_models_have_registers_in_front(options, prefix):
+    assert export._has_prefix(timm.models.VisionTransformer(**zoo.SMALL, **options)) is prefix
+    distilled = timm.models.deit.VisionTransformerDistilled(**zoo.SMALL)
+    assert export._has_prefix(distilled) is False

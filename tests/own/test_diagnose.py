@@ -1,0 +1,257 @@
+"""What is said of outliers that were planted by a rule: where they stand, from where on, and
+whether moving neurons removes them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn.functional import one_hot
+
+from helpers.capture import Captured, Output, TokenNorms, capture
+from helpers.images import Images
+from helpers.models import TokenLayout, load_backbone
+from helpers.own import advice, diagnose
+from helpers.own.diagnose import SHOWN, _as_seen, _Session
+
+LEFT, RIGHT = (Image.new("RGB", (224, 224)) for _ in range(2))  # white on one side, else black
+LEFT.paste("white", (0, 0, 112, 224))
+RIGHT.paste("white", (112, 0, 224, 224))
+FIXED = list(range(5, 11))  # of 16 patches
+
+
+def pictures(sides):
+    shown = [{"l": LEFT, "r": RIGHT}[side] for side in sides]
+    return Images(sides, [str(i) for i in range(len(shown))], shown.__getitem__)
+
+
+def left(pixels):
+    """Whether a picture is bright on its left."""
+    return pixels[..., :32].mean((1, 2, 3)) > pixels[..., 32:].mean((1, 2, 3))
+
+
+def grey(pixels):
+    return pixels.std((2, 3)).amax(1) < 1e-3
+
+
+def plant(places, factors, backbone=None):
+    """A control without outliers in which blocks write some that no neuron moves.
+
+    `places` has, for the pixels of a batch, the patches of each image; `factors` by which these are
+    multiplied, by block.
+    """
+    backbone, last = backbone or load_backbone("control-clean", image_size=64), {}
+
+    def seen(_, inputs):
+        last["patches"] = places(inputs[0])
+
+    def write(factor, tokens):
+        tokens = tokens.clone()
+        for image, patches in enumerate(last["patches"]):
+            tokens[image, [1 + patch for patch in patches]] *= factor
+        return tokens
+
+    backbone.model.patch_embed.register_forward_pre_hook(seen)
+    for block, factor in factors.items():
+        backbone.blocks[block].register_forward_hook(lambda *args, by=factor: write(by, args[-1]))
+    return backbone
+
+
+# ---- Each number in closed form
+
+
+def norms_of(backbone, images, block=-1):
+    norms = capture(backbone, images, [TokenNorms()], progress=False)["token_norms"]
+    return backbone.layout.patch_tokens(norms, dim=-1)[:, block]
+
+
+@pytest.fixture
+def session():
+    return _Session(load_backbone("control-clean", image_size=64), pictures("lrlr"), False, 0, {})
+
+
+def test_a_norm_at_the_threshold_is_no_outlier(session):
+    images = pictures("lr")
+    highest = norms_of(session.backbone, images).max().item()
+    assert not session._mask(images, highest).any()
+    assert session._mask(images, highest - 1e-3).any()
+
+
+def captured(answers, norms, attention, appended=0):
+    """Of three images of 2 x 2 patches in two blocks; feature and output are the answers."""
+    tokens = torch.tensor(norms, dtype=torch.float32)
+    tensors = {
+        "token_norms": torch.stack([torch.full_like(tokens, 999.0), tokens], 1),
+        "cls_attention": torch.tensor(attention),
+        "output": one_hot(torch.tensor(answers), 3).float(),
+        "feature": one_hot(torch.tensor(answers), 3).float() + 1,
+    }
+    return Captured(tensors, TokenLayout((2, 2), appended=appended), (32, 32), 0, 2, {})
+
+
+def test_a_state_in_closed_form(session):
+    norms = [[0, 1, 2, 3, 9], [0, 9, 3, 2, 1], [0, 1, 2, 3, 4]]
+    half = [[0.2] * 5] * 3
+    before = captured([0, 1, 2], norms, half)
+    mask = before.patches("token_norms")[:, -1] > 8
+    moved = [[0, 1, 2, 3, 8, 20, 30], [0, 8.5, 3, 2, 1, 10, 40], [0, 1, 2, 3, 4, 50, 0]]
+    now = captured([0, 1, 1], moved, [[0.5, 0.1, 0.0, 0.0, 0.2, 0.1, 0.1]] * 3, appended=2)
+    session.left_out, session.labels = {}, torch.tensor([0, 2, 2])
+    state = session._state(now, before, mask, 8)
+    assert state.images_with_outliers.value == 1 / 3  # one is at the threshold
+    assert [x.value for x in state.norms] == [999, pytest.approx(20.5 / 3)]
+    assert state.largest.value == pytest.approx(20.5 / 3)
+    # Of the two images with an outlier: the last patch of one, the first of the other.
+    assert state.outlier_attention[::3] == (pytest.approx(0.15), 2)
+    assert state.agreement[::3] == (pytest.approx(2 / 3), 3)
+    assert state.accuracy.value == pytest.approx(1 / 3)
+    assert state.register_norm.value == pytest.approx((30 + 40 + 50) / 3)
+    assert state.cosine.value == pytest.approx((1 + 1 + 5 / 6) / 3)
+    silent = captured([0, 1, 2] * 3, norms * 3, [[0.0] * 5] * 9)
+    session.left_out["answers"] = "none"
+    state = session._state(silent, silent, mask.repeat(3, 1), 8)
+    assert state.outlier_attention[:3] == (0, 0, 0)  # no [CLS] could look there by chance
+    assert state.agreement is None and state.register_norm is None
+
+
+def test_labels_are_those_of_images_that_are_not_searched():
+    """The model's own answers are right, and others are wrong."""
+    torch.manual_seed(0)
+    backbone = plant(lambda x: [FIXED for _ in x], {-1: 6})
+    backbone.model.reset_classifier(3)
+    images = pictures("lrlr")
+    answers = capture(backbone, images, [Output()], progress=False)["output"].argmax(1).numpy()
+    for labels, right in ((answers, 1), ((answers + 1) % 3, 0)):
+        labels[::2] = 0  # of those that are searched
+        found = diagnose(backbone, replace(images, labels=labels), labelled=True)
+        assert found.states["before"].accuracy.value == right
+
+
+def test_a_head_that_gives_no_number_a_class_gives_no_answers():
+    backbone = load_backbone("control-clean", image_size=64)
+    backbone.model.head = nn.Sequential(nn.Linear(64, 6), nn.Unflatten(1, (2, 3)))
+    assert "answers" in diagnose(backbone, pictures("lrlr")).left_out
+
+
+def test_a_picture_is_shown_from_its_darkest_to_its_brightest():
+    pixels = torch.tensor([[[-2.0, 0.0, 0.5]], [[1.0, 2.0, -1.0]], [[0.0, 0.0, 1.5]]])
+    expected = [[[0, 0.75, 0.5], [0.5, 1, 0.5], [0.625, 0.25, 0.875]]]
+    torch.testing.assert_close(_as_seen(pixels), torch.tensor(expected))
+    assert _as_seen(torch.ones(3, 2, 2)).abs().max() == 0
+    assert _as_seen(torch.tensor([[[0.0, 1e-6]]] * 3)).max() == 1
+
+
+def test_what_is_counted():
+    """Two patches of three images of seven, one of which is searched."""
+    images = pictures("lrrrlll")
+    backbone = plant(lambda x: [[5, 6] * (not one) for one in left(x)], {-1: 6})
+    found, norms = diagnose(backbone, images), norms_of(backbone, images)
+    assert found.rules["median:3"] == (pytest.approx(6 / 112), found.images_with_outliers)
+    assert found.images_with_outliers.value == 3 / 7 and found.per_image.value == 6 / 7
+    assert found.ratio.value == pytest.approx((norms.amax(1) / norms.median()).mean().item())
+    assert found.norms[-1].value == pytest.approx(norms.amax(1).mean().item())
+    shares = torch.zeros(4, 4)
+    shares[1, 1:3] = 3 / 7
+    torch.testing.assert_close(found.share_map, shares)
+    before = found.states["before"]  # of the images in places 1, 3 and 5
+    assert before.largest.value == pytest.approx(norms[1::2].amax(1).mean().item())
+    assert before.images_with_outliers[::3] == (2 / 3, 3) and before.cosine.value == pytest.approx(
+        1
+    )
+    assert found.place.grey.value == 2 and found.place.usual.value == 1
+    shown = found.pictures[0]
+    torch.testing.assert_close(shown["norm\nbefore"].flatten(), norms[1])
+    assert len(found.pictures) == SHOWN == len(found.neurons)
+    assert shown["image"].shape == (64, 64, 3) and shown["image"][:, :24].amax() == 0
+
+
+def test_the_channels_are_those_of_images_with_outliers():
+    backbone = load_backbone("control-clean", image_size=64)
+    with_one = []
+
+    def write(_, inputs, tokens):
+        tokens = tokens.clone()
+        tokens[:, 6, 7] += 500 * with_one[-1]
+        return tokens
+
+    backbone.model.patch_embed.register_forward_pre_hook(
+        lambda _, inputs: with_one.append(left(inputs[0]))
+    )
+    backbone.blocks[-1].register_forward_hook(write)
+    channel, share = diagnose(backbone, pictures("llrr")).channels[0]
+    assert channel == 7 and share > 0.95
+
+
+@pytest.mark.parametrize("outlying, n, found", [(1, 20, False), (2, 20, True), (1, 19, True)])
+def test_more_than_one_image_of_twenty_makes_a_model_with_outliers(outlying, n, found):
+    backbone = plant(lambda x: [[5] * bool(one) for one in left(x)], {-1: 6})
+    diagnosis = diagnose(backbone, pictures("l" * outlying + "r" * (n - outlying)))
+    assert diagnosis.outliers == found == bool(diagnosis.states) == (diagnosis.onset is not None)
+    assert len(diagnosis.pictures) == SHOWN
+
+
+def test_fewer_than_four_images_are_refused():
+    with pytest.raises(ValueError, match="3 images; give at least 4"):
+        diagnose(load_backbone("control-clean", image_size=64), pictures("lrl"))
+
+
+# ---- What is said
+
+
+def said(places, sides="lrlrlrlr"):
+    found = diagnose(plant(places, {-1: 6}), pictures(sides))
+    return found, " ".join(advice(found))
+
+
+@pytest.mark.parametrize("sides", ["lrlrlrlr", "rlrlrlrl"])
+def test_outliers_in_one_half_alone_give_no_advice(sides):
+    found, words = said(lambda x: [[5] * bool(one) for one in left(x)], sides)
+    assert found.outliers and found.images_with_outliers.value == 0.5
+    assert words.endswith("what writes them stays open. Give more images, in another order.")
+    assert found.place is None and found.remedy == []
+
+
+@pytest.mark.parametrize(
+    "places, sentence",
+    [
+        (lambda x: [FIXED for _ in x], "Position decides: they stay where they are"),
+        (
+            lambda x: [FIXED * (not one) for one in grey(x)],
+            "Position decides where they stand, but content whether they do: a grey picture has "
+            "0.0 of them",
+        ),
+        # None is left when the content is rolled: no share, and no place that they keep.
+        (lambda x: [[5] * bool(one) for one in left(x)], "Content decides: they leave"),
+        (lambda x: [[5 + bool(one)] for one in left(x)], "Content decides: they leave"),
+    ],
+    ids=["fixed", "not on grey", "gone", "moved"],
+)
+def test_what_decides_where_they_stand(places, sentence):
+    found, words = said(places, "llllllll")
+    assert sentence in words
+    assert len(found.place.positions) == (6 if found.per_image.value == 6 else 4)
+    assert found.place.usual.value == 1 and found.place.usual.n == 4
+
+
+def test_places_are_those_of_images_in_which_they_were_not_searched():
+    """Each image has outliers at patches of its own: no place is usual in the others."""
+    count = iter(range(10_000))
+    found, words = said(lambda x: [[4 + next(count) % 12] for _ in x], "lllll")
+    assert found.place.usual.value == 0 and "in no few places: content decides where" in words
+
+
+def test_as_many_places_as_outliers_are_usual_by_chance():
+    """7 of 16 patches, drawn anew for each image."""
+    draws = torch.Generator().manual_seed(0)
+    found, words = said(lambda x: [torch.randperm(16, generator=draws)[:7].tolist() for _ in x])
+    assert 0.4 < found.place.usual.value < 0.6
+    assert "in no few places: content decides where" in words
+
+
+def test_the_first_block_is_that_of_outliers_that_last():
+    """Early ones of three images are gone at the end, where the two others have theirs."""
+    backbone = plant(lambda x: [[5] * bool(one) for one in left(x)], {1: 6, 3: 1 / 6})
+    plant(lambda x: [[5] * (not one) for one in left(x)], {-1: 6}, backbone)
+    found = diagnose(backbone, pictures("lrlrl"))
+    assert found.images_with_outliers.value == 0.4 and found.onset == backbone.depth - 1

@@ -1,0 +1,217 @@
+"""What is written of a diagnosis, of one that is made by hand."""
+
+import json
+from dataclasses import replace
+from math import inf, nan
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from helpers.interventions import RegisterNeuron
+from helpers.measures.outliers import Firing
+from helpers.measures.stats import NONE, Estimate
+from helpers.own import Diagnosis, advice, drawn, page, svg, to_json
+from helpers.own.diagnose import Neuron, Place, State
+
+GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
+
+
+def of(value, n=10, step=None):
+    return Estimate(value, value - 0.1, value + 0.1, n, step)
+
+
+def fires(ratio):
+    return Firing(of(4.0), of(2.0), ratio, of(0.5))
+
+
+def state(largest, share, **optional):
+    return State([of(1.0), of(largest)], of(largest), of(share), of(0.987), **optional)
+
+
+STATES = {
+    "before": state(300.0, 0.8, agreement=of(1.0)),
+    "moved": state(40.0, 0.1, agreement=of(0.9), register_norm=of(250.0)),
+    "matched units moved": state(290.0, 0.8, agreement=of(1.0)),
+}
+WITH = Diagnosis(
+    model={"name": "a vit", "image_size": (64, 64)},
+    images={"name": "scenes"},
+    n=20,
+    tested=10,
+    outliers=True,
+    images_with_outliers=of(0.75, 20),
+    rules={"median:3": (0.0125, of(0.75, 20))},
+    per_image=of(1.5),
+    ratio=of(7.0),
+    share_map=GRID,
+    norms=[of(1.0), of(280.0)],
+    onset=1,
+    channels=[(7, 0.91)],
+    place=Place(of(0.25), [5, 6, 9, 10], of(1.0), of(1.0), of(2.0)),
+    neurons=[Neuron(RegisterNeuron(1, 2, *[1.0] * 5), fires(of(2.0)), (1, 9), fires(of(1e5)))],
+    moved=[RegisterNeuron(1, 2, *[1.0] * 5), RegisterNeuron(3, 4, *[1.0] * 5)],
+    states=STATES,
+    pictures=[{"image": PICTURE, "norm\nbefore": GRID, "norm\nmoved": GRID}] * 2,
+)
+WITHOUT = replace(
+    WITH,
+    outliers=False,
+    images_with_outliers=Estimate(0.0, 0.0, 0.17, 20),
+    onset=None,
+    channels=[],
+    place=None,
+    neurons=[],
+    moved=[],
+    states={},
+    pictures=[{"image": PICTURE, "norm\n": GRID, "attention\n": GRID}] * 2,
+)
+
+
+def moved(**values):
+    return replace(WITH, states=STATES | {"moved": replace(STATES["moved"], **values)})
+
+
+def test_the_numbers():
+    found = to_json(WITH)
+    assert found["neurons"] == [[1, 2, 2.0]] and found["moved"] == [[1, 2], [3, 4]]
+    assert (found["max_norm_before"], found["max_norm_after"]) == (300, 40)
+    assert (found["corner_share"], found["onset_block"], found["n"]) == (0.25, 1, 20)
+    per_image = {"value": 1.5, "low": 1.4, "high": 1.6, "n": 10}
+    assert found["details"]["outliers_per_image"] == per_image
+    assert found["details"]["rules"]["median:3"][0] == 0.0125
+    assert found["details"]["neurons"][0]["matched"] == [1, 9]
+    assert found["details"]["states"]["before"]["accuracy"] is None
+    found = to_json(WITHOUT)
+    assert (found["max_norm_before"], found["max_norm_after"]) == (280, None)
+    assert (found["corner_share"], found["details"]["place"]) == (None, None)
+
+
+@pytest.mark.parametrize("number", [nan, inf])
+def test_what_is_not_defined_is_null(number):
+    found = to_json(replace(WITH, ratio=Estimate(3.0, number, -number, 2, 0.5)))
+    written = found["details"]["largest_over_median"]
+    assert written == {"value": 3.0, "low": None, "high": None, "n": 2}
+    json.dumps(found, allow_nan=False)
+
+
+def test_advice_by_hand():
+    assert advice(WITH, "it's") == [
+        "Outliers: 15 of 20 images have a patch above three times the median norm, 1.5 an image; "
+        "they appear after block 1 (0 is the first).",
+        "25% of them stand in the corners. Position decides: they stay where they are when the "
+        "content is rolled, and a grey picture has 2.0 of them.",
+        "On images in which it was not searched, neuron 2 of block 1 is 2 times as active at "
+        "outliers as elsewhere; of the others in that block one that writes most nearly as much "
+        "is active at outliers alone.",
+        "With 1:2, 3:4 moved to an appended token the largest norm goes from 300 to 40, and the "
+        "images with outliers from 8 to 1 of 10; with others that write most nearly as much moved "
+        "it is 290.",
+        "For maps and dense features move them: python -m helpers edit 'it'\"'\"'s' --neurons "
+        "1:2,3:4 --out edited",
+        "The answer stays the same on 9 of 10 images. This rests on 10 images: measure on your "
+        "own task before you rely on it.",
+    ]
+    assert "edit 'a vit' --neurons" in advice(WITH)[4]
+    assert advice(WITHOUT) == [
+        "No outliers: 0 of 20 images have a patch above three times the median norm. By chance "
+        "alone up to 17% of such images could have one.",
+        "There is nothing for registers to take over. If maps of attention look noisy all the "
+        "same, norms are not the cause.",
+    ]
+
+
+@pytest.mark.parametrize("same, kept", [(0.89, True), (0.9, False), (1.0, False)])
+def test_what_costs_too_many_answers_is_left(same, kept):
+    words = advice(moved(agreement=of(same)))[-1]
+    assert ("For classification keep the model as it is." in words) == kept
+
+
+def test_without_answers_the_feature_is_told():
+    assert advice(moved(agreement=None))[-1].startswith("The pooled feature keeps a cosine of 0.98")
+
+
+@pytest.mark.parametrize(
+    "place, words",
+    [
+        # By chance it is 0.25 here, and half of what is beyond that 0.625.
+        ({"usual": 0.63, "rolled": 0.45}, "Position decides: they stay"),
+        ({"usual": 0.63, "rolled": 0.43}, "Content decides: they leave"),
+        ({"usual": 0.63, "rolled": nan}, "Content decides: they leave"),
+        ({"usual": 0.62, "rolled": 0.62}, "no few places: content decides where"),
+        ({"grey": 0.05}, "but content whether they do: a grey picture has 0.1 of them"),
+        ({"grey": 0.06}, "Position decides: they stay"),
+    ],
+)
+def test_position_or_content(place, words):
+    changed = replace(WITH.place, **{name: of(value) for name, value in place.items()})
+    assert words in advice(replace(WITH, place=changed))[1]
+
+
+@pytest.mark.parametrize(
+    "ratio, words",
+    [
+        (of(99_999.0), "1e+05 times as active"),
+        (of(1e5), "active at outliers alone"),
+        (of(nan), "silent at both"),
+        (NONE, "silent at both"),
+    ],
+)
+def test_how_a_neuron_fires(ratio, words):
+    neuron = replace(WITH.neurons[0], firing=fires(ratio))
+    assert f"neuron 2 of block 1 is {words}" in advice(replace(WITH, neurons=[neuron]))[2]
+
+
+def cells(text):
+    return [cell.partition("<")[0] for cell in text.split("<td>")[1:]]
+
+
+def test_the_cells_of_the_page():
+    rules = {
+        "median:3": (0.0125, of(0.5)),
+        "mad:10": (0.0, Estimate(0.25, nan, nan, 1)),
+        "none": (0.0, NONE),
+    }
+    text = page(replace(WITH, rules=rules), {"one": ("<svg></svg>", "what it is")})
+    assert cells(text)[:9] == [
+        "median:3", "1.25%", "50% [40, 60]", "mad:10", "0.00%", "25%", "none", "0.00%", "-"
+    ]  # fmt: skip
+    assert "<svg></svg><figcaption>what it is" in text
+    assert "at the 4 most frequent positions" in text
+    # A column for what any state has.
+    heads = [head.partition("<")[0] for head in text.split("<th scope='col'>")[1:]]
+    at = heads.index("state")
+    assert heads[at : at + 6] == [
+        "state", "largest norm", "images with outliers", "norm of the appended token",
+        "same answer", "cosine of the feature"
+    ]  # fmt: skip
+    at = cells(text).index("before")
+    assert cells(text)[at : at + 6] == [
+        "before", "300 [300, 300]", "0.8 [0.7, 0.9]", "-", "1 [0.9, 1.1]", "0.987 [0.887, 1.09]"
+    ]  # fmt: skip
+    assert cells(text)[-2:] == ["7", "91%"]
+
+
+@pytest.mark.parametrize(
+    "diagnosis, figures, states, ends",
+    [
+        (
+            WITH,
+            {"norm-maps": 2 * 3, "norms-by-block": 1, "where": 1},
+            "before and moved",
+            (300, 40, 290),
+        ),
+        (WITHOUT, {"norm-maps": 4, "attention-maps": 4, "norms-by-block": 1}, "as it is", (280,)),
+    ],
+    ids=["with", "without"],
+)
+def test_the_figures(diagnosis, figures, states, ends):
+    made = drawn(diagnosis)
+    assert {*made} == {*figures}
+    for name, axes in figures.items():
+        assert len([ax for ax in made[name][0].axes if ax.get_label() != "<colorbar>"]) == axes
+    assert f", {states}; one colour scale a row." in made["norm-maps"][1]
+    lines = made["norms-by-block"][0].axes[0].lines
+    assert {line.get_ydata()[-1] for line in lines if len(line.get_ydata())} == {*ends}
+    assert svg(made["norm-maps"][0], "a").startswith("<svg")
+    plt.close("all")
