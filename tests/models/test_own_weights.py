@@ -25,6 +25,7 @@ from helpers.models import (
     portable,
     wrap_timm,
 )
+from helpers.models.checkpoints import _own_size
 
 ARCH = "vit_tiny_patch16_224"
 
@@ -286,6 +287,15 @@ def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
     assert load_backbone(
         f"file:{tmp_path}/mine.safetensors@{ARCH}", pretrained=False
     ).image_size == (224, 224)
+
+
+@pytest.mark.parametrize(
+    "tokens, size", [(1 + 9, (48, 24)), (1 + 8, None), (1, None), (1 + 14 * 28, None)]
+)
+def test_the_image_size_is_told_by_a_square_grid_alone(tokens, size):
+    with torch.device("meta"):
+        sketch = timm.create_model(ARCH, patch_size=(16, 8), depth=1)
+    assert _own_size(sketch, {"pos_embed": torch.zeros(1, tokens, 192)}) == size
 
 
 @pytest.fixture(scope="module")
