@@ -1,6 +1,6 @@
 """Attention of one block: what it computed and what it adds, whatever library made the model."""
 
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -92,7 +92,7 @@ class TimmAttention(Attention):
         # The query of each head stands alone in a row of zeros as wide as all heads, so that one
         # product takes the keys as they lie in memory; head by head, they would be copied first.
         query, keys = layout.cls_token(self._part(0)), self._part(1)
-        alone = _alone(self.attn.num_heads, query.shape[-1], query.dtype, query.device)
+        alone = _alone(self.attn.num_heads, query.shape[1], query.dtype, query.device)
         return _product(query[:, None] * alone, keys.mT).mul_(
             self.scale
         )  # in float32, which bfloat16 would round
@@ -204,7 +204,7 @@ class Update:
 
         After output projection and LayerScale, without the bias.
         """
-        return F.linear(values.transpose(1, 2).flatten(-2), self.weight) * self.gamma
+        return F.linear(values.transpose(1, 2).flatten(2), self.weight) * self.gamma
 
     def head_values(self) -> Float[Tensor, "image head token width"]:
         """What each head would add to the stream for full attention to one token.
@@ -220,7 +220,7 @@ class Update:
 _IDENTITY = nn.Identity()
 
 
-@lru_cache(maxsize=8)
+@cache
 def _alone(
     heads: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "head width"]:

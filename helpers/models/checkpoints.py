@@ -6,10 +6,9 @@ model itself is left as it is.
 """
 
 import copy
-import json
+import difflib
 import math
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,21 @@ from typing import Any
 import timm
 import torch
 import torchvision
-from safetensors.torch import load_file
 from timm.models import load_state_dict_from_hf
-from timm.models._hub import load_state_dict_from_path
+from timm.models._hub import download_from_hf, load_state_dict_from_path
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from helpers.foreign import mismatch, one_line, read_json, reading
+from helpers.foreign import one_line, read_json, reading
 from helpers.models import converted
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
+    MEANS,
     REPOSITORY,
     SIDE,
     SIDES,
+    STDS,
     Family,
     Framing,
     Size,
@@ -38,6 +38,7 @@ from helpers.models.family import (
     located,
     parts_of,
     require_real,
+    saved_in,
 )
 from helpers.models.open_clip_family import wrap_open_clip
 from helpers.models.timm_family import create, is_plain, wrap_at
@@ -51,7 +52,6 @@ PLACES = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "stude
 
 WEIGHTS = (ANCHOR, "head.weight")  # whose shape is looked at
 _CLASSES = {"type": "integer", "minimum": 0, "maximum": 10**6}
-_THREE = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
 _RECIPE = {  # what is read here of timm's pretrained_cfg
     "num_classes": _CLASSES,
     "input_size": {
@@ -61,10 +61,10 @@ _RECIPE = {  # what is read here of timm's pretrained_cfg
         "minItems": 3,
         "maxItems": 3,
     },
-    "mean": _THREE,
-    "std": _THREE | {"items": {"type": "number", "exclusiveMinimum": 0}},
+    "mean": MEANS,
+    "std": STDS,
     "interpolation": {"enum": ["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]},
-    "crop_pct": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 2},
+    "crop_pct": {"type": ["number", "null"], "minimum": 0.01, "maximum": 2},
     "crop_mode": {"enum": ["center", "squash", "border", None]},
     "hf_hub_filename": {"type": ["string", "null"]},
 }
@@ -74,17 +74,19 @@ _OPTIONS = {
     "in_chans": {"const": 3},
     "num_classes": _CLASSES,
     "embed_dim": SIDE,
-    "depth": SIDE | {"maximum": 512},
+    "depth": SIDE | {"maximum": 128},
     "num_heads": SIDE,
     "mlp_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 64},
     "reg_tokens": SIDE | {"minimum": 0},
+    "global_pool": {"type": "string", "minLength": 1},
+    "device": {"const": "cpu"},
 }
 # A config.json of timm's; that it names an architecture is asked for in a sentence of its own.
 CONFIG = {
     "type": "object",
     "properties": _RECIPE
     | {
-        "architecture": {"type": "string"},
+        "architecture": {"type": ["string", "null"]},
         "pretrained_cfg": {"type": "object", "properties": _RECIPE},
         "model_args": {"type": "object", "properties": _OPTIONS},
     },
@@ -102,26 +104,21 @@ def _saved(name: str) -> tuple[str, str, dict[str, Any]]:
     Raises ValueError where it is not timm's.
     """
     path = name.removeprefix(FOLDER).removeprefix(HUB)
-    what, remedy = f"the config.json of '{name}'", "save the model again with timm"
-    try:
-        if name.startswith(HUB):
-            source, (told, arch, options) = name, timm.models.load_model_config_from_hf(path)
-            config = {"architecture": arch, "pretrained_cfg": told, "model_args": options}
-            if wrong := mismatch(json.loads(json.dumps(config)), CONFIG):
-                raise ValueError(f"{what} cannot be read ({wrong}); {remedy}")
-        else:
-            folder = located(path).resolve()
-            source = f"{FOLDER}{folder}"
-            config = read_json(folder / "config.json", CONFIG, what, remedy)
-            told, arch = config.get("pretrained_cfg", config), config["architecture"]
-    except (KeyError, TypeError):
+    if name.startswith(HUB):
+        source, file = name, Path(download_from_hf(path, "config.json"))
+    else:
+        folder = located(path).resolve()
+        source, file = f"{FOLDER}{folder}", folder / "config.json"
+    what = f"the config.json of '{name}'"
+    config = read_json(file, CONFIG, what, "save the model again with timm")
+    if {"arguments", "neurons"} <= config.keys():
+        raise ValueError(f"'{name}' was written by `edit`; load it with the modeling.py in it")
+    if config.get("architecture") is None:
         raise ValueError(
             f"{what} names no architecture of timm; for a model of transformers give "
             f"'{converted.PREFIX}{path}'"
-        ) from None
-    if {"arguments", "neurons"} <= config.keys():
-        raise ValueError(f"'{name}' was written by `edit`; load it with the modeling.py in it")
-    return source, arch, told
+        )
+    return source, config["architecture"], config.get("pretrained_cfg", config)
 
 
 def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
@@ -129,16 +126,17 @@ def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
         source, arch, told = _saved(name)
     if not timm.is_model(arch) or not is_plain(arch):
         raise ValueError(
-            f"'{name}' is a {arch!r}, not a plain Vision Transformer; choose a vit_*, deit*, eva* "
-            "or flexivit_*"
+            f"'{name}' is a {one_line(arch)!r}, not a plain Vision Transformer; choose a vit_*, "
+            "deit*, eva* or flexivit_*"
         )
     if not pretrained:
         return create(name, source, False, framing)
-    with loading(name):
-        if name.startswith(HUB):
+    if name.startswith(HUB):
+        with loading(name):
             place = filter(None, (name.removeprefix(HUB), told.get("hf_hub_filename")))
             state = load_state_dict_from_hf(*place, weights_only=True)
-        else:
+    else:
+        with reading(f"the weights of '{name}'", "save the model again with timm"):
             state = load_state_dict_from_path(source.removeprefix(FOLDER))
     if not isinstance(state, Mapping):
         raise ValueError(f"the weights of '{name}' have no names; save the model again with timm")
@@ -146,15 +144,20 @@ def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
 
 
 def _filled(
-    name: str, source: str, framing: Framing, state: dict[str, Tensor], **told: Any
+    name: str, source: str, framing: Framing, state: dict[str, Tensor], **classes: int
 ) -> Backbone:
     """The Backbone of what timm calls `source` with exactly these weights, none left out or drawn.
 
-    `told` is what else timm is to take for its configuration's.
+    `classes` is `num_classes` where the configuration does not tell it.
 
     Raises ValueError where they are not its own, whatever the configuration wants.
     """
-    overlay = told | {
+    sketch = _sketched(name, source, **classes)
+    if wrong := _misfit(sketch, state, framing.size):
+        raise ValueError(
+            f"the weights of '{name}' do not load: {wrong}; name the architecture that they are for"
+        )
+    overlay = classes | {
         "state_dict": state,
         "source": "",
         "url": None,
@@ -162,9 +165,7 @@ def _filled(
         "custom_load": False,
         "classifier": None,  # else timm drops a head of another size and all that is strict
     }
-    classes = {key: told[key] for key in ("num_classes",) if key in told}
     kinds = {key: getattr(value, "dtype", None) for key, value in state.items()}
-    patches = getattr(state.get(ANCHOR), "shape", None)
     try:
         backbone = create(
             name,
@@ -176,26 +177,48 @@ def _filled(
             **classes,
         )
     except ValueError as error:
-        if isinstance(error.__cause__, RuntimeError):  # of load_state_dict
-            raise ValueError(
-                f"{error}; name the architecture that they are for, or save all of them and "
-                "nothing else"
-            ) from None
-        raise
+        if error.__cause__ is None:
+            raise
+        raise ValueError(
+            f"{error}; name the architecture that they are for, or save all of them and nothing "
+            "else"
+        ) from None
     # timm is never strict with SigLIPs, whose pooling may be left out.
     lacking = sorted(backbone.model.state_dict().keys() - state.keys())
     if lacking and "siglip" in backbone.model.pretrained_cfg["architecture"]:
         raise ValueError(
             f"the weights of '{name}' lack {lacking[0]}; save all of them and nothing else"
         )
-    ours = backbone.model.patch_embed.proj.weight.shape
-    if patches is not None and len(patches) == 4 and patches != ours:  # timm resamples them
-        raise ValueError(
-            f"the weights of '{name}' do not load: its patches are {tuple(patches[2:])}, not "
-            f"{tuple(ours[2:])}; name the architecture that they are for"
-        )
     require_real(name, kinds)
     return backbone
+
+
+def _sketched(name: str, source: str, **classes: int) -> nn.Module:
+    """The architecture without memory."""
+    with (
+        reading(f"the architecture of '{name}'", "give one that timm makes"),
+        torch.device("meta"),
+    ):
+        return timm.create_model(source, **classes)
+
+
+def _misfit(sketch: nn.Module, state: Mapping[str, Any], size: Size | None) -> str:
+    """Why weights are not those of the model where timm would resample them, or take much memory
+    before it says so; '' where nothing is seen.
+
+    `size`: the image size that is asked for, at which positions are resampled.
+    """
+    shapes = {key: tuple(value.shape) for key, value in state.items() if isinstance(value, Tensor)}
+    ours, theirs = tuple(sketch.patch_embed.patch_size), shapes.get(ANCHOR, ())[2:]
+    if len(theirs) == 2 and theirs != ours:
+        return f"its patches are {theirs}, not {ours}"
+    there = sum(map(math.prod, shapes.values()))
+    if (wanted := sum(p.numel() for p in sketch.parameters())) > 2 * there:
+        return f"they are {there} numbers, not {wanted}"
+    theirs, ours = shapes.get("pos_embed"), sketch.pos_embed
+    if size is None and theirs and ours is not None and theirs != ours.shape:
+        return f"its position embedding is {theirs}, not {tuple(ours.shape)}"
+    return ""
 
 
 def _refused_saved(name: str, pretrained: bool) -> str:
@@ -215,26 +238,11 @@ def _refused_saved(name: str, pretrained: bool) -> str:
 def weights_of(path: Path, name: str) -> dict[str, Tensor]:
     """The state dict in a file, its keys beginning where timm's do.
 
-    A file that needs a pickle to be run is refused.
-
     Raises ValueError where there is none for a Vision Transformer of timm.
     """
-    try:
-        data = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"'{name}' holds more than tensors, and is not run; save its state_dict alone, with "
-            "torch.save or as safetensors"
-        ) from None
-    except Exception as error:  # of its kinds there is no end
-        raise ValueError(
-            f"'{name}' does not load ({one_line(error, 120)}); save it again"
-        ) from None
-    found = _state_dict(data)
+    data = saved_in(path, name)
+    with reading(f"the weights in '{name}'", "save them again"):
+        found = _state_dict(data)
     if odd := next((key for key, x in found.items() if not x.dim() and key.endswith(WEIGHTS)), ""):
         raise ValueError(f"{one_line(odd)!r} in '{name}' is a single number; save it again")
     prefixes = {key.removesuffix(ANCHOR) for key in found if key.endswith(ANCHOR)}
@@ -250,7 +258,7 @@ def weights_of(path: Path, name: str) -> dict[str, Tensor]:
         key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)
     }
     head = found.get("head.weight")  # of a classifier that holds the backbone
-    if head is not None and head.shape[-1:] == own[ANCHOR].shape[:1]:
+    if head is not None and head.shape[1:] == own[ANCHOR].shape[:1]:
         own = {key: found[key] for key in ("head.weight", "head.bias") if key in found} | own
     return own
 
@@ -279,12 +287,10 @@ def _load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
         return create(name, arch, False, framing)
     state = weights_of(located(path), name)
     classes = state["head.weight"].shape[0] if "head.weight" in state else 0
-    with (
-        reading(f"the architecture of '{name}'", "give one that timm makes"),
-        torch.device("meta"),
-    ):
-        sketch = timm.create_model(arch, num_classes=classes)
-    framing = framing._replace(size=framing.size or _own_size(sketch, state))
+    if classes > _CLASSES["maximum"]:
+        raise ValueError(f"the head in '{name}' has {classes} classes; take it out of the file")
+    own = _own_size(_sketched(name, arch, num_classes=classes), state)
+    framing = framing._replace(size=framing.size or own)
     return _filled(name, arch, framing, state, num_classes=classes)
 
 
@@ -298,9 +304,8 @@ def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
         return None
     patches = theirs.shape[1] - (ours.shape[1] - math.prod(sketch.patch_embed.grid_size))
     side = math.isqrt(max(patches, 0))
-    if not side or side**2 != patches:
-        return None
-    return tuple(side * patch for patch in sketch.patch_embed.patch_size)
+    size = tuple(side * patch for patch in sketch.patch_embed.patch_size)
+    return size if side**2 == patches and 0 < max(size) <= SIDE["maximum"] else None
 
 
 def _refused_file(name: str, pretrained: bool) -> str:
@@ -314,7 +319,7 @@ def _refused_file(name: str, pretrained: bool) -> str:
         return f"there is no file {path!r}; give the path of a .pth or .safetensors"
     if timm.is_model(arch.partition(".")[0]):
         return ""
-    near = timm.list_models(f"{arch[:12]}*")
+    near = difflib.get_close_matches(arch, filter(is_plain, timm.list_models()), n=1)
     return f"timm has no architecture {arch!r}; " + (
         f"did you mean '@{near[0]}'?" if near else "choose a vit_*, deit* or eva*"
     )
@@ -339,7 +344,7 @@ def view_of(module: nn.Module) -> nn.Module:
         view = copy.deepcopy(module, shared)
     except Exception as error:  # of whatever is attached to the module
         raise ValueError(
-            f"{type(module).__name__} cannot be copied ({one_line(error, 120)}); take off its "
+            f"{type(module).__name__} cannot be copied ({one_line(error)}); take off its "
             "hooks and whatever else was attached to it"
         ) from None
     for part in view.modules():  # of module.compile(), which goes around hooks

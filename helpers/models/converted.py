@@ -18,7 +18,6 @@ import torchvision
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from jaxtyping import Float
-from safetensors.torch import load_file
 from timm.data import (
     IMAGENET_DEFAULT_MEAN,
     IMAGENET_DEFAULT_STD,
@@ -35,9 +34,11 @@ from torch import Tensor, nn
 from helpers.foreign import mismatch, one_line, read_json
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
+    MEANS,
     REPOSITORY,
     SIDE,
     SIDES,
+    STDS,
     UNKNOWN,
     Family,
     Framing,
@@ -45,6 +46,7 @@ from helpers.models.family import (
     loading,
     located,
     require_real,
+    saved_in,
 )
 from helpers.models.timm_family import wrap_at
 
@@ -57,6 +59,8 @@ def _renamed(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str,
     for key, value in state.items():
         for theirs, ours in names.items():
             key = re.sub(theirs, ours, key)
+        if key in new:
+            raise ValueError(f"two of the weights are both {one_line(key)!r}; save the model again")
         new[key] = value.float()
     return new
 
@@ -176,6 +180,13 @@ ACTIVATIONS: dict[str, Callable] = {
     "gelu": nn.GELU, "quick_gelu": QuickGELU, "gelu_pytorch_tanh": GELUTanh, "gelu_new": GELUTanh,
     "relu": nn.ReLU, "silu": nn.SiLU, "swish": nn.SiLU,
 }  # fmt: skip
+# Of transformers' classes, where a config.json leaves them out; of all others 1e-6 and GELU.
+DEFAULTS = {
+    "vit": {"layer_norm_eps": 1e-12},
+    "deit": {"layer_norm_eps": 1e-12},
+    "clip": {"layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
+    "siglip": {"hidden_act": "gelu_pytorch_tanh"},
+}
 SAVE = "save the model again with transformers"
 INDEX = {  # a model.safetensors.index.json: names of files beside it
     "type": "object",
@@ -201,30 +212,32 @@ _TOWER = {
         "hidden_size": SIDE,
         "image_size": SIDES,
         "patch_size": SIDES,
-        "num_hidden_layers": SIDE | {"maximum": 512},
+        "num_hidden_layers": SIDE | {"maximum": 128},
         "num_attention_heads": SIDE,
         "layer_norm_eps": {"type": "number", "minimum": 0, "maximum": 1},
         "hidden_act": {"type": "string"},
         "use_swiglu_ffn": {"type": ["boolean", "null"]},
     },
 }
-_THREE = {"type": ["array", "null"], "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
 _SHOWN = {  # sides of an image, alone or by name
     "anyOf": [
         {**SIDE, "type": ["integer", "null"]},
         {"type": "object", "additionalProperties": {**SIDE, "type": ["integer", "null"]}},
     ],
 }
+INTERPOLATIONS = {
+    0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"
+}  # fmt: skip
 _FLAG = {"type": ["boolean", "null"]}
 PROCESSOR = {  # a preprocessor_config.json
     "type": "object",
     "properties": {
-        "image_mean": _THREE,
-        "image_std": _THREE | {"items": {"type": "number", "exclusiveMinimum": 0}},
-        "resample": {"type": ["integer", "null"]},
+        "image_mean": MEANS,
+        "image_std": STDS,
+        "resample": {"enum": [*INTERPOLATIONS, None]},
         "size": _SHOWN,
         "crop_size": _SHOWN,
-        "rescale_factor": {"type": ["number", "null"], "exclusiveMinimum": 0},
+        "rescale_factor": {"type": ["number", "null"], "minimum": 1e-6, "maximum": 1e6},
         "do_resize": {
             "enum": [True, None],
             "errorMessage": "images of any size cannot go into one batch",
@@ -234,7 +247,6 @@ PROCESSOR = {  # a preprocessor_config.json
         "do_rescale": _FLAG,
     },
 }
-INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 NAMES = {  # theirs -> timm's, within a tower
     r"^embeddings\.patch_embeddings?\.(projection\.)?": "patch_embed.proj.",
     r"^embeddings\.position_embeddings?(\.weight)?$": "pos_embed",
@@ -280,8 +292,8 @@ def _require_kind(config: Mapping[str, Any]) -> str:
     if (kind := kind_of(config)) in KINDS:
         return kind
     raise ValueError(
-        f"model type {str(config.get('model_type'))!r} of transformers is not read here; choose "
-        f"one of {', '.join(KINDS)}"
+        f"model type {one_line(config.get('model_type'))!r} of transformers is not read here; "
+        f"choose one of {', '.join(KINDS)}"
     )
 
 
@@ -294,8 +306,9 @@ def from_transformers(
     of another kind, or weights that are not all of one.
     """
     kind = _require_kind(config)
-    config = config.get("vision_config") or config  # of CLIP and SigLIP with their text tower
-    state = _tower(state, name) | _heads(state, kind)
+    # Within, of CLIP and SigLIP with their text tower.
+    config = DEFAULTS.get(kind, {}) | (config.get("vision_config") or config)
+    state = _tower(state, name) | _heads(state, kind, name)
     separate = kind == "dinov2_with_registers"  # timm gives registers no position
     if separate:  # and [CLS] its own at once
         first, rest = state["pos_embed"].tensor_split([1], dim=1)
@@ -372,7 +385,7 @@ def _tower(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     return tower
 
 
-def _heads(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+def _heads(state: Mapping[str, Tensor], kind: str, name: str) -> dict[str, Tensor]:
     """The classification heads, or CLIP's projection, under timm's names.
 
     DINOv2's reads more than [CLS], and is left out.
@@ -382,10 +395,11 @@ def _heads(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
     heads = {}
     for theirs, ours in HEADS.items():
         if f"{theirs}.weight" in state:
-            weight = state[f"{theirs}.weight"].float()
-            bias = state.get(f"{theirs}.bias", weight.new_zeros(len(weight)))
-            heads |= {f"{ours}.weight": weight, f"{ours}.bias": bias.float()}
-    return heads
+            weight = state[f"{theirs}.weight"]
+            bias = state.get(f"{theirs}.bias", torch.zeros(weight.shape[:1]))
+            heads |= {f"{ours}.weight": weight, f"{ours}.bias": bias}
+    require_real(name, {key: value.dtype for key, value in heads.items()})
+    return {key: value.float() for key, value in heads.items()}
 
 
 def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
@@ -403,12 +417,15 @@ def _recipe(processor: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
         data |= {key: tuple(value / times for value in data[key]) for key in ("mean", "std")}
     data["interpolation"] = INTERPOLATIONS.get(processor.get("resample"), data["interpolation"])
     size, crop = processor.get("size"), processor.get("crop_size")
-    side = size if isinstance(size, int) else (size or {}).get("shortest_edge")
+    sides = size if isinstance(size, dict) else {"shortest_edge": size}
+    side, mode = sides.get("shortest_edge"), "center"
+    if side is None:  # both sides on their own
+        side, mode = sides.get("height"), "squash"
     crop = crop.get("height") if isinstance(crop, dict) else crop
     if processor and not processor.get("do_center_crop", crop is not None):
         data |= {"crop_pct": 1.0, "crop_mode": "squash"}
     elif side and crop:
-        data |= {"crop_pct": crop / side, "crop_mode": "center"}
+        data |= {"crop_pct": crop / side, "crop_mode": mode}
     return data
 
 
@@ -453,13 +470,19 @@ def _json(name: str, filename: str, schema: Mapping[str, Any]) -> dict[str, Any]
 
 def _weights(name: str) -> dict[str, Tensor]:
     if (index := _json(name, "model.safetensors.index.json", INDEX)) is not None:
-        parts = sorted({*index["weight_map"].values()})
-        return {key: value for part in parts for key, value in load_file(_file(name, part)).items()}
-    if (path := _file(name, "model.safetensors")) is not None:
-        return load_file(path)
-    if (path := _file(name, "pytorch_model.bin")) is not None:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    raise FileNotFoundError(f"'{name}' has no model.safetensors")
+        files = sorted({*index["weight_map"].values()})
+    else:
+        whole = ("model.safetensors", "pytorch_model.bin")
+        files = [next((file for file in whole if _file(name, file)), whole[0])]
+    state = {}
+    for file in files:
+        if (path := _file(name, file)) is None:
+            here = os.path.isdir(located(name.removeprefix(PREFIX)))
+            raise (ValueError if here else FileNotFoundError)(f"'{name}' has no {file}; {SAVE}")
+        data = saved_in(path, name)
+        tensors = data.items() if isinstance(data, Mapping) else ()
+        state |= {str(key): value for key, value in tensors if isinstance(value, Tensor)}
+    return state
 
 
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:

@@ -4,6 +4,7 @@ A family is a library or a format of files; `load_backbone` reads its names.
 """
 
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import get_session
+from safetensors.torch import load_file
 
 from helpers.foreign import one_line
 from helpers.names import FILES, LOCAL
@@ -26,6 +28,14 @@ REAL = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of
 # In configurations: a length of a model, and one or two of an image or patch.
 SIDE = {"type": "integer", "minimum": 1, "maximum": 8192}
 SIDES = {"anyOf": [SIDE, {"type": "array", "items": SIDE, "minItems": 2, "maxItems": 2}]}
+# Means and standard deviations of three channels; null where the model's own hold.
+MEANS = {
+    "type": ["array", "null"],
+    "items": {"type": "number", "minimum": -1e6, "maximum": 1e6},
+    "minItems": 3,
+    "maxItems": 3,
+}
+STDS = MEANS | {"items": {"type": "number", "minimum": 1e-6, "maximum": 1e6}}
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # on the hub
 _silent = False  # whether the hub did not answer when it was last asked for weights
 
@@ -153,6 +163,24 @@ def portable(names: Sequence[str]) -> list[str]:
     return [nameless(name) for name in names]
 
 
+def saved_in(path: Path, name: str) -> Any:
+    """What safetensors or torch.save wrote.
+
+    Raises ValueError where it does not load, and where a pickle would have to be run.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ValueError(
+            f"'{name}' holds more than tensors, and is not run; save its state_dict alone, with "
+            "torch.save or as safetensors"
+        ) from None
+    except Exception as error:  # of its kinds there is no end
+        raise ValueError(f"'{name}' does not load ({one_line(error)}); save it again") from None
+
+
 # ---- Weights on the hub
 # --------------------------------------------------------------------------------------------------
 
@@ -196,9 +224,11 @@ def loading(name: str) -> Iterator[None]:
                 "HF_HUB_OFFLINE set, or file missing)"
             )
         raise ModelUnavailable(f"'{name}' {reason}") from error
-    except (ImportError, ValueError):
+    except ImportError:
         raise
     except Exception as error:  # of its kinds there is no end
+        if isinstance(error, ValueError) and name in str(error):
+            raise  # a sentence of ours
         raise ValueError(f"the weights of '{name}' do not load: {one_line(error)}") from error
     finally:
         constants.HF_HUB_OFFLINE = offline

@@ -12,6 +12,7 @@ from pathlib import Path
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -64,45 +65,40 @@ def add_registers(
     They are the last of its prefix tokens; `neurons`, path of an MLP layer -> [units, owners],
     write there.
     """
-    old, patches, learnt = model.num_prefix_tokens, model.pos_embed, model.pos_embed.requires_grad
-    before = (
-        patches.new_zeros(1, old, patches.shape[2]) if model.no_embed_class else patches[:, :old]
-    )
-    patches = patches if model.no_embed_class else patches[:, old:]
-    registers = patches.new_zeros(1, count, patches.shape[2])
+    old, learnt = model.num_prefix_tokens, model.pos_embed.requires_grad
     own = [] if model.reg_token is None else [model.reg_token.detach()]
-    model.reg_token = nn.Parameter(torch.cat([*own, registers], dim=1), learnt)
-    model.pos_embed = nn.Parameter(torch.cat([before, registers, patches], dim=1).detach(), learnt)
+    before, patches = model.pos_embed.detach().tensor_split(
+        [0 if model.no_embed_class else old], dim=1
+    )
+    zeros = patches.new_zeros(1, old + count, patches.shape[2])
+    model.reg_token = nn.Parameter(torch.cat([*own, zeros[:, old:]], dim=1), learnt)
+    positions = torch.cat([before, zeros[:, before.shape[1] :], patches], dim=1)
+    model.pos_embed = nn.Parameter(positions, learnt)
     model.no_embed_class = False
     model.num_reg_tokens += count
     model.num_prefix_tokens += count
     for path, (units, owners) in neurons.items():
         layer = ShiftedLinear(model.get_submodule(path), units, owners, old, old + count, clear)
-        setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], layer)
+        model.set_submodule(path, layer)
     return model
 
 
-def load(folder: str | Path = Path(__file__).parent, check: bool = True) -> nn.Module:
+def load(folder: str | Path = Path(__file__).parent) -> nn.Module:
     """The model, in eval mode.
 
     Raises RuntimeError where its outputs are not those it was written with.
     """
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    create = (
-        timm.create_model
-        if config["architecture"]
-        else timm.models.vision_transformer.VisionTransformer
-    )
-    model = create(*filter(None, [config["architecture"]]), **config["arguments"])
+    name, arguments = config["architecture"], config["arguments"]
+    model = timm.create_model(name, **arguments) if name else VisionTransformer(**arguments)
     add_registers(model, config["registers"], config["neurons"], config["clear"])
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     model.eval().requires_grad_(False)
-    if check:
-        batch = load_file(Path(folder) / "check.safetensors")
-        distance = (model(batch["pixels"].float()) - batch["output"]).abs().max()
-        if not distance <= 1e-3 * batch["output"].abs().max():
-            raise RuntimeError(
-                f"outputs differ by {distance:.3g} from those that were stored: the neurons are "
-                "not moved"
-            )
+    batch = load_file(Path(folder) / "check.safetensors")
+    distance = (model(batch["pixels"].float()) - batch["output"]).abs().max()
+    if not distance <= 1e-3 * batch["output"].abs().max():
+        raise RuntimeError(
+            f"outputs differ by {distance:.3g} from those that were stored: the neurons are not "
+            "moved"
+        )
     return model

@@ -15,6 +15,7 @@ from torch import nn
 from zoo import build, pixels, randomise
 
 from helpers.capture import ClsParts, NeuronActivation, Output, PatchNorms, capture
+from helpers.foreign import mismatch
 from helpers.models import (
     CONTROL_DATA,
     ModelUnavailable,
@@ -25,8 +26,10 @@ from helpers.models import (
     portable,
     wrap_timm,
 )
+from helpers.models.checkpoints import CONFIG, _own_size
 
 ARCH = "vit_tiny_patch16_224"
+FEW = {"depth": 2, "embed_dim": 24, "num_heads": 3}  # so that a test writes and computes little
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def model():
     """Of seven classes and 64 x 64 pixels, as someone trained it: in training mode, with drop
     path."""
     made = timm.create_model(
-        ARCH, img_size=64, depth=2, num_classes=7, drop_path_rate=0.3, drop_rate=0.3
+        ARCH, img_size=64, num_classes=7, drop_path_rate=0.3, drop_rate=0.3, **FEW
     )
     randomise(made).train().requires_grad_(True)
     made.pretrained_cfg = dict(made.pretrained_cfg, num_classes=7)
@@ -111,7 +114,7 @@ def test_a_module_takes_a_name_a_recipe_a_size_and_half_precision(model, x, answ
         and model.patch_embed.img_size == (64, 64)
     )
     assert backbone.transform.transforms[-1].mean.tolist() == pytest.approx([0.1, 0.2, 0.3])
-    half = load_backbone(timm.create_model(ARCH, img_size=64, depth=1).bfloat16())
+    half = load_backbone(timm.create_model(ARCH, img_size=64, **FEW).bfloat16())
     assert output(half, x).dtype == torch.float32
 
 
@@ -120,7 +123,7 @@ def resnet():
 
 
 def two():
-    return nn.ModuleList(timm.create_model(ARCH, img_size=32, depth=1) for _ in range(2))
+    return nn.ModuleList(timm.create_model(ARCH, img_size=32, **FEW) for _ in range(2))
 
 
 @pytest.mark.parametrize(
@@ -144,18 +147,22 @@ def test_an_open_clip_tower_as_a_module():
     torch.testing.assert_close(output(backbone, pixels(own)), output(own, pixels(own)))
 
 
-def test_torchvision_gives_the_same(x):
-    theirs = torchvision.models.VisionTransformer(64, 16, 2, 2, 32, 64, num_classes=5)
-    theirs = randomise(theirs)
-    torch.testing.assert_close(output(load_backbone(theirs), x), theirs(x), rtol=1e-5, atol=1e-5)
+def test_a_torchvision_module_gives_the_same(x):
+    theirs = randomise(torchvision.models.VisionTransformer(64, 16, 2, 2, 32, 64, num_classes=5))
+    backbone = load_backbone(theirs)
+    torch.testing.assert_close(output(backbone, x), theirs(x), rtol=1e-5, atol=1e-5)
+    assert backbone.name == "module:torchvision"
+    theirs.heads = nn.Sequential()
+    assert output(load_backbone(theirs), x).shape == (2, 32)
+
+
+def test_torchvision_by_name(x):
     backbone = load_backbone("torchvision:vit_b_32", pretrained=False, image_size=64)
     assert (
         backbone.layout.grid == (2, 2)
         and backbone.heads == 12
         and output(backbone, x).shape == (2, 1000)
     )
-    theirs.heads = nn.Sequential()
-    assert output(load_backbone(theirs), x).shape == (2, 32)
 
 
 def test_torchvision_weights_that_are_not_here(monkeypatch, tmp_path):
@@ -189,7 +196,7 @@ class Adapter(nn.Module):
 
 def test_adapters_are_merged_in_a_copy(x):
     torch.manual_seed(0)
-    model = randomise(timm.create_model(ARCH, img_size=64, depth=2, num_classes=3))
+    model = randomise(timm.create_model(ARCH, img_size=64, num_classes=3, **FEW))
     for block in model.blocks:
         block.mlp.fc2, block.attn.qkv, block.attn.proj = map(
             Adapter, (block.mlp.fc2, block.attn.qkv, block.attn.proj)
@@ -207,7 +214,7 @@ def test_peft(x):
     peft = pytest.importorskip(
         "peft", reason="peft is not installed; test_adapters_are_merged_in_a_copy has its names"
     )
-    model = randomise(timm.create_model(ARCH, img_size=64, depth=2, num_classes=3))
+    model = randomise(timm.create_model(ARCH, img_size=64, num_classes=3, **FEW))
     how = {
         "target_modules": ["fc2", "qkv"],
         "modules_to_save": ["head"],
@@ -225,15 +232,12 @@ def test_peft(x):
 
 @pytest.fixture
 def whole(monkeypatch):
-    """timm's ViT-Ti with two blocks, so that a test writes little."""
-    plain = timm.create_model
+    """timm's ViT-Ti and ViT-S with little in them."""
+    plain, other = timm.create_model, FEW | {"embed_dim": 48}
 
     def small(name, *args, **options):
-        return (
-            plain(name, *args, **options | {"depth": 2})
-            if ARCH in name
-            else plain(name, *args, **options)
-        )
+        few = FEW if ARCH in name else other if "vit_small" in name else {}
+        return plain(name, *args, **options | few)
 
     monkeypatch.setattr(timm, "create_model", small)
 
@@ -288,6 +292,17 @@ def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
     ).image_size == (224, 224)
 
 
+@pytest.mark.parametrize(
+    "tokens, size",
+    [(1 + 9, (48, 24)), (1 + 512**2, (8192, 4096)), (1 + 513**2, None)]
+    + [(1 + 8, None), (1, None), (0, None), (1 + 14 * 28, None)],
+)
+def test_the_image_size_is_told_by_a_square_grid_alone(tokens, size):
+    with torch.device("meta"):
+        sketch = timm.create_model(ARCH, patch_size=(16, 8), **FEW)
+    assert _own_size(sketch, {"pos_embed": torch.zeros(1, tokens, 24)}) == size
+
+
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
     """Files that are no weights of timm's ViT-Ti, and one that is."""
@@ -296,10 +311,18 @@ def folder(model, tmp_path_factory):
     torch.save({"layer.weight": torch.ones(2)}, folder / "other.pth")
     torch.save(weights | {"blocks.0.mlp.fc2.shift": torch.tensor([3])}, folder / "edited.pth")
     torch.save(weights, folder / "mine.pth")
-    eighths = torch.randn(192, 3, 8, 8)
+    eighths = torch.randn(24, 3, 8, 8)
     torch.save(weights | {"patch_embed.proj.weight": eighths}, folder / "eighths.pth")
     torch.save({"patch_embed.proj.weight": torch.tensor(1.0)}, folder / "number.pth")
     (folder / "broken.safetensors").write_bytes(b"nothing")
+    within = {"state_dict": {}}
+    within["state_dict"]["state_dict"] = within
+    torch.save(within, folder / "endless.pth")
+    many = {"head.weight": torch.ones(1, 24).expand(10**7, 24)}
+    torch.save(weights | many, folder / "classes.pth")
+    torch.save(weights | {"pos_embed": torch.ones(1, 0, 24)}, folder / "nowhere.pth")
+    few = {key: torch.ones(1, 2, 3, 4, 5)[0, 0] for key in "abcd"}
+    torch.save(few, folder / "few.pth")
     return folder
 
 
@@ -313,6 +336,14 @@ def folder(model, tmp_path_factory):
         ("mine.pth@vit_small_patch16_224", "do not load: .*; name the architecture that they are"),
         (f"eighths.pth@{ARCH}", r"its patches are \(8, 8\), not \(16, 16\); name the architecture"),
         (f"number.pth@{ARCH}", "is a single number; save it again"),
+        (f"endless.pth@{ARCH}", "the weights in .* cannot be read .*recursion.*; save them again"),
+        (f"classes.pth@{ARCH}", "the head in .* has 10000000 classes; take it out of the file"),
+        (f"nowhere.pth@{ARCH}", r"its position embedding is \(1, 0, 24\), not \(1, 197, 24\); nam"),
+        (f"few.pth@{ARCH}", r"\(a, b, c, ...\); give weights under timm's names"),
+        (
+            "mine.pth@vit_huge_patch16_gap_448",
+            "they are [0-9]+ numbers, not 6[0-9]{8}; name the",
+        ),
         (f"mine.pth@{ARCH}.badtag", "cannot be read .*badtag.*; give one that timm makes"),
         ("mine.pth@resnet18", "'resnet18' in .* is not a plain Vision Transformer; choose"),
         ("mine.pth@vit_tiny_patch16_225", "timm has no architecture .*; did you mean '@vit_tiny_"),
@@ -327,7 +358,7 @@ def test_files_that_are_refused(whole, folder, name, reason):
 
 
 def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
-    save_for_hf(model, tmp_path / "saved", model_args={"img_size": 64})
+    save_for_hf(model, tmp_path / "saved", model_args=GIVEN)
     name = f"local-dir:{tmp_path}/saved"
     assert known(name)
     torch.testing.assert_close(output(load_backbone(name), x), answer)
@@ -346,7 +377,7 @@ def recipe(**told):
     return {"architecture": ARCH, "pretrained_cfg": {"num_classes": 7, "classifier": "head"} | told}
 
 
-GIVEN = {"img_size": 64, "depth": 2}
+GIVEN = FEW | {"img_size": 64}
 
 
 @pytest.mark.parametrize(
@@ -362,6 +393,25 @@ GIVEN = {"img_size": 64, "depth": 2}
         (recipe(input_size=[1, 64, 64]), "", "input_size.0: 3 was expected"),
         ([ARCH], "", "is not of type 'object'"),
         (recipe() | {"arguments": {}, "neurons": {}}, "", "written by `edit`; load it with the mo"),
+        ({"architecture": None, "arguments": {}, "neurons": {}}, "", "was written by `edit`"),
+        ({"architecture": None}, "", "names no architecture of timm"),
+        ({"architecture": "a\n" * 10**5}, "", "is a 'a a a.*, not a plain Vision Transformer"),
+        (recipe() | {"model_args": GIVEN | {"device": "meta"}}, "", "device: 'cpu' was expected"),
+        (
+            recipe() | {"model_args": GIVEN | {"global_pool": ""}},
+            "",
+            "global_pool: '' should be no",
+        ),
+        (
+            recipe() | {"model_args": GIVEN | {"img_size": 96}},
+            "",
+            "position embedding is .1, 17, 2",
+        ),
+        (
+            recipe() | {"model_args": GIVEN | {"embed_dim": 3072}},
+            "",
+            "numbers, not 2[0-9]*; name th",
+        ),
     ],
 )
 def test_nothing_of_a_folder_is_drawn_or_resampled(whole, model, tmp_path, config, lacks, reason):
@@ -376,6 +426,60 @@ def test_nothing_of_a_folder_is_drawn_or_resampled(whole, model, tmp_path, confi
         load_backbone(f"local-dir:{tmp_path}")
     assert "\n" not in str(error.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+LIMITS = {  # the least and the most of each number that is read; None where there is no end
+    "pretrained_cfg.num_classes": (0, 10**6),
+    "pretrained_cfg.crop_pct": (0.01, 2),
+    "model_args.num_classes": (0, 10**6),
+    "model_args.embed_dim": (1, 8192),
+    "model_args.depth": (1, 128),
+    "model_args.mlp_ratio": (0.01, 64),
+    "model_args.reg_tokens": (0, 8192),
+}
+
+
+@pytest.mark.parametrize("place", LIMITS)
+def test_numbers_of_a_configuration_have_limits(place):
+    within, key = place.split(".")
+    least, most = LIMITS[place]
+    for value in (least, most):
+        assert mismatch({within: {key: value}}, CONFIG) == ""
+    for value in (least - 1, most + 1):
+        assert f"{place}: {value} is" in mismatch({within: {key: value}}, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "key, right, wrong",
+    [
+        ("input_size", [3, 32, 64], ([3, 32], [3, 32, 32, 32], [1, 32, 32], [3, 0, 32])),
+        ("mean", [0.5, -1e6, 1e6], ([0.5, 0.5], [0.5] * 4, [0, 0, 10**400])),
+        ("std", [1e-6, 1, 1e6], ([1, 1, 1e-320], [1, 1, 0])),
+        ("std", None, ("x",)),
+    ],
+)
+def test_lists_of_a_configuration_have_their_length(key, right, wrong):
+    assert mismatch({"pretrained_cfg": {key: right}}, CONFIG) == ""
+    for value in wrong:
+        assert f"pretrained_cfg.{key}" in mismatch({"pretrained_cfg": {key: value}}, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "spoil, reason",
+    [
+        (lambda w: b"", "the weights of .* cannot be read (.*); save the model again with timm"),
+        (lambda w: [1], "the weights of .* cannot be read"),
+    ],
+)
+def test_damaged_weights_of_a_folder_are_no_missing_ones(whole, tmp_path, spoil, reason):
+    (tmp_path / "config.json").write_text(json.dumps(recipe() | {"model_args": GIVEN}))
+    content = spoil({})
+    if isinstance(content, bytes):
+        (tmp_path / "pytorch_model.bin").write_bytes(content)
+    else:
+        torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(f"local-dir:{tmp_path}")
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex")
@@ -469,7 +573,7 @@ def test_names_without_folders_are_found_by_the_variable(tmp_path, monkeypatch):
 
 
 def test_wrapping_by_hand_ends_training_mode():
-    model = timm.create_model(ARCH, img_size=32, depth=1, drop_rate=0.5).train()
+    model = timm.create_model(ARCH, img_size=32, drop_rate=0.5, **FEW).train()
     backbone = wrap_timm("mine", model, CONTROL_DATA, pretrained=False)
     assert not model.training
     backbone.model.train()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torchvision.transforms.functional import to_pil_image
 
 from helpers.capture import FinalTokens, Output, PatchNorms, capture
 from helpers.models import ModelUnavailable, TokenLayout, load_backbone, published_head
@@ -193,19 +195,91 @@ MEANS = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.5, 0.25]}
         ({"do_normalize": True, "rescale_factor": 1 / 255}, (0.1, 0.2, 0.3), (0.5, 0.5, 0.25)),
         ({"do_normalize": False, "do_rescale": False}, 0, 1 / 255),
         ({"rescale_factor": 1 / 127.5}, (0.05, 0.1, 0.15), (0.25, 0.25, 0.125)),
-        ({"do_resize": False}, None, None),
     ],
 )
 def test_pixels_are_as_the_processor_says(stored, tmp_path, told, mean, std):
     kind = stored["dinov2"]
     name = written(tmp_path / "own", kind["config"], kind["shapes"], **MEANS | told)
-    if mean is None:
-        with pytest.raises(ValueError, match="do_resize: images of any size cannot go into one"):
-            load_backbone(name)
-        return
     last = load_backbone(name).transform.transforms[-1]
     torch.testing.assert_close(last.mean, torch.tensor(mean).float().expand(3))
     torch.testing.assert_close(last.std, torch.tensor(std).float().expand(3))
+
+
+@pytest.mark.parametrize(
+    "told, reason",
+    [
+        ({"do_resize": False}, "do_resize: images of any size cannot go into one"),
+        ({"image_std": [1, 1, 1e-320]}, "image_std.2: .* is less than the minimum of 1e-06"),
+        ({"rescale_factor": 10**400}, "rescale_factor: 10+.; save the model"),
+        ({"rescale_factor": 1e-300}, "rescale_factor: 1e-300 is less than the minimum of 1e-06"),
+        ({"resample": 9}, r"resample: 9 is not one of \[0, 1, 2, 3, 4, 5, None\]"),
+    ],
+)
+def test_processors_that_are_refused(stored, tmp_path, told, reason):
+    name = written(tmp_path, stored["dinov2"]["config"], stored["dinov2"]["shapes"], **MEANS | told)
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(name)
+
+
+def test_an_image_is_squashed_and_cropped_where_both_sides_are_told(stored, tmp_path):
+    """As DeiT's: of 80 x 40 pixels all but a border of a tenth, whatever the sides were."""
+    processor = {"size": {"height": 40, "width": 40}, "crop_size": {"height": 32, "width": 32}}
+    told = stored["deit"]
+    name = written(tmp_path, told["config"], told["shapes"], **processor, do_center_crop=True)
+    columns = torch.arange(80.0).expand(3, 40, 80) / 80
+    seen = load_backbone(name).transform(to_pil_image(columns))[0].diff(dim=1)[:, 1:-1]
+    expected = 2 / 80 / 0.229  # two columns of the picture in one
+    torch.testing.assert_close(seen, torch.full_like(seen, expected), rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "vit"])
+def test_what_a_configuration_leaves_out_is_as_in_the_library(stored, tmp_path, kind):
+    """Version 4 leaves out what its classes have."""
+    told = stored[kind]
+    left = ("hidden_act", "layer_norm_eps")
+    config = {key: value for key, value in told["config"].items() if key not in left}
+    one = load_backbone(written(tmp_path / "one", told["config"], told["shapes"]))
+    other = load_backbone(written(tmp_path / "two", config, told["shapes"]))
+    assert torch.equal(one(pixels()), other(pixels()))
+
+
+@pytest.mark.parametrize(
+    "more, reason",
+    [
+        ({"classifier.weight": torch.ones(3, 32).int()}, "hold torch.int32 in 'head.weight'"),
+        ({"embeddings.class_embedding": torch.ones(1, 1, 32)}, "two of .* are both 'cls_token'"),
+    ],
+)
+def test_weights_that_would_be_changed_in_silence(stored, tmp_path, more, reason):
+    told = stored["vit-classifier"]
+    name = written(tmp_path, told["config"], told["shapes"])
+    prefix = "vit." if "vit.embeddings.cls_token" in told["shapes"] else ""
+    more = {key if "classifier" in key else f"{prefix}{key}": x for key, x in more.items()}
+    save_file(load_file(tmp_path / "model.safetensors") | more, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(name)
+
+
+@pytest.mark.parametrize(
+    "files, reason",
+    [
+        ({}, "has no model.safetensors; save the model again with transformers"),
+        ({"pytorch_model.bin": [1]}, "holds the weights of 0 vision towers"),
+        ({"pytorch_model.bin": {3: torch.ones(1), "epoch": 1}}, "holds the weights of 0 vision"),
+        ({"pytorch_model.bin": nn.Linear(2, 2)}, "holds more than tensors, and is not run; save"),
+        ({"index": {"weight_map": {"a": "b.safetensors"}}}, "has no b.safetensors; save the model"),
+    ],
+)
+def test_files_that_hold_no_weights(stored, tmp_path, files, reason):
+    name = written(tmp_path, stored["vit"]["config"], stored["vit"]["shapes"])
+    (tmp_path / "model.safetensors").unlink()
+    for file, content in files.items():
+        if file == "index":
+            (tmp_path / "model.safetensors.index.json").write_text(json.dumps(content))
+        else:
+            torch.save(content, tmp_path / file)
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(name)
 
 
 @pytest.mark.parametrize(
