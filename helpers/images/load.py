@@ -224,7 +224,7 @@ def _choose(
             skipped.append(ids[row])
             reason = reason or (f"{error}; " if isinstance(error, NoWhite) else "")
     if skipped:
-        some = ", ".join(skipped[:10]) + (", ..." if len(skipped) > 10 else "")
+        some = one_line(", ".join(skipped[:10])) + (", ..." if len(skipped) > 10 else "")
         message = (
             f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {some}; {reason}"
         )
@@ -542,7 +542,7 @@ def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " 
 def _groups(images: Images, by: str) -> list[str]:
     """The value of the column `by` for each image."""
     if by not in images.columns:
-        known = ", ".join(images.columns) or "none"
+        known = one_line(", ".join(images.columns) or "none")
         raise ValueError(f"{images.name!r} has no column {by!r} to divide by; its columns: {known}")
     values = images.columns[by]
     if None in values:

@@ -95,7 +95,7 @@ def image_column(features: "datasets.Features", name: str) -> str:
     schema = features.arrow_schema
     columns = list(filter(holds_images, features))
     if not columns:
-        told = ", ".join(f"{key} ({schema.field(key).type})" for key in features)
+        told = one_line(", ".join(f"{key} ({schema.field(key).type})" for key in features))
         raise ValueError(
             f"{name!r} has no column of images, as bytes or struct<bytes: binary, path: string>; "
             f"its columns are {told}"
