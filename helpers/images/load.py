@@ -12,10 +12,12 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,18 +26,22 @@ from PIL import Image
 
 from helpers.extras import extra
 from helpers.files import digest_of
+from helpers.foreign import one_line, reading
 from helpers.images.rows import (
     NoWhite,
     Split,
     boxes_of,
+    check_columns,
     check_paths,
     corners_of,
     decode,
+    generating,
     ids_of,
     image_column,
     labels_of,
     named,
     pixel_digest,
+    values_of,
 )
 from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes, closest
@@ -80,7 +86,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     row; else the first 16 hex digits of the SHA-1 of its bytes. Boxes come from a column 'boxes' or
     by `rows.corners_of`, labels from the column 'label' (whole numbers, text, or true and false) or
     else the first of type `ClassLabel`; class names from that type, the labels themselves (text),
-    or a column 'name'.
+    or a column 'name' that names each label once. Arrow's large types and dictionaries are read as
+    the plain ones, whole numbers that are stored as floats as such, NaN as nothing.
 
     Args:
         name: 'scenes', 'scenes-hard', 'quiet' and 'broadcast' (drawn without end, so they need n),
@@ -94,7 +101,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
 
     Raises:
         ValueError: unknown name, n below 1 or above the size of the set, no images, more than 1 %
-            of the chosen ones undecodable, boxes that are none, a label below -1.
+            of the chosen ones undecodable, boxes that are none, a label below -1, a file that is
+            no table, a column of another type (`rows.WANTED`).
         FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
     """  # noqa: E501
     check_name(name.removeprefix(STUB))
@@ -198,6 +206,7 @@ def _choose(
 
     def as_files(rows: "datasets.Dataset") -> "datasets.Dataset":
         # {'bytes', 'path'}, for `decode`.
+        check_columns(rows.data.schema, name)
         rows = rows.cast_column(image, datasets.Image(decode=False))
         if name.startswith(("parquet:", "data:", "hf:")):
             check_paths(rows, image, name)
@@ -215,7 +224,7 @@ def _choose(
             skipped.append(ids[row])
             reason = reason or (f"{error}; " if isinstance(error, NoWhite) else "")
     if skipped:
-        some = ", ".join(skipped[:10]) + (", ..." if len(skipped) > 10 else "")
+        some = one_line(", ".join(skipped[:10])) + (", ..." if len(skipped) > 10 else "")
         message = (
             f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {some}; {reason}"
         )
@@ -237,7 +246,7 @@ def _choose(
         labels=None if labels is None else labels[order],
         class_names=class_names,
         boxes=boxes and [boxes_of(own, id) for id, own in zip(ids, boxes, strict=True)],
-        columns={key: list(chosen[key]) for key in chosen.features if key not in apart},
+        columns={key: values_of(chosen, key) for key in chosen.features if key not in apart},
         seed=seed,
         skipped=skipped,
         contents=list(contents.values()),
@@ -291,7 +300,7 @@ def opened(name: str) -> tuple["datasets.Dataset", Fetch]:
         case "folder":
             table = _from_folder(rest)
         case _:
-            table = _read_parquet(_parquet_files(kind, rest), rest if kind == "parquet" else name)
+            table = _read_parquet(_parquet_files(kind, rest), name)
     return (table.names if isinstance(table, Split) else table), table.select
 
 
@@ -370,18 +379,30 @@ def _parquet_files(kind: str, rest: str) -> list[Path]:
 
 def _read_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
     """All rows of some Parquet files, memory-mapped from the cache of the `datasets` library."""
-    datasets = extra("datasets")
-    bars = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()  # reading local files is quick
+    datasets, pa, parquet = extra("datasets"), extra("pyarrow"), extra("pyarrow.parquet")
+    remedy = "save it again as a Parquet file"
+    with reading(repr(name), remedy):
+        files = [str(path) for path in paths if parquet.read_metadata(path).num_rows]
+        schema = parquet.read_schema(paths[0])
+    for field in schema:
+        with reading(f"the column {field.name!r} of {name!r}", "save it in another type"):
+            datasets.Features.from_arrow_schema(pa.schema([field]))
+    if not files:
+        raise ValueError(f"{name!r} has no images")
+    with _quiet(datasets), reading(repr(name), remedy), generating():
+        return datasets.load_dataset("parquet", data_files=files, split="train")
+
+
+@contextmanager
+def _quiet(datasets: ModuleType) -> Iterator[None]:
+    """Without bars, since reading local files is quick, and without a log of what is raised too."""
+    bars, level = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
-        return datasets.load_dataset(
-            "parquet", data_files=[str(path) for path in paths], split="train"
-        )
-    except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise ValueError(
-            f"{name!r} is not a readable parquet file: {error.__cause__ or error}"
-        ) from error
+        yield
     finally:
+        datasets.logging.set_verbosity(level)
         if not bars:
             datasets.enable_progress_bars()
 
@@ -393,27 +414,28 @@ def _from_hub(rest: str) -> "datasets.Dataset | Split":
         repository, split = rest, None
     datasets = extra("datasets")
     try:
-        if split is None:
-            splits = datasets.get_dataset_split_names(repository)
-            split = next(
-                (known for known in ("validation", "test", "train") if known in splits), splits[0]
+        with generating():
+            if split is None:
+                splits = datasets.get_dataset_split_names(repository)
+                known = [own for own in ("validation", "test", "train") if own in splits]
+                split = (known or splits)[0]
+            builder = datasets.load_dataset_builder(repository)
+            files = builder.config.data_files or {}
+            if split not in files:
+                return datasets.load_dataset(repository, split=split)
+            if (rows := _large(builder, split, f"hf:{rest}")) is not None:
+                return rows
+            # The files of this split alone: else the library fetches and prepares all splits of a
+            # data set before it gives one.
+            own = {split: list(files[split])}
+            return datasets.load_dataset(
+                repository, data_files=own, split=split, verification_mode="no_checks"
             )
-        builder = datasets.load_dataset_builder(repository)
-        files = builder.config.data_files or {}
-        if split not in files:
-            return datasets.load_dataset(repository, split=split)
-        if (rows := _large(builder, split, f"hf:{rest}")) is not None:
-            return rows
-        # The files of this split alone: else the library fetches and prepares all splits of a data
-        # set before it gives one.
-        own = {split: list(files[split])}
-        return datasets.load_dataset(
-            repository, data_files=own, split=split, verification_mode="no_checks"
-        )
-    except (OSError, ValueError) as error:  # no such data set or split, gated, no network
-        reason = str(error).splitlines()[0]
+    except ImportError:
+        raise
+    except Exception as error:  # no such data set or split, gated, no network, broken files, ...
         raise FileNotFoundError(
-            f"the hub data set 'hf:{rest}' cannot be had here: {reason}"
+            f"the hub data set 'hf:{rest}' cannot be had here: {one_line(error)}"
         ) from error
 
 
@@ -425,7 +447,7 @@ def _large(builder: "datasets.DatasetBuilder", split: str, name: str) -> Split |
     if not all(str(file).endswith(".parquet") for file in files):
         return None
     rows = Split(files, builder.info.features, name)
-    return None if named(rows.names, image_column(rows.features, name)) is None else rows
+    return rows if named(rows.names, image_column(rows.features, name)) else None
 
 
 # ---- To learn on, and to test on
@@ -520,7 +542,7 @@ def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " 
 def _groups(images: Images, by: str) -> list[str]:
     """The value of the column `by` for each image."""
     if by not in images.columns:
-        known = ", ".join(images.columns) or "none"
+        known = one_line(", ".join(images.columns) or "none")
         raise ValueError(f"{images.name!r} has no column {by!r} to divide by; its columns: {known}")
     values = images.columns[by]
     if None in values:

@@ -9,7 +9,6 @@ of the `datasets` library.
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,26 @@ from PIL import Image, ImageOps
 
 from helpers.extras import extra
 from helpers.files import digest_of
+from helpers.foreign import one_line, reading
 
 if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
 ID_COLUMNS = ("id", "image_id", "file_name", "filename", "path", "image_path")
+# What is read alike of Arrow's types, by their tests in `pyarrow.types`.
+KINDS = {
+    "text": ("string", "large_string", "string_view"),
+    "bytes": ("binary", "large_binary"),
+    "whole number": ("integer",),
+    "number": ("floating",),
+    "true or false": ("boolean",),
+    "nothing": ("null",),
+}
+# What a column holds where it is there. Of the numbers that are ids only whole ones are taken.
+WANTED = dict.fromkeys(ID_COLUMNS, ("text", "whole number", "number")) | {
+    "boxes": ("list of list of number", "list of list of whole number"),
+}
 LIFTED = ID_COLUMNS[-1]  # where the images' own file names stand in `Split.names`
 AT_ONCE = 8  # files of a split that are read at a time
 # Data sets whose 'bbox' of the column 'objects' holds corners. Elsewhere it may be a corner, width
@@ -41,18 +54,68 @@ class NoWhite(ValueError):
     """Numbers in a file that are no brightness, as nobody says which of them is white."""
 
 
+def check_columns(schema: "pa.Schema", name: str) -> None:
+    """Raise ValueError where a column of `WANTED` is of another type."""
+    for field in schema:
+        wanted = WANTED.get(field.name, ())
+        # Of what is empty everywhere Arrow knows no type, and it may be anything.
+        kind = kind_of(field.type).removesuffix("nothing")
+        if wanted and not any(one.startswith(kind) for one in wanted):
+            raise ValueError(
+                f"the column {field.name!r} of {name!r} holds {one_line(field.type)}, where "
+                f"{wanted[0]} is wanted; save it so, or under another name"
+            )
+
+
+def kind_of(type: "pa.DataType") -> str:
+    """What a column of this type holds, however much room the type has for it: one of `KINDS`, a
+    list of one, or else the type's own name.
+    """
+    types = extra("pyarrow.types")
+    if any(getattr(types, f"is_{test}list")(type) for test in ("", "large_", "fixed_size_")):
+        return f"list of {kind_of(type.value_type)}"
+    found = (
+        kind for kind, tests in KINDS.items() if any(getattr(types, f"is_{t}")(type) for t in tests)
+    )
+    return next(found, str(type))
+
+
 def image_column(features: "datasets.Features", name: str) -> str:
     """The column called 'image' or 'img', else the first one that holds images or file bytes."""
     datasets = extra("datasets")
 
-    def holds_images(feature: Any) -> bool:
-        file = isinstance(feature, dict) and set(feature) == {"bytes", "path"}
-        return isinstance(feature, datasets.Image) or file or feature == datasets.Value("binary")
+    def holds_images(key: str) -> bool:
+        held = schema.field(key).type
+        if isinstance(features[key], dict):
+            parts = {"path": "text"} | {own.name: kind_of(own.type) for own in held}
+            wanted = {"bytes": "bytes", "path": "text"}
+            return all(parts.get(key) in (kind, "nothing") for key, kind in wanted.items())
+        return isinstance(features[key], datasets.Image) or kind_of(held) == "bytes"
 
-    columns = [key for key, feature in features.items() if holds_images(feature)]
+    schema = features.arrow_schema
+    columns = list(filter(holds_images, features))
     if not columns:
-        raise ValueError(f"{name!r} has no image column; its columns are {', '.join(features)}")
+        told = one_line(", ".join(f"{key} ({schema.field(key).type})" for key in features))
+        raise ValueError(
+            f"{name!r} has no column of images, as bytes or struct<bytes: binary, path: string>; "
+            f"its columns are {told}"
+        )
     return next((key for key in ("image", "img") if key in columns), columns[0])
+
+
+def values_of(dataset: "datasets.Dataset", key: str) -> list[Any]:
+    """The column of the rows, as values of Python. Raises ValueError where there are none."""
+    with reading(f"the column {key!r}", "save it in another type, or leave it out"):
+        return dataset.select_columns(key)[:][key]
+
+
+def _whole(values: Sequence[Any]) -> list[Any]:
+    """Values with NaN as None, and with whole numbers as such that were stored as floats.
+
+    So whole numbers are stored by many where one of them is missing.
+    """
+    values = [None if value != value else value for value in values]
+    return [int(x) if isinstance(x, float) and x.is_integer() else x for x in values]
 
 
 def check_paths(dataset: "datasets.Dataset", image: str, name: str) -> None:
@@ -85,9 +148,12 @@ def ids_of(dataset: "datasets.Dataset", image: str) -> list[str]:
 
 def named(dataset: "datasets.Dataset", image: str) -> list[str] | None:
     """What the table itself calls each row; None where no column has another name for each."""
-    candidates = [
-        dataset.data.column(key).to_pylist() for key in ID_COLUMNS if key in dataset.features
-    ]
+    candidates = []
+    for key in ID_COLUMNS:
+        if key in dataset.features:
+            candidates.append(_whole(values_of(dataset, key)))
+            if parts := [value for value in candidates[-1] if isinstance(value, float)]:
+                raise ValueError(f"{parts[0]} in the column {key!r} is no id; give whole numbers")
     paths = extra("pyarrow.compute").struct_field(dataset.data.column(image), "path").to_pylist()
     if not _absolute(paths):
         candidates.append(paths)
@@ -109,36 +175,33 @@ def labels_of(
 
     (None, None, None) where there is none.
     """
-    datasets = extra("datasets")
-    features = {
-        key: feature
-        for key, feature in dataset.features.items()
-        if isinstance(feature, datasets.Value | datasets.ClassLabel)
-    }
-    column = next(
-        (key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)), None
-    )
-    if "label" in features and re.match("u?int|string|bool", features["label"].dtype):
-        column = "label"
-    if column is None:
+    datasets, kinds = extra("datasets"), {x.name: kind_of(x.type) for x in dataset.data.schema}
+    named = [key for key, own in dataset.features.items() if isinstance(own, datasets.ClassLabel)]
+    for column in ("label", *named):
+        if kinds.get(column) in ("text", "whole number", "number", "true or false"):
+            values, names = _whole(values_of(dataset, column)), None
+            if not any(isinstance(value, float) for value in values):
+                break
+    else:
         return None, None, None
-    values, names = dataset.data.column(column).to_pylist(), None
-    if isinstance(features[column], datasets.ClassLabel):
-        names = features[column].names
-    elif features[column].dtype == "string":
+    if column in named:
+        names = list(dataset.features[column].names)
+    elif kinds[column] == "text":
         names = sorted(set(values) - {None})
         values = [None if value is None else names.index(value) for value in values]
-    elif "name" in features:
-        pairs = dict(zip(values, dataset.data.column("name").to_pylist(), strict=True))
-        if set(pairs) == set(range(len(pairs))):
-            names = [pairs[label] for label in range(len(pairs))]
-    labels = np.array([-1 if value is None else value for value in values], dtype=np.int64)
-    if labels.min() < -1:
+    elif kinds.get("name") == "text":
+        pairs = set(zip(values, values_of(dataset, "name"), strict=True))
+        own = dict(pairs)  # as many as pairs, where each label has one name
+        if set(own) == set(range(len(pairs))) and None not in own.values():
+            names = [own[label] for label in range(len(own))]
+    values = [-1 if value is None else value for value in values]
+    most = len(names) - 1 if column in named else np.iinfo(np.int64).max
+    if wrong := [value for value in values if not -1 <= value <= most]:
         raise ValueError(
-            f"label {labels.min()} in the column {column!r}: labels count from 0, with -1 for an "
-            "image without one"
+            f"label {wrong[0]} in the column {column!r}: labels count from 0 to {most}, with -1 "
+            "for an image without one"
         )
-    return labels, names, column
+    return np.array(values, dtype=np.int64), names, column
 
 
 def corners_of(dataset: "datasets.Dataset", name: str) -> list | None:
@@ -148,7 +211,7 @@ def corners_of(dataset: "datasets.Dataset", name: str) -> list | None:
     is neither.
     """
     if "boxes" in dataset.features:
-        return list(dataset["boxes"])
+        return values_of(dataset, "boxes")
     if "objects" not in dataset.features or not name.startswith(CORNERS):
         return None
     # A sequence of structures comes as a structure of lists, or as a list of structures, by how the
@@ -195,6 +258,17 @@ def pixel_digest(image: Image.Image) -> str:
     return digest_of(str(image.size).encode() + image.tobytes(), length=32)
 
 
+@contextmanager
+def generating() -> Iterator[None]:
+    """Raise what the `datasets` library met while it wrote a table into its cache, and not its own
+    error, which has no reason.
+    """
+    try:
+        yield
+    except extra("datasets").exceptions.DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+
+
 def _file_bytes(file: dict[str, Any] | None) -> bytes:
     """The content of an image file as a data set gives it: bytes, a path, or nothing."""
     if file is None or file["bytes"] is file["path"] is None:
@@ -222,22 +296,24 @@ class Split:
         Raises ValueError where there is no image column in `name`.
         """
         datasets, pa = extra("datasets"), extra("pyarrow")
-        self.files = list(files)
+        self.files, self.name = list(files), name
         with _parquet(self.files[0]) as first:
             self.features = features or datasets.Features.from_arrow_schema(first.schema_arrow)
         image = image_column(self.features, name)
         kinds = {
             key: kind
             for key, kind in self.features.items()
-            if isinstance(kind, datasets.Value | datasets.ClassLabel)
+            if isinstance(kind, datasets.Value | datasets.ClassLabel) and key != image
         }
         parts = list(_together(lambda file: _columns(file, [*kinds, f"{image}.path"]), self.files))
         self._ends = np.cumsum([len(part) for part in parts])
         table = pa.concat_tables(parts)
-        paths = extra("pyarrow.compute").struct_field(table.column(image), "path")
+        paths = pa.nulls(len(table), pa.string())
+        if image in table.column_names:  # which a column of bytes alone is not
+            paths = extra("pyarrow.compute").struct_field(table.column(image), "path")
         columns = {key: table.column(key) for key in kinds}
         if LIFTED not in columns and not _absolute(paths.to_pylist()):
-            columns[LIFTED], kinds[LIFTED] = paths, datasets.Value("string")
+            columns[LIFTED], kinds[LIFTED] = paths.cast(pa.string()), datasets.Value("string")
         kinds[image] = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
         columns[image] = pa.nulls(
             len(table), pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -255,9 +331,10 @@ class Split:
         for index in np.unique(file).tolist():
             own = ascending[file == index] - starts[index]
             parts.append((self.files[index], own.tolist()))
-        fetched = extra("datasets").Dataset.from_generator(
-            _rows, features=self.features, gen_kwargs={"parts": parts}
-        )
+        with reading(f"the chosen rows of {self.name!r}", "choose another data set"), generating():
+            fetched = extra("datasets").Dataset.from_generator(
+                _rows, features=self.features, gen_kwargs={"parts": parts}
+            )
         return fetched.select(np.argsort(order))
 
 

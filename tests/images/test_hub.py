@@ -97,6 +97,25 @@ def test_the_chosen_are_those_that_would_be_chosen_of_all(repository, fetched, c
     assert bool(fetched) == ("image_path" not in columns)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_arrow_s_large_types_are_read_alike(repository, fetched, named):
+    """With names a struct of large types, without them `large_binary` alone."""
+    repository(id=[f"row {row}" for row in range(ROWS)])
+    plain = told(load_images(NAME, 5, 1))
+    for path in Path("owner/name/data").iterdir():
+        table = pyarrow.parquet.read_table(path)
+        files = table.column("image").combine_chunks()
+        contents, paths = (files.field(key) for key in ("bytes", "path"))
+        odd = contents.cast("large_binary")
+        if named:
+            kinds = {"bytes": odd.type, "path": pyarrow.large_string()}
+            odd = pyarrow.StructArray.from_arrays([odd, paths.cast("large_string")], list(kinds))
+        table = table.replace_schema_metadata().set_column(0, "image", odd)
+        pyarrow.parquet.write_table(table, path, row_group_size=GROUP)
+    fetched.clear()
+    assert told(load_images(NAME, 5, 1)) == plain and 0 < len(fetched) <= 5
+
+
 def test_only_the_groups_of_the_chosen_are_read(repository, fetched, monkeypatch):
     repository(label=[0] * ROWS)
     images = load_images(NAME, 4, 7)

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from pictures import picture, png, table, values, write
 from PIL import Image
@@ -81,7 +83,7 @@ def test_kinds_of_labels(tmp_path, column, names, labels):
     [
         ([0.5, 1.0], "holds numbers with a fraction, such as .*; give whole numbers from 0, or"),
         ([[0, 1], [1]], "holds no labels, such as .*; give whole numbers from 0, or text"),
-        ([-5, 1], "label -5 .* count from 0, with -1 for an image without one"),
+        ([-5, 1], "label -5 .* count from 0 to .*, with -1 for an image without one"),
     ],
 )
 def test_labels_that_are_none_are_named(tmp_path, label, reason):
@@ -89,12 +91,99 @@ def test_labels_that_are_none_are_named(tmp_path, label, reason):
         load_images(write(tmp_path / "a.parquet", table([0, 1], label=label))).require_labels()
 
 
+PLAIN = {
+    "image": [png(picture(row)) for row in range(4)],
+    "id": [3, 1, 0, 2],
+    "label": ["cat", "dog", "dog", "cat"],
+    "boxes": [[[0, 0, row + 1, 2]] for row in range(4)],
+}
+FILE = [{"bytes": file, "path": f"{row}.png"} for row, file in enumerate(PLAIN["image"])]
+BOXES = pa.list_(pa.list_(pa.int64()))
+
+
+def arrow(path, columns, **types):
+    """A table of Parquet whose columns have these types of Arrow."""
+    arrays = {key: pa.array(values, types.get(key)) for key, values in columns.items()}
+    parquet.write_table(pa.table(arrays), path)
+    return f"parquet:{path}"
+
+
+def told(images):
+    boxes = [own.tolist() for own in images.boxes]
+    return images.ids, values(images), images.labels.tolist(), images.class_names, boxes
+
+
+@pytest.mark.parametrize(
+    "key, type",
+    [
+        ("image", pa.large_binary()),
+        ("image", pa.dictionary(pa.int8(), pa.binary())),
+        ("image", pa.struct({"bytes": pa.large_binary()})),
+        ("image", pa.struct({"path": pa.large_string(), "bytes": pa.binary(), "size": pa.int8()})),
+        ("id", pa.float64()),
+        ("id", pa.large_string()),
+        ("id", pa.string_view()),
+        ("id", pa.uint64()),
+        ("label", pa.large_string()),
+        ("label", pa.string_view()),
+        ("label", pa.dictionary(pa.int8(), pa.large_string())),
+        ("boxes", pa.large_list(pa.large_list(pa.float32()))),
+        ("boxes", pa.list_(pa.list_(pa.uint8(), 4))),
+    ],
+    ids=str,
+)
+def test_what_differs_in_room_alone_is_read_alike(tmp_path, key, type):
+    odd = dict(PLAIN)
+    if pa.types.is_struct(type):
+        odd["image"] = FILE
+    elif key == "id" and not pa.types.is_floating(type) and not pa.types.is_integer(type):
+        odd["id"] = list(map(str, PLAIN["id"]))
+    plain = load_images(arrow(tmp_path / "plain.parquet", PLAIN, boxes=BOXES))
+    assert told(load_images(arrow(tmp_path / "odd.parquet", odd, **{key: type}))) == told(plain)
+
+
+def test_whole_numbers_may_stand_as_floats(tmp_path):
+    """As pandas stores them where one is missing, and what has no number is left without."""
+    nan = float("nan")
+    odd = {"label": [1.0, nan, 0.0, None], "id": [nan] * 4, "path": [None] * 4, "boxes": [[]] * 4}
+    images = load_images(arrow(tmp_path / "a.parquet", PLAIN | odd))
+    assert sorted(images.ids) == sorted(hashlib.sha1(x).hexdigest()[:16] for x in PLAIN["image"])
+    assert dict(zip(values(images), images.labels, strict=True)) == {0: 1, 1: -1, 2: 0, 3: -1}
+    assert [own.shape for own in images.boxes] == [(0, 4)] * 4
+
+
+def test_names_of_the_images_are_not_those_of_the_classes(tmp_path):
+    odd = {"label": [0, 1, 1, 0], "name": ["a.png", "b.png", "c.png", "d.png"]}
+    assert load_images(arrow(tmp_path / "a.parquet", PLAIN | odd)).class_names is None
+
+
+@pytest.mark.parametrize(
+    "odd, types, reason",
+    [
+        ({"id": [[1], [2], [3], [4]]}, {}, "'id' of .* holds list<.*>, where text is wanted"),
+        ({"image_id": PLAIN["image"]}, {}, "'image_id' of .* holds binary, where text is wanted"),
+        ({"id": [0.5, 1, 2, 3]}, {}, "0.5 in the column 'id' is no id; give whole numbers"),
+        ({"boxes": [[["0", "0", "1", "1"]]] * 4}, {}, "list<.*string>>, where list of list of num"),
+        ({"boxes": [1.0] * 4}, {}, "'boxes' of .* holds double, where list of list of number is"),
+        ({"image": ["/etc/passwd"] * 4}, {}, "columns are image .string., id .int64.,"),
+        ({"image": [{"bytes": "text"}] * 4}, {}, "image .struct<bytes: string>., id"),
+        ({"label": [2**64 - 1] * 4}, {"label": pa.uint64()}, "label 18446744073709551615 in the"),
+        ({"more": [2**62] * 4}, {"more": pa.duration("s")}, "the column 'more' cannot be read .*C"),
+        ({"more": [[("a", 1)]] * 4}, {"more": pa.map_("string", "int8")}, "'more' .*Arrow type"),
+    ],
+)
+def test_columns_of_another_type_are_refused(tmp_path, capfd, odd, types, reason):
+    with pytest.raises(ValueError, match=reason) as error:
+        load_images(arrow(tmp_path / "a.parquet", PLAIN | odd, **types))
+    assert "\n" not in str(error.value) and capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "box, message",
     [
         ([[1.0, 2.0, 3.0]] * 4, r"shape \(3,\)"),
         ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0]], r"shape \(2,\)"),
-        ([1.0, 2.0, 3.0, 4.0], r"shape \(\)"),
+        ([None, [1.0, 2.0, 3.0, 4.0]], r"shape \(\)"),
         ([[1.0, 2.0, float("nan"), 4.0]], r"\[1\.0, 2\.0, nan, 4\.0\]"),
         ([[5.0, 2.0, 3.0, 4.0]], r"\[5\.0, 2\.0, 3\.0, 4\.0\]"),
         ([[1.0, 6.0, 3.0, 4.0]], r"\[1\.0, 6\.0, 3\.0, 4\.0\]"),
