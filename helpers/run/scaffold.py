@@ -144,10 +144,7 @@ def _written(root: Path, id: str, texts: Mapping[Path, str]) -> list[Path]:
     """
     log = root / history.FOLDER
     with locked(root / "notebooks"):
-        before = {
-            path: path.read_bytes() if path.is_file() else None
-            for path in (*texts, *log.glob("*.yml"))
-        }
+        before = {path: path.read_bytes() if path.is_file() else None for path in texts}
         written = [path for path, text in texts.items() if before[path] != text.encode()]
         try:
             for path in written:

@@ -49,6 +49,10 @@ def test_intervals_combine_as_independent_ones():
     ends = 0.4 - math.hypot(0.3, 0.1), 0.4 + math.hypot(0.1, 0.1)
     assert (found.value, found.low, found.high) == pytest.approx((0.4, *ends))
     assert excludes_zero(found)
+    # Each end from the end of A that is opposite, and the smaller n.
+    found = difference(value(0.5, 0.1, 0.6, n=9), value(0.9, 0.6, 1.0))
+    ends = 0.4 - math.hypot(0.3, 0.1), 0.4 + math.hypot(0.1, 0.4)
+    assert (found.low, found.high, found.n) == pytest.approx((*ends, 9))
     assert not excludes_zero(difference(value(0.5, 0.4, 0.6), value(0.6, 0.4, 0.8)))
 
 
@@ -79,6 +83,10 @@ def test_everything_that_differs_is_named(stored):
     assert one.moved == dict.fromkeys(("", model), ("supported", "refuted"))
     assert one.settings["parameter n"] == ("1000", "7") and one.settings["package timm"][1] == "0.0"
     assert one.settings[f"weights of {model}"][1] == "ffff"
+    fewer = json.loads(json.dumps(stored))
+    fewer["values"][0]["n"] -= 1
+    (partly,) = [x for x in compared(PROJECT.registry[CLAIM], stored, fewer).pairs if x.differs]
+    assert partly.images == "partly the same"
     (changed,) = [pair for pair in one.pairs if pair.differs]
     assert changed.difference.value == pytest.approx(-0.75) and changed.images == "other"
     lines = report({CLAIM: stored}, {CLAIM: other, "x": {}}, [one]).splitlines()

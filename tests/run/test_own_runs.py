@@ -101,7 +101,15 @@ def test_publish_deletes_nothing_where_source_and_target_are_one(project, typed)
 
     refused("../../book/runs/bob", "is not a plain folder name")
     refused("..", "is not a plain folder name")
-    (own / "bob").rmdir()
+    elsewhere = project.root / "elsewhere"
+    (runs / "bob").rename(elsewhere)
+    (runs / "bob").symlink_to(elsewhere)
+    shutil.copytree(elsewhere, own / "bob", dirs_exist_ok=True)
+    refused("bob", "book/runs/bob is a link; put the files themselves there")
+    assert len(list((own / "bob").iterdir())) == 2
+    (runs / "bob").unlink()
+    elsewhere.rename(runs / "bob")
+    shutil.rmtree(own / "bob")
     (own / "bob").symlink_to(runs / "bob")
     refused("bob", "_build/runs/bob is a link; put the files themselves there")
     (own / "bob").unlink()
