@@ -71,7 +71,9 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
 
 
 def _failed(error: object, status: int = 1) -> int:
-    """Print what is wrong: a line, of a registry several."""
+    """Print what is wrong: a line, of a registry several; of a system's error no number."""
+    if isinstance(error, OSError) and error.strerror:
+        error = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
     print("error: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
     return status
 

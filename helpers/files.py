@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ except ImportError:  # Windows, WebAssembly
 
 VARIABLE = "REGISTERS_WORKSPACE"
 DAY = 24 * 3600  # seconds; longer than anything takes to write one file
+_LEFT = re.compile(r"\..*\.[0-9a-f]{32}\.new")  # what a killed writer leaves
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -76,12 +78,59 @@ def written_whole(path: Path) -> Iterator[Path]:
         yield path
         return
     path = path.resolve() if path.is_symlink() else path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_left(path.parent, f".{escape(path.name)}.*.new")
     new = path.with_name(f".{path.name}.{uuid4().hex}.new")
+    with _made(path.parent), _told_if_full(path):
+        for left in path.parent.glob(f".{escape(path.name)}.*.new"):
+            with suppress(FileNotFoundError):  # its writer was done just now
+                if left.stat().st_mtime < time.time() - DAY:
+                    left.unlink()
+        try:
+            yield new
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_folder(folder: Path) -> Iterator[Path]:
+    """A folder of one's own to write to.
+
+    Its files get their names in `folder` at the end, and nothing is left where writing failed.
+
+    Meanwhile the folder, which is made if need be, is `locked`, so that what a killed writer left
+    in it is known and removed at once. Raises OSError that says what to do where the disk is full.
+    """
+    with _made(folder), _told_if_full(folder), locked(folder):
+        for left in folder.glob(".files.*.new"):
+            shutil.rmtree(left)
+        (new := folder / f".files.{uuid4().hex}.new").mkdir()
+        try:
+            yield new
+            for path in filter(Path.is_file, new.iterdir()):  # no __pycache__
+                path.replace(folder / path.name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make the folder if need be; what was made goes again where nothing came into it."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        yield new
-        new.replace(path)
+        if missing:
+            folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for place in missing:
+            with suppress(OSError):  # something is in it
+                place.rmdir()
+
+
+@contextmanager
+def _told_if_full(path: Path) -> Iterator[None]:
+    """Say what to do where the disk is too full to write `path`."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in _FULL:
             raise
@@ -90,16 +139,6 @@ def written_whole(path: Path) -> Iterator[Path]:
             "on from there"
         )
         raise OSError(error.errno, remedy, str(path.parent)) from None
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def remove_left(folder: Path, pattern: str) -> None:
-    """Remove from `folder` what matches and is a day old: its writer was killed."""
-    for left in folder.glob(pattern):
-        with suppress(FileNotFoundError):  # its writer was done just now
-            if left.stat().st_mtime < time.time() - DAY:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -143,9 +182,10 @@ def check_output(
     find out what to write.
 
     Args:
-        path: of a file, whose folder is there.
-        folder: it is one of files, and made if need be.
-        force: a file that is there, or what is in the folder, may be replaced.
+        path: of a file, or `folder`, of files; folders on the way to it are made when it is
+            written.
+        force: a file that is there, or what is in the folder, may be replaced. What a killed writer
+            left is no content.
         sources: files and folders that are read, which nothing may replace.
     """
     try:
@@ -160,14 +200,13 @@ def check_output(
         if path.is_dir() != folder and path.exists():
             told = "a file; name a folder" if folder else "a folder; name a file in it"
             raise ValueError(f"{path} is {told}")
-        if not force and (any(path.iterdir()) if path.is_dir() else path.exists()):
+        there = path.iterdir() if path.is_dir() else [path] if path.exists() else ()
+        if not force and not all(_LEFT.fullmatch(own.name) for own in there):
             raise ValueError(f"{path} is there already; choose another place, or give --force")
-        if not folder and not path.parent.is_dir():
-            raise ValueError(f"{path}: there is no folder {str(path.parent)!r}; make it first")
-        places = (path, *path.parents) if folder else path.parents
-        inside = next(place for place in places if place.exists())
-        (probe := inside / f".{path.name}.{uuid4().hex}.new").touch()
-        probe.unlink()
+        inside = path if folder else path.parent
+        with _made(inside):
+            (probe := inside / f".{path.name}.{uuid4().hex}.new").touch()
+            probe.unlink()
     except OSError as error:
         raise ValueError(
             f"{path} cannot be written ({error.strerror}); choose another place"

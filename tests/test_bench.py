@@ -116,7 +116,7 @@ def test_command(capsys, tmp_path, monkeypatch):
         "2 --json b.json --image-size 60": "image size 60x60 is not divisible by the patch size",
         "2 --json b.json --model vit_tiny": "unknown model 'vit_tiny'",
         "2 --json b.json --device cuda:99": "no device 'cuda:99' here; use --device cpu",
-        "2 --json no/b.json": "there is no folder 'no'; make it first",
+        "2 --json bench.json/b.json": "cannot be written (Not a directory); choose another place",
     }.items():
         assert main([*asked, *more.split()]) == 2
         said = capsys.readouterr()

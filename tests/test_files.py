@@ -14,6 +14,7 @@ from helpers.files import (
     write_text,
     write_together,
     write_zip,
+    written_folder,
     written_whole,
 )
 
@@ -101,12 +102,14 @@ with locked(pathlib.Path({str(tmp_path)!r})):
 
 def test_a_place_is_tried_before_anything_is_measured(tmp_path, monkeypatch):
     check_output(tmp_path / "a.json")
+    check_output(tmp_path / "new/a.json")
     check_output(tmp_path / "new/folder", folder=True)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "there").write_text("a text of one's own")
     for name, options, told in (
         (".", {}, "is a folder; name a file in it"),
-        ("none/a.json", {}, "there is no folder '.*none'; make it first"),
+        ("there/a.json", {}, "cannot be written .Not a directory.; choose another place"),
+        (f"none/{'a' * 300}/b", {}, "cannot be written .File name too long.; choose another place"),
         ("a" * 300, {}, "cannot be written .File name too long.; choose another place"),
         ("there", {}, "is there already; choose another place, or give --force"),
         (".", {"folder": True}, "is there already; choose another place, or give --force"),
@@ -120,6 +123,32 @@ def test_a_place_is_tried_before_anything_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(ValueError, match="written .No space left on device.; choose another place"):
         check_output(tmp_path / "a.json")
+
+
+def test_what_a_killed_writer_left_is_no_content(tmp_path):
+    """A process that is killed while it writes, as nothing else leaves what is unfinished."""
+    code = f"""
+import os, pathlib
+from helpers.files import written_folder
+with written_folder(pathlib.Path({str(tmp_path)!r})) as new:
+    (new / "model.safetensors").write_text("half")
+    os.kill(os.getpid(), 9)"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    assert len([*tmp_path.rglob("*")]) == 2
+    check_output(tmp_path, folder=True)
+    with written_folder(tmp_path) as new:
+        (new / "a").write_text("whole")
+        (new / "__pycache__").mkdir()
+    assert [path.name for path in tmp_path.rglob("*")] == ["a"]
+    with pytest.raises(ValueError, match="is there already"):
+        check_output(tmp_path, folder=True)
+
+
+def test_folders_that_were_made_go_where_nothing_is_written(tmp_path):
+    for write in (written_folder, written_whole):
+        with pytest.raises(KeyError), write(tmp_path / "new" / "folder") as new:
+            raise KeyError(new)
+        assert [*tmp_path.iterdir()] == []
 
 
 def test_what_is_read_is_never_replaced(tmp_path):

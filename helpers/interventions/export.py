@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.files import remove_left
+from helpers.files import written_folder
 from helpers.foreign import one_line
 from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
 from helpers.interventions.tokens import with_tokens, without
@@ -29,15 +28,6 @@ from helpers.models import Backbone, TokenLayout, modeling
 from helpers.models.family import nameless
 
 ACTIVATIONS = {nn.GELU: "gelu", nn.ReLU: "relu"}
-UNFINISHED = ".unfinished-"
-FILES = (
-    "model.safetensors",
-    "config.json",
-    "modeling.py",
-    "check.safetensors",
-    "model.pt2",
-    "README.md",
-)
 
 
 def model_with_test_time_registers(
@@ -99,7 +89,7 @@ def write_model(
 ) -> dict[str, Any]:
     """Write `model_with_test_time_registers` as files, and read it back.
 
-    The files (`FILES`) need torch, timm and safetensors alone.
+    They need torch, timm and safetensors alone.
 
     Args:
         neurons, count, clear, seed: as in `test_time_registers`.
@@ -150,10 +140,7 @@ def write_model(
         "check.safetensors": save({"pixels": pixels.half(), "output": model(pixels).contiguous()}),
         "README.md": _README.format(name=name, neurons=", ".join(map(_called, neurons))).encode(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_left(folder, f"{UNFINISHED}*")
-    with TemporaryDirectory(prefix=UNFINISHED, dir=folder) as path:
-        new = Path(path)
+    with written_folder(folder) as new:
         for file, content in contents.items():
             (new / file).write_bytes(content)
         again = _loaded(new, backbone.name)
@@ -161,8 +148,6 @@ def write_model(
         graph = io.BytesIO()
         torch.export.save(_exported(again, pixels), graph)
         (new / "model.pt2").write_bytes(graph.getbuffer())
-        for file in FILES:
-            (new / file).replace(folder / file)
     return {
         "difference": float((again(pixels) - expected).abs().max()),
         "change": float((expected - plain).abs().max()),

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -177,10 +176,8 @@ def test_what_is_there_is_kept_unless_told_and_the_source_is_kept_always(tmp_pat
 def test_at_a_full_disk_nothing_is_written_and_what_was_killed_is_removed(
     tmp_path, monkeypatch, capsys
 ):
-    (old := tmp_path / ".unfinished-old").mkdir()
-    (old / "model.safetensors").write_bytes(b"23 MB")
-    (new := tmp_path / ".unfinished-new").mkdir()  # of somebody who writes now
-    os.utime(old, (0, 0))
+    (left := tmp_path / f".files.{'0' * 32}.new").mkdir()
+    (left / "model.safetensors").write_bytes(b"23 MB")
     write = Path.write_bytes
 
     def full(path, content):
@@ -189,11 +186,14 @@ def test_at_a_full_disk_nothing_is_written_and_what_was_killed_is_removed(
         return write(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    command = "edit control-position --neurons 1:0 --images scenes -n 4 --force --out"
-    assert main([*command.split(), str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and "No space left" in error
-    assert [*tmp_path.iterdir()] == [new]
+    command = "edit control-position --neurons 1:0 --images scenes -n 4 --out".split()
+    for out in (tmp_path, tmp_path / "new" / "folder"):
+        assert main([*command, str(out)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(
+            f"error: {out.parent}: the disk is full: {out.name} was not written"
+        )
+        assert error.count("\n") == 1 and [*tmp_path.iterdir()] == []
 
 
 def test_a_file_that_gives_something_else_shows_in_the_difference(tmp_path, monkeypatch):

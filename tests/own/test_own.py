@@ -213,7 +213,7 @@ def _raised(block, inputs, tokens):
 
 
 PLACES = ["--json {x}", "--out {x}", "--out {d}", "--json {d}", "--figures {d}", "--figures {x}"]
-PLACES += ["--out {n} --json {n}", "--json {m} --force", "--out /dev/full/x", "--json {n}/x.json"]
+PLACES += ["--out {n} --json {n}", "--json {m} --force", "--out /dev/full/x", "--json {x}/x.json"]
 
 
 @pytest.mark.parametrize("places", PLACES)

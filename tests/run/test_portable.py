@@ -157,7 +157,7 @@ def test_the_command_and_some_claims_anew_in_what_it_wrote(stored, capsys, tmp_p
     assert printed[-1].startswith("0 of ") and "largest deviation" in printed[-1]
     before = json.loads(file.read_text())
     assert before["wrong"] == [] and before["processor"]["torch"] and before["git_revision"] == "a"
-    assert main([*command, str(tmp_path / "nowhere" / "x.json")], stored.root) == 2
+    assert main([*command, str(file / "x.json")], stored.root) == 2
 
     before |= {"wrong": [f"here: {id}: other" for id in stored.with_notebook()]}
     before |= {"verdicts": {"aa2-second": 1, "aa1-first": 2}, "git_revision": "of then"}
