@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+import zoo
 from PIL import Image
 from torch import nn
 from torch.nn.functional import one_hot
 
-from helpers.capture import Captured, Output, TokenNorms, capture
+from helpers.capture import Captured, ClsAttention, Output, TokenNorms, capture
 from helpers.images import Images
 from helpers.models import TokenLayout, load_backbone
 from helpers.own import advice, diagnose
-from helpers.own.diagnose import SHOWN, _as_seen, _Session
+from helpers.own.diagnose import _as_seen, _Session
 
 LEFT, RIGHT = (Image.new("RGB", (224, 224)) for _ in range(2))  # white on one side, else black
 LEFT.paste("white", (0, 0, 112, 224))
@@ -162,7 +163,10 @@ def test_what_is_counted():
     assert found.place.grey.value == 2 and found.place.usual.value == 1
     shown = found.pictures[0]
     torch.testing.assert_close(shown["norm\nbefore"].flatten(), norms[1])
-    assert len(found.pictures) == SHOWN == len(found.neurons)
+    attention = capture(backbone, images.select([1]), [ClsAttention(-1)])["cls_attention"]
+    of_patches = backbone.layout.patch_tokens(attention.squeeze(), dim=-1)
+    torch.testing.assert_close(shown["attention\nbefore"].flatten(), of_patches)
+    assert len(found.pictures) == 3 == len(found.neurons)
     assert shown["image"].shape == (64, 64, 3) and shown["image"][:, :24].amax() == 0
 
 
@@ -188,7 +192,7 @@ def test_more_than_one_image_of_twenty_makes_a_model_with_outliers(outlying, n, 
     backbone = plant(lambda x: [[5] * bool(one) for one in left(x)], {-1: 6})
     diagnosis = diagnose(backbone, pictures("l" * outlying + "r" * (n - outlying)))
     assert diagnosis.outliers == found == bool(diagnosis.states) == (diagnosis.onset is not None)
-    assert len(diagnosis.pictures) == SHOWN
+    assert len(diagnosis.pictures) == 3
 
 
 def test_fewer_than_four_images_are_refused():
@@ -247,6 +251,21 @@ def test_as_many_places_as_outliers_are_usual_by_chance():
     found, words = said(lambda x: [torch.randperm(16, generator=draws)[:7].tolist() for _ in x])
     assert 0.4 < found.place.usual.value < 0.6
     assert "in no few places: content decides where" in words
+
+
+def test_as_many_places_are_usual_as_an_image_has_outliers():
+    """Eight in six images of eight; of a grid of four patches no more than two."""
+    found, _ = said(lambda x: [[*range(4, 12)] * bool(one) for one in left(x)], "llllllrr")
+    assert len(found.place.positions) == 6
+    small = load_backbone("control-clean", image_size=32)
+    found = diagnose(plant(lambda x: [[1] for _ in x], {-1: 6}, small), pictures("llll"))
+    assert len(found.place.positions) == 2 and advice(found)
+
+
+def test_a_model_without_cls_has_no_maps_of_its_attention():
+    found = diagnose(zoo.build("pooled"), pictures("lrlr"))
+    assert "[CLS] attention" in found.left_out
+    assert {key.partition("\n")[0] for key in found.pictures[0]} == {"image", "norm"}
 
 
 def test_the_first_block_is_that_of_outliers_that_last():
