@@ -283,11 +283,9 @@ def _of_function(function: Callable, seen: tuple[int, ...]) -> Any:
 
 def _names(code: CodeType) -> list[str]:
     """The global names that a piece of code reads, those of functions inside it too."""
-    own = {
-        step.argval
-        for step in dis.get_instructions(code)
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+    # A function reads them by LOAD_GLOBAL, a class within it by LOAD_NAME.
+    reads = ("LOAD_GLOBAL", "LOAD_NAME")
+    own = {step.argval for step in dis.get_instructions(code) if step.opname in reads}
     return sorted(
         own.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
     )

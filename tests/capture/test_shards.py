@@ -167,6 +167,21 @@ def twice(x):
     return x.mean(dim=(1, 2)) * TWICE
 
 
+def within(x):
+    return max([x.mean(dim=(1, 2))], key=lambda y: TWICE)
+
+
+def of_a_class(x):
+    class Factor:
+        value = TWICE
+
+    return x.mean(dim=(1, 2)) * Factor.value
+
+
+def thrice(function):
+    return FunctionType(function.__code__, globals() | {"TWICE": 3}, function.__name__)
+
+
 class Own(PatchNorms):
     def reduce(self, x, layout):
         return (super().reduce(x, layout)[0] * 1,)
@@ -193,10 +208,11 @@ Other.__name__, Other.__qualname__ = Own.__name__, Own.__qualname__
             lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 1),
             lambda x: max([x.mean(dim=(1, 2))], key=lambda y: 2),
         ),
-        (twice, FunctionType(twice.__code__, globals() | {"TWICE": 3}, "twice")),
+        *((function, thrice(function)) for function in (twice, within, of_a_class)),
         (Own(), Other()),
     ],
-    ids=["code", "constant", "partial", "tensor", "default", "closure", "inner", "global", "own"],
+    ids=["code", "constant", "partial", "tensor", "default", "closure", "inner", "global"]
+    + ["inner global", "global of a class", "own"],
 )
 def test_a_function_is_known_by_what_it_does(tmp_path, backbone, counted, first, second):
     def keep(function):
