@@ -1,7 +1,9 @@
-"""What of a notebook's parameters differs by model: texts 'MODEL NAME=VALUE NAME=VALUE' in a list,
-beside the values for all.
+"""Settings as texts: rules for outliers, and what of a notebook's parameters differs by model, as
+'MODEL NAME=VALUE NAME=VALUE' in a list beside the values for all. Nothing here is slow to import.
 """
 
+import math
+import sys
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 
@@ -64,6 +66,28 @@ def typed(name: str, text: str | None, common: str | int | float) -> str | int |
         raise ValueError(
             f"{name}={text}: expected {type(common).__name__}, as in {common!r}"
         ) from None
+
+
+def outlier_rule(text: str) -> tuple[str, float]:
+    """The kind of a rule for outliers and its number, as `measures.norms.threshold` takes them.
+
+    >>> outlier_rule("percentile:98")
+    ('percentile', 98.0)
+
+    Raises ValueError for another rule.
+    """
+    kind, _, number = text.partition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    most = 100 if kind == "percentile" else sys.float_info.max
+    if kind not in ("percentile", "fixed", "median", "mad") or not 0 <= value <= most:
+        raise ValueError(
+            f"unknown outlier rule {text!r}; "
+            "use 'percentile:98', 'fixed:100', 'median:3' or 'mad:10'"
+        )
+    return kind, value
 
 
 def check_choice(name: str, value: str, known: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from helpers.measures._arrays import Array, Labels, PatchScores, PatchSet, like, to_numpy
 from helpers.measures.stats import Estimates, bootstrap
+from helpers.settings import outlier_rule
 
 Norms = Float[Array, "..."]
 
@@ -75,16 +76,7 @@ def threshold(norms: Norms, rule: str) -> float:
     >>> threshold(np.array([1.0, 2.0, 3.0, 100.0]), "median:3")
     7.5
     """
-    kind, _, number = rule.partition(":")
-    try:
-        number = float(number)
-    except ValueError:
-        number = math.nan
-    if kind not in RULES or not 0 <= number < math.inf or (kind == "percentile" and number > 100):
-        raise ValueError(
-            f"unknown outlier rule {rule!r}; "
-            "use 'percentile:98', 'fixed:100', 'median:3' or 'mad:10'"
-        )
+    kind, number = outlier_rule(rule)
     norms = to_numpy(norms)
     if norms.size == 0:
         raise ValueError(f"no norms to apply the outlier rule {rule!r} to; give at least one image")

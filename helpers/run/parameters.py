@@ -8,7 +8,7 @@ before anything runs.
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain
@@ -20,7 +20,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, read_result
 from helpers.names import LOCAL
 from helpers.run.provenance import hardware
-from helpers.settings import check_choice, parsed, settings_of
+from helpers.settings import check_choice, outlier_rule, parsed, settings_of
 
 # Parameter -> the parameter that names the data set of which it asks for so many images.
 COUNTS = {
@@ -131,21 +131,12 @@ def check_values(parameters: Mapping, defaults: Mapping) -> None:
             if name == "dtype" and defaults[name] in DTYPES:
                 check_choice(name, value, DTYPES)
             if name in RULES:
-                _check_rules(as_list(value))
+                for rule in as_list(value):
+                    outlier_rule(rule)
             if name == "by_model":
                 _check_by_model(value, defaults)
             if name == "by_dataset":
                 _check_by_dataset(value, parameters.get("datasets", []))
-
-
-def _check_rules(rules: Iterable[str]) -> None:
-    """Raise ValueError for a rule for outliers that there is not."""
-    import numpy as np  # here, since `list` and `check` need neither
-
-    from helpers.measures.norms import threshold
-
-    for rule in rules:
-        threshold(np.ones(1), rule)
 
 
 def _check_by_model(texts: Sequence, defaults: Mapping) -> None:
@@ -160,7 +151,8 @@ def _check_by_model(texts: Sequence, defaults: Mapping) -> None:
             )
     settings = settings_of([parsed(text)[0] for text in texts], texts, **own)
     if "rule" in own:
-        _check_rules(model.rule for model in settings.values())
+        for model in settings.values():
+            outlier_rule(model.rule)
 
 
 def _check_by_dataset(texts: Sequence, datasets: Sequence) -> None:
