@@ -126,7 +126,10 @@ def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_pa
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ("vit-tyni", "error: there is no run 'vit-tyni' with results; choose one of "),
+        (
+            "vit-tyni",
+            "error: there is no run 'vit-tyni' with results; choose one of registers-tiny, ",
+        ),
         ("gone.json", "error: there is no file gone.json; give a result file or the name of a run"),
         ("edited.json", "was changed after it was written"),
         ("broken.json", "it cannot be read (the whole file: [1] is not of type"),
@@ -221,6 +224,45 @@ def test_a_file_with_other_bytes_is_compared_or_refused(small, data):
         content[at : at + data.draw(st.integers(0, 20))] = data.draw(st.binary(max_size=8))
     (folder / "b.json").write_bytes(content)
     check_side(folder, whole)
+
+
+def test_a_report_to_the_letter():
+    """One value that moved, one that A alone has and one that B alone has; and all else that
+    differs."""
+    claim = PROJECT.registry[CLAIM]
+    base = vars(value(0.5, 0.4, 0.6, n=1000, name=claim.criterion.tests[0].value))
+    judged = {"verdict": "supported", "verdicts": [], "sources": []}
+    a = {**judged, "values": [base, {**base, "name": "old", "n": None}], "parameters": {"k": 1}}
+    moved = {**base, "value": 0.9, "low": 0.8, "high": 1.0}
+    b = {**judged, "values": [moved, {**base, "name": "new"}], "criterion": "c" * 20}
+    b["provenance"] = {"git_revision": "d" * 20, "git_dirty": True, "python": "3.12"}
+    one = compared(claim, a, b)
+    lines = report({CLAIM: a}, {CLAIM: b}, [one]).splitlines()
+    assert lines[:8] == [
+        f"{CLAIM}: supported",
+        "  parameter k: 1 -> none",
+        "  python: unknown -> 3.12",
+        "  code: unknown -> ddddddd with local changes",
+        "  criterion: unknown -> cccccccccccc",
+        "  model  value             A                           B                           B - A",
+        "  m      iou_top (judged)  0.5 [0.4, 0.6] (n = 1,000)  0.9 [0.8, 1] (n = 1,000)    "
+        "0.4 [0.259, 0.541]*  other images",
+        "  m      old               0.5 [0.4, 0.6]              not measured",
+    ]
+    assert (
+        lines[8]
+        == "  m      new               not measured                0.5 [0.4, 0.6] (n = 1,000)"
+    )
+    assert compared(
+        claim, b, b | {"provenance": {**b["provenance"], "git_dirty": False}}
+    ).settings == {"code": ("ddddddd with local changes", "ddddddd")}
+    other = report({CLAIM: a}, {CLAIM: a}, [compared(claim, a, a)]).splitlines()
+    assert other[:2] == [f"{CLAIM}: supported", "  2 more values are the same in print"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 0.0)])
+def test_an_interval_that_ends_at_zero_holds_it(low, high):
+    assert not excludes_zero(value(0.5, low, high))
 
 
 def test_escape_sequences_reach_no_terminal(stored, tmp_path, capsys):
