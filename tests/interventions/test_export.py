@@ -179,6 +179,6 @@ def test_which_models_have_registers_in_front(options, prefix):
 
 def test_zeros_are_appended_and_what_else_a_block_gets_is_kept():
     """A LayerNorm cannot tell zeros from ones, and no model here passes more than tokens."""
-    tokens, more = torch.ones(2, 3, 4), object()
-    longer, rest = export._append(2, 1, None, (tokens, more))
+    tokens, more = torch.ones(2, 3, 4), torch.ones(1)
+    longer, rest = export._append(2, 1, torch.nn.Identity(), (tokens, more))
     assert longer.sum(-1).tolist() == [[4, 0, 0, 4, 4]] * 2 and rest is more
