@@ -93,8 +93,8 @@ def test_export_to_a_file(backbone, tmp_path):
 @one_each
 def test_export_in_other_precisions(backbone):
     model, expected = (
-        model_with_test_time_registers(backbone, NEURONS, 2),
-        inside(backbone, pixels(backbone), NEURONS, 2),
+        model_with_test_time_registers(backbone, NEURONS, 3),
+        inside(backbone, pixels(backbone), NEURONS, 3),
     )
     torch.testing.assert_close(
         model.to(torch.float64)(pixels(backbone).double()).float(), expected, rtol=1e-4, atol=1e-4
@@ -175,3 +175,10 @@ def test_which_models_have_registers_in_front(options, prefix):
     assert export._has_prefix(timm.models.VisionTransformer(**zoo.SMALL, **options)) is prefix
     distilled = timm.models.deit.VisionTransformerDistilled(**zoo.SMALL)
     assert export._has_prefix(distilled) is False
+
+
+def test_zeros_are_appended_and_what_else_a_block_gets_is_kept():
+    """A LayerNorm cannot tell zeros from ones, and no model here passes more than tokens."""
+    tokens, more = torch.ones(2, 3, 4), torch.ones(1)
+    longer, rest = export._append(2, 1, torch.nn.Identity(), (tokens, more))
+    assert longer.sum(-1).tolist() == [[4, 0, 0, 4, 4]] * 2 and rest is more
