@@ -256,13 +256,12 @@ NAMED = sorted(
 MAYBE = st.none() | FINITE
 VALUES = st.lists(
     st.builds(
-        Value,
+        lambda ends, **parts: Value(low=ends[0], high=ends[1], **parts),
+        ends=st.just((None, None)) | st.tuples(FINITE, FINITE),
         name=st.sampled_from(NAMED) | st.text(),
         model=st.sampled_from(sorted(CLAIM.expected)) | st.text(),
         dataset=st.none() | st.text(),
         value=MAYBE,
-        low=MAYBE,
-        high=MAYBE,
         n=st.none() | st.integers(0, 2**53),
         unit=st.text(),
         step=MAYBE,

@@ -562,6 +562,8 @@ def read_published(path: Path) -> tuple[dict, bytes]:
     try:
         return _with_notebook(path)
     except ValueError:
+        if not path.is_file():
+            raise
         with locked(path.parent):  # between the two renames of `publish` they differ
             return _with_notebook(path)
 

@@ -257,18 +257,15 @@ def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
     """Two publish the same claim over and over, each time with another notebook, while it is
     read."""
     folder, times = tmp_path / "mine", 100
+    stored = read_result(Project().runs / "vit-tiny" / "de7-cls-convergence.json")
 
     def publish(name):
         for i in range(times):
             notebook = f"{name} {i}" + " " * 100_000
             digest = hashlib.sha256(notebook.encode()).hexdigest()
-            provenance = {"notebook": digest, "sources": []}
-            publish_result(
-                folder,
-                "aa1-first",
-                notebook,
-                {"id": "aa1-first", "run": "mine", "provenance": provenance},
-            )
+            own = {"provenance": stored["provenance"] | {"notebook": digest}}
+            result = {**stored, "id": "aa1-first", "run": "mine", **own}
+            publish_result(folder, "aa1-first", notebook, result)
 
     publish("first")
     with ThreadPoolExecutor(2) as pool:
