@@ -18,7 +18,7 @@ from helpers.claims.compare import Comparison, Pair, compared, excludes_zero
 from helpers.claims.numbers import text
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.registry import Registry
-from helpers.claims.result import WRITTEN
+from helpers.claims.result import WRITTEN, odd_value
 from helpers.files import written_whole
 from helpers.foreign import parse_json
 from helpers.names import short_names
@@ -96,7 +96,10 @@ def take(project: Project, revision: str) -> dict:
         if path.suffix == ".json" and path.parent.name != CONTROLS:
             place = f"{commit}:{path.as_posix()}"
             text = git(project.root, "show", place) or ""
-            data = parse_json(text, KEPT, place, "name a revision with whole results")
+            remedy = "name a revision with whole results"
+            data = parse_json(text, KEPT, place, remedy)
+            if wrong := odd_value(data["values"]):
+                raise ValueError(f"{place} cannot be read ({wrong}); {remedy}")
             runs.setdefault(path.parent.name, {})[path.stem] = _stored(data)
     if not runs:
         raise ValueError(f"nothing was published at {revision!r}; name a later revision")

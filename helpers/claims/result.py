@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from helpers.claims.criteria import (
@@ -30,7 +31,7 @@ from helpers.claims.criteria import (
 from helpers.claims.markdown import render
 from helpers.claims.notebook import notebook_parameters
 from helpers.files import digest_of, digest_of_json, locked, read_signed, write_together
-from helpers.foreign import mismatch
+from helpers.foreign import mismatch, one_line
 from helpers.names import STUB
 
 Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
@@ -45,7 +46,6 @@ def _record(required: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 _TEXT, _UNKNOWN = {"type": "string"}, {"type": ["string", "null"]}
 _LARGEST = sys.float_info.max
-_NUMBER = {"type": ["number", "null"], "minimum": -_LARGEST, "maximum": _LARGEST}
 _AMOUNT = {"type": "number", "minimum": 0, "maximum": _LARGEST}
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 10**15}
 _SIZE = {"type": "array", "items": _COUNT}
@@ -64,12 +64,12 @@ _SOURCE = _record(
     },
 )
 _SOURCES = {"type": "array", "items": _SOURCE}
-_VALUE = _record(
-    {"name": _TEXT, "model": _TEXT},
-    optional={"dataset": _UNKNOWN, "n": {"anyOf": [_COUNT, {"type": "null"}]}, "unit": _TEXT}
-    | dict.fromkeys(("value", "low", "high", "step"), _NUMBER),
-    additionalProperties=False,
-)
+_KINDS = {
+    **dict.fromkeys(("name", "model", "unit"), (str,)),
+    "dataset": (str, NoneType),
+    "n": (int, NoneType),
+    **dict.fromkeys((*INTERVAL, "step"), (float, int, NoneType)),
+}
 _VERDICT = {"enum": VERDICTS}
 _JUDGED = {
     "id": _TEXT,
@@ -79,7 +79,7 @@ _JUDGED = {
         "type": "array",
         "items": _record({"model": _TEXT, "verdict": _VERDICT, "reason": _TEXT}),
     },
-    "values": {"type": "array", "items": _VALUE},
+    "values": {"type": "array"},  # see `odd_value`
     "not_run": {"type": "object", "additionalProperties": _TEXT},
 }
 _BY_TODAY = {"criterion": _UNKNOWN, "agreement": {"enum": ANSWERS}, "agreement_reason": _TEXT}
@@ -500,6 +500,25 @@ def by_model(values: Iterable[Value]) -> dict[str, ByName]:
     return nested
 
 
+def odd_value(values: Iterable[object]) -> str:
+    """Which of the values of a result is none and how it begins, '' where all are.
+
+    No JSON Schema, which would take ten times as long for thousands of them as all else does.
+    """
+
+    def is_value(one: object) -> bool:
+        if not isinstance(one, dict) or not {"name", "model"} <= one.keys() <= _KINDS.keys():
+            return False
+        numbers = [x for x in one.values() if isinstance(x, int | float)]
+        kinds = all(type(x) in _KINDS[name] for name, x in one.items())
+        return kinds and (one.get("n") or 0) >= 0 and all(abs(x) <= _LARGEST for x in numbers)
+
+    for place, one in enumerate(values):
+        if not is_value(one):
+            return f"values.{place}: {one_line(one)} is no value"
+    return ""
+
+
 def values_of(data: Mapping) -> list[Value]:
     """The values of a stored result."""
     return [Value(**value) for value in data["values"]]
@@ -526,7 +545,9 @@ def bundle(notebook: Mapping) -> dict:
     Raises ValueError unless there is exactly one.
     """
     results = displayed(notebook, MIME)
-    if len(results) == 1 and (wrong := mismatch(results[0], DISPLAYED)):
+    if len(results) == 1 and (
+        wrong := mismatch(results[0], DISPLAYED) or odd_value(results[0]["values"])
+    ):
         raise ValueError(f"the notebook displays what is no result ({wrong}); execute it again")
     if len(results) != 1:
         raise ValueError(
@@ -547,6 +568,8 @@ def read_alone(path: Path, remedy: str = "give the file as a run wrote it") -> d
     Raises ValueError where it is no result or was edited by hand.
     """
     result = read_signed(path, WRITTEN, remedy)
+    if wrong := odd_value(result["values"]):
+        raise ValueError(f"it cannot be read ({wrong}); {remedy}")
     by_model(values_of(result))  # no two of one name
     return result
 

@@ -98,7 +98,7 @@ MARGIN = "claims/aa1-first/criterion/tests/0/margin"
         ({"criterion": None, "verdict": "refuted"}, [f"{OTHER}refuted, now supported"], []),
         ({"agreement": "agrees"}, [], [AGREEMENT]),
         ({"agreement": None}, [], []),
-        ({"values/0/model": None}, [f"{UNREADABLE}values.0: 'model' is a required property"], []),
+        ({"values/0/model": None}, [f"{UNREADABLE}values.0: "], []),
         ({"provenance/git_dirty": True}, [], ["made with local changes"]),
         ({"provenance/inputs": None}, [], [f"{STALE}inputs"]),
     ],

@@ -253,19 +253,19 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     assert statuses == {"aa1-first": "kept", "aa2-second": "supported"}
 
 
-def test_a_reader_finds_no_result_beside_the_notebook_of_another(tmp_path):
+def test_a_reader_finds_no_result_beside_the_notebook_of_another(project, tmp_path):
     """Two publish the same claim over and over, each time with another notebook, while it is
     read."""
     folder, times = tmp_path / "mine", 100
-    stored = read_result(Project().runs / "vit-tiny" / "de7-cls-convergence.json")
+    run(project, name="mine")
+    whole = read_result(project.own / "mine" / "aa1-first.json")
 
     def publish(name):
         for i in range(times):
             notebook = f"{name} {i}" + " " * 100_000
             digest = hashlib.sha256(notebook.encode()).hexdigest()
-            own = {"provenance": stored["provenance"] | {"notebook": digest}}
-            result = {**stored, "id": "aa1-first", "run": "mine", **own}
-            publish_result(folder, "aa1-first", notebook, result)
+            origin = whole["provenance"] | {"notebook": digest}
+            publish_result(folder, "aa1-first", notebook, whole | {"provenance": origin})
 
     publish("first")
     with ThreadPoolExecutor(2) as pool:
