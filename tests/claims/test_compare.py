@@ -128,7 +128,7 @@ def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_pa
     [
         (
             "vit-tyni",
-            "error: there is no run 'vit-tyni' with results; choose one of registers-tiny, ",
+            "error: there is no run 'vit-tyni' with results; choose one of ",
         ),
         ("gone.json", "error: there is no file gone.json; give a result file or the name of a run"),
         ("edited.json", "was changed after it was written"),
