@@ -30,7 +30,7 @@ from helpers.claims.result import Claim, Result, check_run, read_result
 from helpers.extras import missing
 from helpers.foreign import UNPRINTABLE, printable
 from helpers.run.progress import Outcome
-from helpers.settings import check_choice
+from helpers.settings import check_choice, require_path
 
 OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
 FIRST, EVERY = 20, 60  # seconds until a log says what runs, and from then on
@@ -199,6 +199,12 @@ def _neurons(context: object, option: object, text: str | None) -> list[tuple[in
     return [(int(block), int(unit)) for block, unit in re.findall(r"(\d+):(\d+)", text)]
 
 
+def _there(context: object, option: object, name: str) -> str:
+    """The data set, if its path is there: asked before what takes seconds to import."""
+    require_path(name)
+    return name
+
+
 def _machine(device: str) -> dict:
     """`provenance.hardware`, with this command line's remedy."""
     from helpers.run.provenance import hardware
@@ -233,7 +239,7 @@ def _for_a_model(function: Callable) -> Callable:
         click.option("--batch-size", type=COUNT, default=16),
         click.option("--seed", type=NATURAL, default=0, help="of the choice of images"),
         click.option("-n", type=COUNT, help="how many images, not all"),
-        click.option("--images", default="photographs", help="a data set"),
+        click.option("--images", default="photographs", callback=_there, help="a data set"),
         click.argument("model"),
     ):
         function = option(function)

@@ -5,6 +5,7 @@
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
 
@@ -94,3 +95,15 @@ def check_choice(name: str, value: str, known: Iterable[str]) -> None:
     """Raise ValueError where `value` is none of those that the option `name` may have."""
     if value not in (known := [*known]):
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(known)}")
+
+
+def require_path(name: str, root: Path = Path()) -> None:
+    """Raise FileNotFoundError where the data set 'folder:PATH' or 'parquet:PATH' is not there.
+
+    Other data sets are passed over. A relative path begins at `root`.
+    """
+    kind, _, path = name.partition(":")
+    if kind == "folder" and not (root / path).is_dir():
+        raise FileNotFoundError(f"there is no folder {path!r}")
+    if kind == "parquet" and not (root / path).exists():
+        raise FileNotFoundError(f"there is no parquet file {path!r}")

@@ -47,6 +47,7 @@ from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes, closest
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
 from helpers.names import STUB
+from helpers.settings import require_path
 
 if TYPE_CHECKING:
     import datasets
@@ -277,9 +278,8 @@ def require(name: str) -> None:
 
     None is read, and no hub is asked.
     """
+    require_path(name)
     kind, _, rest = name.partition(":")
-    if kind == "folder" and not Path(rest).is_dir():
-        raise FileNotFoundError(f"there is no folder {rest!r}")
     if kind in ("data", "parquet"):
         _parquet_files(kind, rest)
 
@@ -317,8 +317,7 @@ def _photographs() -> "datasets.Dataset":
 
 def _from_folder(path: str) -> "datasets.Dataset":
     root = Path(path)
-    if not root.is_dir():
-        raise FileNotFoundError(f"there is no folder {path!r}")
+    require_path(f"folder:{path}")
     suffixes = Image.registered_extensions()
     found = []
     for file in root.rglob("*"):

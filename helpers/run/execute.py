@@ -26,10 +26,11 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result, bundle, check_run, publish
 from helpers.files import Workspace, digest_of, digest_of_json, locked, write_together
 from helpers.run.kernel import OwnKernel, execute
-from helpers.run.parameters import require, resolve_all
+from helpers.run.parameters import require, resolve_all, told_with
 from helpers.run.progress import Outcome, Progress, expected, readable
 from helpers.run.provenance import fingerprint, hardware, provenance
 from helpers.run.publish import other_parameters
+from helpers.settings import require_path
 
 
 def run_claims(
@@ -69,8 +70,8 @@ def run_claims(
 
     Raises:
         ValueError: before anything runs, where an identifier, the run's name, a parameter or the
-            engine is wrong, no machine is there for it, or, unless `force`, where a result of other
-            inputs would be replaced.
+            engine is wrong, a folder or file among the overrides or a machine is not there, or,
+            unless `force`, where a result of other inputs would be replaced.
     """
     check_run(run)
     if engine not in ("local", "ray") or (engine == "local" and address is not None):
@@ -78,6 +79,10 @@ def run_claims(
             f"engine {engine!r} with address {address!r}: choose 'local' without an address, "
             "or 'ray'"
         )
+    if engine == "local":  # else the machine that executes a notebook looks for what it needs
+        for name, text in (overrides or {}).items():
+            with told_with(f"parameter {name}={text}"):
+                require_path(text, project.root)
     parameters, notes = resolve_all(project, ids, run, overrides, again=again)
     made = {id: inputs(project, id, own) for id, own in parameters.items()}
     gpu = {id: own.get("device", "cpu") != "cpu" for id, own in parameters.items()}
@@ -93,7 +98,7 @@ def run_claims(
         for one in {*gpu.values()}:
             calls.require(one)
     settled = {} if force else _kept(project, run, made)
-    if calls is None:  # else the machine that executes a notebook looks for what it needs
+    if calls is None:
         settled |= _refused(project, parameters, settled)
     for line in notes:
         note(line)

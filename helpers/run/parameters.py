@@ -50,7 +50,7 @@ MINE = "mine"  # the run of who names none and gives parameters of his own
 
 
 @contextmanager
-def _told_with(whose: str) -> Iterator[None]:
+def told_with(whose: str) -> Iterator[None]:
     """Say of whom the message of an error is."""
     try:
         yield
@@ -121,7 +121,7 @@ def _wrong_type(name: str, shown: str, default: object) -> ValueError:
 def check_values(parameters: Mapping, defaults: Mapping) -> None:
     """Raise ValueError for a value of the right type that no notebook can work with."""
     for name, value in parameters.items():
-        with _told_with(_shown(name, value)):
+        with told_with(_shown(name, value)):
             if name in LEAST and value < LEAST[name]:
                 raise ValueError(f"give at least {LEAST[name]}")
             if isinstance(value, float) and not math.isfinite(value):
@@ -230,7 +230,7 @@ def resolve(
     project.source(id)
     claim, overrides = project.registry[id], overrides or {}
     defaults = claim.parameters
-    with _told_with(f"claim {id!r}"):
+    with told_with(f"claim {id!r}"):
         earlier = again and run not in claim.profiles
         profile = _earlier(project, claim, run) if earlier else claim.profiles.get(run, {})
         for name, text in overrides.items():
@@ -263,7 +263,7 @@ def _with_known_names(parameters: Mapping) -> dict:
     named += [("by_model", parsed(text)[0]) for text in parameters.get("by_model", ())]
     for check, pairs in ((models.check_name, named), (images.check_name, sets)):
         for name, text in pairs:
-            with _told_with(f"parameter {name}"):
+            with told_with(f"parameter {name}"):
                 check(text)
     return parameters
 
@@ -274,7 +274,7 @@ def _earlier(project: Project, claim: Claim, run: str) -> dict:
     path = next(filter(Path.is_file, paths), None)
     if path is None:
         return {}
-    with _told_with(f"run it by its ID; its result in run {run!r} gives no parameters"):
+    with told_with(f"run it by its ID; its result in run {run!r} gives no parameters"):
         return checked(claim.parameters, read_result(path)["parameters"])
 
 
@@ -342,7 +342,7 @@ def require(claim: Claim, parameters: Mapping, root: Path) -> None:
     read, and no image but one of a set whose labels are asked for.
     """
     for name, check in _checks(claim, parameters, root):
-        with _told_with(_shown(name, parameters[name])):
+        with told_with(_shown(name, parameters[name])):
             check()
 
 

@@ -1,6 +1,8 @@
 """Runs of one's own: planned, refused before a kernel starts, kept apart, published when asked."""
 
 import shutil
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 
@@ -253,12 +255,34 @@ def test_all_are_asked_before_the_first_runs(project, monkeypatch):
     monkeypatch.setattr(
         execute, "computed", lambda root, id, *_: started.append(id) or pytest.fail("ran")
     )
-    outcomes = run(project, ("aa1-first", "aa2-second"), overrides={"dataset": "folder:nowhere"})
+    outcomes = run(project, ("aa1-first", "aa2-second"), overrides={"dataset": "data:no/train"})
     assert {outcome.status for outcome in outcomes} == {"failed"} and started == []
     assert all(
-        outcome.reason.startswith("parameter dataset='folder:nowhere': there is no folder")
+        outcome.reason.startswith("parameter dataset='data:no/train': 'data:no/train' is a local")
         for outcome in outcomes
     )
+
+
+@pytest.mark.parametrize("text", ["folder:nowhere", "parquet:nowhere.parquet"])
+def test_a_path_that_was_typed_is_refused_before_anything_is_imported(text):
+    """Within a second of computing, torch's import not among it."""
+    for line in (
+        ["run", "nr1-artifacts", "-p", f"dataset={text}"],
+        ["diagnose", TINY, "--images", text],
+        ["edit", TINY, "--images", text, "--out", "nowhere"],
+    ):
+        code = f"""
+import sys, time
+from helpers.cli import main
+status = main({line})
+assert "torch" not in sys.modules and time.process_time() < 2
+sys.exit(status)
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+        )
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert "there is no" in done.stderr
 
 
 # --- while it runs
