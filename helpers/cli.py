@@ -408,6 +408,8 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
         )
     if file and not dry:
         raise ValueError("--json writes what --dry tells; give both")
+    if file:
+        files.check_output(file, force=True)
     from helpers.run import execute, parameters, plan
 
     failed, surveys = 0, {}
@@ -730,6 +732,7 @@ def train(project, preset, base, registers, seeds, texts, name, out, device, wor
         for seed in seeds
         for count in (kind.twins if registers is None else registers)
     }
+    files.check_output(out, folder=True, force=True)
     if (out / "README.md").exists() and not training.card(out):
         raise ValueError(
             f"{out} holds a README.md that is no card of trainings; choose another --out"

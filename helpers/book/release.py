@@ -14,6 +14,7 @@ from helpers.book import build as book
 from helpers.book import downloads
 from helpers.claims.project import Project, local_changes
 from helpers.files import digest_of, write_zip
+from helpers.foreign import reading
 from helpers.run import check
 
 ABOUT = "pyproject.toml"
@@ -46,12 +47,13 @@ def release(project: Project, draft: bool = False) -> Path:
     """Build the edition of the version in pyproject.toml, marked where it is a `draft`, and return
     its folder below `_build/release`; an older one of the same name is replaced.
 
-    Raises RuntimeError where all files together weigh more than `MOST`, and the errors of
-    `book.build`.
+    Raises ValueError where pyproject.toml names no version, RuntimeError where all files together
+    weigh more than `MOST`, and the errors of `book.build`.
     """
     root, place = project.root, project.root / "_build" / "release"
-    about = tomllib.loads((root / ABOUT).read_text(encoding="utf-8"))["project"]
-    name = f"{about['name']}-{about['version']}{'-draft' if draft else ''}"
+    with reading(ABOUT, "give it a [project] with name and version"):
+        about = tomllib.loads((root / ABOUT).read_text(encoding="utf-8"))["project"]
+        name = f"{about['name']}-{about['version']}{'-draft' if draft else ''}"
     site = book.build(root, place, stored=True)
 
     new, target = place / "new", place / name  # a whole one replaces an older one

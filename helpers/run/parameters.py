@@ -60,8 +60,11 @@ def told_with(whose: str) -> Iterator[None]:
 
 def _shown(name: str, value: object) -> str:
     """A parameter as a message shows it."""
-    text = repr(value)
-    return f"parameter {name}={text if len(text) < 100 else f'{text[:96]} ...'}"
+    return f"parameter {name}={_short(repr(value))}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 100 else f"{text[:96]} ..."
 
 
 # ---- Values
@@ -114,8 +117,8 @@ def _check_type(name: str, value: object, default: object) -> None:
 
 
 def _wrong_type(name: str, shown: str, default: object) -> ValueError:
-    kind = type(default).__name__
-    return ValueError(f"parameter {name}={shown}: expected {kind}, as in its default {default!r}")
+    wanted = f"expected {type(default).__name__}, as in its default {default!r}"
+    return ValueError(f"parameter {name}={_short(shown)}: {wanted}")
 
 
 def check_values(parameters: Mapping, defaults: Mapping) -> None:

@@ -106,3 +106,11 @@ def test_what_is_missing_or_too_heavy_is_refused(
     out, error = capsys.readouterr()
     assert out == "" and error.startswith(message) and error.count("\n") == 1
     assert not (ready.root / "_build" / "release" / "small-1.2.0").exists()
+
+
+@pytest.mark.parametrize("text", ["[tool]\n", "[project", "project = 3\n", "\xff"])
+def test_a_project_without_a_version_is_refused(ready, capsys, text):
+    (ready.root / "pyproject.toml").write_text(text, encoding="latin-1")
+    assert main(["release", "--draft"], ready.root) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: pyproject.toml cannot be read (") and error.count("\n") == 1
