@@ -378,6 +378,11 @@ def _answers(result: Result) -> str:
     help="run again what is finished, and replace what had other inputs",
 )
 @click.option(
+    "--exploratory",
+    is_flag=True,
+    help="run also claims whose criterion is not committed, and mark their results",
+)
+@click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",

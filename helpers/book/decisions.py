@@ -61,6 +61,7 @@ class Decisions:
     Attributes:
         stored: as it was judged then.
         first: the verdict by the criterion that was written first, on the same values.
+        marks: what else is to be said of the verdict: 'after the fact', 'exploratory'.
         result: as today's criterion judges the same values; `stored` where that is the same.
         values: model -> name -> value; names, model -> how pages call it.
         reported: the paper's figures, a dict each: what the registry says, `checkpoint`, the model
@@ -79,6 +80,8 @@ class Decisions:
         self.claim, self.run = claim, data.get("run", "")
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
+        self.marks = ["after the fact"] if data.get("after_the_fact") else []
+        self.marks += ["exploratory"] if data.get("provenance", {}).get("exploratory") else []
         self.result = self.stored.today or self.stored
         self.values = self.result.by_model
         models = list(dict.fromkeys([*self.values, *self.result.not_run]))

@@ -86,7 +86,14 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "log": log,
         "changes": [(id, *both) for id, own in log.items() for both in pairwise(own)],
         "moved_verdicts": [
-            (run, id, data["first_verdict"], data["verdict"], runs.get(f"{run}-2", {}).get(id))
+            (
+                run,
+                id,
+                data["first_verdict"],
+                data["verdict"],
+                data.get("after_the_fact"),
+                runs.get(f"{run}-2", {}).get(id),
+            )
             for run, own in runs.items()
             for id, data in own.items()
             if data.get("first_verdict", data["verdict"]) != data["verdict"]

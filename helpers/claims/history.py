@@ -9,17 +9,19 @@ edited since, and the git history, where it is here, whether its commit really h
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from helpers.claims.criteria import Criterion, Test
-from helpers.claims.project import Project, git
-from helpers.claims.result import Result
+from helpers.claims.project import CONTROLS, Project, git
+from helpers.claims.result import Result, judged_on, read_result
 from helpers.files import digest_of_json, written_whole
 
 FOLDER = "notebooks/criteria"
@@ -44,8 +46,7 @@ class Entry:
 
     Attributes:
         date: of the change, as 2026-11-22.
-        commit: the first that has it; None until it is committed and `dated` looks it up, and where
-            the criterion stayed.
+        commit: the first that has it; None until it is committed and `dated` looks it up.
         digest: `digest` of criterion and expected.
         seen: what of this quantity, or of one that implies it, had been seen when it was written:
             one of SEEN.
@@ -53,6 +54,8 @@ class Entry:
         criterion: quantifier, tests, applies and needs; each test as a text with its margin in
             full.
         expected: the verdict that each control has to give.
+        photographs: where real data had been seen, the data sets whose images the claim's results
+            measured by then.
     """
 
     date: str
@@ -62,6 +65,7 @@ class Entry:
     reason: str
     criterion: dict
     expected: dict[str, str]
+    photographs: list[str] = field(default_factory=list)
 
 
 def form(claim: Mapping) -> dict[str, dict]:
@@ -110,7 +114,7 @@ def digests_at(root: Path, revision: str) -> dict[str, str]:
     """
     names = git(root, "ls-tree", "-r", "--name-only", revision, "--", *REGISTRY) or ""
     paths = [name for name in names.splitlines() if name.endswith(".yml")]
-    texts = (git(root, "show", f"{revision}:{path}") or "" for path in paths)
+    texts = (git(root, "show", f"{revision}:./{path}") or "" for path in paths)
     return {id: digest(own) for id, own in _forms(texts).items()}
 
 
@@ -215,7 +219,8 @@ def record(
             state = "has another criterion; leave --same away"
         raise ValueError(f"{id}: its last entry {state} (digest {today[:12]})")
     date = date or datetime.now(UTC).date().isoformat()
-    entries.append(Entry(date, None, today, seen, reason, **own))
+    photographs = _photographs(project, id) if seen == SEEN[-1] else []
+    entries.append(Entry(date, None, today, seen, reason, **own, photographs=photographs))
     _write(path, {id: log[id] for id in (*project.registry.claims, *log) if id in log})
     return entries[-1]
 
@@ -231,8 +236,11 @@ def dated(project: Project) -> list[tuple[str, Entry]]:
         for id, entries in log.items():
             last, digest = None, ""
             for entry in entries:
-                if entry.commit is None and entry.digest != digest:
-                    entry.commit = _first(project.root, id, entry.digest, last)
+                if entry.commit is None:
+                    if entry.digest == digest:  # the criterion stayed
+                        entry.commit = _logged(project.root, path.name, id, entry)
+                    else:
+                        entry.commit = _first(project.root, id, entry.digest, last)
                     found += [(id, entry)] if entry.commit else []
                 last, digest = entry.commit or last, entry.digest
         if len(found) > known:
@@ -251,6 +259,16 @@ def _first(root: Path, id: str, wanted: str, after: str | None) -> str | None:
         for revision in revisions(root, *commits):
             if digests_at(root, revision).get(id) == wanted:
                 return revision
+    return None
+
+
+def _logged(root: Path, file: str, id: str, entry: Entry) -> str | None:
+    """The first commit whose log has an entry of this claim for the same reason."""
+    name = f"{FOLDER}/{file}"
+    for revision in (git(root, "rev-list", "--reverse", "HEAD", "--", name) or "").split():
+        log = yaml.load(git(root, "show", f"{revision}:./{name}") or "", _Loader) or {}
+        if any(own["reason"] == entry.reason for own in log.get(id, ())):
+            return revision
     return None
 
 
@@ -280,6 +298,38 @@ def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:
         return result.verdict
     claim = replace(result.claim, criterion=criterion(entries[0]))
     return claim.judge(result.values, result.sources, result.not_run).verdict
+
+
+def is_after_the_fact(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> bool:
+    """Whether the criterion that decides a result today, the last of its claim's `entries`, is
+    another than the first, and was changed when images of a data set that it measures had been
+    seen.
+    """
+    seen = {
+        name
+        for before, after in pairwise(entries)
+        if before.digest != after.digest
+        for name in after.photographs
+    }
+    changed = bool(entries) and entries[-1].digest != entries[0].digest
+    return changed and not seen.isdisjoint(judged_on(parameters))
+
+
+def uncommitted(project: Project, ids: Iterable[str]) -> list[str]:
+    """Those of the claims whose criterion the last commit does not have; none where there is no
+    git history.
+    """
+    if not (head := git(project.root, "rev-parse", "HEAD")):
+        return []
+    known, now = digests_at(project.root, head), current(project.root)
+    return [id for id in ids if known.get(id) != digest(now[id])]
+
+
+def _photographs(project: Project, id: str) -> list[str]:
+    """The data sets whose images any result of the claim measured, but for its controls."""
+    paths = [*project.results(), *project.own_results()]
+    own = [path for path in paths if path.stem == id and path.parent.name != CONTROLS]
+    return sorted({name for path in own for name in judged_on(read_result(path)["parameters"])})
 
 
 def changes(before: Entry | None, after: Entry) -> dict[str, tuple[list[str], list[str]]]:

@@ -112,7 +112,7 @@ WRITTEN = _record(
             }
         ),
     },
-    optional=_BY_TODAY | {"first_verdict": _VERDICT},
+    optional=_BY_TODAY | {"first_verdict": _VERDICT, "after_the_fact": {"type": "boolean"}},
 )
 
 
@@ -622,6 +622,12 @@ def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
     result = {**result, "sha256": digest_of_json(result)}
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_together({folder / f"{id}.ipynb": notebook, folder / f"{id}.json": text})
+
+
+def judged_on(parameters: Mapping[str, Any]) -> set[str]:
+    """The data sets whose images a result measures, without those that something is fitted on."""
+    several = [test for _, test, *_ in parameters.get("datasets", ())]
+    return {*several, parameters.get("dataset", "")} - {""}
 
 
 def check_run(name: str) -> None:

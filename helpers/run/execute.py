@@ -41,6 +41,7 @@ def run_claims(
     *,
     again: bool = False,
     force: bool = False,
+    exploratory: bool = False,
     jobs: int | None = None,
     report: Callable[[Outcome], None] = print,
     watch: Callable[[Sequence[str]], None] = lambda lines: None,
@@ -57,6 +58,7 @@ def run_claims(
         overrides: parameter -> value as text, for the claims that have the parameter.
         again: take parameters as in `resolve`, and replace results of other code.
         force: execute what would be kept, and replace results of any other inputs.
+        exploratory: run also claims whose criterion is not committed, and mark their results.
         jobs: notebooks at a time; one per core unless given.
         report: called as each notebook ends.
         watch: called each second with a line for each notebook that runs here.
@@ -70,8 +72,9 @@ def run_claims(
 
     Raises:
         ValueError: before anything runs, where an identifier, the run's name, a parameter or the
-            engine is wrong, a folder or file among the overrides or a machine is not there, or,
-            unless `force`, where a result of other inputs would be replaced.
+            engine is wrong, a folder or file among the overrides or a machine is not there, a
+            criterion is not committed and the run not `exploratory`, or, unless `force`, where a
+            result of other inputs would be replaced.
     """
     check_run(run)
     if engine not in ("local", "ray") or (engine == "local" and address is not None):
@@ -90,6 +93,12 @@ def run_claims(
     if not force and run != CONTROLS:
         for id, own in parameters.items():
             _refuse_to_replace(folder / f"{id}.json", own, made[id], again)
+    drafts = history.uncommitted(project, ids) if run != CONTROLS else []
+    if drafts and not exploratory:
+        raise ValueError(
+            f"the criterion of {', '.join(drafts)} is not committed, so that nobody could see that "
+            "it was written before the run; commit it, or give --exploratory"
+        )
     calls = None
     if engine == "ray":
         from helpers.capture.cluster import Calls  # here, since only this engine needs Ray
@@ -117,6 +126,8 @@ def run_claims(
                 text, result = computed(*job, running[id])
             finally:
                 del running[id]
+        if id in drafts:
+            result["provenance"]["exploratory"] = True
         publish(folder, id, text, result)
         return Outcome(id, result["verdict"], result["provenance"]["wall_s"])
 
@@ -195,8 +206,14 @@ def computed(
     }
     if resumed:  # then the wall time is that of the rest alone
         details["resumed"] = True
-    first = history.first_verdict(history.load(root), judged)
-    head = {"id": result.pop("id"), "run": run, "verdict": judged.verdict, "first_verdict": first}
+    log = history.load(root)
+    head = {
+        "id": result.pop("id"),
+        "run": run,
+        "verdict": judged.verdict,
+        "first_verdict": history.first_verdict(log, judged),
+        "after_the_fact": history.is_after_the_fact(log.get(id, ()), parameters),
+    }
     return text, {**head, **result, "parameters": parameters, "provenance": details}
 
 

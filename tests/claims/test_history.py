@@ -1,3 +1,4 @@
+import json
 import subprocess
 from dataclasses import replace
 
@@ -8,7 +9,9 @@ from conftest import CLAIM, edit_registry, edit_yaml, rows
 from helpers.claims import Value, history
 from helpers.claims.history import Entry
 from helpers.claims.project import Project
-from helpers.claims.result import Result
+from helpers.claims.result import Result, read_result
+from helpers.cli import main
+from helpers.files import digest_of_json
 from helpers.run import check
 
 REAL = Project()
@@ -143,6 +146,8 @@ def test_published_results_hold_the_first_verdict(runs):
     for id, data in (one for own in runs.values() for one in own.items()):
         result = Result.from_json(REAL.registry[id], data)
         assert data["first_verdict"] == history.first_verdict(log, result), id
+        after = history.is_after_the_fact(log.get(id, ()), data["parameters"])
+        assert data["after_the_fact"] is after, id
 
 
 def test_a_project_without_a_log_is_not_asked_for_one(project):
@@ -187,10 +192,71 @@ def test_another_measure_under_the_same_criterion_is_an_entry_too(logged):
     said = (Project(logged.root), "aa1-first", "real data")
     before, entry = history.record(*said, "Why."), history.record(*said, "On more.", same=True)
     assert entry.digest == before.digest and entry.commit is None and problems(logged) == []
-    commit(logged, "more images")
-    assert [found.reason for _, found in history.dated(logged)] == ["Why."]
-    log = history.load(logged.root)["aa1-first"]
-    assert [entry.commit is None for entry in log] == [False, False, True]
+    now = commit(logged, "more images")
+    history.record(*said, "On others.", same=True)
+    later = commit(logged, "other images")
+    found = [(entry.reason, entry.commit) for _, entry in history.dated(logged)]
+    assert found == [("Why.", now), ("On more.", now), ("On others.", later)]
+    assert problems(logged) == []
+
+
+def published(project, run, **parameters):
+    """Store a result that was judged on these images."""
+    path = project.root / "book/runs" / run / "aa1-first.json"
+    path.parent.mkdir(parents=True)
+    data = {"parameters": parameters}
+    path.write_text(json.dumps(data | {"sha256": digest_of_json(data)}))
+
+
+def test_a_change_after_the_images_were_seen_is_after_the_fact(logged, monkeypatch):
+    monkeypatch.setattr(history, "read_result", lambda path: json.loads(path.read_text()))
+    published(logged, "a", dataset="folder:a", train_dataset="folder:t")
+    published(logged, "b", datasets=[["folder:t", "folder:b", ""]])
+    own = logged.root / "_build/runs/controls"
+    own.mkdir(parents=True)
+    (own / "aa1-first.json").write_text('{"parameters": {"dataset": "scenes"}}')
+    entry = history.record(set_margin(logged, 2), "aa1-first", "real data", "Why.")
+    assert entry.photographs == ["folder:a", "folder:b"]
+    history.record(Project(logged.root), "aa1-first", "real data", "More.", same=True)
+    later = history.record(set_margin(logged, 3), "aa1-first", "controls", "By the controls.")
+    assert later.photographs == []
+    entries = history.load(logged.root)["aa1-first"]
+
+    def after(of, **parameters):
+        return history.is_after_the_fact(entries[:of], parameters)
+
+    assert after(2, dataset="folder:a") and after(2, datasets=[["x", "folder:b", ""]])
+    assert after(4, dataset="folder:a")
+    assert not after(4, dataset="folder:c", train_dataset="folder:a")
+    assert not after(1, dataset="folder:a") and not after(0, dataset="folder:a")
+    history.record(set_margin(logged, 1), "aa1-first", "real data", "Back.")
+    entries = history.load(logged.root)["aa1-first"]
+    assert not after(5, dataset="folder:a")  # the criterion that was written first
+
+
+def test_a_claim_is_run_by_a_criterion_that_is_committed(logged, capsys):
+    assert history.uncommitted(logged, logged.registry.claims) == []
+    changed = set_margin(logged, 1.5)
+    assert history.uncommitted(changed, logged.registry.claims) == ["aa1-first"]
+    line = ["run", "aa1-first", "--run", "mine"]
+    assert main(line, logged.root) == 2
+    assert "aa1-first is not committed" in capsys.readouterr().err
+    assert main([*line, "--exploratory"], logged.root) == 0
+    path = logged.root / "_build/runs/mine/aa1-first.json"
+    assert read_result(path)["provenance"]["exploratory"] is True
+    commit(logged, "criterion")
+    assert history.uncommitted(changed, logged.registry.claims) == []
+    assert main([*line, "--force"], logged.root) == 0
+    assert "exploratory" not in read_result(path)["provenance"]
+
+
+def test_a_project_below_the_top_of_a_checkout_has_its_history(logged, tmp_path):
+    (top := tmp_path / "top").mkdir()
+    logged.root.rename(top / "below")
+    (top / "below" / ".git").rename(top / ".git")
+    project = Project(top / "below")
+    commit(project, "moved")
+    assert history.uncommitted(project, ["aa1-first"]) == []
 
 
 @pytest.mark.parametrize(
