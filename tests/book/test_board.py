@@ -97,11 +97,14 @@ def test_the_value_of_a_cell_is_that_of_the_test_that_decided():
 def test_a_verdict_as_first_written_stands_beside_another_one(first, shown):
     one = claim()
     stored = one.judge([of("auc", "m", 0.9)]).to_json() | {"first_verdict": first}
+    stored["after_the_fact"] = True
     table = whole(board(Registry({"p": PAPER}, {one.id: one}), {"mine": {one.id: stored}}, {}))
     cells = table.findall("tbody[@class='claim']/tr/td/div[@class='one']")
     assert [cell.get("data-first") for cell in cells] == [shown] * 2
     earlier = [div.find("span").text for div in cells[0].findall("div[@class='earlier']")]
     assert earlier == (["refuted"] if shown == "other" else [])
+    said = [div.text for div in cells[0].findall("div[@class='earlier']")]
+    assert said == ["after the fact; as first written: "] * len(earlier)
 
 
 ROOM, OUTLIERS = (Test("accuracy_0", "<", 95),), (Test("outlier_images", ">", 0.2),)

@@ -127,6 +127,15 @@ def test_a_page_says_that_the_first_criterion_gave_another_verdict_and_when_it_c
         assert ("on 2026-02-03, seen by then: real data." in shown(page)) is (says in shown(page))
 
 
+def test_a_page_marks_a_verdict_that_the_images_may_have_shaped(claim):
+    data = claim.judge(values("a", 0.9, 90, 90)).to_json()
+    marked = {"after_the_fact": True, "provenance": {"exploratory": True}}
+    for stored, shows in ((data, False), (data | marked, True)):
+        page = shown(claim_page.page(claim, "mine", stored, new_notebook()))
+        for mark in ("after the fact", "exploratory"):
+            assert (f"verdicts.html#as-first-written'>{mark}</a>" in page) is shows
+
+
 def test_a_page_without_figures_values_or_a_run(claim):
     data = claim.judge([], not_run={"a": "no"}).to_json()
     text = shown(claim_page.page(claim, "mine", data, new_notebook()))
