@@ -29,7 +29,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, check_run, read_result
 from helpers.extras import missing
 from helpers.foreign import UNPRINTABLE, printable
-from helpers.run.progress import Outcome
+from helpers.run.progress import Outcome, calibrated
 from helpers.settings import check_choice, require_path
 
 OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
@@ -166,6 +166,11 @@ class Lines(tqdm):
 
 def _status(outcomes: Iterable[Outcome]) -> int:
     return int(any(outcome.status == "failed" for outcome in outcomes))
+
+
+def _tell_controls(outcomes: Sequence[Outcome]) -> None:
+    if told := calibrated(outcomes):
+        print(told)
 
 
 def _jobs(what: str) -> Callable:
@@ -435,6 +440,7 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
                     **options,
                 )
             failed |= _status(outcomes)
+            _tell_controls(outcomes)
             if own != CONTROLS and any((folder := project.place(own)).glob("*.json")):
                 written = f"results in {folder.relative_to(project.root)}"
                 print(f"{written}; `book` shows them, `publish {own}` publishes them")
@@ -789,6 +795,7 @@ def book(project, jobs):
         outcomes = execute.run_claims(
             project, ids, CONTROLS, jobs=jobs, report=lines, watch=lines.watch
         )
+    _tell_controls(outcomes)
     if _status(outcomes):
         return _failed("the book was not built, since the lines above tell of failures")
     _agree(project)  # printed, but no obstacle: the book shows what there is
@@ -970,7 +977,9 @@ def baselines(project, ids, jobs):
 
     ids = list(ids) or project.with_notebook()
     with Lines(len(ids)) as lines:
-        return _status(store_outputs(project, ids, jobs, lines))
+        outcomes = store_outputs(project, ids, jobs, lines)
+    _tell_controls(outcomes)
+    return _status(outcomes) or int(not all(one.is_calibrated for one in outcomes))
 
 
 @command("portable nr4-local --json portable.json")

@@ -234,13 +234,32 @@ def test_book_runs_the_controls_and_prints_the_page(project, typed, monkeypatch)
     monkeypatch.setattr(book, "build", lambda root: root / "_build" / "html")
     typed("run aa1-first aa2-second --run large -p n=3")
     typed("publish large")
-    *ran, agree, old, page = typed("book").splitlines()
+    *ran, controls, agree, old, page = typed("book").splitlines()
+    assert controls.startswith("2 claims on constructed models: 2 of 2 as expected. These are cal")
     assert {line.split()[0] for line in ran} == {"aa1-first", "aa2-second"}
     assert agree == "registry, notebooks, table of contents and results agree"
     assert old == "2 of 2 published results are not of today's code; `check` names them"
     assert page == str(project.root / "_build" / "html" / "index.html")
     written = {path.stem for path in (project.runs / "controls").glob("*.json")}
     assert written == {"aa1-first", "aa2-second"}
+
+
+def test_a_wrong_calibration_is_told_and_fails_check_and_baselines(project, typed):
+    edit_registry(
+        project.root,
+        lambda data: data["claims"]["aa1-first"]["criterion"]["tests"][0].update(margin=9),
+    )
+    told = typed("run aa1-first")
+    wrong = "0/1 controls as expected: control-clean is refuted, not supported"
+    assert told.startswith(f"aa1-first  {wrong}  (")
+    said = (
+        "1 claim on constructed models: 0 of 1 as expected. These are calibrations, not findings."
+    )
+    assert told.splitlines()[1] == said
+    assert typed("run aa1-first").splitlines() == [f"aa1-first  kept, {wrong}", said]
+    assert f"aa1-first  stored, {wrong}" in typed("baselines aa1-first", 1)
+    (line,) = typed("check", 1).splitlines()[:1]
+    assert f"aa1-first.ipynb: {wrong}; mend the measure, or what is expected" in line
 
 
 def test_book_is_not_built_over_failures(project, capsys, monkeypatch):

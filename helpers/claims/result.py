@@ -35,6 +35,7 @@ from helpers.foreign import mismatch, one_line
 from helpers.names import STUB
 
 Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
+Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
 MIME = "application/vnd.registers.result+json"
 
 
@@ -423,7 +424,7 @@ class Result:
         judged = data["verdict"], data["reason"], data["verdicts"], values_of(data)
         return cls(claim, *judged, data["not_run"], sources_of(data), data.get("criterion"))
 
-    def calibration(self) -> dict[str, tuple[str, str]]:
+    def calibration(self) -> Calibration:
         """Control -> (verdict when judged alone, expected verdict).
 
         For the controls among the models.
@@ -622,6 +623,15 @@ def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
     result = {**result, "sha256": digest_of_json(result)}
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_together({folder / f"{id}.ipynb": notebook, folder / f"{id}.json": text})
+
+
+def as_expected(calibration: Calibration) -> str:
+    """`4/4 controls as expected`, and which are not: in words, for a `Result.calibration`."""
+    wrong = [
+        f"{model} is {own}, not {want}" for model, (own, want) in calibration.items() if own != want
+    ]
+    told = f"{len(calibration) - len(wrong)}/{len(calibration)} controls as expected"
+    return f"{told}: {', '.join(wrong)}" if wrong else told
 
 
 def judged_on(parameters: Mapping[str, Any]) -> set[str]:

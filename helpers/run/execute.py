@@ -129,7 +129,11 @@ def run_claims(
         if id in drafts:
             result["provenance"]["exploratory"] = True
         publish(folder, id, text, result)
-        return Outcome(id, result["verdict"], result["provenance"]["wall_s"])
+        controls = Result.from_json(project.registry[id], result).calibration()
+        seconds = result["provenance"]["wall_s"]
+        return Outcome(
+            id, result["verdict"], seconds, calibration=controls if run == CONTROLS else {}
+        )
 
     return parallel(
         run_one,
@@ -235,7 +239,8 @@ def store_outputs(
         notebook, beside = execute(path, {}, project.root), numbers.beside(path)
         stored = numbers.renewed(beside, numbers.of_notebook(notebook, project.registry[id]))
         write_together({path: nbformat.writes(notebook) + "\n", beside: stored})
-        return Outcome(id, "stored", time.perf_counter() - clock)
+        controls = Result.from_json(project.registry[id], bundle(notebook)).calibration()
+        return Outcome(id, "stored", time.perf_counter() - clock, calibration=controls)
 
     for id in ids:  # an unknown one is refused before the first runs
         project.source(id)
@@ -372,6 +377,9 @@ def _kept(project: Project, run: str, made: Mapping[str, Mapping[str, str]]) -> 
             same = reason or there.get("code") == fingerprint(project, id)
             if there["inputs"] == made[id] and same:
                 kept[id] = Outcome(id, "kept", reason=reason)
+                if run == CONTROLS:
+                    controls = Result.from_json(project.registry[id], result).calibration()
+                    kept[id] = Outcome(id, "kept", calibration=controls)
     return kept
 
 

@@ -4,13 +4,14 @@ should take by earlier results, and what became of it.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from helpers.claims.project import Project
-from helpers.claims.result import read_result
+from helpers.claims.result import Calibration, as_expected, read_result
 from helpers.files import Workspace
 
 # Parameters that choose which images, not how many: the time does not depend on them.
@@ -19,18 +20,38 @@ IDLE = ("seed", "examples")
 
 class Outcome(NamedTuple):
     """What became of one notebook: a verdict, 'stored', 'works' (of a dry run), 'kept' (nothing to
-    do) or 'failed' with the reason.
+    do) or 'failed' with the reason; and what the controls gave, where it ran on them alone.
     """
 
     id: str
     status: str
     seconds: float = 0.0
     reason: str = ""
+    calibration: Calibration = MappingProxyType({})
 
     def __str__(self) -> str:
-        if self.reason:
-            return f"{self.id}  {self.status}: {self.reason}"
-        return f"{self.id}  {self.status}" + (f"  ({self.seconds:.1f} s)" if self.seconds else "")
+        told = f"{self.status}: {self.reason}" if self.reason else self.status
+        if self.calibration:  # a verdict on models that were built to be refuted would mislead
+            told = f"{self.status}, " if self.status in ("kept", "stored") else ""
+            told += as_expected(self.calibration)
+        seconds = f"  ({self.seconds:.1f} s)" if self.seconds and not self.reason else ""
+        return f"{self.id}  {told}{seconds}"
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether every control gave what was expected of it."""
+        return all(own == expected for own, expected in self.calibration.values())
+
+
+def calibrated(outcomes: Iterable[Outcome]) -> str:
+    """In a sentence how many controls gave what was expected; '' where none ran alone."""
+    found = [one.calibration for one in outcomes if one.calibration]
+    pairs = [pair for own in found for pair in own.values()]
+    right = sum(own == expected for own, expected in pairs)
+    if not found:
+        return ""
+    claims = f"{len(found)} claim{'s' * (len(found) > 1)} on constructed models"
+    return f"{claims}: {right} of {len(pairs)} as expected. These are calibrations, not findings."
 
 
 @dataclass

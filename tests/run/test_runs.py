@@ -210,7 +210,7 @@ def test_a_failure_is_one_sentence_and_leaves_what_is_finished(project, typed, o
     edit_source(project, "aa1-first", old, new)
     told = typed("run aa1-first aa2-second", 1)
     (line,) = (line for line in told.splitlines() if line.startswith("aa1-first  failed: "))
-    assert why in line and "aa2-second  supported" in told and written(project) == FINISHED
+    assert why in line and "aa2-second  1/1 controls" in told and written(project) == FINISHED
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -239,7 +239,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
 
-    assert first.startswith("aa1-first  supported")
+    assert first.startswith("aa1-first  1/1 controls as expected")
     assert process.returncode == 130
     # Before it, on a slow machine, what runs.
     assert errors.splitlines()[-1] == (
