@@ -91,12 +91,31 @@ def _unread() -> bool:
     return False
 
 
+class Grouped(click.Group):
+    """Commands in groups by whom they are for."""
+
+    groups = {
+        "Your model": ("diagnose", "edit", "train"),
+        "Claims": ("list", "show", "run", "compare", "new-claim", "book"),
+        "Maintenance": (),  # all others
+    }
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups of the help."""
+        named = {name for names in self.groups.values() for name in names}
+        for title, names in self.groups.items():
+            names = names or sorted(self.commands.keys() - named)
+            with formatter.section(title):
+                formatter.write_dl([(x, self.commands[x].get_short_help_str(200)) for x in names])
+
+
 @click.group(
+    cls=Grouped,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
         "show_default": True,
-    }
+    },
 )
 @click.version_option(package_name="registers-reproduced", message="%(package)s %(version)s")
 @click.option("--project", type=PATH, help="with notebooks/claims, not the one around this folder")
@@ -474,7 +493,7 @@ def _chosen(
 
     run = name or (parameters.MINE if overrides else CONTROLS)
     if ids:
-        return {run: list(dict.fromkeys(ids))}
+        return {run: list(dict.fromkeys(map(project.registry.named, ids)))}
     if paper is not None:
         check_choice("--paper", paper, project.registry.papers)
     if changed:
@@ -497,7 +516,7 @@ def _chosen(
 @click.argument("id")
 def show(project, id):
     """Show a claim: its parameters with their defaults, its profiles and its results."""
-    claim = project.registry[id]
+    claim = project.registry[id := project.registry.named(id)]
     print(claim.id + f": {claim.title}\n{claim.statement}\n\nnotebook: {_notebook(claim)}")
     if claim.notebook is None:
         return 0

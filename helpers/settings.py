@@ -2,11 +2,14 @@
 'MODEL NAME=VALUE NAME=VALUE' in a list beside the values for all. Nothing here is slow to import.
 """
 
+import difflib
 import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+
+MOST_NAMED = 12  # names that a hint lists
 
 
 def settings_of(
@@ -89,6 +92,20 @@ def outlier_rule(text: str) -> tuple[str, float]:
             "use 'percentile:98', 'fixed:100', 'median:3' or 'mad:10'"
         )
     return kind, value
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is spelt much like `name`, as a hint; some of them where none is.
+
+    >>> nearest("scens", ["scenes", "photographs"]), nearest("layer", ["n", "seed"])
+    ("did you mean 'scenes'?", 'choose one of n, seed')
+    """
+    known = [*known]
+    if close := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {close[0]!r}?"
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    listed = f"choose one of {', '.join(known[:MOST_NAMED])}{more}"
+    return listed if known else "there are none"
 
 
 def check_choice(name: str, value: str, known: Iterable[str]) -> None:

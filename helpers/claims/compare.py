@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from helpers.claims.criteria import Value
 from helpers.claims.markdown import render
 from helpers.claims.project import Project
 from helpers.claims.result import Claim, by_model, read_alone, read_result, sources_of, values_of
+from helpers.settings import nearest
 
 HEAD = ("model", "value", "A", "B", "B - A", "")
 Change = tuple[str, str]  # what A says and what B says
@@ -107,7 +109,7 @@ def excludes_zero(value: Value | None) -> bool:
 def read_side(project: Project, text: str) -> dict[str, dict]:
     """The results that `text` names, by claim in the registry's order.
 
-    Those of a run, or that of a result file.
+    Those of a run, published or else one's own, or that of a result file.
 
     Raises ValueError where there is neither, or a result is not intact.
     """
@@ -117,13 +119,13 @@ def read_side(project: Project, text: str) -> dict[str, dict]:
             raise ValueError(f"there is no file {text}; give a result file or the name of a run")
         data = _read(project, path, read_alone)
         return {data["id"]: data}
-    paths = {path.stem: path for path in project.results() if path.parent.name == text}
-    if not paths:
-        names = ", ".join(sorted({path.parent.name for path in project.results()}))
-        raise ValueError(
-            f"there is no run {text!r} with results; choose one of {names or '(none yet)'}, or "
-            "give a file"
-        )
+    runs: dict[str, dict[str, Path]] = {}
+    for found in (project.results(), project.own_results()):  # published ones come first
+        for run, own in groupby(found, lambda path: path.parent.name):
+            runs.setdefault(run, {path.stem: path for path in own})
+    if not (paths := runs.get(text)):
+        hint = nearest(text, runs)
+        raise ValueError(f"there is no run {text!r} with results and no file; {hint}")
     claims = project.registry.claims
     return {id: _read(project, paths[id], read_result) for id in claims if id in paths}
 

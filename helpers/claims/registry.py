@@ -9,10 +9,9 @@ it. Named runs stand in `notebooks/profiles.yml`; a notebook's path and its defa
 derived.
 """
 
-import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from helpers.claims import project as place
 from helpers.claims.criteria import Criterion, Test
 from helpers.claims.result import Claim, Paper
 from helpers.foreign import mismatch, one_line
+from helpers.settings import nearest
 
 REGISTRY = place.shipped()
 PROFILES, TERMS = "profiles.yml", "terms.yml"
@@ -36,10 +36,15 @@ class Registry:
     papers: dict[str, Paper]
     claims: dict[str, Claim]
 
+    def named(self, text: str) -> str:
+        """The identifier that `text` is, or begins as no other does; else `text` itself."""
+        begun = [id for id in self.claims if id.startswith(text)]
+        return begun[0] if text not in self.claims and len(begun) == 1 else text
+
     def __getitem__(self, id: str) -> Claim:
         """The claim called `id`. Raises ValueError that names the nearest identifier."""
         if id not in self.claims:
-            raise ValueError(f"unknown claim {id!r}; {_nearest(id, self.claims)}")
+            raise ValueError(f"unknown claim {id!r}; {nearest(id, self.claims)}")
         return self.claims[id]
 
 
@@ -132,16 +137,11 @@ def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
                 if model not in models:
                     yield (
                         file,
-                        f"{id}: unknown model {model!r} of the paper; {_nearest(model, models)}",
+                        f"{id}: unknown model {model!r} of the paper; {nearest(model, models)}",
                     )
     for id in files[PROFILES]["profiles"]:
         if id not in claims:
-            yield PROFILES, f"unknown claim {id!r}; {_nearest(str(id), claims)}"
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0)
-    return f"did you mean {close[0]!r}?" if close else "there are none yet"
+            yield PROFILES, f"unknown claim {id!r}; {nearest(str(id), claims)}"
 
 
 @dataclass(frozen=True)

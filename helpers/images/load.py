@@ -8,6 +8,7 @@ to images (see rows.py). Of a large one on the hub that table has the names alon
 are chosen by them are fetched.
 """
 
+import difflib
 import os
 import re
 import warnings
@@ -44,10 +45,10 @@ from helpers.images.rows import (
     values_of,
 )
 from helpers.images.scenes import SCENES, draw_scene, scene_label
-from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes, closest
+from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
 from helpers.names import STUB
-from helpers.settings import require_path
+from helpers.settings import nearest, require_path
 
 if TYPE_CHECKING:
     import datasets
@@ -261,16 +262,16 @@ def _choose(
 def check_name(name: str) -> None:
     """Raise ValueError, with the nearest form, for a name that `load_images` does not know.
 
-    Touches no file.
+    Reads no file.
     """
     kind, _, rest = name.partition(":")
     known = name in (*DRAWN, "photographs") or (kind in ("hf", "folder", "parquet") and rest)
     if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
         return
-    nearest = FORMS[closest(kind, FORMS)]
-    raise ValueError(
-        f"unknown data set {name!r}; did you mean {nearest!r}? Known: {', '.join(FORMS.values())}"
-    )
+    close = difflib.get_close_matches(kind, FORMS, n=1)
+    meant = f"folder:{name}" if os.path.isdir(name) else FORMS[close[0]] if close else ""
+    hint = f"did you mean {meant!r}? " if meant else ""
+    raise ValueError(f"unknown data set {name!r}; {hint}known: {', '.join(FORMS.values())}")
 
 
 def require(name: str) -> None:
@@ -364,7 +365,7 @@ def _parquet_files(kind: str, rest: str) -> list[Path]:
     folder = Path(root) / name
     if not folder.is_dir():
         there = sorted(entry.name for entry in Path(root).glob("*/"))
-        hint = f"did you mean {closest(name, there)!r}?" if there else "it is empty or missing"
+        hint = nearest(name, there) if there else "it is empty or missing"
         raise FileNotFoundError(f"there is no data set {name!r} in REGISTERS_DATA = {root}; {hint}")
     paths = sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")])
     if not paths:

@@ -3,7 +3,6 @@
 `load_images` makes them from the name of a data set.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from PIL import Image
 
 from helpers.files import digest_of
 from helpers.images.changes import CHANGES, SEVERITIES, change, corrupt
+from helpers.settings import nearest
 
 # What a reader without the local folder can take from the hub in its place: the same images, or the
 # nearest.
@@ -319,14 +319,6 @@ def _joined(first: Sequence, second: Sequence) -> Lazy:
     return Lazy(len(first) + len(second), compute)
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """The one of the `known` names that is spelt most like `name`."""
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0)[0]
-
-
 def _require_known(what: str, kind: str, known: Iterable[str]) -> None:
     if kind not in known:
-        raise ValueError(
-            f"unknown {what} {kind!r}; did you mean {closest(kind, known)!r}? Known: "
-            f"{', '.join(known)}"
-        )
+        raise ValueError(f"unknown {what} {kind!r}; {nearest(kind, known)}")

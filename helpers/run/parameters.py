@@ -5,7 +5,6 @@ papermill itself only warns about an unknown parameter and takes any type, so bo
 before anything runs.
 """
 
-import difflib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, read_result
 from helpers.names import LOCAL
 from helpers.run.provenance import hardware
-from helpers.settings import check_choice, outlier_rule, parsed, settings_of
+from helpers.settings import check_choice, nearest, outlier_rule, parsed, settings_of
 
 # Parameter -> the parameter that names the data set of which it asks for so many images.
 COUNTS = {
@@ -100,9 +99,7 @@ def checked(defaults: Mapping, given: Mapping) -> dict:
     """
     for name, value in given.items():
         if name not in defaults:
-            close = difflib.get_close_matches(name, defaults, n=1, cutoff=0)
-            hint = f"did you mean {close[0]!r}?" if close else "there are none"
-            raise ValueError(f"unknown parameter {name!r}; {hint}")
+            raise ValueError(f"unknown parameter {name!r}; {nearest(name, defaults)}")
         _check_type(name, value, defaults[name])
     return {**defaults, **given}
 

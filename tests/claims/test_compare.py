@@ -14,7 +14,7 @@ from helpers.claims.criteria import Value
 from helpers.claims.project import Project
 from helpers.claims.result import read_alone
 from helpers.cli import main
-from helpers.files import digest_of_json
+from helpers.files import digest_of, digest_of_json
 from helpers.foreign import printable
 from helpers.measures.stats import over_images
 
@@ -123,12 +123,27 @@ def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_pa
     assert "only in A: " in capsys.readouterr().out
 
 
+def test_a_run_of_ones_own_is_a_side_and_a_published_one_comes_first(stored, tmp_path, monkeypatch):
+    paths = [tmp_path / part / f"{stored['id']}.json" for part in ("book/a", "own/a", "own/b")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.with_suffix(".ipynb").write_text(text := str(path.parent.relative_to(tmp_path)))
+        written(
+            path, {**stored, "provenance": stored["provenance"] | {"notebook": digest_of(text)}}
+        )
+    monkeypatch.setattr(Project, "results", lambda self: iter(paths[:1]))
+    monkeypatch.setattr(Project, "own_results", lambda self: iter(paths[1:]))
+    for run, place in {"a": "book/a", "b": "own/b"}.items():
+        (data,) = read_side(PROJECT, run).values()
+        assert data["provenance"]["notebook"] == digest_of(place)
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         (
             "vit-tyni",
-            "error: there is no run 'vit-tyni' with results; choose one of ",
+            "error: there is no run 'vit-tyni' with results and no file; did you mean 'vit-tiny'?",
         ),
         ("gone.json", "error: there is no file gone.json; give a result file or the name of a run"),
         ("edited.json", "was changed after it was written"),

@@ -1,6 +1,7 @@
 """Names of data sets, and the table behind each: the right rows whatever the files look like."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
@@ -64,14 +65,16 @@ def test_known_names():
         ("data:a/*", "data:NAME/SPLIT"),
         ("data:a/v[a]l", "data:NAME/SPLIT"),
         ("data:a/va?", "data:NAME/SPLIT"),
-        ("", ""),
+        ("tests", "folder:tests"),  # which is there
+        ("pics", None),
+        ("", None),
     ],
 )
-def test_unknown_names_get_the_nearest(name, nearest):
+def test_unknown_names_get_the_nearest_that_is_near(name, nearest, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    hint = "known: scenes, " if nearest is None else f"did you mean '{nearest}"
     for check in (check_name, load_images):
-        with pytest.raises(
-            ValueError, match=re.escape(f"unknown data set {name!r}; did you mean '{nearest}")
-        ):
+        with pytest.raises(ValueError, match=re.escape(f"unknown data set {name!r}; {hint}")):
             check(name)
 
 
