@@ -6,20 +6,21 @@ does not.
 
 The second answer beside the verdict is whether it agrees with the paper. A verdict answers the
 statement. The paper may have refuted that statement itself, as a whole or for some of its models;
-then 'refuted' agrees with it. Only what is decided on both sides is compared. Controls are made
-here, so no paper speaks of them.
+so each test is compared with what the paper says of it, on models of which it speaks. Only what is
+decided on both sides is compared. Controls are made here, so no paper speaks of them.
 """
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.files import digest_of_json
 
 if TYPE_CHECKING:
-    from helpers.claims.result import Result
+    from helpers.claims.result import Claim, Result
 
 MIN_N = 3  # images, or trainings, behind a value that a criterion decides by, unless it says more
 FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds the two together
@@ -28,9 +29,9 @@ _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": opera
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
 ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
+IN_SOME = " in some"  # how what a paper says of a test ends where it says it of some models only
 CONTROL = "control-"  # how the name of every control begins
 INTERVAL = ("value", "low", "high")
-_MISSING = "not measured"
 # Part of a criterion -> the verdict that its tests together give by their outcome, where they do.
 _ROLES = {
     "applies": {False: "not applicable", None: "inconclusive"},
@@ -229,7 +230,7 @@ class Criterion:
         value = values.get(test.value)
         return value and value.of_enough(self.min_n)
 
-    def _outcome(self, test: Test, values: ByName) -> bool | None:
+    def outcome(self, test: Test, values: ByName) -> bool | None:
         return test.outcome(self._judged_by(test, values))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
@@ -242,7 +243,7 @@ class Criterion:
         if any(test.concerns(model) for test in self.tests):
             for role, verdicts in _ROLES.items():
                 put = [test for test in getattr(self, role) if test.concerns(model)]
-                outcomes = {test: self._outcome(test, values) for test in put}
+                outcomes = {test: self.outcome(test, values) for test in put}
                 found = set(outcomes.values())
                 together = False if False in found else None if None in found else True
                 if together in verdicts:
@@ -290,7 +291,7 @@ class Criterion:
             verdict = last if set(kinds) == {last} else "inconclusive"
         for test in self.needs if verdict == "supported" else ():
             measured = (own for model, own in values.items() if test.concerns(model))
-            if not any(self._outcome(test, own) for own in measured):
+            if not any(self.outcome(test, own) for own in measured):
                 return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
         more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
@@ -307,67 +308,117 @@ class Criterion:
         return "; ".join(parts)
 
 
-class Agreement(NamedTuple):
-    """One of ANSWERS, and in words on what it rests."""
+class Side(NamedTuple):
+    """What a paper said of a test on one model, and what came of it here.
 
-    answer: str
-    reason: str
+    Of all its tests on that model where `test` is None; then the words are verdicts.
+    """
 
-
-class _Side(NamedTuple):
-    """What a paper said, and what was found here, as a whole or on one model."""
-
-    where: str
+    model: str
+    test: Test | None
     said: str
     here: str
 
+    @property
+    def equal(self) -> bool | None:
+        """Whether both are the same; None where it cannot be told.
+
+        So it is of what is undecided here, and of a test that comes out otherwise than the paper
+        saw it in some models: of a further one that says nothing.
+        """
+        if self.here not in (*DECIDED, OUTCOMES[True], OUTCOMES[False]):
+            return None
+        same = self.said.removesuffix(IN_SOME) == self.here
+        return None if self.said.endswith(IN_SOME) and not same else same
+
+    @property
+    def words(self) -> str:
+        """What is said of the test: `holds in the paper, fails here`."""
+        if self.said == self.here:
+            return f"{self.said} in the paper and here"
+        models = " models" if self.said.endswith(IN_SOME) else ""
+        return f"{self.said}{models} in the paper, {self.here} here"
+
     def __str__(self) -> str:
-        found = " and here" if self.said == self.here else f", {self.here} here"
-        return f"{self.where} {self.said} in the paper{found}"
+        tested = self.test and replace(self.test, model=None)
+        return f"on {self.model} {f'{tested} ' if tested else ''}{self.words}"
+
+
+class Agreement(NamedTuple):
+    """One of ANSWERS, in words on what it rests, and what was compared."""
+
+    answer: str
+    reason: str
+    compared: tuple[Side, ...] = ()
 
 
 def agreement(result: "Result") -> Agreement:
-    """The agreement of a verdict with the paper.
+    """The agreement of a result with the paper, test by test.
 
-    Compared are the whole verdict with the paper's, and that on each model that the paper tells
-    apart with the paper's on it; 'agrees' where all comparisons agree, 'disagrees' where none does,
-    'mixed' between, 'not stated' where there is none. Tests that go beyond the paper are named.
+    Compared is what the paper measured and says of a test with what came of it here, on its own
+    models and on those of which it speaks as well (`others` in `paper_says`): 'agrees' where all
+    comparisons agree, 'disagrees' where none does, 'mixed' between, 'not stated' where there is
+    none. A test that goes beyond the paper is never compared. Tests are today's, on the stored
+    values.
     """
     claim, says = result.claim, result.claim.paper_says
-    found = {model: own for model, own in result.models.items() if not model.startswith(CONTROL)}
+    found = [model for model in result.models if not model.startswith(CONTROL)]
     if not found:
         only = (
             "Only controls were measured; they are constructed here, and the paper says nothing "
             "of them."
         )
         return Agreement("not stated", only if result.models else "No model was judged.")
-    sides = [_Side("as a whole", says["verdict"], result.without_controls)]
-    for name, said in says.get("models", {}).items():
-        here = found.get(claim.source.models.get(name), _MISSING)
-        sides.append(_Side(f"on {name}", said, here))
-    stated = [side for side in sides if side.said in DECIDED]
-    compared = [side for side in stated if side.here in DECIDED]
-    equal = {side.said == side.here for side in compared}
+    sides = [side for model in found for side in _sides(claim, model, result.by_model[model])]
+    compared = tuple(side for side in sides if side.equal is not None)
+    equal = {side.equal for side in compared}
     if len(equal) == 1:
         answer = "agrees" if True in equal else "disagrees"
     else:
         answer = "mixed" if equal else "not stated"
-    why = ""
-    if compared:
-        parts = list(map(str, compared))
-    elif undecided := [str(side) for side in stated if side.here != _MISSING]:
-        parts = [f"nothing that the paper decides was decided here: {', '.join(undecided)}"]
-    else:
-        whole = "there is no answer of a paper to compare with"
-        if says["verdict"] == "mixed":
-            whole = "the paper's own answer is mixed"
-        apart = ", and none of the models that it tells apart was measured" if stated else ""
-        parts, why = [whole + apart], says["why"]
-    if result.today is None:  # which tests of an earlier criterion went beyond, nobody knows
-        put = [model for model, own in found.items() if own != "not applicable"]
-        tests = claim.criterion.all_tests
-        parts += extensions(test for test in tests if any(map(test.concerns, put)))
-    return Agreement(answer, _sentences(parts, [why]))
+    others, parts, why = says.get("others", {}), list(map(str, compared)), []
+    if not others and not _own(claim):
+        parts, why = ["there is no answer of a paper to compare with"], [says["why"]]
+    elif not compared:
+        undecided = f": {'; '.join(map(str, sides))}" if sides else ""
+        parts = [f"nothing can be compared with the paper here{undecided}"]
+    strangers = [model for model in found if model not in _own(claim)]
+    if strangers and others:
+        excepted = dict.fromkeys(_excepted(claim, model) for model in strangers)
+        why = [others["why"], *filter(None, excepted)]
+    put = [model for model in found if result.models[model] != "not applicable"]
+    why += extensions(test for test in claim.criterion.all_tests if any(map(test.concerns, put)))
+    return Agreement(answer, _sentences(parts, *([one] for one in why)), compared)
+
+
+def _own(claim: "Claim") -> dict[str, str]:
+    """The checkpoints of which the paper says something by name -> what."""
+    names, says = claim.source.models, claim.paper_says.get("models", {})
+    return {names.get(name, name): said for name, said in says.items()}
+
+
+def _excepted(claim: "Claim", model: str) -> str:
+    """Why a model is none of those of which the paper speaks; empty where it may be one."""
+    others = claim.paper_says.get("others", {}).get("except", {})
+    return next((why for name, why in others.items() if fnmatchcase(model, name)), "")
+
+
+def _sides(claim: "Claim", model: str, values: ByName) -> Iterator[Side]:
+    """What the paper says of a model, and what was found on it: where the claim applies to it."""
+    criterion, said = claim.criterion, _own(claim).get(model)
+    put = [test for test in criterion.tests if test.concerns(model) and not test.extension]
+    if not put or criterion.decisive(model, values)[1] == "applies":
+        return
+    if said == "refuted":  # which of the tests fails there, the paper need not say
+        verdict, _, _ = replace(criterion, tests=tuple(put)).decisive(model, values)
+        yield Side(model, None, said, verdict)
+    says = dict.fromkeys((test.value for test in put), "holds") if said == "supported" else {}
+    if said is None and not _excepted(claim, model):
+        says = claim.paper_says.get("others", {}).get("tests", {})
+    for test in put:
+        if test.value in says:
+            outcome = OUTCOMES[criterion.outcome(test, values)]
+            yield Side(model, test, says[test.value], outcome)
 
 
 def extensions(tests: Iterable[Test]) -> list[str]:

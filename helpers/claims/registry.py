@@ -134,6 +134,10 @@ def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
                         file,
                         f"{id}: unknown model {model!r} of the paper; {_nearest(model, models)}",
                     )
+            own = {test["value"]: 0 for test in entry["criterion"]["tests"]}
+            for value in entry.get("paper_says", {}).get("others", {}).get("tests", {}):
+                if value not in own:
+                    yield file, f"{id}: no test compares {value!r}; {_nearest(value, own)}"
     for id in files[PROFILES]["profiles"]:
         if id not in claims:
             yield PROFILES, f"unknown claim {id!r}; {_nearest(str(id), claims)}"

@@ -146,8 +146,8 @@ class Claim:
     Attributes:
         reported: the paper's figures, one dict each: where, model, name,
             value | range | text, unit, note.
-        paper_says: what the paper itself says of the statement: verdict, why, and models (the
-            paper's name -> verdict).
+        paper_says: what the paper itself says of the statement: verdict, why, models (the paper's
+            name -> verdict), and others, what it says of further models test by test.
         predicted: what was expected of the runs before the first of them: verdict and why; None
             where nothing is written.
         expected: verdict that each control must give when it is judged alone.
@@ -345,9 +345,9 @@ class Result:
 
     @cached_property
     def agreement(self) -> Agreement:
-        """Whether the verdict agrees with what the paper says, and why.
+        """Whether the result agrees with what the paper says, and why.
 
-        By what the registry says of the paper today.
+        By what the registry says of the paper today, and by today's tests.
         """
         return agreement(self)
 

@@ -49,6 +49,7 @@ def test_what_the_papers_say_is_there(registry):
     """But for the questions that none of them asks."""
     claims = [claim for claim in registry.claims.values() if claim.source.bib]
     missing = [claim.id for claim in claims if not claim.paper_says["why"]]
+    missing += [claim.id for claim in claims if "others" not in claim.paper_says]
     assert not missing, f"give these claims their paper_says: {', '.join(missing)}"
 
 
@@ -246,6 +247,7 @@ WRONG = """
     CLAIM.expected.control-clean  yes  control-clean: 'yes' is not one of
     CLAIM.reported.0.value  None  exactly one of value, range and text
     CLAIM.reported.0.text  both  exactly one of value, range and text
+    CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'others': {'why': 'x', 'tests': {'auk': 'holds'}}}  no test compares 'auk'; did you mean 'auc'?
     CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'models': {'DINOv2-GG': 'refuted'}}  unknown model 'DINOv2-GG' of the paper; did you mean 'DINOv2-G'?
     paper.order  '1'  paper.order: '1' is not of type 'integer'
     paper.errors.0.but  None  paper.errors.0: 'but' is a required property
