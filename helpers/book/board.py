@@ -30,8 +30,8 @@ FIRST = {
 LITTLE = {
     "ceiling": (
         "1",
-        "The model is at a ceiling: what it does is so nearly perfect that what the claim asks for "
-        "could not show.",
+        "The model is at a ceiling or a floor: it is right so often, or so seldom, that what the "
+        "claim asks for could not show.",
     ),
     "controls only": ("2", "Only controls were measured, which are constructed for this project."),
     "control never positive": (
@@ -39,8 +39,6 @@ LITTLE = {
         "On no control was the claim found to hold: the measurement was never seen to say yes.",
     ),
 }
-# An `applies` test that asks for room above a model: one of these, below its margin.
-ROOM = ("accuracy", "top1")
 
 
 def column_of(model: str) -> str:
@@ -89,14 +87,7 @@ class Entry(Decisions):
 
     def little(self, verdict: str, models: Collection[str]) -> list[str]:
         """Why a verdict on these models says little, by the keys of LITTLE."""
-        ceiling = any(
-            row.model in models
-            and row.role == "applies"
-            and row.outcome is not True
-            and row.test.value.startswith(ROOM)
-            and row.test.op[0] == "<"
-            for row in self.rows
-        )
+        ceiling = any(row.unseen for row in self.rows if row.model in models)
         found = {
             "ceiling": ceiling,
             "controls only": {column_of(model) for model in models} == {CONTROLS},

@@ -123,6 +123,8 @@ class Test:
     Attributes:
         extension: where the paper does not put this test to this model, or not in this setting,
             what differs; else empty.
+        baseline: the value, an accuracy in %, that the compared one is a gain or a loss of; empty
+            where it is neither.
     """
 
     __test__ = False  # pytest must not collect it
@@ -131,29 +133,50 @@ class Test:
     margin: float
     model: str | None = None
     extension: str = ""
+    baseline: str = ""
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""
         return self.model in (None, model)
 
-    def outcome(self, value: Value | None) -> bool | None:
+    def outcome(self, value: Value | None, baseline: Value | None = None) -> bool | None:
         """True where the whole interval satisfies the test, False where all of it violates it.
 
-        None where that is undecided.
-
-        What a value of too few images for an interval says is undecided.
+        None where that is undecided: so is what a value of too few images for an interval says, and
+        what `unseen` gives a reason against.
         """
-        if value is None or value.ends is None:
+        if value is None or value.ends is None or self.unseen(value, baseline):
             return None
         held = {_OPERATORS[self.op](end, self.margin) for end in value.ends}
         return held.pop() if len(held) == 1 else None
 
-    def sentence(self, value: Value | None) -> str:
+    def unseen(self, value: Value | None, baseline: Value | None) -> str:
+        """Why a gain or a loss beyond the margin would not have shown, or empty: the guard.
+
+        It would where the baseline is wrong, and is right, more often than the margin and the
+        smallest effect that can be decided: half of the interval, or one image. What has shown
+        could: an interval beyond the margin on either side of zero always counts.
+        """
+        if not self.baseline or value is None or value.ends is None:
+            return ""
+        low, high = value.ends
+        margin, smallest = abs(self.margin), max(high - value.value, value.value - low)
+        if low > margin or high < -margin or math.isinf(smallest):
+            return ""
+        if baseline is None or baseline.value is None:
+            return f"{self.baseline} was not measured"
+        room = {"ceiling": 100 - baseline.value, "floor": baseline.value}
+        needed = margin + max(smallest, value.step or 0.0)
+        limits = [f"at a {limit}" for limit, left in room.items() if left <= needed]
+        return f"{limits[0]}: {self.baseline} = {baseline}" if limits else ""
+
+    def sentence(self, value: Value | None, baseline: Value | None = None) -> str:
         """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
         if value is None:
             return f"{self.value} was not measured ({self} undecided)"
-        outcome = OUTCOMES[self.outcome(value)]
-        return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}"
+        outcome, unseen = OUTCOMES[self.outcome(value, baseline)], self.unseen(value, baseline)
+        why = f" ({unseen})" if unseen else ""
+        return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}{why}"
 
     def __str__(self) -> str:
         on = f" on {self.model}" if self.model else ""
@@ -192,7 +215,8 @@ class Criterion:
         """The digest of what decides a verdict, which a result carries as `criterion`.
 
         That is all but why it was chosen and in what it goes beyond the paper. The usual minimum of
-        images is left out as well, so that a criterion which does not name it keeps its digest.
+        images and baselines that are not named are left out as well, so that a criterion which does
+        not name them keeps its digest.
         """
         data = asdict(self)
         del data["why"]
@@ -200,6 +224,8 @@ class Criterion:
             del data["min_n"]
         for test in (*data["applies"], *data["tests"], *data["needs"]):
             del test["extension"]
+            if not test["baseline"]:
+                del test["baseline"]
         return digest_of_json(data)
 
     def on_model(self, model: str, values: ByName) -> tuple[str, str]:
@@ -210,7 +236,10 @@ class Criterion:
         verdict, _, forced = self.decisive(model, values)
         if not forced:
             return verdict, "no test is put to this model"
-        reason = "; ".join(test.sentence(self._judged_by(test, values)) for test in forced)
+        reason = "; ".join(
+            test.sentence(self._judged_by(test, values), values.get(test.baseline))
+            for test in forced
+        )
         put = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
         judged = {test.value: self._judged_by(test, values) for test in put}
         least = max(self.min_n, FEWEST)
@@ -231,7 +260,7 @@ class Criterion:
         return value and value.of_enough(self.min_n)
 
     def outcome(self, test: Test, values: ByName) -> bool | None:
-        return test.outcome(self._judged_by(test, values))
+        return test.outcome(self._judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
         """Verdict on one model, from its values by name, and on what it rests.
@@ -305,6 +334,8 @@ class Criterion:
         parts += [f"applies to a model when {applies}"] if applies else []
         parts += [f"cannot be supported without a model that has {needs}"] if needs else []
         parts += [f"decided by {self.min_n} images or more"] if self.min_n != MIN_N else []
+        of = ", ".join(dict.fromkeys(test.baseline for test in self.tests if test.baseline))
+        parts += [f"undecided where {of} leaves no room for a change to show"] if of else []
         return "; ".join(parts)
 
 

@@ -33,7 +33,7 @@ HEADER = (
     "verdicts, and its commit is the first that has them.\n"
 )
 _KINDS = ("tests", "applies", "needs")
-_TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?")
+_TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?(?:, baseline (\S+))?")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -267,8 +267,8 @@ def criterion(entry: Entry) -> Criterion:
 def _read_test(text: str) -> Test:
     if not (found := _TEST.fullmatch(text)):
         raise ValueError(f"the log of criteria holds a test that cannot be read: {text!r}")
-    value, op, margin, model = found.groups()
-    return Test(value, op, float(margin), model)
+    value, op, margin, model, baseline = found.groups()
+    return Test(value, op, float(margin), model, baseline=baseline or "")
 
 
 def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:

@@ -215,7 +215,9 @@ class Claim:
         Raises KeyError for a value that a test on this model names and `estimates` has not.
         """
         tests = (*self.criterion.applies, *self.criterion.tests)
-        own = {test.value: test.value + end for test in tests if test.concerns(model)}
+        put = [test for test in tests if test.concerns(model)]
+        names = dict.fromkeys(name for test in put for name in (test.value, test.baseline) if name)
+        own = {name: name + end for name in names}
         taken = {name: estimates[x if x in estimates else name] for name, x in own.items()}
         values = self.values("")
         values.add(model, taken)
@@ -460,7 +462,7 @@ class Result:
         tests = self.claim.criterion.all_tests
         return {
             model: {
-                str(test): OUTCOMES[test.outcome(own.get(test.value))]
+                str(test): OUTCOMES[test.outcome(own.get(test.value), own.get(test.baseline))]
                 for test in tests
                 if test.concerns(model)
             }
