@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from helpers.claims.result import Claim, Result
 
 MIN_N = 3  # images, or trainings, behind a value that a criterion decides by, unless it says more
+WHOLE = 100.0  # an accuracy where all is right, unless a test says otherwise
 FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds the two together
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
@@ -123,8 +124,9 @@ class Test:
     Attributes:
         extension: where the paper does not put this test to this model, or not in this setting,
             what differs; else empty.
-        baseline: the value, an accuracy in %, that the compared one is a gain or a loss of; empty
-            where it is neither.
+        baseline: the value, an accuracy, that the compared one is a gain or a loss of, in points;
+            empty where it is neither.
+        whole: that accuracy where all is right.
     """
 
     __test__ = False  # pytest must not collect it
@@ -134,6 +136,7 @@ class Test:
     model: str | None = None
     extension: str = ""
     baseline: str = ""
+    whole: float = WHOLE
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""
@@ -165,7 +168,8 @@ class Test:
             return ""
         if baseline is None or baseline.value is None:
             return f"{self.baseline} was not measured"
-        room = {"ceiling": 100 - baseline.value, "floor": baseline.value}
+        right = 100 * baseline.value / self.whole
+        room = {"ceiling": 100 - right, "floor": right}
         needed = margin + max(smallest, value.step or 0.0)
         limits = [f"at a {limit}" for limit, left in room.items() if left <= needed]
         return f"{limits[0]}: {self.baseline} = {baseline}" if limits else ""
@@ -224,8 +228,9 @@ class Criterion:
             del data["min_n"]
         for test in (*data["applies"], *data["tests"], *data["needs"]):
             del test["extension"]
-            if not test["baseline"]:
-                del test["baseline"]
+            for name, usual in (("baseline", ""), ("whole", WHOLE)):
+                if test[name] == usual:
+                    del test[name]
         return digest_of_json(data)
 
     def on_model(self, model: str, values: ByName) -> tuple[str, str]:
