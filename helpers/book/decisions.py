@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import inf
 
 from helpers.book.render import axis
-from helpers.claims.criteria import Value
 from helpers.claims.registry import Term, term
 from helpers.claims.result import Claim, Result
 from helpers.claims.statistics import Judgement
@@ -28,24 +27,17 @@ class Decision(Judgement):
         reported: the paper's figures of the same quantity: of the same model where there are any,
             else of others.
         name: how pages call the model.
-        baseline: the value that the judged one is a gain or a loss of, where there is one.
     """
 
     decides: bool
     role: str
     reported: Sequence[Mapping]
     name: str
-    baseline: Value | None = None
 
     @property
     def outcome(self) -> bool | None:
         """True where the test holds, False where it fails, None where it is undecided."""
         return self.test.outcome(self.value, self.baseline)
-
-    @property
-    def unseen(self) -> str:
-        """Why what the test asks for could not have shown, or empty."""
-        return self.test.unseen(self.value, self.baseline)
 
     @property
     def term(self) -> Term:
@@ -114,8 +106,8 @@ class Decisions:
             figures = [one for one in figures if one["checkpoint"] == model] or figures
             judged = (self.claim.id, self.run, model, test, values.get(test.value), verdict)
             if test.concerns(model):
-                about = decides, role, figures, self.names[model], values.get(test.baseline)
-                yield Decision(*judged, *about)
+                about, base = (decides, role, figures, self.names[model]), values.get(test.baseline)
+                yield Decision(*judged, *about, baseline=base)
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.verdict

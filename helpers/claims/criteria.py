@@ -381,11 +381,17 @@ class Side(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """One of ANSWERS, in words on what it rests, and what was compared."""
+    """One of ANSWERS, and in words on what it rests.
+
+    Attributes:
+        sides: what the paper says of each test, and what came of it here.
+        why: the words after these: of which models the paper speaks, and what is ours.
+    """
 
     answer: str
     reason: str
-    compared: tuple[Side, ...] = ()
+    sides: tuple[Side, ...] = ()
+    why: str = ""
 
 
 def agreement(result: "Result") -> Agreement:
@@ -405,17 +411,17 @@ def agreement(result: "Result") -> Agreement:
             "of them."
         )
         return Agreement("not stated", only if result.models else "No model was judged.")
-    sides = [side for model in found for side in _sides(claim, model, result.by_model[model])]
-    compared = tuple(side for side in sides if side.equal is not None)
-    equal = {side.equal for side in compared}
+    sides = tuple(side for model in found for side in _sides(claim, model, result.by_model[model]))
+    equal = {side.equal for side in sides} - {None}
     if len(equal) == 1:
         answer = "agrees" if True in equal else "disagrees"
     else:
         answer = "mixed" if equal else "not stated"
-    others, parts, why = says.get("others", {}), list(map(str, compared)), []
+    others, why = says.get("others", {}), []
+    parts = [str(side) for side in sides if side.equal is not None]
     if not others and not _own(claim):
         parts, why = ["there is no answer of a paper to compare with"], [says["why"]]
-    elif not compared:
+    elif not parts:
         undecided = f": {'; '.join(map(str, sides))}" if sides else ""
         parts = [f"nothing can be compared with the paper here{undecided}"]
     strangers = [model for model in found if model not in _own(claim)]
@@ -424,7 +430,8 @@ def agreement(result: "Result") -> Agreement:
         why = [others["why"], *filter(None, excepted)]
     put = [model for model in found if result.models[model] != "not applicable"]
     why += extensions(test for test in claim.criterion.all_tests if any(map(test.concerns, put)))
-    return Agreement(answer, _sentences(parts, *([one] for one in why)), compared)
+    whole, after = (_sentences(*([one] for one in own)) for own in (["; ".join(parts), *why], why))
+    return Agreement(answer, whole, sides, after)
 
 
 def _own(claim: "Claim") -> dict[str, str]:

@@ -104,14 +104,15 @@ def test_a_verdict_as_first_written_stands_beside_another_one(first, shown):
     assert earlier == (["refuted"] if shown == "other" else [])
 
 
-ROOM, OUTLIERS = (Test("accuracy_0", "<", 95),), (Test("outlier_images", ">", 0.2),)
+ROOM, OUTLIERS = (Test("auc", ">", 0.5, baseline="top1"),), (Test("outlier_images", ">", 0.2),)
 
 
 @pytest.mark.parametrize(
     ("found", "verdict", "models", "signs"),
     [
-        (entry(claim(applies=ROOM), {"m": 0.9}, accuracy_0=99.0), "not applicable", ["m"], ["ceiling"]),  # noqa: E501
-        (entry(claim(applies=ROOM), {"m": 0.9}, accuracy_0=50.0), "supported", ["m"], []),
+        (entry(claim(ROOM), {"m": 0.2}, top1=99.9), "inconclusive", ["m"], ["ceiling"]),
+        (entry(claim(ROOM), {"m": 0.9}, top1=99.9), "supported", ["m"], []),
+        (entry(claim(ROOM), {"m": 0.2}, top1=50.0), "refuted", ["m"], []),
         (entry(claim(applies=OUTLIERS), {"m": 0.9}, outlier_images=0.0), "not applicable", ["m"], []),  # noqa: E501
         (entry(claim(), {"control-clean": 0.9}), "supported", ["control-clean"], ["controls only"]),
         (entry(claim(), {"m": 0.2}, False), "refuted", ["m"], ["control never positive"]),

@@ -87,12 +87,13 @@ def test_what_was_found_beside_the_papers(paper, text, answer):
 @pytest.mark.parametrize("said", ["holds", "fails", "holds in some", "fails in some", "nothing"])
 @pytest.mark.parametrize("outcome", ["holds", "fails", "undecided", "aside"])
 def test_every_pair_has_an_answer_and_a_sentence(said, outcome):
-    answer, reason, sides = compared(f"supported; others {said}", f"T {outcome}")
+    answer, reason, sides, why = compared(f"supported; others {said}", f"T {outcome}")
     decided = outcome in ("holds", "fails") and said.split(" ")[0] in ("holds", "fails")
     told = decided and (said.split(" ")[0] == outcome or "some" not in said)
     expected = "agrees" if said.startswith(outcome) else "disagrees"
     assert answer in ANSWERS and answer == (expected if told else "not stated")
-    assert bool(sides) == told
+    assert [side.equal for side in sides].count(None) == bool(sides and not told)
+    assert reason.endswith(why) and why == KIND
     assert reason[0].isupper() and reason.endswith(".")
     assert ".." not in reason and "\n" not in reason
 
@@ -206,7 +207,7 @@ def test_each_test_has_an_answer_of_its_own():
     claim = claim_with(says("supported") | {"others": others}, two)
     result = claim.judge([*measured(vit_T=1.0), Value("y", "vit_T", value=0.0)])
     assert (result.verdict, result.agreement.answer) == ("refuted", "mixed")
-    assert [side.words for side in result.agreement.compared] == [
+    assert [side.words for side in result.agreement.sides] == [
         "holds in the paper and here",
         "holds in the paper, fails here",
     ]
