@@ -97,13 +97,14 @@ class Entry(Decisions):
 
 
 def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, list[Entry]]:
-    """Claim -> what was published of it, a run each.
+    """Claim -> what was published of it, a run each, without the runs that repeat another one here.
 
     Of a claim about controls and nothing else, its calibration.
     """
     found: dict[str, list[Entry]] = {}
+    repeated = repeats(registry, runs)
     for id, claim in registry.claims.items():
-        own, positive = [results[id] for results in runs.values() if id in results], True
+        own, positive = [x[id] for run, x in runs.items() if id in x and run not in repeated], True
         if id in calibration:
             controls = Result.from_json(claim, calibration[id]).calibration()
             positive = any(got == "supported" for got, _ in controls.values())
@@ -111,6 +112,11 @@ def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, l
                 own = [calibration[id] | {"run": CONTROLS}]
         found[id] = [Entry(claim, data, positive) for data in own]
     return found
+
+
+def repeats(registry: Registry, runs: Runs) -> Runs:
+    """Those of the runs that repeat another one of them."""
+    return {run: own for run, own in runs.items() if registry.replicates.get(run) in runs}
 
 
 def line(claim: Claim, own: Sequence[Entry]) -> dict[str, Any]:
@@ -190,6 +196,14 @@ def board(
         up=up,
         whole=whole,
         folder=folder,
+        again={
+            one["claim"].id: [
+                Entry(one["claim"], own[one["claim"].id])
+                for own in repeats(registry, runs).values()
+                if one["claim"].id in own
+            ]
+            for one in lines
+        },
         column_of=column_of,
         LITTLE=LITTLE,
     )

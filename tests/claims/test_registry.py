@@ -255,6 +255,7 @@ WRONG = """
     claims.nr3\\n  {}  claims: 'nr3\\n' does not match
     profiles.nr3-redundancy.vit-tiny  1  nr3-redundancy.vit-tiny: 1 is not of type
     profiles.nr3-redundancy.paper.n  nan  not readable as YAML: Out of range float values are not JSON compliant
+    replicates.vit-tiny-2  vit-tinny  replicates: no profile is called 'vit-tinny'; did you mean 'vit-tiny'?
     profiles.nr3-redundency  {}  'nr3-redundency'; did you mean 'nr3-redundancy'?
 """  # noqa: E501
 
@@ -263,7 +264,7 @@ WRONG = """
 def test_errors_name_the_file_the_place_and_what_is_allowed(tmp_path, source, place, new, wrong):
     place = place.replace("TEST", "CLAIM.criterion.tests.0")
     place = place.replace("CLAIM", "claims.nr3-redundancy").replace("\\n", "\n")
-    file = "profiles.yml" if place.startswith("profiles") else CLAIMS
+    file = "profiles.yml" if place.startswith(("profiles", "replicates")) else CLAIMS
     path = [int(key) if key.isdecimal() else key for key in place.split(".")]
     new = math.nan if new == "nan" else new
     (line,) = refused(tmp_path, source, {file: put(*path, new)})
