@@ -30,8 +30,8 @@ FIRST = {
 LITTLE = {
     "ceiling": (
         "1",
-        "The model is at a ceiling: what it does is so nearly perfect that what the claim asks for "
-        "could not show.",
+        "The model is at a ceiling or a floor: it is right so often, or so seldom, that what the "
+        "claim asks for could not show.",
     ),
     "controls only": ("2", "Only controls were measured, which are constructed for this project."),
     "control never positive": (
@@ -39,8 +39,6 @@ LITTLE = {
         "On no control was the claim found to hold: the measurement was never seen to say yes.",
     ),
 }
-# An `applies` test that asks for room above a model: one of these, below its margin.
-ROOM = ("accuracy", "top1")
 
 
 def column_of(model: str) -> str:
@@ -89,14 +87,7 @@ class Entry(Decisions):
 
     def little(self, verdict: str, models: Collection[str]) -> list[str]:
         """Why a verdict on these models says little, by the keys of LITTLE."""
-        ceiling = any(
-            row.model in models
-            and row.role == "applies"
-            and row.outcome is not True
-            and row.test.value.startswith(ROOM)
-            and row.test.op[0] == "<"
-            for row in self.rows
-        )
+        ceiling = any(row.unseen for row in self.rows if row.model in models)
         found = {
             "ceiling": ceiling,
             "controls only": {column_of(model) for model in models} == {CONTROLS},
@@ -106,13 +97,14 @@ class Entry(Decisions):
 
 
 def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, list[Entry]]:
-    """Claim -> what was published of it, a run each.
+    """Claim -> what was published of it, a run each, without the runs that repeat another one here.
 
     Of a claim about controls and nothing else, its calibration.
     """
     found: dict[str, list[Entry]] = {}
+    repeated = repeats(registry, runs)
     for id, claim in registry.claims.items():
-        own, positive = [results[id] for results in runs.values() if id in results], True
+        own, positive = [x[id] for run, x in runs.items() if id in x and run not in repeated], True
         if id in calibration:
             controls = Result.from_json(claim, calibration[id]).calibration()
             positive = any(got == "supported" for got, _ in controls.values())
@@ -120,6 +112,11 @@ def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, l
                 own = [calibration[id] | {"run": CONTROLS}]
         found[id] = [Entry(claim, data, positive) for data in own]
     return found
+
+
+def repeats(registry: Registry, runs: Runs) -> Runs:
+    """Those of the runs that repeat another one of them."""
+    return {run: own for run, own in runs.items() if registry.replicates.get(run) in runs}
 
 
 def line(claim: Claim, own: Sequence[Entry]) -> dict[str, Any]:
@@ -199,6 +196,14 @@ def board(
         up=up,
         whole=whole,
         folder=folder,
+        again={
+            one["claim"].id: [
+                Entry(one["claim"], own[one["claim"].id])
+                for own in repeats(registry, runs).values()
+                if one["claim"].id in own
+            ]
+            for one in lines
+        },
         column_of=column_of,
         LITTLE=LITTLE,
     )

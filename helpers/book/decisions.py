@@ -37,7 +37,7 @@ class Decision(Judgement):
     @property
     def outcome(self) -> bool | None:
         """True where the test holds, False where it fails, None where it is undecided."""
-        return self.test.outcome(self.value)
+        return self.test.outcome(self.value, self.baseline)
 
     @property
     def term(self) -> Term:
@@ -109,7 +109,8 @@ class Decisions:
             figures = [one for one in figures if one["checkpoint"] == model] or figures
             judged = (self.claim.id, self.run, model, test, values.get(test.value), verdict)
             if test.concerns(model):
-                yield Decision(*judged, decides, role, figures, self.names[model])
+                about, base = (decides, role, figures, self.names[model]), values.get(test.baseline)
+                yield Decision(*judged, *about, baseline=base)
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
         whole = self.result.verdict

@@ -65,6 +65,9 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         run: {id: Result.from_json(registry[id], data) for id, data in own.items()}
         for run, own in runs.items()
     }
+    # A run that repeats another one counts in no sum; it stands beside that one.
+    counted = {run: own for run, own in runs.items() if run not in registry.replicates}
+    again = {first: runs.get(run, {}) for run, first in registry.replicates.items()}
     entries = history.load(root)
     log = {id: entries[id] for id in registry.claims if id in entries}
     card = root / "helpers" / "weights" / "README.md"
@@ -75,8 +78,9 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "runs": runs,
         "results": results,
         "measured": Counter(id for own in runs.values() for id in own),
+        "counted": sum(map(len, counted.values())),
         "standings": [
-            standing(claim, [own[id] for own in results.values() if id in own])
+            standing(claim, [results[run][id] for run, own in counted.items() if id in own])
             for id, claim in registry.claims.items()
         ],
         "calibration": {
@@ -92,9 +96,9 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
                 data["first_verdict"],
                 data["verdict"],
                 data.get("after_the_fact"),
-                runs.get(f"{run}-2", {}).get(id),
+                again.get(run, {}).get(id),
             )
-            for run, own in runs.items()
+            for run, own in counted.items()
             for id, data in own.items()
             if data.get("first_verdict", data["verdict"]) != data["verdict"]
         ],
@@ -108,12 +112,12 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "awkward": stored(root, "intervals-awkward.json"),
         "columns": downloads.COLUMNS,
         "citation": cite.bibtex_whole(runs, git(root, "rev-parse", "HEAD")),
-        "strip": strip(registry, runs),
+        "strip": strip(registry, counted),
         "difference": difference,
         "rounded": rounded,
         "setting": setting,
-        **_sharing(registry, runs),
-        **_tests(registry, runs),
+        **_sharing(registry, counted),
+        **_tests(registry, counted),
     }
 
 

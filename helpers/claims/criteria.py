@@ -6,31 +6,33 @@ does not.
 
 The second answer beside the verdict is whether it agrees with the paper. A verdict answers the
 statement. The paper may have refuted that statement itself, as a whole or for some of its models;
-then 'refuted' agrees with it. Only what is decided on both sides is compared. Controls are made
-here, so no paper speaks of them.
+so each test is compared with what the paper says of it, on models of which it speaks. Only what is
+decided on both sides is compared. Controls are made here, so no paper speaks of them.
 """
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.files import digest_of_json
 
 if TYPE_CHECKING:
-    from helpers.claims.result import Result
+    from helpers.claims.result import Claim, Result
 
 MIN_N = 3  # images, or trainings, behind a value that a criterion decides by, unless it says more
+WHOLE = 100.0  # an accuracy where all is right, unless a test says otherwise
 FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds the two together
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
 ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
+IN_SOME = " in some"  # how what a paper says of a test ends where it says it of some models only
 CONTROL = "control-"  # how the name of every control begins
 INTERVAL = ("value", "low", "high")
-_MISSING = "not measured"
 # Part of a criterion -> the verdict that its tests together give by their outcome, where they do.
 _ROLES = {
     "applies": {False: "not applicable", None: "inconclusive"},
@@ -122,6 +124,9 @@ class Test:
     Attributes:
         extension: where the paper does not put this test to this model, or not in this setting,
             what differs; else empty.
+        baseline: the value, an accuracy, that the compared one is a gain or a loss of, in points;
+            empty where it is neither.
+        whole: that accuracy where all is right.
     """
 
     __test__ = False  # pytest must not collect it
@@ -130,29 +135,52 @@ class Test:
     margin: float
     model: str | None = None
     extension: str = ""
+    baseline: str = ""
+    whole: float = WHOLE
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""
         return self.model in (None, model)
 
-    def outcome(self, value: Value | None) -> bool | None:
+    def outcome(self, value: Value | None, baseline: Value | None = None) -> bool | None:
         """True where the whole interval satisfies the test, False where all of it violates it.
 
-        None where that is undecided.
-
-        What a value of too few images for an interval says is undecided.
+        None where that is undecided: so is what a value of too few images for an interval says, and
+        what `unseen` gives a reason against.
         """
-        if value is None or value.ends is None:
+        if value is None or value.ends is None or self.unseen(value, baseline):
             return None
         held = {_OPERATORS[self.op](end, self.margin) for end in value.ends}
         return held.pop() if len(held) == 1 else None
 
-    def sentence(self, value: Value | None) -> str:
+    def unseen(self, value: Value | None, baseline: Value | None) -> str:
+        """Why a gain or a loss beyond the margin would not have shown, or empty: the guard.
+
+        It would where the baseline is wrong, and is right, more often than the margin and the
+        smallest effect that can be decided: half of the interval, or one image. What has shown
+        could: an interval beyond the margin on either side of zero always counts.
+        """
+        if not self.baseline or value is None or value.ends is None:
+            return ""
+        low, high = value.ends
+        margin, smallest = abs(self.margin), max(high - value.value, value.value - low)
+        if low > margin or high < -margin or math.isinf(smallest):
+            return ""
+        if baseline is None or baseline.value is None:
+            return f"{self.baseline} was not measured"
+        right = 100 * baseline.value / self.whole
+        room = {"ceiling": 100 - right, "floor": right}
+        needed = margin + max(smallest, value.step or 0.0)
+        limits = [f"at a {limit}" for limit, left in room.items() if left <= needed]
+        return f"{limits[0]}: {self.baseline} = {baseline}" if limits else ""
+
+    def sentence(self, value: Value | None, baseline: Value | None = None) -> str:
         """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
         if value is None:
             return f"{self.value} was not measured ({self} undecided)"
-        outcome = OUTCOMES[self.outcome(value)]
-        return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}"
+        outcome, unseen = OUTCOMES[self.outcome(value, baseline)], self.unseen(value, baseline)
+        why = f" ({unseen})" if unseen else ""
+        return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}{why}"
 
     def __str__(self) -> str:
         on = f" on {self.model}" if self.model else ""
@@ -191,7 +219,8 @@ class Criterion:
         """The digest of what decides a verdict, which a result carries as `criterion`.
 
         That is all but why it was chosen and in what it goes beyond the paper. The usual minimum of
-        images is left out as well, so that a criterion which does not name it keeps its digest.
+        images and baselines that are not named are left out as well, so that a criterion which does
+        not name them keeps its digest.
         """
         data = asdict(self)
         del data["why"]
@@ -199,6 +228,9 @@ class Criterion:
             del data["min_n"]
         for test in (*data["applies"], *data["tests"], *data["needs"]):
             del test["extension"]
+            for name, usual in (("baseline", ""), ("whole", WHOLE)):
+                if test[name] == usual:
+                    del test[name]
         return digest_of_json(data)
 
     def on_model(self, model: str, values: ByName) -> tuple[str, str]:
@@ -209,7 +241,10 @@ class Criterion:
         verdict, _, forced = self.decisive(model, values)
         if not forced:
             return verdict, "no test is put to this model"
-        reason = "; ".join(test.sentence(self._judged_by(test, values)) for test in forced)
+        reason = "; ".join(
+            test.sentence(self._judged_by(test, values), values.get(test.baseline))
+            for test in forced
+        )
         put = [test for test in (*self.applies, *self.tests) if test.concerns(model)]
         judged = {test.value: self._judged_by(test, values) for test in put}
         least = max(self.min_n, FEWEST)
@@ -229,8 +264,8 @@ class Criterion:
         value = values.get(test.value)
         return value and value.of_enough(self.min_n)
 
-    def _outcome(self, test: Test, values: ByName) -> bool | None:
-        return test.outcome(self._judged_by(test, values))
+    def outcome(self, test: Test, values: ByName) -> bool | None:
+        return test.outcome(self._judged_by(test, values), values.get(test.baseline))
 
     def decisive(self, model: str, values: ByName) -> tuple[str, str, list[Test]]:
         """Verdict on one model, from its values by name, and on what it rests.
@@ -242,7 +277,7 @@ class Criterion:
         if any(test.concerns(model) for test in self.tests):
             for role, verdicts in _ROLES.items():
                 put = [test for test in getattr(self, role) if test.concerns(model)]
-                outcomes = {test: self._outcome(test, values) for test in put}
+                outcomes = {test: self.outcome(test, values) for test in put}
                 found = set(outcomes.values())
                 together = False if False in found else None if None in found else True
                 if together in verdicts:
@@ -290,7 +325,7 @@ class Criterion:
             verdict = last if set(kinds) == {last} else "inconclusive"
         for test in self.needs if verdict == "supported" else ():
             measured = (own for model, own in values.items() if test.concerns(model))
-            if not any(self._outcome(test, own) for own in measured):
+            if not any(self.outcome(test, own) for own in measured):
                 return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
         more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
@@ -304,70 +339,129 @@ class Criterion:
         parts += [f"applies to a model when {applies}"] if applies else []
         parts += [f"cannot be supported without a model that has {needs}"] if needs else []
         parts += [f"decided by {self.min_n} images or more"] if self.min_n != MIN_N else []
+        of = ", ".join(dict.fromkeys(test.baseline for test in self.tests if test.baseline))
+        parts += [f"undecided where {of} leaves no room for a change to show"] if of else []
         return "; ".join(parts)
 
 
-class Agreement(NamedTuple):
-    """One of ANSWERS, and in words on what it rests."""
+class Side(NamedTuple):
+    """What a paper said of a test on one model, and what came of it here.
 
-    answer: str
-    reason: str
+    Of all its tests on that model where `test` is None; then the words are verdicts.
+    """
 
-
-class _Side(NamedTuple):
-    """What a paper said, and what was found here, as a whole or on one model."""
-
-    where: str
+    model: str
+    test: Test | None
     said: str
     here: str
 
+    @property
+    def equal(self) -> bool | None:
+        """Whether both are the same; None where it cannot be told.
+
+        So it is of what is undecided here, and of a test that comes out otherwise than the paper
+        saw it in some models: of a further one that says nothing.
+        """
+        if self.here not in (*DECIDED, OUTCOMES[True], OUTCOMES[False]):
+            return None
+        same = self.said.removesuffix(IN_SOME) == self.here
+        return None if self.said.endswith(IN_SOME) and not same else same
+
+    @property
+    def words(self) -> str:
+        """What is said of the test: `holds in the paper, fails here`."""
+        if self.said == self.here:
+            return f"{self.said} in the paper and here"
+        models = " models" if self.said.endswith(IN_SOME) else ""
+        return f"{self.said}{models} in the paper, {self.here} here"
+
     def __str__(self) -> str:
-        found = " and here" if self.said == self.here else f", {self.here} here"
-        return f"{self.where} {self.said} in the paper{found}"
+        tested = self.test and replace(self.test, model=None)
+        return f"on {self.model} {f'{tested} ' if tested else ''}{self.words}"
+
+
+class Agreement(NamedTuple):
+    """One of ANSWERS, and in words on what it rests.
+
+    Attributes:
+        sides: what the paper says of each test, and what came of it here.
+        why: the words after these: of which models the paper speaks, and what is ours.
+    """
+
+    answer: str
+    reason: str
+    sides: tuple[Side, ...] = ()
+    why: str = ""
 
 
 def agreement(result: "Result") -> Agreement:
-    """The agreement of a verdict with the paper.
+    """The agreement of a result with the paper, test by test.
 
-    Compared are the whole verdict with the paper's, and that on each model that the paper tells
-    apart with the paper's on it; 'agrees' where all comparisons agree, 'disagrees' where none does,
-    'mixed' between, 'not stated' where there is none. Tests that go beyond the paper are named.
+    Compared is what the paper measured and says of a test with what came of it here, on its own
+    models and on those of which it speaks as well (`others` in `paper_says`): 'agrees' where all
+    comparisons agree, 'disagrees' where none does, 'mixed' between, 'not stated' where there is
+    none. A test that goes beyond the paper is never compared. Tests are today's, on the stored
+    values.
     """
     claim, says = result.claim, result.claim.paper_says
-    found = {model: own for model, own in result.models.items() if not model.startswith(CONTROL)}
+    found = [model for model in result.models if not model.startswith(CONTROL)]
     if not found:
         only = (
             "Only controls were measured; they are constructed here, and the paper says nothing "
             "of them."
         )
         return Agreement("not stated", only if result.models else "No model was judged.")
-    sides = [_Side("as a whole", says["verdict"], result.without_controls)]
-    for name, said in says.get("models", {}).items():
-        here = found.get(claim.source.models.get(name), _MISSING)
-        sides.append(_Side(f"on {name}", said, here))
-    stated = [side for side in sides if side.said in DECIDED]
-    compared = [side for side in stated if side.here in DECIDED]
-    equal = {side.said == side.here for side in compared}
+    sides = tuple(side for model in found for side in _sides(claim, model, result.by_model[model]))
+    equal = {side.equal for side in sides} - {None}
     if len(equal) == 1:
         answer = "agrees" if True in equal else "disagrees"
     else:
         answer = "mixed" if equal else "not stated"
-    why = ""
-    if compared:
-        parts = list(map(str, compared))
-    elif undecided := [str(side) for side in stated if side.here != _MISSING]:
-        parts = [f"nothing that the paper decides was decided here: {', '.join(undecided)}"]
-    else:
-        whole = "there is no answer of a paper to compare with"
-        if says["verdict"] == "mixed":
-            whole = "the paper's own answer is mixed"
-        apart = ", and none of the models that it tells apart was measured" if stated else ""
-        parts, why = [whole + apart], says["why"]
-    if result.today is None:  # which tests of an earlier criterion went beyond, nobody knows
-        put = [model for model, own in found.items() if own != "not applicable"]
-        tests = claim.criterion.all_tests
-        parts += extensions(test for test in tests if any(map(test.concerns, put)))
-    return Agreement(answer, _sentences(parts, [why]))
+    others, why = says.get("others", {}), []
+    parts = [str(side) for side in sides if side.equal is not None]
+    if not others and not _own(claim):
+        parts, why = ["there is no answer of a paper to compare with"], [says["why"]]
+    elif not parts:
+        undecided = f": {'; '.join(map(str, sides))}" if sides else ""
+        parts = [f"nothing can be compared with the paper here{undecided}"]
+    strangers = [model for model in found if model not in _own(claim)]
+    if strangers and others:
+        excepted = dict.fromkeys(_excepted(claim, model) for model in strangers)
+        why = [others["why"], *filter(None, excepted)]
+    put = [model for model in found if result.models[model] != "not applicable"]
+    why += extensions(test for test in claim.criterion.all_tests if any(map(test.concerns, put)))
+    whole, after = (_sentences(*([one] for one in own)) for own in (["; ".join(parts), *why], why))
+    return Agreement(answer, whole, sides, after)
+
+
+def _own(claim: "Claim") -> dict[str, str]:
+    """The checkpoints of which the paper says something by name -> what."""
+    names, says = claim.source.models, claim.paper_says.get("models", {})
+    return {names.get(name, name): said for name, said in says.items()}
+
+
+def _excepted(claim: "Claim", model: str) -> str:
+    """Why a model is none of those of which the paper speaks; empty where it may be one."""
+    others = claim.paper_says.get("others", {}).get("except", {})
+    return next((why for name, why in others.items() if fnmatchcase(model, name)), "")
+
+
+def _sides(claim: "Claim", model: str, values: ByName) -> Iterator[Side]:
+    """What the paper says of a model, and what was found on it: where the claim applies to it."""
+    criterion, said = claim.criterion, _own(claim).get(model)
+    put = [test for test in criterion.tests if test.concerns(model) and not test.extension]
+    if not put or criterion.decisive(model, values)[1] == "applies":
+        return
+    if said == "refuted":  # which of the tests fails there, the paper need not say
+        verdict, _, _ = replace(criterion, tests=tuple(put)).decisive(model, values)
+        yield Side(model, None, said, verdict)
+    says = dict.fromkeys((test.value for test in put), "holds") if said == "supported" else {}
+    if said is None and not _excepted(claim, model):
+        says = claim.paper_says.get("others", {}).get("tests", {})
+    for test in put:
+        if test.value in says:
+            outcome = OUTCOMES[criterion.outcome(test, values)]
+            yield Side(model, test, says[test.value], outcome)
 
 
 def extensions(tests: Iterable[Test]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from helpers.claims.criteria import Criterion, Test
+from helpers.claims.criteria import WHOLE, Criterion, Test
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.result import Result, judged_on, read_result
 from helpers.files import digest_of_json, written_whole
@@ -35,7 +35,7 @@ HEADER = (
     "verdicts, and its commit is the first that has them.\n"
 )
 _KINDS = ("tests", "applies", "needs")
-_TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?")
+_TEST = re.compile(r"(\S+) ([<>]=?) (\S+)(?: on (\S+))?(?:, baseline (\S+?))?(?:, whole (\S+))?")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -285,8 +285,8 @@ def criterion(entry: Entry) -> Criterion:
 def _read_test(text: str) -> Test:
     if not (found := _TEST.fullmatch(text)):
         raise ValueError(f"the log of criteria holds a test that cannot be read: {text!r}")
-    value, op, margin, model = found.groups()
-    return Test(value, op, float(margin), model)
+    value, op, margin, model, baseline, whole = found.groups()
+    return Test(value, op, float(margin), model, "", baseline or "", float(whole or WHOLE))
 
 
 def first_verdict(log: Mapping[str, list[Entry]], result: Result) -> str:

@@ -31,10 +31,15 @@ _PAPER = re.compile(r"claims/[a-z][a-z0-9-]*\.yml")
 
 @dataclass(frozen=True)
 class Registry:
-    """Papers and claims by identifier."""
+    """Papers and claims by identifier.
+
+    Attributes:
+        replicates: run -> the run that it repeats on other images, for runs that count in no sum.
+    """
 
     papers: dict[str, Paper]
     claims: dict[str, Claim]
+    replicates: dict[str, str] = field(default_factory=dict)
 
     def named(self, text: str) -> str:
         """The identifier that `text` is, or begins as no other does; else `text` itself."""
@@ -75,8 +80,8 @@ def load_registry(folder: Path | str | None = None) -> Registry:
     errors = errors or [f"{file}: {wrong}" for file, wrong in _between_files(files)]
     if errors:
         raise ValueError("\n".join(errors))
-    profiles = files.pop(PROFILES)["profiles"]
-    registry, root = Registry({}, {}), folder.resolve().parent
+    profiles, replicates = files[PROFILES]["profiles"], files.pop(PROFILES).get("replicates", {})
+    registry, root = Registry({}, {}, replicates), folder.resolve().parent
     for name, data in sorted(files.items(), key=lambda item: item[1]["paper"].pop("order")):
         paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **data["paper"])
         for id, entry in data["claims"].items():
@@ -139,9 +144,18 @@ def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
                         file,
                         f"{id}: unknown model {model!r} of the paper; {nearest(model, models)}",
                     )
-    for id in files[PROFILES]["profiles"]:
+            own = {test["value"]: 0 for test in entry["criterion"]["tests"]}
+            for value in entry.get("paper_says", {}).get("others", {}).get("tests", {}):
+                if value not in own:
+                    yield file, f"{id}: no test compares {value!r}; {nearest(value, own)}"
+    profiles = files[PROFILES]["profiles"]
+    for id in profiles:
         if id not in claims:
             yield PROFILES, f"unknown claim {id!r}; {nearest(str(id), claims)}"
+    runs = {run: 0 for own in profiles.values() for run in own}
+    for run in {run: 0 for both in files[PROFILES].get("replicates", {}).items() for run in both}:
+        if run not in runs:
+            yield PROFILES, f"replicates: no profile is called {run!r}; {nearest(run, runs)}"
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,8 @@ class Claim:
     Attributes:
         reported: the paper's figures, one dict each: where, model, name,
             value | range | text, unit, note.
-        paper_says: what the paper itself says of the statement: verdict, why, and models (the
-            paper's name -> verdict).
+        paper_says: what the paper itself says of the statement: verdict, why, models (the paper's
+            name -> verdict), and others, what it says of further models test by test.
         predicted: what was expected of the runs before the first of them: verdict and why; None
             where nothing is written.
         expected: verdict that each control must give when it is judged alone.
@@ -216,7 +216,9 @@ class Claim:
         Raises KeyError for a value that a test on this model names and `estimates` has not.
         """
         tests = (*self.criterion.applies, *self.criterion.tests)
-        own = {test.value: test.value + end for test in tests if test.concerns(model)}
+        put = [test for test in tests if test.concerns(model)]
+        names = dict.fromkeys(name for test in put for name in (test.value, test.baseline) if name)
+        own = {name: name + end for name in names}
         taken = {name: estimates[x if x in estimates else name] for name, x in own.items()}
         values = self.values("")
         values.add(model, taken)
@@ -346,9 +348,9 @@ class Result:
 
     @cached_property
     def agreement(self) -> Agreement:
-        """Whether the verdict agrees with what the paper says, and why.
+        """Whether the result agrees with what the paper says, and why.
 
-        By what the registry says of the paper today.
+        By what the registry says of the paper today, and by today's tests.
         """
         return agreement(self)
 
@@ -461,7 +463,7 @@ class Result:
         tests = self.claim.criterion.all_tests
         return {
             model: {
-                str(test): OUTCOMES[test.outcome(own.get(test.value))]
+                str(test): OUTCOMES[test.outcome(own.get(test.value), own.get(test.baseline))]
                 for test in tests
                 if test.concerns(model)
             }

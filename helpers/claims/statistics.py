@@ -12,7 +12,7 @@ its ends lie equally far from the value, each side by itself where there is none
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -55,7 +55,7 @@ class Judgement:
 
     The claim applies to the model.
 
-    `id` is the claim's.
+    `id` is the claim's; `baseline` what the judged value is a gain or a loss of, if it is one.
     """
 
     id: str
@@ -64,11 +64,19 @@ class Judgement:
     test: Test
     value: Value | None
     verdict: str
+    baseline: Value | None = field(default=None, kw_only=True)
+
+    @property
+    def unseen(self) -> str:
+        """Why what the test asks for could not have shown, or empty."""
+        return self.test.unseen(self.value, self.baseline)
 
     @property
     def p(self) -> float | None:
-        """`p_value` of the test; None where nothing was measured."""
-        return None if self.value is None else p_value(self.value, self.test.margin)
+        """`p_value` of the test; None where nothing was measured, or nothing could have shown."""
+        if self.value is None or self.unseen:
+            return None
+        return p_value(self.value, self.test.margin)
 
     @property
     def distance(self) -> float | None:
@@ -173,10 +181,13 @@ def judgements(registry: Registry, runs: Runs) -> list[Judgement]:
             for one in result.verdicts:
                 own = result.by_model[model := one["model"]]
                 rows += [
-                    Judgement(id, run, model, test, own.get(test.value), one["verdict"])
+                    Judgement(
+                        id, run, model, test, own.get(test.value), one["verdict"],
+                        baseline=own.get(test.baseline),
+                    )
                     for test in claim.criterion.tests
                     if test.concerns(model) and one["verdict"] != "not applicable"
-                ]
+                ]  # fmt: skip
     return rows
 
 

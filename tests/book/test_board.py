@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -55,13 +56,15 @@ def test_rows_cells_and_bars_say_what_the_results_say(runs, calibration):
     assert len(set(distances)) > 10
     cells = 0
     for run, id, data in ((run, *one) for run, own in runs.items() for one in own.items()):
-        (one,) = bodies[id].findall(f"tr/td[@class='whole']/div[@data-run='{run}']")
+        kind = "again" if run in REGISTRY.replicates else "whole"
+        (one,) = bodies[id].findall(f"tr/td[@class='{kind}']/div[@data-run='{run}']")
         assert one.get("data-verdict") == data["verdict"]
         kinds = [span.get("class").split()[0] for span in one.findall("span")]
         assert kinds == ["verdict", "agreement"]
         alone = Counter(column_of(one["model"]) for one in data["verdicts"])
         for model, verdict in ((one["model"], one["verdict"]) for one in data["verdicts"]):
-            if alone[model] == 1:  # it shares its column with no other seed
+            # It shares its column with no other seed.
+            if alone[model] == 1 and run not in REGISTRY.replicates:
                 (cell,) = bodies[id].findall(f"tr/td[@data-model='{model}']/div[@data-run='{run}']")
                 assert cell.get("data-verdict") == verdict == cell.find("span").text
                 cells += 1
@@ -107,14 +110,47 @@ def test_a_verdict_as_first_written_stands_beside_another_one(first, shown):
     assert said == ["after the fact; as first written: "] * len(earlier)
 
 
-ROOM, OUTLIERS = (Test("accuracy_0", "<", 95),), (Test("outlier_images", ">", 0.2),)
+def test_a_run_that_repeats_another_has_a_column_of_its_own_and_counts_nowhere_else():
+    one = claim()
+    runs = {
+        run: {one.id: one.judge([of("auc", "m", auc)]).to_json() | {"run": run}}
+        for run, auc in {"mine": 0.9, "mine-2": 0.2}.items()
+    }
+    registry = Registry({"p": PAPER}, {one.id: one}, {"mine-2": "mine"})
+    assert [x.run for x in entries(registry, runs, {})[one.id]] == ["mine"]
+    table = whole(board(registry, runs, {}))
+    cells = table.findall("tbody[@class='claim']/tr/td/div[@class='one']")
+    assert [(x.get("data-run"), x.get("data-verdict")) for x in cells] == [
+        ("mine", "supported"),
+        ("mine-2", "refuted"),
+        ("mine", "supported"),
+    ]
+    widths = [
+        sum(int(cell.get("colspan", 1)) for cell in row)
+        for row in table.findall(".//tr")
+        if row.find("td/div") is not None or row.get("class") == "tests"
+    ]
+    # On its own page, or without the run that it repeats, it stands as any other.
+    for alone, known in (
+        (runs["mine-2"], registry),
+        (runs["mine-2"], replace(registry, replicates={})),
+    ):
+        text = board(known, {"mine-2": alone}, {})
+        assert "td class='again'" not in text and "data-run='mine-2'" in text
+    heads = table.find("thead/tr").findall("th")
+    assert [head.text for head in heads][1:3] == ["Verdict, and with the paper", "On other images"]
+    assert len({len(heads), *(width for width in widths if width > 1)}) == 1
+
+
+ROOM, OUTLIERS = (Test("auc", ">", 0.5, baseline="top1"),), (Test("outlier_images", ">", 0.2),)
 
 
 @pytest.mark.parametrize(
     ("found", "verdict", "models", "signs"),
     [
-        (entry(claim(applies=ROOM), {"m": 0.9}, accuracy_0=99.0), "not applicable", ["m"], ["ceiling"]),  # noqa: E501
-        (entry(claim(applies=ROOM), {"m": 0.9}, accuracy_0=50.0), "supported", ["m"], []),
+        (entry(claim(ROOM), {"m": 0.2}, top1=99.9), "inconclusive", ["m"], ["ceiling"]),
+        (entry(claim(ROOM), {"m": 0.9}, top1=99.9), "supported", ["m"], []),
+        (entry(claim(ROOM), {"m": 0.2}, top1=50.0), "refuted", ["m"], []),
         (entry(claim(applies=OUTLIERS), {"m": 0.9}, outlier_images=0.0), "not applicable", ["m"], []),  # noqa: E501
         (entry(claim(), {"control-clean": 0.9}), "supported", ["control-clean"], ["controls only"]),
         (entry(claim(), {"m": 0.2}, False), "refuted", ["m"], ["control never positive"]),

@@ -134,6 +134,7 @@ def full(library):
         data["paper"].update(models={"ViT-A": "vit-a"}, bib="darcet2024")
         data["paper"]["errors"] = [{"where": "Table 1", "says": "a | b", "but": "c"}]
         says = {"verdict": "refuted", "why": "see <Table> 2", "models": {"ViT-A": "supported"}}
+        says["others"] = {"why": "It speaks of <all>.", "tests": {"score": "fails"}}
         data["claims"]["aa1-first"].update(paper_says=says, headline="less than <two>")
 
     edit_registry(library.root, change)

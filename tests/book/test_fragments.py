@@ -2,6 +2,7 @@
 what corrections change is shown. Golden pages of the others are in test_book."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,8 @@ from helpers.claims.criteria import Value
 from helpers.claims.history import Entry
 from helpers.claims.project import Project
 from helpers.claims.result import Result
+
+RUNS = {"mine": 3, "mine-2": -3}
 
 
 def result(claim, scores, half=1.0, n=50):
@@ -56,6 +59,22 @@ def test_a_claim_counts_once_and_controls_do_not(project, runs, expected):
     claim = project.registry["aa1-first"]
     found = [Result.from_json(claim, result(claim, scores)) for scores in runs]
     assert fragments.standing(claim, found)[0] == expected
+
+
+def test_a_run_that_repeats_another_counts_in_no_sum(project):
+    claim = project.registry["aa1-first"]
+    first, again = (result(claim, {"vit-a": score}) | {"run": run} for run, score in RUNS.items())
+    runs = {"mine": {claim.id: first | {"first_verdict": "inconclusive"}}}
+    runs["mine-2"] = {claim.id: again | {"first_verdict": "supported"}}
+    alone = fragments.values(project, {"mine": runs["mine"]}, {})
+    vars(project)["registry"] = replace(project.registry, replicates={"mine-2": "mine"})
+    known = fragments.values(project, runs, {})
+    for name in ("standings", "counted", "decided", "rows", "strip", "checkpoints", "images"):
+        assert known[name] == alone[name], name
+    (moved,) = known["moved_verdicts"]
+    assert moved[:2] == ("mine", claim.id) and moved[-1]["run"] == "mine-2"
+    page = fragments.fragments(known | {"log": LOG})["first-verdicts"]
+    assert "1 of 1 published results" in page and "runs/mine-2/aa1-first.ipynb" in page
 
 
 def test_models_that_were_trained_here_are_counted_together(project):

@@ -78,6 +78,73 @@ def test_undefined_or_absent_value_is_undecided():
     assert Test("auc", ">", 0.6).outcome(None) is None
 
 
+def points(at, half):
+    """A change of accuracy over 400 images, of which one moves it by a quarter of a point."""
+    return Value("change", "m", value=at, low=at - half, high=at + half, n=400, step=0.25)
+
+
+# A test of a change, the change and half of its interval, its baseline in %, and what comes of it.
+# The room that is needed is the margin and that half, or one image.
+GUARDED = """
+    > -2    0     0.5  70     holds
+    > -2    0     0.5  97.4   holds
+    > -2    0     0.5  97.5   at a ceiling
+    > -2    0     0.5  100    at a ceiling
+    > -2    0     0.5  2.5    at a floor
+    > -2    0     0.5  2.6    holds
+    > -2    -4    0.5  99     fails
+    > -2    -2    0.5  70     undecided
+    > 0.5   0     0.4  99     fails
+    > 0.5   0     0.4  99.2   at a ceiling
+    > 0.5   1     0.4  99.1   holds
+    > 0.5   -1    0.4  99.1   fails
+    < 0.5   0     0.4  99.2   at a ceiling
+    < 0.5   1     0.4  99.1   fails
+    > 0.5   0     0    99.2   fails
+    > 0.5   0     0    99.25  at a ceiling
+"""
+
+
+@pytest.mark.parametrize(("asked", "at", "half", "accuracy", "says"), rows(GUARDED))
+@pytest.mark.parametrize("whole", [100.0, 1.0])
+def test_a_change_counts_where_it_could_have_shown(asked, at, half, accuracy, says, whole):
+    (op, margin), change = asked.split(), points(float(at), float(half))
+    test = Test("change", op, float(margin), baseline="accuracy", whole=whole)
+    baseline = Value("accuracy", "m", value=float(accuracy) * whole / 100, n=400)
+    outcome = {"holds": True, "fails": False}.get(says)
+    assert test.outcome(change, baseline) is outcome
+    assert test.unseen(change, baseline).startswith(says if says.startswith("at") else "")
+    assert bool(test.unseen(change, baseline)) == says.startswith("at")
+    sentence = Criterion("all", (test,)).on_model("m", {"change": change, "accuracy": baseline})[1]
+    assert says in sentence and ("undecided" in sentence) == (outcome is None)
+    # Without a baseline it is compared as it is.
+    unguarded = replace(test, baseline="").outcome(change)
+    assert unguarded is test.outcome(change, replace(baseline, value=whole / 2))
+
+
+def test_a_baseline_that_was_not_measured_guards_too():
+    test = Test("change", ">", -2, baseline="accuracy")
+    assert test.unseen(points(0, 0.5), None) == "accuracy was not measured"
+    undefined = Value("accuracy", "m")
+    assert test.outcome(points(0, 0.5), undefined) is None
+    assert test.outcome(points(5, 0.5), None) is True
+    # Of no change, or one of too few images, there is nothing to guard.
+    assert not test.unseen(None, undefined) and not test.unseen(Value("change", "m"), undefined)
+    assert not test.unseen(Value("change", "m", value=0.0, n=3), undefined)
+    plain = Value("change", "m", value=0.0)
+    assert test.outcome(plain, Value("accuracy", "m", value=97.0)) is True
+    assert test.outcome(plain, Value("accuracy", "m", value=98.0)) is None
+
+
+def test_a_guard_is_part_of_the_criterion():
+    plain = Criterion("all", (Test("change", ">", -2),))
+    guarded = Criterion("all", (Test("change", ">", -2, baseline="accuracy"),))
+    share = Criterion("all", (Test("change", ">", -2, baseline="accuracy", whole=1),))
+    assert len({one.digest for one in (plain, guarded, share)}) == 3
+    assert "undecided where accuracy leaves no room for a change to show" in str(guarded)
+    assert "room" not in str(plain)
+
+
 # --- one model
 # --------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ DIFFERENT = """
     test       {"value": "other"}                                                 True
     test       {"model": "vit-a"}                                                 True
     test       {"on": "scenes"}                                                   True
+    test       {"baseline": "accuracy"}                                           True
+    test       {"baseline": "accuracy", "whole": 1}                               True
     test       {"extension": "smaller"}                                           False
     test       {"margin": 1.0}                                                    False
 """

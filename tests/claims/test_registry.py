@@ -49,6 +49,7 @@ def test_what_the_papers_say_is_there(registry):
     """But for the questions that none of them asks."""
     claims = [claim for claim in registry.claims.values() if claim.source.bib]
     missing = [claim.id for claim in claims if not claim.paper_says["why"]]
+    missing += [claim.id for claim in claims if "others" not in claim.paper_says]
     assert not missing, f"give these claims their paper_says: {', '.join(missing)}"
 
 
@@ -246,6 +247,7 @@ WRONG = """
     CLAIM.expected.control-clean  yes  control-clean: 'yes' is not one of
     CLAIM.reported.0.value  None  exactly one of value, range and text
     CLAIM.reported.0.text  both  exactly one of value, range and text
+    CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'others': {'why': 'x', 'tests': {'auk': 'holds'}}}  no test compares 'auk'; did you mean 'auc'?
     CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'models': {'DINOv2-GG': 'refuted'}}  unknown model 'DINOv2-GG' of the paper; did you mean 'DINOv2-G'?
     paper.order  '1'  paper.order: '1' is not of type 'integer'
     paper.errors.0.but  None  paper.errors.0: 'but' is a required property
@@ -253,6 +255,7 @@ WRONG = """
     claims.nr3\\n  {}  claims: 'nr3\\n' does not match
     profiles.nr3-redundancy.vit-tiny  1  nr3-redundancy.vit-tiny: 1 is not of type
     profiles.nr3-redundancy.paper.n  nan  not readable as YAML: Out of range float values are not JSON compliant
+    replicates.vit-tiny-2  vit-tinny  replicates: no profile is called 'vit-tinny'; did you mean 'vit-tiny'?
     profiles.nr3-redundency  {}  'nr3-redundency'; did you mean 'nr3-redundancy'?
 """  # noqa: E501
 
@@ -261,7 +264,7 @@ WRONG = """
 def test_errors_name_the_file_the_place_and_what_is_allowed(tmp_path, source, place, new, wrong):
     place = place.replace("TEST", "CLAIM.criterion.tests.0")
     place = place.replace("CLAIM", "claims.nr3-redundancy").replace("\\n", "\n")
-    file = "profiles.yml" if place.startswith("profiles") else CLAIMS
+    file = "profiles.yml" if place.startswith(("profiles", "replicates")) else CLAIMS
     path = [int(key) if key.isdecimal() else key for key in place.split(".")]
     new = math.nan if new == "nan" else new
     (line,) = refused(tmp_path, source, {file: put(*path, new)})

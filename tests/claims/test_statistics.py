@@ -87,5 +87,5 @@ def test_every_published_p_value_says_what_its_test_says(runs):
     rows = [one for one in judgements(Project().registry, runs) if one.p is not None]
     assert rows
     for one in rows:
-        undecided = one.test.outcome(one.value) is None
+        undecided = one.test.outcome(one.value, one.baseline) is None
         assert undecided == (one.p >= ALPHA) == (one.distance <= 1), one

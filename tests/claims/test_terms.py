@@ -89,6 +89,14 @@ def test_units_are_ones_that_pages_know():
     assert not {unit for unit in units - {*known.split("|")} if not unit.startswith("share of ")}
 
 
+def test_a_baseline_has_the_unit_that_its_test_says():
+    for claim in load_registry().claims.values():
+        for test in claim.criterion.tests:
+            if test.baseline:
+                unit = term(claim.id, test.baseline).unit
+                assert unit == ("%" if test.whole == 100 else "share of images"), claim.id
+
+
 def test_a_claim_without_an_entry_in_the_registry_has_no_terms():
     assert not load_terms().claims.keys() - load_registry().claims.keys()
 
