@@ -14,6 +14,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.files import digest_of_json
@@ -123,6 +124,18 @@ class Value:
             return self.low, self.high
         return (self.value, self.value) if self.n is None else (-math.inf, math.inf)
 
+    @property
+    def higher(self) -> int | None:
+        """Of trainings in two clusters (`measures.stats.falls_in_two`), how many are the higher.
+
+        None of any other value.
+        """
+        values = sorted(value for value, *_ in self.trainings)
+        if self.over != IMAGES or not values or math.isclose(values[0], values[-1], rel_tol=1e-6):
+            return None
+        gaps = [after - before for before, after in pairwise(values)]
+        return len(gaps) - gaps.index(max(gaps))
+
     def __str__(self) -> str:
         if self.value is None:
             return "undefined"
@@ -177,18 +190,15 @@ class Test:
         each = [
             self.outcome(Value(value.name, value.model, None, *one, n=0)) for one in value.trainings
         ]
-        k, n = each.count(wanted), len(each)
-        low, high = exact_interval(k, n)
-        share = f"[{100 * low:.0f}, {100 * high:.0f} %]"
-        return f"{OUTCOMES[wanted]} in {k} of {n} trainings {share}"
+        return f"{OUTCOMES[wanted]} in {of_trainings(each.count(wanted), len(each))}"
 
     def sentence(self, value: Value | None) -> str:
         """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
         if value is None:
             return f"{self.value} was not measured ({self} undecided)"
         outcome = OUTCOMES[self.outcome(value)]
-        each = self.in_trainings(value)
-        more = f" ({each})" if each else ""
+        each = self.in_trainings(value).removeprefix(f"{outcome} ")
+        more = f", {each}" if each else ""
         return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}{more}"
 
     def __str__(self) -> str:
@@ -419,6 +429,12 @@ def exact_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
     low = betaincinv(k, n - k + 1, miss) if k else 0.0
     high = betaincinv(k + 1, n - k, 1 - miss) if k < n else 1.0
     return float(low), float(high)
+
+
+def of_trainings(k: int, n: int) -> str:
+    """`3 of 5 trainings [15, 95 %]`: the exact interval is that of the share of all trainings."""
+    low, high = exact_interval(k, n)
+    return f"{k} of {n} trainings [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def extensions(tests: Iterable[Test]) -> list[str]:

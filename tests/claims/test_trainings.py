@@ -59,7 +59,9 @@ def test_the_exact_interval_covers_at_any_share(n):
 def test_a_test_tells_in_how_many_trainings_it_comes_out_so(estimate, op, margin, outcome, told):
     value, test = of(estimate), Test("x", op, margin)
     assert test.outcome(value) is outcome and test.in_trainings(value) == told
-    assert test.sentence(value).endswith(f" ({told})" if told else ("holds", "fails"))
+    said = {True: "holds", False: "fails", None: "undecided"}[outcome]
+    end = f"{said}, {told.removeprefix(said + ' ')}" if told else said
+    assert test.sentence(value).endswith(f" {op} {margin:g} {end}")
     assert test.in_trainings(None) == ""
 
 

@@ -449,7 +449,7 @@ def test_share_has_wilsons_interval():
         p = k / 80
         centre, half = p + z2 / 160, np.sqrt(z2 * (p * (1 - p) / 80 + z2 / 25600))
         expected = p, *((centre + np.array([-half, half])) / (1 + z2 / 80)), 80, 1 / 80
-        np.testing.assert_allclose(share(np.arange(80) < k), expected, atol=1e-12)
+        np.testing.assert_allclose(share(np.arange(80) < k)[:5], expected, atol=1e-12)
     assert np.isnan(share(np.zeros(0, dtype=bool)).value)
 
 
