@@ -48,7 +48,7 @@ COLUMNS = (
     (
         "low",
         "number",
-        "Lower end of the 95 % interval, which is over what `over` says; empty where there is none.",
+        "Lower end of the 95 % interval, over what `over` says; empty where there is none.",
     ),
     ("high", "number", "Upper end of the same interval."),
     (

@@ -160,7 +160,9 @@ class TemplateValues:
         def in_trainings(*which: str) -> str:
             one = self.comparison(*which)
             if not one.value.trainings:
-                raise ValueError(f"{one.value.name} of {one.value.model} is of no several trainings")
+                raise ValueError(
+                    f"{one.value.name} of {one.value.model} is of no several trainings"
+                )
             return one.test.in_trainings(one.value)
 
         def number(*which: str) -> str:

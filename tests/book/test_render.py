@@ -69,9 +69,7 @@ def test_what_each_training_gave():
     assert singly(mean([1.0, 2.0, 4.0], "trainings"), PLAIN) == "1, 2, 4"
     assert singly(mean([0.5] * 3), SHARE) == "50 %, 50 %, 50 %"
     two = singly(mean([26.0, 1.0, 27.0, 1.5, 25.0]), PLAIN)
-    assert two == (
-        "26, 1, 27, 1.5, 25; 3 of 5 trainings [15, 95 %] in the higher of two clusters"
-    )
+    assert two == ("26, 1, 27, 1.5, 25; 3 of 5 trainings [15, 95 %] in the higher of two clusters")
     assert singly(mean([0.0, 0.0, 0.0, 9.0]), PLAIN).startswith("0, 0, 0, 9; 1 of 4 trainings")
     assert singly(Value("x", "m", None, 1.0, 0.5, 2.0, 9), PLAIN) == ""
 
