@@ -141,6 +141,9 @@ def test_figures_say_what_they_show(path):
         assert len(cell.metadata.mystnb.figure.caption) > 20, cell.source
         if re.search(r"\bnorms?\b", cell.metadata.mystnb.figure.caption):
             assert "LayerNorm" in cell.metadata.mystnb.figure.caption, "say where the norm is taken"
+        for interval in re.findall(r"\bintervals?\b.{0,40}", cell.metadata.mystnb.figure.caption):
+            over = re.search(r"over (?:images|classes|trainings)", interval)
+            assert over or interval.startswith("intervals are those"), "say what it is over"
 
 
 @every_source

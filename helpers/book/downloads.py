@@ -18,7 +18,7 @@ import pandas as pd
 from nbformat import NotebookNode
 
 from helpers.book import cite
-from helpers.book.render import Runs, render
+from helpers.book.render import Runs, counted, over, render
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
 from helpers.claims.result import Result
@@ -45,7 +45,11 @@ COLUMNS = (
     ),
     ("label", "text", "The same in words."),
     ("value", "number", "The measured number; empty where it is not defined."),
-    ("low", "number", "Lower end of the 95 % interval over images; empty where there is none."),
+    (
+        "low",
+        "number",
+        "Lower end of the 95 % interval, over what `over` says; empty where there is none.",
+    ),
     ("high", "number", "Upper end of the same interval."),
     (
         "n",
@@ -67,6 +71,17 @@ COLUMNS = (
         "The git revision of the code that measured it, marked where it had local changes.",
     ),
     ("weights", "text", "Digest of the model's weights, where the result names it."),
+    (
+        "over",
+        "text",
+        "What the interval is over; empty where there is none. Over `images` where n counts "
+        "trainings: it speaks of these trainings alone.",
+    ),
+    (
+        "trainings",
+        "text",
+        "Of a mean over trainings, the value of each, with spaces between; else empty.",
+    ),
 )
 
 
@@ -84,8 +99,9 @@ def values(registry: Registry, runs: Runs) -> pd.DataFrame:
                 rows.append((
                     run, id, value.model, value.dataset, value.name, words.label, value.value,
                     value.low, value.high, value.n, value.unit or words.unit,
-                    result.models.get(value.model), result.agreement.answer, words.of,
-                    result.verdict, revision, weights.get(value.model),
+                    result.models.get(value.model), result.agreement.answer,
+                    counted(value, words), result.verdict, revision, weights.get(value.model),
+                    over(value, words), " ".join(str(one) for one, *_ in value.trainings),
                 ))  # fmt: skip
     return pd.DataFrame(rows, columns=[name for name, *_ in COLUMNS], dtype=object)
 

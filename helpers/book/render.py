@@ -14,7 +14,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from helpers.claims.criteria import OUTCOMES, VERDICTS, Test, Value, in_words
+from helpers.claims.criteria import (
+    IMAGES,
+    OUTCOMES,
+    VERDICTS,
+    Test,
+    Value,
+    in_words,
+    of_trainings,
+)
 from helpers.claims.markdown import cell, code, inert
 from helpers.claims.registry import Term, term
 from helpers.names import short_name
@@ -23,6 +31,7 @@ Results = Mapping[str, dict]  # claim -> result as `<id>.json` holds it
 Runs = Mapping[str, Results]  # of each run
 SIDES = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 SHARE = "share of "
+TRAININGS = "trainings"
 WIDTH, EDGE = 240, 6  # of a bar, and what is left free at its ends for a mark (macros.html.j2)
 WHOLE = 1e-6  # how near to a whole number a count of images comes, after the rounding of floats
 
@@ -97,9 +106,37 @@ def asked(test: Test, unit: str = "") -> str:
     return f"{SIDES[test.op]} {number(test.margin, unit).removeprefix('+')}"
 
 
+def counted(value: Value, term: Term) -> str:
+    """What the n of a value counts, in the plural."""
+    return TRAININGS if value.trainings else term.of
+
+
+def over(value: Value, term: Term) -> str:
+    """What the interval of a value is over, '' where it has none."""
+    return "" if not value.is_bounded else term.of if value.over == IMAGES else value.over
+
+
 def behind(value: Value | None, term: Term) -> str:
-    """`n = 1,000 images`, '' of a plain number."""
-    return f"n = {value.n:,} {term.of}" if value and value.n else ""
+    """`n = 1,000 images`, '' of a plain number.
+
+    Where the interval is not over what n counts: `n = 3 trainings, interval over images of these`.
+    """
+    if not value or not value.n:
+        return ""
+    what, interval = counted(value, term), over(value, term)
+    more = f", interval over {interval} of these" if interval not in ("", what) else ""
+    return f"n = {value.n:,} {what}{more}"
+
+
+def singly(value: Value, term: Term) -> str:
+    """What each training gave: `1, 1.5, 25, 26, 27; 3 of 5 trainings [15, 95 %] in the higher of
+    two clusters`, '' of a value of no trainings.
+    """
+    found = ", ".join(number(one, term.unit) for one, *_ in value.trainings)
+    higher = value.higher
+    if higher is None:
+        return found
+    return f"{found}; {of_trainings(higher, value.n)} in the higher of two clusters"
 
 
 def _bare(x: float, unit: str) -> str:
@@ -120,7 +157,7 @@ def _count(value: Value, term: Term) -> str:
     what = term.unit.partition(SHARE)[2]
     total, _, named = what.partition(" ")
     if not total.isdecimal():
-        total, named = (value.n if what == term.of else None), what
+        total, named = (value.n if what == counted(value, term) else None), what
     if not total:
         return ""
     n, of = int(total), value.value * int(total)
@@ -164,7 +201,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     texts = (cell, code, distinct, in_sentence, in_words, inert, one_line, raw, short_name)
-    for function in (*texts, amount, asked, behind, number, place):
+    for function in (*texts, amount, asked, behind, number, place, singly):
         env.filters[function.__name__] = function
     env.tests["has"] = operator.contains
     env.globals |= {"axis": axis, "term": term, "OUTCOMES": OUTCOMES, "VERDICTS": VERDICTS}

@@ -98,21 +98,23 @@ class TemplateValues:
         where = f"the result of {claim} in run {run}"
         raise ValueError(f"{where} has no value {name!r} of {model!r}; name one that it has")
 
+    def comparison(self, run: str, claim: str, model: str, says: str) -> Comparison:
+        """One of `comparisons`, with their errors."""
+        if not (parts := _COMPARISON.fullmatch(says.strip())):
+            raise ValueError(
+                f"{says!r} is no comparison; write one such as 'auc > 0.6' or 'gain {SPANS} 0'"
+            )
+        name, op, number = parts.groups()
+        value = self.value(run, claim, name, model)
+        return Comparison(run, self.registry[claim], value, op, float(number))
+
     def comparisons(self, text: str, declared: Sequence[Sequence[str]]) -> list[Comparison]:
         """Read lists of run, claim, model and `NAME > NUMBER`, on which the text `text` rests.
 
         Raises:
             ValueError: one is no comparison, or the value does not exist.
         """
-        found = []
-        for run, claim, model, says in declared:
-            if not (parts := _COMPARISON.fullmatch(says.strip())):
-                raise ValueError(
-                    f"{says!r} is no comparison; write one such as 'auc > 0.6' or 'gain {SPANS} 0'"
-                )
-            name, op, number = parts.groups()
-            value = self.value(run, claim, name, model)
-            found.append(Comparison(run, self.registry[claim], value, op, float(number)))
+        found = [self.comparison(*one) for one in declared]
         self.broken.setdefault(text, []).extend(one for one in found if one.outcome is not True)
         return found
 
@@ -155,6 +157,14 @@ class TemplateValues:
             result = self.result(run, claim)
             return macro("badge", result.verdict, result.reason)
 
+        def in_trainings(*which: str) -> str:
+            one = self.comparison(*which)
+            if not one.value.trainings:
+                raise ValueError(
+                    f"{one.value.name} of {one.value.model} is of no several trainings"
+                )
+            return one.test.in_trainings(one.value)
+
         def number(*which: str) -> str:
             return inert(replace(self.value(*which), low=None, high=None, unit=""))
 
@@ -165,6 +175,7 @@ class TemplateValues:
             number=number,
             percent=lambda *which: percent(self.value(*which)),
             n=lambda *which: f"{self.value(*which).n:,}",
+            in_trainings=in_trainings,
             verdict=verdict,
             evidence=evidence,
         )

@@ -12,9 +12,10 @@ decided on both sides is compared. Controls are made here, so no paper speaks of
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.files import digest_of_json
@@ -33,6 +34,7 @@ ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
 IN_SOME = " in some"  # how what a paper says of a test ends where it says it of some models only
 CONTROL = "control-"  # how the name of every control begins
 INTERVAL = ("value", "low", "high")
+IMAGES = "images"  # what an interval is over, where nothing says otherwise
 # Part of a criterion -> the verdict that its tests together give by their outcome, where they do.
 _ROLES = {
     "applies": {False: "not applicable", None: "inconclusive"},
@@ -42,7 +44,7 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class Value:
-    """One measured number of one model on one data set, with its interval over images.
+    """One measured number of one model on one data set, with its interval.
 
     Attributes:
         name: what was measured, as the criterion names it.
@@ -52,6 +54,10 @@ class Value:
         n: images behind it; None for a plain number, which is compared as it is, such as a count of
             parameters.
         step: what one image can change in it, where that is one amount, as in a share; else None.
+        over: what the interval is over: 'images', or what else n counts, or 'trainings', new ones
+            and new images.
+        trainings: of a mean over trainings, (value, low, high) of each with its interval over
+            images. Where `over` is not 'trainings', the interval is of these trainings alone.
 
     Raises:
         ValueError: only one end of the interval is known.
@@ -66,8 +72,11 @@ class Value:
     n: int | None = None
     unit: str = ""
     step: float | None = None
+    over: str = IMAGES
+    trainings: Sequence[Sequence[float | None]] = ()
 
     def __post_init__(self):
+        object.__setattr__(self, "trainings", tuple(map(tuple, self.trainings)))  # from JSON: lists
         if (self.low is None) != (self.high is None):
             raise ValueError(
                 f"{self.name} of {self.model} has an interval from {self.low} to {self.high}; give "
@@ -78,12 +87,22 @@ class Value:
     def of(cls, name: str, estimate, *, model: str, dataset: str | None = None) -> "Value":
         """A Value from an estimate or from a plain number.
 
-        An estimate is anything with .value, .low, .high, .n and maybe .step.
+        An estimate is anything with .value, .low, .high, .n and maybe .step, .over and .trainings.
         """
         if not hasattr(estimate, "low"):
             return cls(name, model, dataset, _or_none(estimate))
         parts = {part: _or_none(getattr(estimate, part, None)) for part in (*INTERVAL, "step")}
+        parts["trainings"] = [[*map(_or_none, x)] for x in getattr(estimate, "trainings", ())]
+        parts["over"] = getattr(estimate, "over", IMAGES)
         return cls(name, model, dataset, n=int(estimate.n), **parts)
+
+    def to_json(self) -> dict:
+        """As JSON data, without `over` and `trainings` where they say nothing."""
+        data = asdict(self)
+        for name, silent in (("over", IMAGES), ("trainings", ())):
+            if data[name] == silent:
+                del data[name]
+        return data
 
     def of_enough(self, least: int) -> "Value":
         """The value, without its interval where fewer than `least` images are behind it."""
@@ -106,6 +125,18 @@ class Value:
         if self.is_bounded:
             return self.low, self.high
         return (self.value, self.value) if self.n is None else (-math.inf, math.inf)
+
+    @property
+    def higher(self) -> int | None:
+        """Of trainings in two clusters (`measures.stats.falls_in_two`), how many are the higher.
+
+        None of any other value.
+        """
+        values = sorted(value for value, *_ in self.trainings)
+        if self.over != IMAGES or not values or math.isclose(values[0], values[-1], rel_tol=1e-6):
+            return None
+        gaps = [after - before for before, after in pairwise(values)]
+        return len(gaps) - gaps.index(max(gaps))
 
     def __str__(self) -> str:
         if self.value is None:
@@ -174,13 +205,29 @@ class Test:
         limits = [f"at a {limit}" for limit, left in room.items() if left <= needed]
         return f"{limits[0]}: {self.baseline} = {baseline}" if limits else ""
 
+    def in_trainings(self, value: Value | None) -> str:
+        """In how many trainings it comes out so: `holds in 3 of 3 trainings [29, 100 %]`.
+
+        Each by its own interval over images. Of an undecided test, in how many it holds; '' of a
+        value of no trainings. The interval is the exact one of that share of all trainings.
+        """
+        if not value or not value.trainings:
+            return ""
+        wanted = self.outcome(value) is not False
+        each = [
+            self.outcome(Value(value.name, value.model, None, *one, n=0)) for one in value.trainings
+        ]
+        return f"{OUTCOMES[wanted]} in {of_trainings(each.count(wanted), len(each))}"
+
     def sentence(self, value: Value | None, baseline: Value | None = None) -> str:
         """The comparison with its numbers, for people: `auc = 0.71 [0.69, 0.73] > 0.6 holds`."""
         if value is None:
             return f"{self.value} was not measured ({self} undecided)"
         outcome, unseen = OUTCOMES[self.outcome(value, baseline)], self.unseen(value, baseline)
+        each = self.in_trainings(value).removeprefix(f"{outcome} ")
+        more = f", {each}" if each else ""
         why = f" ({unseen})" if unseen else ""
-        return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}{why}"
+        return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}{more}{why}"
 
     def __str__(self) -> str:
         on = f" on {self.model}" if self.model else ""
@@ -462,6 +509,26 @@ def _sides(claim: "Claim", model: str, values: ByName) -> Iterator[Side]:
         if test.value in says:
             outcome = OUTCOMES[criterion.outcome(test, values)]
             yield Side(model, test, says[test.value], outcome)
+
+
+def exact_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Of the share of which k of n were seen, by Clopper & Pearson (1934): it covers at any share.
+
+    >>> [round(end, 3) for end in exact_interval(3, 3)]
+    [0.292, 1.0]
+    """
+    from scipy.special import betaincinv  # late: it takes longer to import than all else here
+
+    miss = (1 - level) / 2
+    low = betaincinv(k, n - k + 1, miss) if k else 0.0
+    high = betaincinv(k + 1, n - k, 1 - miss) if k < n else 1.0
+    return float(low), float(high)
+
+
+def of_trainings(k: int, n: int) -> str:
+    """`3 of 5 trainings [15, 95 %]`: the exact interval is that of the share of all trainings."""
+    low, high = exact_interval(k, n)
+    return f"{k} of {n} trainings [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def extensions(tests: Iterable[Test]) -> list[str]:

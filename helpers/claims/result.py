@@ -8,8 +8,9 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -66,7 +67,8 @@ _SOURCE = _record(
 )
 _SOURCES = {"type": "array", "items": _SOURCE}
 _KINDS = {
-    **dict.fromkeys(("name", "model", "unit"), (str,)),
+    **dict.fromkeys(("name", "model", "unit", "over"), (str,)),
+    "trainings": (list, tuple),
     "dataset": (str, NoneType),
     "n": (int, NoneType),
     **dict.fromkeys((*INTERVAL, "step"), (float, int, NoneType)),
@@ -406,7 +408,7 @@ class Result:
             "agreement_reason": self.agreement.reason,
             "criterion": self.criterion,
             "verdicts": self.verdicts,
-            "values": [asdict(value) for value in self.values],
+            "values": [value.to_json() for value in self.values],
             "not_run": self.not_run,
             "sources": self.sources,
         }
@@ -512,9 +514,16 @@ def odd_value(values: Iterable[object]) -> str:
     def is_value(one: object) -> bool:
         if not isinstance(one, dict) or not {"name", "model"} <= one.keys() <= _KINDS.keys():
             return False
-        numbers = [x for x in one.values() if isinstance(x, int | float)]
-        kinds = all(type(x) in _KINDS[name] for name, x in one.items())
-        return kinds and (one.get("n") or 0) >= 0 and all(abs(x) <= _LARGEST for x in numbers)
+        each = one.get("trainings", ())
+        if not all(type(x) in _KINDS[name] for name, x in one.items()) or not all(
+            isinstance(x, list | tuple)
+            and len(x) == len(INTERVAL)
+            and {*map(type, x)} <= {*_KINDS["value"]}
+            for x in each
+        ):
+            return False
+        numbers = [x for x in chain(one.values(), *each) if isinstance(x, int | float)]
+        return (one.get("n") or 0) >= 0 and all(abs(x) <= _LARGEST for x in numbers)
 
     for place, one in enumerate(values):
         if not is_value(one):

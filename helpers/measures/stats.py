@@ -9,7 +9,8 @@ Tokens of one image depend on each other. The intervals are:
 - of a statistic of counts in images, such as an AUC: Student's t with the jackknife's standard
   error, on a scale without bounds;
 - of any other statistic: percentile bootstrap, as wide as Student's t;
-- of a count or a share of patches that is the same on all images: as wide as Wilson's.
+- of a count or a share of patches that is the same on all images: as wide as Wilson's;
+- of a mean over trainings: Student's t, or over images alone (`over_seeds`).
 
 How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images
 have no interval: its ends are nan, and no test is decided by it. Where only some images count, as
@@ -44,6 +45,7 @@ AT_LIMIT = 1e-9  # of a part of the way from limit to limit: its part times the 
 REPETITIONS = 12  # at most, of what is right or wrong on an image
 OPPOSITE = {"supported", "refuted"}
 LEVEL = 0.95  # of all intervals
+ALIKE = 1e-6  # of the largest: how little the values of trainings that are the same may differ
 NO_INTERVAL = (math.nan, math.nan)
 
 
@@ -56,6 +58,9 @@ class Estimate(NamedTuple):
         n: the number of images (or items) it rests on.
         step: what a single image can change in it; None unless that is one amount (or a few times
             it), as in a share of images.
+        over: what the interval is over: "images", or "trainings", new ones and new images.
+        trainings: of a mean over trainings, (value, low, high) of each with its interval over
+            images.
     """
 
     value: float
@@ -63,6 +68,8 @@ class Estimate(NamedTuple):
     high: float
     n: int
     step: float | None = None
+    over: str = "images"
+    trainings: tuple[tuple[float, float, float], ...] = ()
 
 
 Estimates = dict[str, Estimate | float]  # by name
@@ -240,8 +247,11 @@ def over_seeds(
 
     Student's t interval of the models' values (Student 1908). The models were measured on the same
     images, whose chance does not show in the spread between them: each end lies as far away as the
-    t interval's and the models' own mean interval's together (root of the sum of squares). Three
-    models without an outlier would else make the absence of outliers certain.
+    t interval's and the models' own mean interval's together (root of the sum of squares).
+
+    Where the trainings' values are all alike or two clusters (`falls_in_two`), t has nothing to go
+    by: the interval is over images, of these trainings alone, from the lowest end of their own
+    intervals to the highest. A test is then decided only where each training decides it so.
 
     Args:
         estimates: one a model, with its interval over images; those of value nan are left out.
@@ -255,14 +265,31 @@ def over_seeds(
     if len(kept) < 2:
         return kept[0] if kept else NONE
     n, ends = len(kept), np.array([estimate[:3] for estimate in kept])
-    value, low, high = ends.mean(axis=0)
-    reach = t.ppf((1 + LEVEL) / 2, n - 1) * ends[:, 0].std(ddof=1) / np.sqrt(n)
-    low, high = np.clip(
-        (value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)), *limits
-    )
+    values, (value, low, high) = ends[:, 0], ends.mean(axis=0)
+    over = "trainings"
+    if np.ptp(values) <= ALIKE * np.abs(values).max() or falls_in_two(values):
+        over, low, high = "images", ends[:, 1].min(), ends[:, 2].max()
+    else:
+        reach = t.ppf((1 + LEVEL) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+        low, high = value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)
+    low, high = np.clip((low, high), *limits)
     steps = {estimate.step for estimate in kept}
     step = steps.pop() / n if len(steps) == 1 and None not in steps else None
-    return Estimate(float(value), float(low), float(high), n, step)
+    trainings = tuple(map(tuple, ends.tolist()))
+    return Estimate(float(value), float(low), float(high), n, step, over, trainings)
+
+
+def falls_in_two(values: Float[np.ndarray, " value"]) -> bool:
+    """Whether values form two clusters, as where some trainings find a solution and others do not.
+
+    The largest gap between neighbours takes more of the range than in 95 % of samples of as many
+    evenly spread values (the spacings of uniform order statistics, David & Nagaraja 2003, 6.4).
+    Fewer than four never do: of three, two always lie closer to each other than to the third.
+    """
+    n, gaps = len(values), np.diff(np.sort(values))
+    if n < 4:
+        return False
+    return bool(gaps.max() > gaps.sum() * (1 - ((1 - LEVEL) / (n - 1)) ** (1 / (n - 2))))
 
 
 def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:

@@ -139,7 +139,7 @@ def _interval(x: Estimate | None, factor: float = 1, unit: str = "") -> str:
 def _plain(value: Any) -> Any:
     """As JSON: estimates and dataclasses by name, tuples as lists, NaN and infinity as null."""
     if isinstance(value, Estimate):
-        value = {name: x for name, x in value._asdict().items() if name != "step"}
+        value = {name: getattr(value, name) for name in ("value", "low", "high", "n")}
     elif is_dataclass(value):
         value = vars(value)
     elif hasattr(value, "_asdict"):

@@ -46,12 +46,17 @@ def test_the_csv_holds_every_value_to_the_last_digit_and_explains_it(folder):
         for value in data["values"]:
             about = {"run": run, "claim": id, "dataset": value["dataset"] or None}
             about |= {"verdict": verdicts.get(value["model"]), "verdict_claim": data["verdict"]}
+            about["trainings"] = " ".join(str(x) for x, *_ in value.get("trainings", ())) or None
             unit = {"unit": value["unit"]} if value["unit"] else {}
             expected.append({**about, "agreement": answer, **unit, **{k: value[k] for k in same}})
     found = [row for row in rows if row["run"] != CONTROLS]
     assert len(expected) > 1000 and all(row["label"] for row in found)
     picked = [{k: row[k] for k in own} for row, own in zip(found, expected, strict=True)]
     assert picked == expected
+    for row in found:
+        told = {None} if row["low"] is None else {"images", "classes", "trainings"}
+        assert row["over"] in told
+        assert not row["trainings"] or row["n_of"] == "trainings"
     columns = {row["name"]: row["meaning"] for row in table(folder, "values.dictionary.csv")}
     assert list(columns) == list(rows[0]) and all(columns.values())
     named = {(row["claim"], row["name"]) for row in table(folder, "values.names.csv")}

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from helpers.book.render import WIDTH, amount, asked, behind, macro, raw
+from helpers.book.render import WIDTH, amount, asked, behind, macro, over, raw, singly
 from helpers.claims.criteria import Test, Value
 from helpers.claims.registry import Term
 
@@ -42,6 +42,36 @@ def test_margins_and_numbers_in_words():
     assert asked(Test("x", "<", -0.5), "points") == "below -0.5 points"
     assert behind(Value("x", "m", value=1.0, n=100), SHARE) == "n = 100 images"
     assert behind(Value("x", "m", value=1.0), SHARE) == ""
+
+
+def mean(singles, how="images", **ends):
+    value, ends = sum(singles) / len(singles), {"low": 0.0, "high": 40.0} | ends
+    each = [(x, x - 0.5, x + 0.5) for x in singles]
+    n = len(singles)
+    return Value("x", "m", value=value, n=n, over=how, trainings=each, **ends)
+
+
+def test_what_an_interval_is_over_is_said():
+    classes, of_images = Term("x", of="classes"), Value("x", "m", None, 1.0, 0.5, 2.0, 9)
+    spread, alike = mean([1.0, 2.0, 4.0], "trainings"), mean([1.0] * 3)
+    assert (over(of_images, PLAIN), over(of_images, classes)) == ("images", "classes")
+    assert (over(spread, PLAIN), over(alike, PLAIN), over(alike, classes)) == (
+        ("trainings", "images", "classes")
+    )
+    none = mean([1.0] * 3, low=None, high=None)
+    assert over(none, PLAIN) == "" and behind(none, PLAIN) == "n = 3 trainings"
+    assert behind(spread, PLAIN) == "n = 3 trainings"
+    assert behind(alike, classes) == "n = 3 trainings, interval over classes of these"
+    assert amount(alike, SHARE) == "100 % [0, 4,000]"  # of trainings, so not 3 of 3 images
+
+
+def test_what_each_training_gave():
+    assert singly(mean([1.0, 2.0, 4.0], "trainings"), PLAIN) == "1, 2, 4"
+    assert singly(mean([0.5] * 3), SHARE) == "50 %, 50 %, 50 %"
+    two = singly(mean([26.0, 1.0, 27.0, 1.5, 25.0]), PLAIN)
+    assert two == ("26, 1, 27, 1.5, 25; 3 of 5 trainings [15, 95 %] in the higher of two clusters")
+    assert singly(mean([0.0, 0.0, 0.0, 9.0]), PLAIN).startswith("0, 0, 0, 9; 1 of 4 trainings")
+    assert singly(Value("x", "m", None, 1.0, 0.5, 2.0, 9), PLAIN) == ""
 
 
 def drawn(*args, **more):

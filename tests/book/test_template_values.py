@@ -34,6 +34,18 @@ def book(runs):
     return TemplateValues(Project(ROOT).registry, runs)
 
 
+def test_a_page_says_in_how_many_trainings(project):
+    (value,) = RESULT["values"]
+    several = {**value, "trainings": [[1.0, 0.5, 1.5], [2.0, 1.5, 2.5], [3.0, 2.5, 3.5]]}
+    known = TemplateValues(
+        project.registry, {"mine": {"aa1-first": {**RESULT, "values": [several]}}}
+    )
+    text = "{{ in_trainings('mine', 'aa1-first', 'vit-a', 'score > 1') }}"
+    assert known.render(text, "page") == "holds in 2 of 3 trainings [9, 99 %]"
+    with pytest.raises(ValueError, match="page: score of vit-a is of no several trainings"):
+        TemplateValues(project.registry, {"mine": {"aa1-first": RESULT}}).render(text, "page")
+
+
 def evidence(says, verdict="supported"):
     verdicts = f", ['mine', 'aa1-first', '{verdict}']" if verdict else ""
     return f"{{{{ evidence(['mine', 'aa1-first', 'vit-a', '{says}']{verdicts}) }}}}"

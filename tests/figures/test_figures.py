@@ -561,6 +561,17 @@ def test_settings_are_compared_as_models_are():
     assert len(ax.containers) == 2
 
 
+@pytest.mark.parametrize("upright", [False, True])
+def test_single_trainings_are_dots_beside_their_mean(upright):
+    each = [(1.0, 0.5, 1.5), (2.0, 1.5, 2.5), (6.0, 5.5, 6.5)]
+    value = Value("x", "m", None, 3.0, 0.0, 9.0, 3, over="trainings", trainings=each)
+    ax = plt.subplots()[1]
+    figures.size_prevalence([(4.0, value)], {}, ax) if upright else figures.forest([value], 0, ax)
+    dots = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "."]
+    assert [dot[int(upright)] for dot in dots] == [1, 2, 6]
+    assert {dot[int(not upright)] for dot in dots} == {4.0 if upright else 0}
+
+
 REFUSED = {
     "the same models.*; one row holds control-clean, control-content": lambda ax, a, b: (
         figures.compared({"keys": [a, None], "values": [b, None]}, ax)

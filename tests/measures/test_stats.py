@@ -27,6 +27,7 @@ from helpers.measures.stats import (
     contradictions,
     disagreement,
     enrichment_over_images,
+    falls_in_two,
     jackknife,
     macro_auc,
     matched_auc_over_images,
@@ -96,9 +97,9 @@ def test_bootstrap_has_the_textbook_interval():
 def test_bootstrap_leaves_nan_images_out_and_takes_any_statistic():
     values = np.array([1.0, np.nan, 3.0, 8.0, 5.0, 2.0])
     assert bootstrap(values, np.mean) == bootstrap(values[~np.isnan(values)], np.mean)
-    assert bootstrap(torch.from_numpy(values), np.median)[::3] == (3, 5)  # value and n
+    assert bootstrap(torch.from_numpy(values), np.median)[:4:3] == (3, 5)  # value and n
     rows = np.array([[1.0, 5.0], [np.nan, 2.0], [np.nan, np.nan]])
-    assert bootstrap(rows, np.nanmean)[::3] == pytest.approx((8 / 3, 2))
+    assert bootstrap(rows, np.nanmean)[:4:3] == pytest.approx((8 / 3, 2))
 
 
 def test_a_mean_of_symmetric_values_has_students_interval():
@@ -137,7 +138,7 @@ def test_changed_answers_have_bonett_and_prices_interval():
     half = scipy_stats.norm.ppf(0.975) * np.sqrt((up + down - (up - down) ** 2) / 82)
     estimate = over_images(100 * change, (-100, 100))
     expected = 7.5, 100 * (up - down - half), 100 * (up - down + half), 80, 100 / 80
-    assert estimate == pytest.approx(expected)
+    assert estimate[:5] == pytest.approx(expected)
     none = over_images(np.zeros(80), (-100, 100))
     assert -4 < none.low < 0 < none.high < 4
     # Three gained and none lost: McNemar's exact test says p = 0.25, and so the interval holds 0.
@@ -448,7 +449,7 @@ def test_share_has_wilsons_interval():
         p = k / 80
         centre, half = p + z2 / 160, np.sqrt(z2 * (p * (1 - p) / 80 + z2 / 25600))
         expected = p, *((centre + np.array([-half, half])) / (1 + z2 / 80)), 80, 1 / 80
-        np.testing.assert_allclose(share(np.arange(80) < k), expected, atol=1e-12)
+        np.testing.assert_allclose(share(np.arange(80) < k)[:5], expected, atol=1e-12)
     assert np.isnan(share(np.zeros(0, dtype=bool)).value)
 
 
@@ -529,15 +530,51 @@ def test_over_seeds_is_students_interval_where_the_images_are_certain():
 
 
 def test_over_seeds_keeps_the_chance_of_the_images():
-    """Three models without an outlier in 50 images leave as much open as one."""
-    none = share(np.zeros(50, dtype=bool))
-    assert over_seeds([none] * 3) == none._replace(n=3, step=none.step / 3) and none.high > 0.05
     both, alone = (
         over_seeds([Estimate(v, v - below, v + above, 50) for v in (1.0, 2.0, 6.0)])
         for below, above in ((3, 4), (0, 0))
     )
     assert both.value - both.low == pytest.approx(np.hypot(alone.value - alone.low, 3))
     assert both.high - both.value == pytest.approx(np.hypot(alone.high - alone.value, 4))
+    assert both.over == "trainings" and both.trainings == ((1, -2, 5), (2, -1, 6), (6, 3, 10))
+
+
+def test_trainings_that_are_alike_have_an_interval_over_images():
+    """Three models without an outlier in 50 images leave as much open as one, of these models."""
+    none = share(np.zeros(50, dtype=bool))
+    of_each = (none[:3],) * 3
+    assert over_seeds([none] * 3) == none._replace(n=3, step=none.step / 3, trainings=of_each)
+    assert over_seeds([none] * 3).over == "images" and none.high > 0.05
+    for other, over in ((1 + 1e-9, "images"), (1 + 1e-3, "trainings")):  # rounding, and a change
+        values = [Estimate(x, x - 0.1, x + 0.2, 50) for x in (1.0, other, 1.0)]
+        assert over_seeds(values).over == over
+    assert over_seeds([Estimate(1.0, 0.9, 1.2, 50), Estimate(1.0, 0.5, 1.1, 50)])[:4] == (
+        (1.0, 0.5, 1.2, 2)
+    )
+
+
+def test_trainings_in_two_clusters_have_the_interval_of_all_of_them():
+    found = [Estimate(x, x - 0.5, x + 0.25, 50) for x in (27.0, 1.0, 26.0, 1.5, 25.0)]
+    two = over_seeds(found, limits=(0, np.inf))
+    assert two[:4] == pytest.approx((16.1, 0.5, 27.25, 5)) and two.over == "images"
+    assert [value for value, *_ in two.trainings] == [27, 1, 26, 1.5, 25]
+    one_odd = over_seeds([Estimate(x, x, x, 50) for x in (0.0, 1.0, 1.0, 1.0, 1.0)])
+    assert one_odd[:3] == (0.8, 0, 1) and one_odd.over == "images"
+    for one_hump in ((1.0, 9.0, 20.0, 26.0, 27.0), (1.0, 1.0, 27.0)):
+        values = over_seeds([Estimate(x, x, x, 50) for x in one_hump])
+        assert values.over == "trainings"
+
+
+@pytest.mark.parametrize("n", [4, 5, 8])
+def test_what_is_no_two_clusters_is_rarely_taken_for_two(n):
+    """In 5 % of evenly spread samples, by the rule; about as often in normal ones."""
+    rng = np.random.default_rng(n)
+    evenly, normal = rng.random((4000, n)), rng.normal(size=(4000, n))
+    assert np.mean([falls_in_two(x) for x in evenly]) == pytest.approx(0.05, abs=0.012)
+    assert 0.02 < np.mean([falls_in_two(x) for x in normal]) < 0.07
+    apart = np.arange(n) % 2 + 0.02 * normal
+    assert np.mean([falls_in_two(x) for x in apart]) > 0.99
+    assert not falls_in_two(np.arange(3.0) ** 9)
 
 
 @pytest.mark.parametrize("of_seeds, of_images", [(1.0, 0.1), (1.0, 1.0), (0.1, 1.0)])

@@ -1,0 +1,98 @@
+"""What is told of a value over several trainings: what its interval is over, and in how many of
+them a test comes out so.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest
+
+from helpers.claims import load_registry
+from helpers.claims.criteria import Criterion, Test, Value, exact_interval
+from helpers.claims.result import Result, odd_value
+from helpers.measures.stats import Estimate, over_images, over_seeds, share
+
+ALL = np.ones(60, dtype=bool)
+ALIKE = over_seeds([share(ALL)] * 3, limits=(0, 1))
+TWO = over_seeds([Estimate(x, x - 0.5, x + 0.5, 60) for x in (1.0, 26.0, 27.0, 1.5, 25.0)])
+SPREAD = over_seeds([Estimate(x, x - 0.2, x + 0.2, 60) for x in (0.7, 1.0, 2.0)])
+
+
+def of(estimate):
+    return Value.of("x", estimate, model="m")
+
+
+def test_the_exact_interval_is_scipys():
+    for n in (1, 3, 5, 12):
+        for k in range(n + 1):
+            expected = binomtest(k, n).proportion_ci(method="exact")
+            assert exact_interval(k, n) == pytest.approx((expected.low, expected.high))
+    assert exact_interval(3, 3)[0] == pytest.approx((0.05 / 2) ** (1 / 3))
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_the_exact_interval_covers_at_any_share(n):
+    """Whatever the share of trainings in which a test holds, in 95 % of studies or more."""
+    ends = [exact_interval(k, n) for k in range(n + 1)]
+    drawn = np.random.default_rng(n).binomial(n, 0.7, 4000)
+    assert np.mean([ends[k][0] <= 0.7 <= ends[k][1] for k in drawn]) >= 0.94
+    for truth in np.linspace(0.01, 0.99, 99):
+        within = [low <= truth <= high for low, high in ends]
+        assert binom.pmf(np.arange(n + 1), n, truth)[within].sum() >= 0.95
+
+
+@pytest.mark.parametrize(
+    "estimate, op, margin, outcome, told",
+    [
+        (ALIKE, ">", 0.05, True, "holds in 3 of 3 trainings [29, 100 %]"),
+        (ALIKE, "<", 0.05, False, "fails in 3 of 3 trainings [29, 100 %]"),
+        (TWO, ">", 3.0, None, "holds in 3 of 5 trainings [15, 95 %]"),
+        (TWO, "<", 3.0, None, "holds in 2 of 5 trainings [5, 85 %]"),
+        (TWO, ">", 0.4, True, "holds in 5 of 5 trainings [48, 100 %]"),
+        (TWO, ">", 28.0, False, "fails in 5 of 5 trainings [48, 100 %]"),
+        (SPREAD, ">", 0.6, None, "holds in 2 of 3 trainings [9, 99 %]"),
+        (over_images(np.arange(9.0)), ">", 0.0, True, ""),
+    ],
+)
+def test_a_test_tells_in_how_many_trainings_it_comes_out_so(estimate, op, margin, outcome, told):
+    value, test = of(estimate), Test("x", op, margin)
+    assert test.outcome(value) is outcome and test.in_trainings(value) == told
+    said = {True: "holds", False: "fails", None: "undecided"}[outcome]
+    end = f"{said}, {told.removeprefix(said + ' ')}" if told else said
+    assert test.sentence(value).endswith(f" {op} {margin:g} {end}")
+    assert test.in_trainings(None) == ""
+
+
+def test_a_training_without_an_interval_counts_for_nothing():
+    few = over_seeds([Estimate(x, np.nan, np.nan, 3) for x in (1.0, 1.0, 1.0)])
+    assert of(few).trainings == ((1.0, None, None),) * 3 and not of(few).is_bounded
+    assert Test("x", ">", 0.5).in_trainings(of(few)).startswith("holds in 0 of 3")
+
+
+def test_trainings_come_back_from_a_file():
+    claim = load_registry()["xx3-from-scratch"]
+    claim = replace(claim, criterion=Criterion("all", (Test("x", ">", 0.05),)))
+    for estimate in (ALIKE, TWO, SPREAD, over_images(np.arange(9.0))):
+        result = claim.judge([of(estimate)])
+        data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+        assert Result.from_json(claim, data) == result and not odd_value(data["values"])
+        (stored,) = data["values"]
+        assert ("over" in stored) is (estimate is SPREAD)
+        assert len(stored.get("trainings", ())) == len(estimate.trainings)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"over": None},
+        {"trainings": None},
+        {"trainings": [1.0]},
+        {"trainings": [[1.0, 0.5]]},
+        {"trainings": [[1.0, "0.5", 2.0]]},
+        {"trainings": [[1.0, 0.5, float("inf")]]},
+    ],
+)
+def test_odd_trainings_are_no_value(odd):
+    assert "is no value" in odd_value([{"name": "x", "model": "m", **odd}])
