@@ -205,7 +205,7 @@ class Test:
         limits = [f"at a {limit}" for limit, left in room.items() if left <= needed]
         return f"{limits[0]}: {self.baseline} = {baseline}" if limits else ""
 
-    def in_trainings(self, value: Value | None) -> str:
+    def in_trainings(self, value: Value | None, baseline: Value | None = None) -> str:
         """In how many trainings it comes out so: `holds in 3 of 3 trainings [29, 100 %]`.
 
         Each by its own interval over images. Of an undecided test, in how many it holds; '' of a
@@ -213,9 +213,10 @@ class Test:
         """
         if not value or not value.trainings:
             return ""
-        wanted = self.outcome(value) is not False
+        wanted = self.outcome(value, baseline) is not False
         each = [
-            self.outcome(Value(value.name, value.model, None, *one, n=0)) for one in value.trainings
+            self.outcome(Value(value.name, value.model, None, *one, n=0), baseline)
+            for one in value.trainings
         ]
         return f"{OUTCOMES[wanted]} in {of_trainings(each.count(wanted), len(each))}"
 
@@ -224,7 +225,7 @@ class Test:
         if value is None:
             return f"{self.value} was not measured ({self} undecided)"
         outcome, unseen = OUTCOMES[self.outcome(value, baseline)], self.unseen(value, baseline)
-        each = self.in_trainings(value).removeprefix(f"{outcome} ")
+        each = self.in_trainings(value, baseline).removeprefix(f"{outcome} ")
         more = f", {each}" if each else ""
         why = f" ({unseen})" if unseen else ""
         return f"{self.value} = {value} {self.op} {_number(self.margin)} {outcome}{more}{why}"
