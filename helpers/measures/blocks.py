@@ -27,9 +27,10 @@ from helpers.measures._arrays import (
 )
 from helpers.measures.attention import mass
 from helpers.measures.similarity import cosine
-from helpers.measures.stats import Estimate, Estimates, bootstrap, over_images, ratio_of_means
+from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, over_images, ratio_of_means
 
 PerHeadPatch = Float[Tensor, "image head patch"]
+LEAST_RISE = 1e-4  # of a norm over the blocks
 
 
 class Thirds(NamedTuple):
@@ -59,6 +60,23 @@ def growth_before(by_block: PerBlock) -> PerImage:
     It is `growth` without what the last block adds.
     """
     return by_block[:, -2] / thirds(by_block).early
+
+
+def increase_left(before: PerBlock, after: PerBlock, seed: int = 0) -> Estimate:
+    """What is left of the increase over the blocks after a change, paired over images.
+
+    `growth` minus 1 after the change over that before, of the means over images: 1 where the change
+    does nothing, 0 where norms grow no more. There is none where they do not grow by one part in
+    ten thousand before, which would be a ratio of rounding errors.
+
+    Args:
+        before, after: of the same images; mean patch norms, say.
+        seed: of the bootstrap.
+    """
+    rises = [growth(by_block) - 1 for by_block in (after, before)]
+    if rises[1].mean() < LEAST_RISE:
+        return NONE
+    return bootstrap(torch.stack(rises, dim=1), ratio_of_means, seed=seed)
 
 
 def over_blocks(

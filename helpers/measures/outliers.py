@@ -503,6 +503,27 @@ def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
     }
 
 
+def at_fixed(learnt: Bool[Tensor, "_ patch"], tested: PatchMask, attention: PerPatch) -> Estimates:
+    """Whether outliers are where other images have theirs.
+
+    The fixed positions are the most frequent ones of `learnt`, as many as an image has outliers
+    on average (rounded, at least one).
+
+    Args:
+        learnt: which patches are outliers, in the images that give the positions; one at least.
+        tested: the same, in other images.
+        attention: of [CLS] on the patches of these.
+
+    Returns:
+        `counts_at` these positions; "attention_lift", the mean attention on them over that on all
+        patches.
+    """
+    count = max(1, round(learnt.sum(1).double().mean().item()))
+    positions = usual_positions(learnt, count)
+    lift = attention[:, positions].mean(1) / attention.mean(1)
+    return counts_at(tested, positions) | {"attention_lift": over_images(lift)}
+
+
 def at_other_size(
     mask: PatchMask,
     corners: Sequence[int],

@@ -27,6 +27,7 @@ COUNTS = {
     "n_large": "dataset",
     "n_train": "train_dataset",
     "n_boxes": "boxes_dataset",
+    "n_other": "other_dataset",
     "n_examples": "examples",
     "n_treated": "treated",
 }
@@ -35,7 +36,8 @@ LEAST = {"image_size": 0, "seed": 0} | dict.fromkeys(
     ("n", "n_train", "n_boxes", "n_large", "n_changed", "n_examples", "batch_size", "large_size"), 1
 )
 # Parameters that name data sets, and those that name models; '' is none.
-SETS = ("dataset", "train_dataset", "boxes_dataset", "examples", "treated", "more", "datasets")
+SETS = ("dataset", "train_dataset", "other_dataset", "boxes_dataset", "examples", "treated")
+SETS += ("more", "datasets")
 MODELS = ("models", "twins", "with_registers", "before", "ends", "beside")
 # Parameters that are a rule for outliers, or a list of them.
 RULES = ("rule", "fixed_rule", "guard", "rules")

@@ -12,6 +12,7 @@ from helpers.measures.outliers import (
     after_rolling,
     as_common,
     at_and_elsewhere,
+    at_fixed,
     at_other_size,
     cosine_with_others,
     counts_at,
@@ -513,6 +514,18 @@ def test_filled_counts_pairs_where_a_share_counts_outliers():
         {"count": 21 / 30, "images": 1 / 3, "share": 20 / 21, "filled": 1 / 3}
     )
     assert filled(mask, [2]).step == pytest.approx(1 / 30)
+
+
+def test_fixed_positions_are_those_of_other_images():
+    learnt, tested = torch.zeros(20, 9, dtype=torch.bool), torch.zeros(30, 9, dtype=torch.bool)
+    learnt[:, 2] = learnt[:18, 5] = learnt[:3, 7] = True  # 2.05 an image: patches 2 and 5
+    tested[:, 2] = tested[:15, 5] = tested[:, 8] = True  # and one elsewhere
+    attention = torch.ones(30, 9)
+    attention[:, 2], attention[:, 8] = 4, 7  # the mean on the two is 2.5, that on all 2
+    found = at_fixed(learnt, tested, attention)
+    assert counts(found) == {30} and values(found) == pytest.approx(
+        {"count": 2.5, "images": 1, "share": 45 / 75, "filled": 45 / 60, "attention_lift": 1.25}
+    )
 
 
 def counted(share, whether, n=50):
