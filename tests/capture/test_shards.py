@@ -551,3 +551,6 @@ def test_batches_are_counted_over_all_shards(tmp_path, begin, monkeypatch):
     assert Workspace(tmp_path).batches() == (1, 2)
     (tmp_path / "batch").write_text("4")  # half written
     assert Workspace(tmp_path).batches() is None
+    (tmp_path / "batch").unlink()
+    (tmp_path / "batch").mkdir()  # it cannot be written, which stops no capture
+    Workspace(tmp_path).report(1, 2)
