@@ -28,7 +28,7 @@ from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, check_run, read_result
 from helpers.extras import missing
-from helpers.foreign import UNPRINTABLE, printable
+from helpers.foreign import UNPRINTABLE, one_line, printable
 from helpers.run.progress import Outcome, calibrated
 from helpers.settings import check_choice, require_path
 
@@ -71,9 +71,9 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
 
 
 def _failed(error: object, status: int = 1) -> int:
-    """Print what is wrong: a line, of a registry several; of a system's error no number."""
-    if isinstance(error, OSError) and error.strerror:
-        error = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
+    """Print what is wrong: a line, of a registry several."""
+    if isinstance(error, OSError):
+        error = one_line(error, None)
     print("error: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
     return status
 
@@ -247,9 +247,12 @@ def _revision(project: Project) -> dict:
     return {key: origin[key] for key in ("git_revision", "git_dirty")}
 
 
+def _json_text(data: object, indent: int | None = 1) -> str:
+    return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def _write_json(path: Path, data: object, indent: int | None = 1) -> None:
-    text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
-    files.write_text(path, text + "\n")
+    files.write_text(path, _json_text(data, indent))
 
 
 DEVICE = click.option("--device", default="cpu", help="cpu, or cuda")
@@ -597,12 +600,12 @@ def diagnose(project, batch_size, labelled, out, numbers, figures, force, **load
         for name, (figure, caption) in own.drawn(outcome).items()
     }
     plt.close("all")
-    if out:
-        files.write_text(out, own.page(outcome, drawn))
+    texts = {out: own.page(outcome, drawn)} if out else {}
     if numbers:
-        _write_json(numbers, own.to_json(outcome))
-    for name, (text, _) in drawn.items() if figures else ():
-        files.write_text(figures / f"{name}.svg", text)
+        texts[numbers] = _json_text(own.to_json(outcome))
+    if figures:
+        texts |= {figures / f"{name}.svg": text for name, (text, _) in drawn.items()}
+    files.write_all(texts)
     print("\n".join(own.advice(outcome, loaded["model"])))
     return OUTLIERS if outcome.outliers else 0
 

@@ -32,6 +32,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
+class DiskFull(OSError):
+    """There was no room for a file; the error names it and says what to do."""
+
+
 def digest_of(*parts: bytes | memoryview | str, length: int = 64) -> str:
     """The first `length` hex digits of the SHA-256 of bytes, and of texts in UTF-8, one after
     another.
@@ -71,15 +75,14 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     The folder is made if need be, and a link keeps its name: where it leads is written. What is
     there and no regular file, such as /dev/null or a pipe, is written to as it is. What a writer of
-    the same file left that was killed is removed a day later. Raises OSError that says what to do
-    where the disk is full.
+    the same file left that was killed is removed a day later. Raises DiskFull where it is.
     """
     if _is_device(path):
         yield path
         return
     path = path.resolve() if path.is_symlink() else path
     new = path.with_name(f".{path.name}.{uuid4().hex}.new")
-    with _made(path.parent), _told_if_full(path):
+    with _made(path.parent), told_if_full(path):
         for left in path.parent.glob(f".{escape(path.name)}.*.new"):
             with suppress(FileNotFoundError):  # its writer was done just now
                 if left.stat().st_mtime < time.time() - DAY:
@@ -98,9 +101,9 @@ def written_folder(folder: Path) -> Iterator[Path]:
     Its files get their names in `folder` at the end, and nothing is left where writing failed.
 
     Meanwhile the folder, which is made if need be, is `locked`, so that what a killed writer left
-    in it is known and removed at once. Raises OSError that says what to do where the disk is full.
+    in it is known and removed at once. Raises DiskFull where it is.
     """
-    with _made(folder), _told_if_full(folder), locked(folder):
+    with _made(folder), told_if_full(folder), locked(folder):
         for left in folder.glob(".files.*.new"):
             shutil.rmtree(left)
         (new := folder / f".files.{uuid4().hex}.new").mkdir()
@@ -127,18 +130,18 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _told_if_full(path: Path) -> Iterator[None]:
-    """Say what to do where the disk is too full to write `path`."""
+def told_if_full(path: Path) -> Iterator[None]:
+    """Say what to do where the disk is too full to write `path`, unless it is said already."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _FULL or isinstance(error, DiskFull):
             raise
         remedy = (
-            f"the disk is full: {path.name} was not written; make room, and the same command goes "
-            "on from there"
+            f"the disk is full: {path.name} was not written; make room, and give the same command "
+            "again"
         )
-        raise OSError(error.errno, remedy, str(path.parent)) from None
+        raise DiskFull(error.errno, remedy, str(path.parent)) from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -147,17 +150,26 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
 
 
-def write_together(texts: Mapping[Path, str]) -> None:
-    """Write files of one folder that belong together: all of them before the first gets its name,
-    and then in their order.
-
-    Meanwhile the folder is `locked`: who locks it to read finds all old ones or all new ones.
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Write files that belong together, in UTF-8: all of them before the first gets its name, and
+    then in their order.
     """
-    with locked(next(iter(texts)).parent), ExitStack() as stack:
+    with ExitStack() as stack:
         # What is entered last is left, and so renamed, first.
         new = {path: stack.enter_context(written_whole(path)) for path in reversed(texts)}
         for path, text in texts.items():
-            new[path].write_text(text, encoding="utf-8", newline="\n")
+            with told_if_full(path):
+                new[path].write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_together(texts: Mapping[Path, str]) -> None:
+    """`write_all` files of one folder.
+
+    Meanwhile the folder is `locked`: who locks it to read finds all old ones or all new ones.
+    """
+    folder = next(iter(texts)).parent
+    with _made(folder), locked(folder):
+        write_all(texts)
 
 
 def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
@@ -278,7 +290,8 @@ class Workspace:
 
     def report(self, done: int, batches: int) -> None:
         """Say how many of the batches of the present pass are done."""
-        self._batch.write_text(f"{done} {batches}")
+        with suppress(OSError):  # at a full disk the capture goes on, and what it is for tells it
+            self._batch.write_text(f"{done} {batches}")
 
     def end_pass(self) -> None:
         """The pass is over, and what comes next has no batches."""

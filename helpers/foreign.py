@@ -25,10 +25,12 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def one_line(said: object, length: int = LONGEST) -> str:
-    """The first `length` characters of what an error or a file says, printable and on one line; the
-    name of its type where it says nothing.
+def one_line(said: object, length: int | None = LONGEST) -> str:
+    """The first `length` characters of what an error or a file says, printable and on one line; of
+    a system's error no number, and the name of its type where it says nothing.
     """
+    if isinstance(said, OSError) and said.strerror:
+        said = ": ".join(str(part) for part in (said.filename, said.strerror) if part)
     return printable(" ".join(str(said).split()))[:length] or type(said).__name__
 
 

@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,15 +9,19 @@ from zipfile import ZipFile
 import pytest
 
 from helpers.files import (
+    DiskFull,
     check_output,
     digest_of,
     locked,
+    write_all,
     write_text,
     write_together,
     write_zip,
     written_folder,
     written_whole,
 )
+
+NAMES = ("a.ipynb", "a.json")
 
 
 def full(*_, **__):
@@ -26,16 +31,73 @@ def full(*_, **__):
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("old")
     monkeypatch.setattr(Path, "write_text", full)
-    told = "the disk is full: a.json was not written; make room, and the same command goes on"
-    for write in (
-        lambda: write_together({tmp_path / "a.ipynb": "new", tmp_path / "a.json": "new"}),
-        lambda: write_text(tmp_path / "a.json", "new"),
+    told = "the disk is full: {} was not written; make room, and give the same command again"
+    for name, write in (
+        ("a.ipynb", lambda: write_together(dict.fromkeys(map(tmp_path.joinpath, NAMES), "new"))),
+        ("a.json", lambda: write_text(tmp_path / "a.json", "new")),
     ):
-        with pytest.raises(OSError, match=told):
+        with pytest.raises(OSError, match=told.format(name)):
             write()
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (
         tmp_path / "a.json"
     ).read_text() == "old"
+
+
+def full_for(monkeypatch, name):
+    """A disk that is full in the middle of the file of this name."""
+    write_text = Path.write_text
+
+    def write(path, text, **options):
+        write_text(path, text[: len(text) // 2] if name in path.name else text, **options)
+        if name in path.name:
+            full()
+
+    monkeypatch.setattr(Path, "write_text", write)
+
+
+@pytest.mark.parametrize("name", ["a.html", "b.svg", "c.svg"])
+def test_of_files_that_belong_together_all_are_written_or_none(tmp_path, monkeypatch, name):
+    """The one that did not fit is named, and an earlier one stays."""
+    (tmp_path / "a.html").write_text("old")
+    texts = {tmp_path / "a.html": "new", **{tmp_path / f"new/{x}.svg": "new" for x in "bc"}}
+    with monkeypatch.context() as patch, pytest.raises(DiskFull, match=f"full: {name} was not w"):
+        full_for(patch, name)
+        write_all(texts)
+    assert [*tmp_path.iterdir()] == [tmp_path / "a.html"]
+    assert (tmp_path / "a.html").read_text() == "old"
+    write_all(texts)
+    assert {path.read_text() for path in texts} == {"new"}
+
+
+def test_a_folder_that_was_made_for_files_goes_with_them(tmp_path, monkeypatch):
+    full_for(monkeypatch, "a.json")
+    with pytest.raises(DiskFull, match="a.json"):
+        write_together({tmp_path / "new/a.ipynb": "new", tmp_path / "new/a.json": "new"})
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0 or shutil.which("mount") is None,
+    reason="a small file system is made with mount, by root",
+)
+@pytest.mark.parametrize("left", range(0, 40, 4))
+def test_a_real_disk_gets_full_at_any_moment(tmp_path, left):
+    """Three files of 12 kB, and from 0 to 36 kB for them."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path])
+    if mounted.returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        (tmp_path / "filler").write_bytes(bytes((64 - left) * 1024))
+        texts = {tmp_path / f"new/{x}": "x" * 12_000 for x in "abc"}
+        if left < 36:
+            with pytest.raises(DiskFull, match=f"{'abc'[left // 12]} was not written"):
+                write_all(texts)
+            assert [*tmp_path.iterdir()] == [tmp_path / "filler"]
+        else:
+            write_all(texts)
+            assert [len(path.read_text()) for path in texts] == [12_000] * 3
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_an_archive_is_the_same_each_time(tmp_path):

@@ -619,21 +619,25 @@ def _with_notebook(path: Path) -> tuple[dict, bytes]:
     return result, content
 
 
-def publish(folder: Path, id: str, notebook: str, result: Mapping) -> None:
-    """Put the executed notebook and its result into `folder`.
+def publish(folder: Path, made: Mapping[str, tuple[str, Mapping]]) -> None:
+    """Put executed notebooks and their results, by claim, into `folder`: all of them or none.
 
-    The result carries its own digest and that of its notebook.
+    A result carries its own digest and that of its notebook.
 
     Raises ValueError for a result of stubs, the models and images of a dry run.
     """
-    for source in result["provenance"]["sources"]:
-        if source["name"].startswith(STUB):
-            raise ValueError(
-                f"the result of {id!r} is of a {source['name']!r}, in a dry run; it is no result"
-            )
-    result = {**result, "sha256": digest_of_json(result)}
-    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_together({folder / f"{id}.ipynb": notebook, folder / f"{id}.json": text})
+    texts = {}
+    for id, (notebook, result) in made.items():
+        for source in result["provenance"]["sources"]:
+            if source["name"].startswith(STUB):
+                raise ValueError(
+                    f"the result of {id!r} is of a {source['name']!r}, in a dry run; it is no "
+                    "result"
+                )
+        signed = {**result, "sha256": digest_of_json(result)}
+        text = json.dumps(signed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        texts |= {folder / f"{id}.ipynb": notebook, folder / f"{id}.json": text}
+    write_together(texts)
 
 
 def as_expected(calibration: Calibration) -> str:

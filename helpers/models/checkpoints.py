@@ -162,7 +162,6 @@ def _filled(
         "source": "",
         "url": None,
         "hf_hub_id": None,
-        "custom_load": False,
         "classifier": None,  # else timm drops a head of another size and all that is strict
     }
     kinds = {key: getattr(value, "dtype", None) for key, value in state.items()}
@@ -303,9 +302,9 @@ def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
     if theirs is None or ours is None or theirs.shape == ours.shape or theirs.dim() != 3:
         return None
     patches = theirs.shape[1] - (ours.shape[1] - math.prod(sketch.patch_embed.grid_size))
-    side = math.isqrt(max(patches, 0))
+    side = math.isqrt(max(patches, 1))
     size = tuple(side * patch for patch in sketch.patch_embed.patch_size)
-    return size if side**2 == patches and 0 < max(size) <= SIDE["maximum"] else None
+    return size if side**2 == patches and max(size) <= SIDE["maximum"] else None
 
 
 def _refused_file(name: str, pretrained: bool) -> str:
@@ -347,8 +346,6 @@ def view_of(module: nn.Module) -> nn.Module:
             f"{type(module).__name__} cannot be copied ({one_line(error)}); take off its "
             "hooks and whatever else was attached to it"
         ) from None
-    for part in view.modules():  # of module.compile(), which goes around hooks
-        part.__dict__.pop("_compiled_call_impl", None)
     return _merged(view)
 
 
@@ -365,7 +362,7 @@ def _merged(module: nn.Module) -> nn.Module:
             chosen := getattr(layer, "modules_to_save", None), nn.ModuleDict
         ) and hasattr(layer, "original_module"):
             active = getattr(layer, "active_adapter", None)
-            active = active[0] if isinstance(active, list) and active else active
+            active = next(iter(active), None) if isinstance(active, list) else active
             plain = chosen[active] if active in chosen else layer.original_module
         else:
             continue

@@ -25,6 +25,7 @@ from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result, bundle, check_run, publish
 from helpers.files import Workspace, digest_of, digest_of_json, locked, write_together
+from helpers.foreign import one_line
 from helpers.run.kernel import OwnKernel, execute
 from helpers.run.parameters import require, resolve_all, told_with
 from helpers.run.progress import Outcome, Progress, expected, readable
@@ -128,7 +129,7 @@ def run_claims(
                 del running[id]
         if id in drafts:
             result["provenance"]["exploratory"] = True
-        publish(folder, id, text, result)
+        publish(folder, {id: (text, result)})
         controls = Result.from_json(project.registry[id], result).calibration()
         seconds = result["provenance"]["wall_s"]
         return Outcome(
@@ -274,7 +275,7 @@ def parallel(
         try:
             return one(id, threads)
         except Exception as error:  # whatever it is, the other notebooks go on
-            return Outcome(id, "failed", reason=_sentence(error))
+            return Outcome(id, "failed", reason=one_line(error, None))
 
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -295,10 +296,6 @@ def parallel(
                 pending = wait(pending, timeout=0.2).not_done
             raise
     return outcomes
-
-
-def _sentence(error: Exception) -> str:
-    return " ".join(f"{error}".split()) or type(error).__name__
 
 
 def _changed(project: Project, id: str, parameters: Mapping) -> dict:
@@ -340,8 +337,15 @@ def _workspace(
         for other in own.iterdir():
             if other.name != name:
                 shutil.rmtree(other, ignore_errors=True)
-        yield Workspace(own / name)
-        shutil.rmtree(own, ignore_errors=True)
+        kept = []
+        try:
+            yield Workspace(own / name)
+        except BaseException:
+            kept = [*own.rglob("*.safetensors")]  # to go on from
+            raise
+        finally:
+            if not kept:
+                shutil.rmtree(own, ignore_errors=True)
 
 
 def _refuse_to_replace(
@@ -396,5 +400,5 @@ def _refused(
         try:
             require(project.registry[id], parameters[id], project.root)
         except (ValueError, OSError) as error:
-            refused[id] = Outcome(id, "failed", reason=_sentence(error))
+            refused[id] = Outcome(id, "failed", reason=one_line(error, None))
     return refused

@@ -31,7 +31,7 @@ from traitlets import Bool, Dict, Int
 from traitlets.config import Config
 
 from helpers.claims.project import HELPERS
-from helpers.files import VARIABLE
+from helpers.files import VARIABLE, DiskFull, told_if_full
 
 # What papermill would say on the terminal (a kernel died) comes back as the outcome of its
 # notebook.
@@ -178,7 +178,8 @@ def execute(
         instructions: variables by which libraries choose their code paths when they are imported.
         first: code of one more cell, before all others.
 
-    Raises RuntimeError with the notebook's last exception as one sentence, and where it was kept.
+    Raises RuntimeError with the notebook's last exception as one sentence, and where it was kept,
+    and DiskFull where it could not be.
     """
     variables = dict(instructions or {})
     if workspace is not None:
@@ -215,13 +216,18 @@ def execute(
         on_cell_start=started,
     )
     try:
-        try:
-            notebook = run()
-        except RuntimeError as error:
-            # Another process took a port between its choice and its use: nothing ran yet.
-            if "before replying" not in str(error):
-                raise
-            notebook = run()
+        with told_if_full(failed or path):
+            try:
+                notebook = run()
+            except RuntimeError as error:
+                # Another process took a port between its choice and its use: nothing ran yet.
+                if "before replying" not in str(error):
+                    raise
+                notebook = run()
+    except DiskFull:
+        if failed is not None:  # papermill has written half of it
+            failed.unlink(missing_ok=True)
+        raise
     except PapermillExecutionError as error:
         message = next(filter(None, map(str.strip, error.evalue.splitlines())), "no message")
         cell = f"cell {error.exec_count} of {path.name}"

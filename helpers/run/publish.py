@@ -20,7 +20,7 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
     """Move every result of the own run `run`, with its notebook and its commentary, to the
     published ones; return their claims.
 
-    What moves is deleted only once its copy is there and intact.
+    All of them move or none, and what moves is deleted only once its copy is there and intact.
 
     Raises ValueError, before anything moves, where there is no such run or it is a link, a result
     is not intact or not what its values give, or names a path of this machine, and, unless `force`,
@@ -49,14 +49,15 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
         except ValueError as error:
             place = path.relative_to(project.root).as_posix()
             raise ValueError(f"{place}: {error}; nothing was published") from None
+    whole = {path.stem: read_published(path) for path in paths}
+    target = project.runs / run
+    publish(target, {id: (text.decode("utf-8"), result) for id, (result, text) in whole.items()})
     for path in paths:
-        result, notebook = read_published(path)
-        publish(project.runs / run, path.stem, notebook.decode("utf-8"), result)
+        if read_published(target / path.name) != whole[path.stem]:
+            raise OSError(f"{path.name} did not arrive in book/runs/{run}; publish it again")
         reading = path.with_suffix(".reading.md")
         if reading.is_file():
-            os.replace(reading, project.runs / run / reading.name)
-        if read_published(project.runs / run / path.name) != (result, notebook):
-            raise OSError(f"{path.name} did not arrive in book/runs/{run}; publish it again")
+            os.replace(reading, target / reading.name)
         for moved in (path, path.with_suffix(".ipynb")):
             moved.unlink()
     return [path.stem for path in paths]

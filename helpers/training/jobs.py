@@ -17,6 +17,7 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from helpers.files import digest_of, locked
+from helpers.foreign import one_line
 from helpers.models import trained as scratch
 from helpers.models.trained import ADDED, SHIPPED, SINKS, Recipe, changes, read_record
 from helpers.training.loop import KINDS, train
@@ -150,7 +151,7 @@ def _produce(
             "wait for it, or choose another folder",
         )
     except Exception as error:  # whatever it is, the others go on
-        return Trained(name, "failed", reason=" ".join(str(error).split()) or type(error).__name__)
+        return Trained(name, "failed", reason=one_line(error, None))
     return outcome
 
 

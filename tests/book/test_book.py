@@ -94,7 +94,7 @@ def publish_result(project, run, id, notebook, result, origin=ORIGIN):
     text = nbformat.writes(notebook) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     origin = origin | {"sources": result.pop("sources"), "notebook": digest}
-    publish(project.runs / run, id, text, {**result, "run": run, "provenance": origin})
+    publish(project.runs / run, {id: (text, {**result, "run": run, "provenance": origin})})
 
 
 @pytest.fixture

@@ -127,6 +127,18 @@ def test_a_full_disk_leaves_no_half_shard(tmp_path, backbone, images, monkeypatc
     assert len(list(capture_shards(tmp_path, backbone, images, REDUCERS, size=2))) == 3
 
 
+def test_a_full_disk_names_the_shard_and_its_megabytes(tmp_path, backbone, images, monkeypatch):
+    shards = capture_shards(tmp_path, backbone, images[:2], [PatchNorms()], size=1)
+    assert len(shards) == 2 and len(shards.read(0)["patch_norms"]) == 1
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=r"shard 2 of 2 \(3 MB\) does not fit; the 1 before it"):
+        shards.write(1, {"x": torch.zeros(750_000)})
+
+
 @pytest.mark.parametrize(
     "change, differs",
     [
@@ -386,6 +398,7 @@ def test_the_books_example_runs(tmp_path, monkeypatch, capsys):
 # --------------------------------------------------------------------------------------------------
 
 
+STANDS_FOR = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 SHORT, SHARD, BATCH, IMAGES = (PatchNorms(), ClsAttention()), 8, 4, 100
 DROPPED = partial(dropped_patches, rate=0.5)
 # The same capture as in `kept`, in a process that can be killed.
@@ -536,6 +549,35 @@ def test_what_cannot_be_kept_is_computed(tmp_path, begin):
     assert equal(kept(20, reducers), plain) and equal(kept(20), norms)
 
 
+def test_a_shard_holds_at_least_one_batch(tmp_path, begin):
+    scenes = load_images("scenes", 20)
+    begin()
+    capture_each(["control-content"], scenes, SHORT, batch_size=SHARD + 4)
+    assert [path.name for path in sorted(written(tmp_path))] == [
+        "000000.safetensors",
+        "000001.safetensors",
+    ]
+
+
+def test_of_a_stub_as_many_numbers_are_listed_as_its_model_would_keep(tmp_path, begin):
+    begin()
+    stub, images = load_backbone(f"stub:{STANDS_FOR}"), load_images("scenes", 2)
+    whole = stub.stands_for
+    assert stub.depth < whole.depth and stub.layout.tokens < whole.layout.tokens
+    captured = plain(stub, images, [PatchNorms(), FinalTokens()], batch_size=2)
+    assert ["released" in entry for entry in Workspace(tmp_path).listed()] == [False]
+    del captured
+    gone = [entry["released"] for entry in Workspace(tmp_path).listed() if "released" in entry]
+    assert sorted(gone) == [[0, "final_tokens"], [0, "patch_norms"]]
+    (listed,) = (entry for entry in Workspace(tmp_path).listed() if "model" in entry)
+    assert listed["kept"] == {
+        "patch_norms": whole.depth * whole.layout.patches,
+        "final_tokens": whole.layout.tokens * stub.width,
+    }
+    told = [listed[name] for name in ("model", "images", "depth", "tokens", "parameters")]
+    assert told == [stub.name, 2, whole.depth, whole.layout.tokens, whole.parameters]
+
+
 def test_batches_are_counted_over_all_shards(tmp_path, begin, monkeypatch):
     said, report = [], Workspace.report
     monkeypatch.setattr(
@@ -551,3 +593,6 @@ def test_batches_are_counted_over_all_shards(tmp_path, begin, monkeypatch):
     assert Workspace(tmp_path).batches() == (1, 2)
     (tmp_path / "batch").write_text("4")  # half written
     assert Workspace(tmp_path).batches() is None
+    (tmp_path / "batch").unlink()
+    (tmp_path / "batch").mkdir()  # it cannot be written, which stops no capture
+    Workspace(tmp_path).report(1, 2)

@@ -1,9 +1,11 @@
 """Models of one's own: modules in wrappers, files, folders, and what a result says of where they
 lie."""
 
+import copy
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import timm
@@ -21,14 +23,16 @@ from helpers.models import (
     ModelUnavailable,
     OpenClipBackbone,
     check_name,
+    checkpoints,
     known,
     load_backbone,
     portable,
     wrap_timm,
 )
-from helpers.models.checkpoints import CONFIG, _own_size
+from helpers.models.checkpoints import CONFIG, _misfit, _own_size, view_of
 
 ARCH = "vit_tiny_patch16_224"
+SIGLIP = {"depth": 1, "embed_dim": 24, "num_heads": 3, "img_size": 64}
 FEW = {"depth": 2, "embed_dim": 24, "num_heads": 3}  # so that a test writes and computes little
 
 
@@ -83,6 +87,7 @@ class Within(nn.Module):
         Within,
         lambda m: torch.compile(nn.DataParallel(m)),
     ],
+    ids=["itself", "compiled", "parallel", "within", "compiled parallel"],
 )
 def test_a_module_is_seen_through_its_wrapper_and_stays_as_it_is(model, x, answer, wrap):
     backbone = load_backbone(wrap(model))
@@ -210,6 +215,78 @@ def test_adapters_are_merged_in_a_copy(x):
     torch.testing.assert_close(model(x).detach(), plain, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "state, added",
+    [({}, True), ({"merged": True}, False), ({"disable_adapters": True}, False)],
+    ids=["plain", "merged", "disabled"],
+)
+def test_an_adapter_is_added_once_and_only_where_it_acts(state, added):
+    layer = Adapter(nn.Linear(3, 3))
+    del layer.merged, layer.disable_adapters
+    vars(layer).update(state)
+    (got,) = view_of(nn.Sequential(layer))
+    weight = layer.base_layer.weight + (layer.up @ layer.down if added else 0)
+    torch.testing.assert_close(got.weight, weight)
+
+
+class Saved(nn.Module):
+    """A layer that was trained beside adapters, with the names by which PEFT's are known."""
+
+    def __init__(self, **own):
+        super().__init__()
+        for name, value in own.items():
+            setattr(self, name, value)
+
+
+@pytest.mark.parametrize(
+    "active, chosen",
+    [
+        ({"active_adapter": ["other", "one"]}, 2),
+        ({"active_adapter": "other"}, 2),
+        ({"active_adapter": "one"}, 1),
+        ({"active_adapter": []}, 0),
+        ({"active_adapter": "none"}, 0),
+        ({}, 0),
+    ],
+)
+def test_of_layers_that_were_saved_the_active_one_is_taken(active, chosen):
+    layers = [nn.Linear(1, 1) for _ in range(3)]
+    kept = nn.ModuleDict({"one": layers[1], "other": layers[2]})
+    (got,) = view_of(
+        nn.Sequential(Saved(original_module=layers[0], modules_to_save=kept, **active))
+    )
+    assert got.weight.data_ptr() == layers[chosen].weight.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["base_layer", "merge", "original_module", "modules_to_save"])
+def test_a_layer_with_one_of_the_names_is_no_adapter(name):
+    (got,) = view_of(nn.Sequential(Saved(**{name: nn.ModuleDict({"one": nn.Linear(1, 1)})})))
+    assert isinstance(got, Saved)
+
+
+def test_a_view_has_whole_numbers_and_nothing_that_goes_around_hooks():
+    layer = nn.Linear(1, 1)
+    layer.whole = nn.Parameter(torch.tensor([3], dtype=torch.int8), requires_grad=False)
+    layer._compiled_call_impl = lambda *_: 1 / 0  # as module.compile() sets it
+    view = view_of(layer)
+    assert view.whole.data_ptr() == layer.whole.data_ptr() and not view.weight.requires_grad
+    assert "_compiled_call_impl" in vars(layer) and "_compiled_call_impl" not in vars(view)
+
+
+def test_in_mixed_precision_all_is_computed_in_single(model, x, answer):
+    mixed = copy.deepcopy(model)
+    mixed.head.bfloat16()
+    got = load_backbone(mixed)
+    assert {p.dtype for p in got.model.parameters()} == {torch.float32}
+    torch.testing.assert_close(output(got, x), answer, rtol=0.02, atol=0.02)
+
+
+def test_a_configuration_does_not_make_a_model_of_transformers(model, x, answer):
+    within = Within(model)
+    within.config = SimpleNamespace(model_type="vit")
+    torch.testing.assert_close(output(load_backbone(within), x), answer)
+
+
 def test_peft(x):
     peft = pytest.importorskip(
         "peft", reason="peft is not installed; test_adapters_are_merged_in_a_copy has its names"
@@ -253,7 +330,7 @@ def zeros(weights):
 def around(weights):
     """A classifier that holds the backbone: its head stands beside it."""
     head = {key: value for key, value in weights.items() if key.startswith("head.")}
-    return prefixed("encoder.", weights) | head
+    return prefixed("encoder.", {key: weights[key] for key in weights.keys() - head}) | head
 
 
 PLACES = {
@@ -301,6 +378,64 @@ def test_the_image_size_is_told_by_a_square_grid_alone(tokens, size):
     with torch.device("meta"):
         sketch = timm.create_model(ARCH, patch_size=(16, 8), **FEW)
     assert _own_size(sketch, {"pos_embed": torch.zeros(1, tokens, 24)}) == size
+
+
+@pytest.mark.parametrize("theirs", [None, (1, 197, 24), (198, 24), (1, 1 + 81, 24)])
+@pytest.mark.parametrize("has", [True, False])
+def test_the_image_size_stays_where_positions_do_not_tell_another(theirs, has):
+    with torch.device("meta"):
+        sketch = timm.create_model(ARCH, **FEW)
+    if not has:
+        sketch.pos_embed = None
+    state = {} if theirs is None else {"pos_embed": torch.zeros(theirs)}
+    told = has and theirs == (1, 1 + 81, 24)
+    assert _own_size(sketch, state) == ((144, 144) if told else None)
+
+
+def test_half_the_numbers_are_the_fewest_that_are_read():
+    sketch = timm.create_model(ARCH, img_size=64, num_classes=2, **FEW)
+    wanted = sum(p.numel() for p in sketch.parameters())
+    assert wanted % 2 == 0
+    assert _misfit(sketch, {"x": torch.zeros(wanted // 2)}, (64, 64)) == ""
+    few = f"they are {wanted // 2 - 1} numbers, not {wanted}"
+    assert _misfit(sketch, {"x": torch.zeros(wanted // 2 - 1)}, (64, 64)) == few
+
+
+def test_a_head_has_at_most_so_many_classes(whole, model, monkeypatch, tmp_path):
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    name = f"file:{tmp_path}/mine.pth@{ARCH}"
+    monkeypatch.setitem(checkpoints._CLASSES, "maximum", 7)
+    assert load_backbone(name).model.num_classes == 7
+    monkeypatch.setitem(checkpoints._CLASSES, "maximum", 6)
+    with pytest.raises(ValueError, match="has 7 classes; take it out of the file"):
+        load_backbone(name)
+
+
+def test_a_siglip_lacks_nothing(x, tmp_path):
+    """Of one without the pooling timm takes what there is."""
+    made = randomise(timm.create_model("vit_base_patch16_siglip_gap_224", **SIGLIP))
+    save_for_hf(made, tmp_path, model_args=SIGLIP)
+    backbone, key = load_backbone(f"local-dir:{tmp_path}"), "norm.bias"
+    torch.testing.assert_close(output(backbone, x), made.eval()(x).detach())
+    kept = {name: value for name, value in made.state_dict().items() if name != key}
+    save_file(kept, tmp_path / "model.safetensors")
+    (tmp_path / "pytorch_model.bin").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=f"lack {key}; save all of them and nothing else"):
+        load_backbone(f"local-dir:{tmp_path}")
+
+
+def test_of_a_repository_no_code_is_run(monkeypatch, tmp_path):
+    """timm is asked for the file that the configuration names, and for weights alone."""
+    (tmp_path / "config.json").write_text(json.dumps(recipe(hf_hub_filename="own.bin")))
+    asked, told, control = [], tmp_path / "config.json", load_backbone("control-clean")
+    for name, made in (
+        ("download_from_hf", lambda *_: told),
+        ("load_state_dict_from_hf", lambda *place, **how: asked.append((place, how)) or {}),
+        ("_filled", lambda name, source, framing, state: asked.append((name, state)) or control),
+    ):
+        monkeypatch.setattr(checkpoints, name, made)
+    load_backbone("hf-hub:a/b")
+    assert asked == [(("a/b", "own.bin"), {"weights_only": True}), ("hf-hub:a/b", {})]
 
 
 @pytest.fixture(scope="module")
@@ -362,6 +497,8 @@ def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
     name = f"local-dir:{tmp_path}/saved"
     assert known(name)
     torch.testing.assert_close(output(load_backbone(name), x), answer)
+    drawn = load_backbone(name, pretrained=False)
+    assert not drawn.pretrained and not torch.allclose(output(drawn, x), answer)
     (tmp_path / "saved" / "config.json").write_text(json.dumps({"model_type": "vit"}))
     with pytest.raises(
         ValueError,
@@ -394,6 +531,7 @@ GIVEN = FEW | {"img_size": 64}
         ([ARCH], "", "is not of type 'object'"),
         (recipe() | {"arguments": {}, "neurons": {}}, "", "written by `edit`; load it with the mo"),
         ({"architecture": None, "arguments": {}, "neurons": {}}, "", "was written by `edit`"),
+        ({"arguments": {}, "neurons": {}}, "", "was written by `edit`"),
         ({"architecture": None}, "", "names no architecture of timm"),
         ({"architecture": "a\n" * 10**5}, "", "is a 'a a a.*, not a plain Vision Transformer"),
         (recipe() | {"model_args": GIVEN | {"device": "meta"}}, "", "device: 'cpu' was expected"),

@@ -1,11 +1,13 @@
 """One model examined: controls whose answer is known, what is written of them, and the command."""
 
+import errno
 import json
 import os
 import shlex
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -135,6 +137,18 @@ def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     command = "diagnose {} --images scenes -n 8"
     files = " --out page.html --json numbers.json --figures figures"
+    write_text = Path.write_text
+
+    def full(path, *rest, **options):
+        if "where.svg" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_text(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        assert main(f"{command.format('control-position')}{files}".split()) == 2
+    told = "error: figures: the disk is full: where.svg was not written; make room"
+    assert capsys.readouterr().err.startswith(told) and not [*tmp_path.iterdir()]
     assert main(f"{command.format('control-position')}{files}".split()) == OUTLIERS
     assert capsys.readouterr().out.startswith("Outliers: 8 of 8")
     assert json.loads((tmp_path / "numbers.json").read_text())["outliers"] is True

@@ -209,9 +209,9 @@ def test_nothing_of_stubs_is_published(tmp_path):
     stubs = [load_backbone(f"stub:{TINY}").describe(), load_images("stub:hf:a/b", 8).describe()]
     for source in stubs:
         with pytest.raises(ValueError, match="in a dry run; it is no result"):
-            publish(tmp_path / "run", "aa1", "", {"provenance": {"sources": [*own, source]}})
+            publish(tmp_path / "run", {"aa1": ("", {"provenance": {"sources": [*own, source]}})})
     assert not (tmp_path / "run").exists()
-    publish(tmp_path / "run", "aa1", "", {"provenance": {"sources": own}})
+    publish(tmp_path / "run", {"aa1": ("", {"provenance": {"sources": own}})})
 
 
 def test_time_is_known_from_what_ran_before(project):

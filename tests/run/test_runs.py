@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import nbformat
+import papermill
 import pytest
 from conftest import PARAMETERS, edit_profiles, edit_registry
 from PIL import Image
@@ -266,7 +268,7 @@ def test_a_reader_finds_no_result_beside_the_notebook_of_another(project, tmp_pa
             notebook = f"{name} {i}" + " " * 100_000
             digest = hashlib.sha256(notebook.encode()).hexdigest()
             origin = whole["provenance"] | {"notebook": digest}
-            publish_result(folder, "aa1-first", notebook, whole | {"provenance": origin})
+            publish_result(folder, {"aa1-first": (notebook, whole | {"provenance": origin})})
 
     publish("first")
     with ThreadPoolExecutor(2) as pool:
@@ -295,9 +297,29 @@ def test_a_full_disk_fails_one_notebook_with_one_sentence(project, monkeypatch):
     (outcome,) = run(project, force=True)
     assert (
         outcome.status == "failed"
-        and "the disk is full: aa1-first.json was not written; make room, and" in outcome.reason
+        and "the disk is full: aa1-first.ipynb was not written; make room, and" in outcome.reason
     )
     assert {path: path.read_bytes() for path in project.runs.glob("*/*")} == before
+
+
+@pytest.mark.parametrize("written", [0, 3], ids=["at the start", "after some cells"])
+def test_a_notebook_that_does_not_fit_is_not_kept_by_half(project, monkeypatch, written):
+    """papermill writes it anew after each cell."""
+    write, count = papermill.iorw.LocalHandler.write, itertools.count()
+
+    def full(self, text, path):
+        if next(count) >= written:
+            write(self, text[:100], path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, text, path)
+
+    monkeypatch.setattr(papermill.iorw.LocalHandler, "write", full)
+    (outcome,) = run(project, name="mine")
+    place = project.root / "_build" / "failed" / "mine"
+    told = "the disk is full: aa1-first.ipynb was not written; make room, and give the same command"
+    assert outcome.status == "failed" and outcome.reason.startswith(f"{place}: {told}")
+    assert not [*place.iterdir()] and not (project.own / "mine").exists()
+    assert not [*(project.root / "_build" / "shards" / "mine").iterdir()]
 
 
 @pytest.mark.parametrize("rule", ["median", "median:-1", "percentile:101", "mean:3", "fixed:nan"])

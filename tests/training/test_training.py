@@ -404,7 +404,9 @@ def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    remedy = "the disk is full: state.pt was not written; make room, and the same command goes on"
+    remedy = (
+        "the disk is full: state.pt was not written; make room, and give the same command again"
+    )
     with pytest.raises(OSError, match=remedy):
         train(tiny, tmp_path)
     assert list(tmp_path.iterdir()) == []
