@@ -128,9 +128,8 @@ def test_a_run_of_ones_own_is_a_side_and_a_published_one_comes_first(stored, tmp
     for path in paths:
         path.parent.mkdir(parents=True)
         path.with_suffix(".ipynb").write_text(text := str(path.parent.relative_to(tmp_path)))
-        written(
-            path, {**stored, "provenance": stored["provenance"] | {"notebook": digest_of(text)}}
-        )
+        origin = stored["provenance"] | {"notebook": digest_of(text)}
+        written(path, {**stored, "run": path.parent.name, "provenance": origin})
     monkeypatch.setattr(Project, "results", lambda self: iter(paths[:1]))
     monkeypatch.setattr(Project, "own_results", lambda self: iter(paths[1:]))
     for run, place in {"a": "book/a", "b": "own/b"}.items():
