@@ -92,7 +92,7 @@ class Value:
         if not hasattr(estimate, "low"):
             return cls(name, model, dataset, _or_none(estimate))
         parts = {part: _or_none(getattr(estimate, part, None)) for part in (*INTERVAL, "step")}
-        parts["trainings"] = [[*map(_or_none, x)] for x in getattr(estimate, "trainings", ())]
+        parts["trainings"] = [[*map(_or_none, x)] for x in getattr(estimate, "trainings", ()) or ()]
         parts["over"] = getattr(estimate, "over", IMAGES)
         return cls(name, model, dataset, n=int(estimate.n), **parts)
 

@@ -155,7 +155,7 @@ def name_rows(ax: Axes, names: Sequence[str], lines: float) -> None:
 
 def draw_interval(ax: Axes, value, position: float, upright: bool, **drawing) -> None:
     """A point with its interval, at `position` on the other axis; dots are its single trainings."""
-    for single, *_ in getattr(value, "trainings", ()):
+    for single, *_ in getattr(value, "trainings", ()) or ():
         at = (position, single) if upright else (single, position)
         ax.plot(*at, linestyle="", marker=".", markersize=4, color=drawing["color"], alpha=0.6)
     ends = None

@@ -60,7 +60,7 @@ class Estimate(NamedTuple):
             it), as in a share of images.
         over: what the interval is over: "images", or "trainings", new ones and new images.
         trainings: of a mean over trainings, (value, low, high) of each with its interval over
-            images.
+            images; else None.
     """
 
     value: float
@@ -69,7 +69,7 @@ class Estimate(NamedTuple):
     n: int
     step: float | None = None
     over: str = "images"
-    trainings: tuple[tuple[float, float, float], ...] = ()
+    trainings: tuple[tuple[float, float, float], ...] | None = None
 
 
 Estimates = dict[str, Estimate | float]  # by name

@@ -12,7 +12,7 @@ from helpers.book.build import published
 from helpers.claims.project import Project
 
 HEAVIEST = 1.5e6  # bytes of a page with its pictures
-ALL = 100e6  # bytes of the book
+ALL = 110e6  # bytes of the book
 ATTRIBUTE = re.compile(r"""\s(href|src|id|name)=(?:"([^"]*)"|'([^']*)')""")
 
 
