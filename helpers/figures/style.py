@@ -115,7 +115,8 @@ def write(text: Text, whole: str, width: int = 22) -> None:
     `helpers.figures.drawn` gives the whole of it.
     """
     # A long name was broken at its own marks.
-    joined = whole.replace("\n", "" if " " not in whole else " ")
+    joined = re.sub(r"(?<=\w[_-])\n|(?<=\w\.)\n(?=[a-z])", "", whole)
+    joined = joined.replace("\n", " " if re.search("[ ,]", whole) else "")
     (short,) = shortened([joined])
     text.set_text(whole if short == joined else wrapped(short, width))
     text.set_label(whole)

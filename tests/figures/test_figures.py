@@ -384,6 +384,14 @@ def map_rows():
 # ---- All of them
 
 
+def test_a_wrapped_title_has_the_short_name_of_its_model():
+    tiny = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    shares = dict.fromkeys((f"{tiny}, as it is", "control-content, rolled", tiny), np.zeros((2, 2)))
+    axes = figures.share_maps(shares, plt.subplots(1, 3)[1])
+    titles = [ax.get_title().replace("\n", " ") for ax in axes]
+    assert titles == ["ViT-Ti (AugReg), as it is", "content (control), rolled", "ViT-Ti (AugReg)"]
+
+
 @pytest.mark.parametrize("name", PICTURES)
 @pytest.mark.mpl_image_compare(
     style="default", remove_text=True, tolerance=10, savefig_kwargs={"dpi": 60}
