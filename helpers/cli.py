@@ -494,7 +494,7 @@ def _chosen(
     """Run -> the claims that the options choose in it."""
     from helpers.run import check, parameters
 
-    run = name or (parameters.MINE if overrides else CONTROLS)
+    run = (parameters.MINE if overrides else CONTROLS) if name is None else name
     if ids:
         return {run: list(dict.fromkeys(map(project.registry.named, ids)))}
     if paper is not None:

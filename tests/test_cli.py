@@ -107,6 +107,7 @@ REFUSED = {
     "run aa1-first -p dataset=scene": "parameter dataset: unknown data set 'scene'; did you mean",
     "run aa1-first -p rate=nan": "parameter rate=nan: give a finite number",
     "run aa1-first --run a/b": "run name 'a/b' is not a plain folder name",
+    "run aa1-first --run ''": "run name '' is not a plain folder name",
     "run aa1-first --run ..": "run name '..' is not a plain folder name",
     f"run aa1-first --run {'x' * 300}": "is not a plain folder name; use letters, digits, '.', '-'",
     "run aa1-first --address auto": "engine 'local' with address 'auto': choose",
