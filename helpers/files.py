@@ -75,7 +75,8 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     The folder is made if need be, and a link keeps its name: where it leads is written. What is
     there and no regular file, such as /dev/null or a pipe, is written to as it is. What a writer of
-    the same file left that was killed is removed a day later. Raises DiskFull where it is.
+    the same file left that was killed is removed a day later. Raises DiskFull where there is no
+    room.
     """
     if _is_device(path):
         yield path
@@ -101,7 +102,7 @@ def written_folder(folder: Path) -> Iterator[Path]:
     Its files get their names in `folder` at the end, and nothing is left where writing failed.
 
     Meanwhile the folder, which is made if need be, is `locked`, so that what a killed writer left
-    in it is known and removed at once. Raises DiskFull where it is.
+    in it is known and removed at once. Raises DiskFull where there is no room.
     """
     with _made(folder), told_if_full(folder), locked(folder):
         for left in folder.glob(".files.*.new"):

@@ -206,7 +206,7 @@ def _write_run(
             reading,
             calibration.get(id),
             place,
-            log.get(id, [])[1:],
+            history.rewritten(log.get(id, [])),
         )
         end = downloads.on_page(place, id, result, notebook, up=claim_page.UP)
         _write_notebook(page, folder / f"{id}.ipynb", end)

@@ -43,7 +43,7 @@ def page(
         reading: the commentary, as Markdown with its numbers filled in.
         calibration: the claim's result on the controls.
         place: where its downloads lie, below `data/`; in the folder of the run unless given.
-        changes: of its criterion, without the first entry of the log.
+        changes: the entries of the log that changed its criterion.
 
     Returns:
         The page as a notebook, and its `key_picture`, which lies beside it.

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from helpers.book import cite, downloads
+from helpers.book.board import repeats
 from helpers.book.render import Results, Runs, environment, render
 from helpers.claims import history, statistics
 from helpers.claims.criteria import ANSWERS, CONTROL, VERDICTS, Value
@@ -66,7 +67,8 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         for run, own in runs.items()
     }
     # A run that repeats another one counts in no sum; it stands beside that one.
-    counted = {run: own for run, own in runs.items() if run not in registry.replicates}
+    repeated = repeats(registry, runs)
+    counted = {run: own for run, own in runs.items() if run not in repeated}
     again = {first: runs.get(run, {}) for run, first in registry.replicates.items()}
     entries = history.load(root)
     log = {id: entries[id] for id in registry.claims if id in entries}
@@ -114,6 +116,7 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "citation": cite.bibtex_whole(runs, git(root, "rev-parse", "HEAD")),
         "strip": strip(registry, counted),
         "difference": difference,
+        "rewritten": history.rewritten,
         "rounded": rounded,
         "setting": setting,
         **_sharing(registry, counted),

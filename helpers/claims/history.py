@@ -305,14 +305,14 @@ def is_after_the_fact(entries: Sequence[Entry], parameters: Mapping[str, Any]) -
     another than the first, and was changed when images of a data set that it measures had been
     seen.
     """
-    seen = {
-        name
-        for before, after in pairwise(entries)
-        if before.digest != after.digest
-        for name in after.photographs
-    }
+    seen = {name for entry in rewritten(entries) for name in entry.photographs}
     changed = bool(entries) and entries[-1].digest != entries[0].digest
     return changed and not seen.isdisjoint(judged_on(parameters))
+
+
+def rewritten(entries: Sequence[Entry]) -> list[Entry]:
+    """Those of a claim's entries with another criterion than the one before."""
+    return [after for before, after in pairwise(entries) if before.digest != after.digest]
 
 
 def uncommitted(project: Project, ids: Iterable[str]) -> list[str]:

@@ -640,11 +640,14 @@ def publish(folder: Path, made: Mapping[str, tuple[str, Mapping]]) -> None:
     write_together(texts)
 
 
+def unexpected(calibration: Calibration) -> list[tuple[str, tuple[str, str]]]:
+    """The controls of a `Result.calibration` that did not give what was expected, with both."""
+    return [(model, (own, want)) for model, (own, want) in calibration.items() if own != want]
+
+
 def as_expected(calibration: Calibration) -> str:
     """`4/4 controls as expected`, and which are not: in words, for a `Result.calibration`."""
-    wrong = [
-        f"{model} is {own}, not {want}" for model, (own, want) in calibration.items() if own != want
-    ]
+    wrong = [f"{model} is {own}, not {want}" for model, (own, want) in unexpected(calibration)]
     told = f"{len(calibration) - len(wrong)}/{len(calibration)} controls as expected"
     return f"{told}: {', '.join(wrong)}" if wrong else told
 
@@ -652,7 +655,8 @@ def as_expected(calibration: Calibration) -> str:
 def judged_on(parameters: Mapping[str, Any]) -> set[str]:
     """The data sets whose images a result measures, without those that something is fitted on."""
     several = [test for _, test, *_ in parameters.get("datasets", ())]
-    return {*several, parameters.get("dataset", "")} - {""}
+    own = [parameters.get(name, "") for name in ("dataset", "other_dataset", "treated")]
+    return {*several, *own} - {""}
 
 
 def check_run(name: str) -> None:

@@ -13,7 +13,16 @@ from helpers.claims import edition, numbers
 from helpers.claims import history as criteria_history
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project, git
-from helpers.claims.result import MIME, Claim, Result, as_expected, bundle, displayed, read_result
+from helpers.claims.result import (
+    MIME,
+    Claim,
+    Result,
+    as_expected,
+    bundle,
+    displayed,
+    read_result,
+    unexpected,
+)
 from helpers.files import locked
 from helpers.run.parameters import checked
 
@@ -216,7 +225,7 @@ def _check_source(path: Path, claim: Claim) -> None:
         command = f"python -m helpers baselines {claim.id}"
         raise ValueError(f"{beside.name} holds other numbers; run `{command}`")
     controls = Result.from_json(claim, bundle(notebook)).calibration()
-    if any(own != expected for own, expected in controls.values()):
+    if unexpected(controls):
         raise ValueError(f"{as_expected(controls)}; mend the measure, or what is expected")
 
 

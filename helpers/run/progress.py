@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from helpers.claims.project import Project
-from helpers.claims.result import Calibration, as_expected, read_result
+from helpers.claims.result import Calibration, as_expected, read_result, unexpected
 from helpers.files import Workspace
 
 # Parameters that choose which images, not how many: the time does not depend on them.
@@ -40,18 +40,18 @@ class Outcome(NamedTuple):
     @property
     def is_calibrated(self) -> bool:
         """Whether every control gave what was expected of it."""
-        return all(own == expected for own, expected in self.calibration.values())
+        return not unexpected(self.calibration)
 
 
 def calibrated(outcomes: Iterable[Outcome]) -> str:
     """In a sentence how many controls gave what was expected; '' where none ran alone."""
     found = [one.calibration for one in outcomes if one.calibration]
-    pairs = [pair for own in found for pair in own.values()]
-    right = sum(own == expected for own, expected in pairs)
     if not found:
         return ""
+    count = sum(map(len, found))
+    right = count - sum(len(unexpected(own)) for own in found)
     claims = f"{len(found)} claim{'s' * (len(found) > 1)} on constructed models"
-    return f"{claims}: {right} of {len(pairs)} as expected. These are calibrations, not findings."
+    return f"{claims}: {right} of {count} as expected. These are calibrations, not findings."
 
 
 @dataclass
