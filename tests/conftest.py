@@ -3,6 +3,7 @@ that waits for its own; and what the tests of pages share: this checkout's resul
 browser."""
 
 import ast
+import errno
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -272,3 +274,23 @@ def opened(browser):
     for context in contexts:
         context.close()
     assert errors == []
+
+
+@pytest.fixture
+def no_room_for(monkeypatch):
+    """Within `no_room_for(NAME)` the disk is full for texts of files with this in their name."""
+
+    @contextmanager
+    def full_for(name):
+        write_text = Path.write_text
+
+        def full(path, *rest, **options):
+            if name in path.name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write_text(path, *rest, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", full)
+            yield
+
+    return full_for

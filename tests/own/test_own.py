@@ -1,13 +1,11 @@
 """One model examined: controls whose answer is known, what is written of them, and the command."""
 
-import errno
 import json
 import os
 import shlex
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -133,19 +131,11 @@ def test_the_page_needs_no_network_and_shows_names_as_text(examined):
     assert "prefers-color-scheme: dark" in text
 
 
-def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, capsys, no_room_for):
     monkeypatch.chdir(tmp_path)
     command = "diagnose {} --images scenes -n 8"
     files = " --out page.html --json numbers.json --figures figures"
-    write_text = Path.write_text
-
-    def full(path, *rest, **options):
-        if "where.svg" in path.name:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write_text(path, *rest, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+    with no_room_for("where.svg"):
         assert main(f"{command.format('control-position')}{files}".split()) == 2
     told = "error: figures: the disk is full: where.svg was not written; make room"
     assert capsys.readouterr().err.startswith(told) and not [*tmp_path.iterdir()]

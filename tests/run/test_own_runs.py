@@ -1,12 +1,10 @@
 """Runs of one's own: planned, refused before a kernel starts, kept apart, published when asked."""
 
-import errno
 import shutil
 import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -126,18 +124,10 @@ def test_publish_deletes_nothing_where_source_and_target_are_one(project, typed)
     refused("bob", "_build/runs and book/runs are one place; undo the link between them")
 
 
-def test_a_full_disk_publishes_nothing_of_a_run(project, typed, monkeypatch):
+def test_a_full_disk_publishes_nothing_of_a_run(project, typed, no_room_for):
     typed("run aa1-first aa2-second --run bob -p n=1")
     before = {path.name: path.read_bytes() for path in (project.own / "bob").iterdir()}
-    write_text = Path.write_text
-
-    def full(path, *rest, **options):
-        if "aa2-second" in path.name:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write_text(path, *rest, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+    with no_room_for("aa2-second"):
         told = typed("publish bob", 2)
     assert told.count("\n") == 1 and "the disk is full: aa2-second.ipynb was not written" in told
     assert not (project.runs / "bob").exists()
