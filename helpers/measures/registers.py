@@ -184,6 +184,19 @@ def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[
     return {"gain_one": one - right[0], "gain_more": further}
 
 
+def over_draws(name: str, gains: Float[Tensor, "draw image"]) -> Estimates:
+    """Gains (draw, image) in points with a register that starts as random numbers, drawn anew.
+
+    Returns:
+        `name`: their mean over draws, with its interval over images; where there are several,
+        `name`_least and `name`_most: the gains of the draws that gain the least and the most.
+    """
+    mean, each = over_images(gains.mean(0), (-100, 100)), gains.mean(1)
+    if len(gains) == 1:
+        return {name: mean}
+    return {name: mean, f"{name}_least": each.min().item(), f"{name}_most": each.max().item()}
+
+
 def answers_by_count(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
     """How an image's answer depends on the number of registers (SORTS, Figures 17 to 19).
 

@@ -20,6 +20,7 @@ from helpers.measures.registers import (
     member_traits,
     object_accuracy,
     object_places,
+    over_draws,
     place_traits,
     recorded_shares,
     register_gains,
@@ -117,6 +118,17 @@ def test_answers_that_go_with_the_number_of_registers():
     expected = zip(("right_always", "right_never", "right_sometimes"), 100 * np.eye(3), strict=True)
     assert {name: x.tolist() for name, x in found.items()} == {
         name: row.tolist() for name, row in expected
+    }
+
+
+def test_several_draws_are_averaged_image_by_image_and_tell_their_extremes():
+    gains = torch.tensor([[100.0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, -100], [0, 100, 100, 0, 0, 0]])
+    found = over_draws("gain_one_normal", gains)
+    assert found["gain_one_normal"] == over_images(gains.mean(0), (-100, 100))
+    assert found["gain_one_normal_least"] == pytest.approx(-100 / 6)
+    assert found["gain_one_normal_most"] == pytest.approx(200 / 6)
+    assert over_draws("gain_one_mean", gains[:1]) == {
+        "gain_one_mean": over_images(gains[0], (-100, 100))
     }
 
 
