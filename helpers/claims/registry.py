@@ -201,16 +201,11 @@ class Terms:
         for terms in (own, self.common):
             if name in terms:
                 return terms[name]
-        endings = {key: Term(says) for key, says in self.endings.items()}
-        endings |= {key: term for key, term in own.items() if key.startswith("_")}
+        endings = {**self.endings}
+        endings |= {key: term.label for key, term in own.items() if key.startswith("_")}
         for ending in sorted(endings, key=len, reverse=True):
             if name.endswith(ending) and (found := self.of(claim, name.removesuffix(ending))):
-                says = endings[ending]
-                return replace(
-                    found,
-                    label=f"{found.label}, {says.label}",
-                    of=found.of if says.of == Term.of else says.of,
-                )
+                return replace(found, label=f"{found.label}, {endings[ending]}")
         for terms in (own, self.common):
             for pattern in sorted((key for key in terms if "{}" in key), key=len, reverse=True):
                 if words := re.fullmatch("(.+)".join(map(re.escape, pattern.split("{}"))), name):
