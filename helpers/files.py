@@ -151,26 +151,27 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
 
 
-def write_all(texts: Mapping[Path, str]) -> None:
-    """Write files that belong together, in UTF-8: all of them before the first gets its name, and
-    then in their order.
+def write_all(contents: Mapping[Path, str | bytes]) -> None:
+    """Write files that belong together, texts in UTF-8: all of them before the first gets its name,
+    and then in their order.
     """
     with ExitStack() as stack:
         # What is entered last is left, and so renamed, first.
-        new = {path: stack.enter_context(written_whole(path)) for path in reversed(texts)}
-        for path, text in texts.items():
+        new = {path: stack.enter_context(written_whole(path)) for path in reversed(contents)}
+        for path, content in contents.items():
             with told_if_full(path):
-                new[path].write_text(text, encoding="utf-8", newline="\n")
+                whole = content.encode("utf-8") if isinstance(content, str) else content
+                new[path].write_bytes(whole)
 
 
-def write_together(texts: Mapping[Path, str]) -> None:
+def write_together(contents: Mapping[Path, str | bytes]) -> None:
     """`write_all` files of one folder.
 
     Meanwhile the folder is `locked`: who locks it to read finds all old ones or all new ones.
     """
-    folder = next(iter(texts)).parent
+    folder = next(iter(contents)).parent
     with _made(folder), locked(folder):
-        write_all(texts)
+        write_all(contents)
 
 
 def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
@@ -286,6 +287,7 @@ class Workspace:
         """Make the folder ready for a run; whether an earlier one left shards there."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.end_pass()
+        self.images.unlink(missing_ok=True)
         self._captures.write_text("")
         return any(self.folder.rglob("*.safetensors"))
 
@@ -318,6 +320,11 @@ class Workspace:
         return [
             json.loads(line) for line in self._captures.read_text(encoding="utf-8").splitlines()
         ]
+
+    @property
+    def images(self) -> Path:
+        """The file into which the notebook puts what its result takes of each image."""
+        return self.folder / "images.parquet"
 
     @property
     def finished(self) -> int:

@@ -153,9 +153,9 @@ def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> E
     for path in paths:
         try:
             claim = project.registry[path.stem]
-            result, notebook = read_published(path)
-            Result.from_json(claim, result)
-            executed = (result, read_notebook(BytesIO(notebook)))
+            made = read_published(path)
+            Result.from_json(claim, made.result)
+            executed = (made.result, read_notebook(BytesIO(made.notebook)))
         except (ValueError, OSError) as error:
             if strict:
                 raise ValueError(f"{path.relative_to(project.root)}: {error}") from None

@@ -13,8 +13,9 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
+from helpers.claims import per_image
 from helpers.claims.criteria import (
     ANSWERS,
     CONTROL,
@@ -31,13 +32,34 @@ from helpers.claims.criteria import (
 )
 from helpers.claims.markdown import render
 from helpers.claims.notebook import notebook_parameters
-from helpers.files import digest_of, digest_of_json, locked, read_signed, write_together
+from helpers.files import (
+    Workspace,
+    digest_of,
+    digest_of_json,
+    locked,
+    read_signed,
+    write_together,
+)
 from helpers.foreign import mismatch, one_line
 from helpers.names import STUB
 
 Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
 MIME = "application/vnd.registers.result+json"
+
+
+class Made(NamedTuple):
+    """What an executed claim leaves behind.
+
+    Attributes:
+        result: as JSON data.
+        notebook: executed.
+        images: the content of `<id>.images.parquet`; None of a result of times when none was kept.
+    """
+
+    result: dict
+    notebook: bytes
+    images: bytes | None = None
 
 
 def _record(required: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -112,7 +134,8 @@ WRITTEN = _record(
                 "energy_wh": _AMOUNT,
                 "energy_assumption": _TEXT,
                 "notebook": _TEXT,
-            }
+            },
+            optional={"images": _TEXT},
         ),
     },
     optional=_BY_TODAY | {"first_verdict": _VERDICT, "after_the_fact": {"type": "boolean"}},
@@ -272,6 +295,7 @@ class Values(list[Value]):
     def __init__(self, claim: Claim, dataset: str):
         super().__init__()
         self.claim, self.dataset = claim, dataset
+        self._per_image: list[tuple[str, str, str | None, Any]] = []
 
     def add(
         self, model: str, estimates: Mapping[str, Any], *, dataset: str | None = None, end: str = ""
@@ -284,6 +308,8 @@ class Values(list[Value]):
         for name, x in estimates.items():
             value = Value.of(name + end, x, model=model, dataset=dataset or self.dataset)
             self.append(value.of_enough(2))
+            if getattr(x, "per_image", None) is not None:
+                self._per_image.append((model, value.name, value.dataset, x.per_image))
 
     def of(self, name: str, models: Iterable[str] | None = None) -> list[Value | None]:
         """The value called `name` of each of the models, None where it has none.
@@ -310,6 +336,8 @@ class Values(list[Value]):
     ) -> "Result":
         """The verdict, with its sources.
 
+        A run keeps what the values take of each image (helpers/claims/per_image.py).
+
         Args:
             captured: model -> what `capture_each` kept of it, or anything else with a `source`.
             images: every set of images behind the values: those that were measured, learnt from and
@@ -318,6 +346,8 @@ class Values(list[Value]):
         """
         sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
         once = {str(source): source for source in sources}
+        if workspace := Workspace.of_this_run():
+            workspace.images.write_bytes(per_image.packed(self._per_image, images))
         return self.claim.judge(self, list(once.values()), not_run)
 
 
@@ -586,48 +616,53 @@ def read_alone(path: Path, remedy: str = "give the file as a run wrote it") -> d
     return result
 
 
-def read_published(path: Path) -> tuple[dict, bytes]:
-    """A run's `<id>.json`, as it was written, and the executed notebook that belongs to it.
+def read_published(path: Path) -> Made:
+    """A run's `<id>.json`, as it was written, with the files beside it that belong to it.
 
     Where they are being published just now, that is waited for.
 
     Raises ValueError where it is not JSON, was edited by hand, lies in another place than its own,
-    or where the executed notebook beside it is missing or not the one it was written with.
+    or where a file beside it is missing or not the one it was written with.
     """
     try:
-        return _with_notebook(path)
+        return _with_files(path)
     except ValueError:
         if not path.is_file():
             raise
         with locked(path.parent):  # between the two renames of `publish` they differ
-            return _with_notebook(path)
+            return _with_files(path)
 
 
-def _with_notebook(path: Path) -> tuple[dict, bytes]:
-    """The result at `path` and its notebook, with the errors of `read_published`."""
+def _with_files(path: Path) -> Made:
+    """The result at `path` and the files beside it, with the errors of `read_published`."""
     again = "run the claim again with --force"
-    result, notebook = read_alone(path, again), path.with_suffix(".ipynb")
+    result = read_alone(path, again)
     if (result["run"], result["id"]) != (path.parent.name, path.stem):
         where = f"{result['run']}/{result['id']}"
         raise ValueError(f"is the result of {where}; move it back to its place")
     check_run(path.parent.name)
-    if not notebook.is_file():
-        raise ValueError(f"{notebook.name} is missing beside it; run the claim again")
-    content = notebook.read_bytes()
-    if digest_of(content) != result["provenance"].get("notebook"):
-        raise ValueError(f"{notebook.name} beside it is not the one it was written with; {again}")
-    return result, content
+    beside = {"notebook": path.with_suffix(".ipynb")}
+    if "images" in result["provenance"]:
+        beside["images"] = path.with_suffix(per_image.SUFFIX)
+    contents = {}
+    for name, file in beside.items():
+        if not file.is_file():
+            raise ValueError(f"{file.name} is missing beside it; run the claim again")
+        contents[name] = file.read_bytes()
+        if digest_of(contents[name]) != result["provenance"].get(name):
+            raise ValueError(f"{file.name} beside it is not the one it was written with; {again}")
+    return Made(result, **contents)
 
 
-def publish(folder: Path, made: Mapping[str, tuple[str, Mapping]]) -> None:
-    """Put executed notebooks and their results, by claim, into `folder`: all of them or none.
+def publish(folder: Path, made: Mapping[str, Made]) -> None:
+    """Put executed claims into `folder`: all of them or none.
 
-    A result carries its own digest and that of its notebook.
+    A result carries its own digest and those of the files beside it.
 
     Raises ValueError for a result of stubs, the models and images of a dry run.
     """
-    texts = {}
-    for id, (notebook, result) in made.items():
+    files = {}
+    for id, (result, notebook, images) in made.items():
         for source in result["provenance"]["sources"]:
             if source["name"].startswith(STUB):
                 raise ValueError(
@@ -636,8 +671,9 @@ def publish(folder: Path, made: Mapping[str, tuple[str, Mapping]]) -> None:
                 )
         signed = {**result, "sha256": digest_of_json(result)}
         text = json.dumps(signed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        texts |= {folder / f"{id}.ipynb": notebook, folder / f"{id}.json": text}
-    write_together(texts)
+        kept = {} if images is None else {folder / f"{id}{per_image.SUFFIX}": images}
+        files |= {folder / f"{id}.ipynb": notebook, **kept, folder / f"{id}.json": text}
+    write_together(files)
 
 
 def unexpected(calibration: Calibration) -> list[tuple[str, tuple[str, str]]]:

@@ -395,10 +395,11 @@ def unexplained(
     """
     rows = torch.stack([errors.double(), constant.double()], dim=1)
     one, two = (bootstrap(rows[..., kind], ratio_of_means, seed=seed) for kind in (0, 1))
-    ratio = bootstrap(
-        rows, lambda x: ratio_of_means(x[..., 0]) / ratio_of_means(x[..., 1]), seed=seed
-    )
-    return one, two, ratio
+    return one, two, bootstrap(rows, _ratio_of_ratios, seed=seed)
+
+
+def _ratio_of_ratios(rows: Float[np.ndarray, "image 2 2"]) -> float:
+    return ratio_of_means(rows[..., 0]) / ratio_of_means(rows[..., 1])
 
 
 def read_shares(
@@ -432,7 +433,7 @@ def read_shares(
             mean_where(right, x.positions >= 0), (0, 100), counts=True
         )
         rows = torch.stack([errors[:, i].double(), constant[:, i].double()], dim=1)
-        shares[f"rgb_{kind}"] = bootstrap(rows, lambda pair: 100 * _explained(pair), seed=seed)
+        shares[f"rgb_{kind}"] = bootstrap(rows, _percent_explained, seed=seed)
     return shares
 
 
@@ -484,3 +485,7 @@ def _mean_errors(
 def _explained(rows: np.ndarray) -> float:
     """One minus the mean of the first column over that of the second."""
     return 1 - ratio_of_means(rows)
+
+
+def _percent_explained(rows: np.ndarray) -> float:
+    return 100 * _explained(rows)

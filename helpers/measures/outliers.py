@@ -310,13 +310,13 @@ def limited_ratio(rows: Float[Tensor, "image 2"], seed: int = 0) -> Estimate:
 
     It is nan where both are zero.
     """
+    return bootstrap(rows, _limited, seed=seed)
 
-    def ratio(rows: Pairs) -> float:
-        first, second = rows.mean(0)
-        below = max(second, first / LARGEST_RATIO)
-        return first / below if below else np.nan
 
-    return bootstrap(rows, ratio, seed=seed)
+def _limited(rows: Pairs) -> float:
+    first, second = rows.mean(0)
+    below = max(second, first / LARGEST_RATIO)
+    return first / below if below else np.nan
 
 
 def firing(activation: PerPatch, outlier: PatchMask, seed: int = 0) -> Firing:

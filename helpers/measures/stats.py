@@ -20,8 +20,11 @@ group gives Estimate(nan, nan, nan, 0), no error.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Num, Shaped
@@ -47,6 +50,39 @@ OPPOSITE = {"supported", "refuted"}
 LEVEL = 0.95  # of all intervals
 ALIKE = 1e-6  # of the largest: how little the values of trainings that are the same may differ
 NO_INTERVAL = (math.nan, math.nan)
+MOST_COLUMNS = 8  # numbers of an image that are kept; what rests on all its patches has too many
+
+
+@dataclass(frozen=True, eq=False)
+class PerImage:
+    """What an estimate takes of each image, and how it follows from that.
+
+    Attributes:
+        how: the function of this module that makes the estimate.
+        options: its other arguments, as JSON data.
+        pieces: (image,) float32 each, nan where an image has none. Of a mean or a share one; of
+            `bootstrap` one a column; of `bootstrap_spread` one a group; of `jackknife` what each
+            image adds to the value, infinite where there is none without it; of `over_seeds` those
+            of one training after another.
+    """
+
+    how: str
+    options: Mapping[str, Any]
+    pieces: tuple[Float[np.ndarray, " _"], ...]
+
+    def estimate(self) -> "Estimate":
+        """The estimate that follows from the pieces, which float32 may have rounded."""
+        return _FOLLOWS[self.how](self.pieces, self.options)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PerImage) or len(self.pieces) != len(other.pieces):
+            return NotImplemented if not isinstance(other, PerImage) else False
+        pairs = zip(self.pieces, other.pieces, strict=True)
+        same = all(np.array_equal(one, two, equal_nan=True) for one, two in pairs)
+        return same and (self.how, self.options) == (other.how, other.options)
+
+    def __repr__(self) -> str:
+        return f"PerImage({self.how!r}, {len(self.pieces)} x {len(self.pieces[0])} images)"
 
 
 class Estimate(NamedTuple):
@@ -61,6 +97,8 @@ class Estimate(NamedTuple):
         over: what the interval is over: "images", or "trainings", new ones and new images.
         trainings: of a mean over trainings, (value, low, high) of each with its interval over
             images; else None.
+        per_image: what it takes of each image; None where that is no number or a few, such as the
+            norms of all patches.
     """
 
     value: float
@@ -70,6 +108,21 @@ class Estimate(NamedTuple):
     step: float | None = None
     over: str = "images"
     trainings: tuple[tuple[float, float, float], ...] | None = None
+    per_image: PerImage | None = None
+
+    def of(self, how: str, pieces: Iterable[Shaped[Array, " _"]], **options: Any) -> "Estimate":
+        """The same, with what it follows from."""
+        rows = tuple(to_numpy(piece).astype(np.float32) for piece in pieces)
+        return self._replace(per_image=PerImage(how, options, rows))
+
+    def placed(self, at: Shaped[np.ndarray, " _"], images: int) -> "Estimate":
+        """The same of `images` images, where those that it rests on stand at these places."""
+        if self.per_image is None:
+            return self
+        rows = tuple(np.full(images, np.nan, np.float32) for _ in self.per_image.pieces)
+        for row, piece in zip(rows, self.per_image.pieces, strict=True):
+            row[at] = piece
+        return self._replace(per_image=replace(self.per_image, pieces=rows))
 
 
 Estimates = dict[str, Estimate | float]  # by name
@@ -112,7 +165,7 @@ def over_images(
     """
     values = to_numpy(per_image)
     counts = counts or not np.issubdtype(values.dtype, np.floating)
-    values = values.astype(np.float64)
+    values = whole = values.astype(np.float64)
     if values.ndim != 1:
         raise ValueError(
             f"a mean over images is taken of one number an image, not of {values.shape}; "
@@ -123,9 +176,11 @@ def over_images(
     if n == 0:
         return NONE
     value = float(values.mean())
+    kept = {"limits": limits and [*limits], "continuous": continuous, "counts": counts}
     if limits is None:
         low, high = _mean_interval(values)
-        return Estimate(value, *(NO_INTERVAL if counts and low == high else (low, high)), n)
+        ends = NO_INTERVAL if counts and low == high else (low, high)
+        return Estimate(value, *ends, n).of("over_images", [whole], **kept)
     lowest, highest = limits
     if not 0 < highest < math.inf or lowest not in (0, -highest):
         raise ValueError(
@@ -145,7 +200,8 @@ def over_images(
         low, high = _mean_interval(values)
         if low == high and counts:
             low, high = _of_alike(value, n, limits)
-    return Estimate(value, *map(float, np.clip((low, high), lowest, highest)), n, step)
+    low, high = map(float, np.clip((low, high), lowest, highest))
+    return Estimate(value, low, high, n, step).of("over_images", [whole], **kept)
 
 
 def bootstrap(
@@ -169,15 +225,20 @@ def bootstrap(
         resamples: how many sets of n images are drawn with replacement.
         seed: of the draws; the same seed and number of images draw the same images.
     """
-    values = to_numpy(per_image).astype(np.float64)
-    values = values[~np.isnan(values).all(axis=tuple(range(1, values.ndim)))]
+    whole = to_numpy(per_image).astype(np.float64)
+    values = whole[~np.isnan(whole).all(axis=tuple(range(1, whole.ndim)))]
     n = len(values)
     if values.size == 0:
         return NONE
     draws = [
         statistic(np.repeat(values, weights, axis=0)) for weights in _weights(n, resamples, seed)
     ]
-    return _percentiles(statistic(values), np.array(draws), n)
+    estimate = _percentiles(statistic(values), np.array(draws), n)
+    name, columns = _name_of(statistic), whole[0].size
+    if name is None or columns > MOST_COLUMNS:
+        return estimate
+    options = {"statistic": name, "resamples": resamples, "seed": seed, "shape": whole.shape[1:]}
+    return estimate.of("bootstrap", whole.reshape(-1, columns).T, **options)
 
 
 def ratio_of_means(rows: Pairs) -> float:
@@ -203,7 +264,8 @@ def share(per_image: Answers) -> Estimate:
     n, k = len(values), int(values.sum())
     if n == 0:
         return NONE
-    return Estimate(k / n, *_share_interval(k, n), n, 1 / n)
+    estimate = Estimate(k / n, *_share_interval(k, n), n, 1 / n)
+    return estimate.of("share", [values])
 
 
 def jackknife(
@@ -211,6 +273,7 @@ def jackknife(
     without: Float[np.ndarray, " image"],
     limits: Limits | None = None,
     carriers: int | None = None,
+    counts: bool = False,
 ) -> Estimate:
     """The interval of a smooth statistic, from its values without each image (Efron & Stein 1981).
 
@@ -226,6 +289,7 @@ def jackknife(
         limits: of the statistic, such as (0, 1) for an AUC and (0, inf) for a ratio.
         carriers: the images that count, where not all do, such as those with an outlier; the others
             only fill in.
+        counts: a share of patches, which is the same without any image but could have varied.
 
     Raises:
         ValueError: the value lies outside the limits.
@@ -236,7 +300,13 @@ def jackknife(
         error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
         reach = np.array([-1, 1]) * t.ppf((1 + LEVEL) / 2, carriers - 1) * error
         ends = value + reach if limits is None else _within(value, reach, limits, carriers)
-    return Estimate(float(value), *map(float, ends), n)
+        if counts and ends[0] == ends[1]:
+            ends = _of_alike(value, carriers, limits)
+    bounds = limits and [None if math.isinf(end) else end for end in limits]
+    kept = {"value": float(value), "limits": bounds, "carriers": carriers, "counts": counts}
+    # What an image adds is small beside the value: float32 would leave little of `without`.
+    added = np.nan_to_num(value - without, nan=np.inf)
+    return Estimate(float(value), *map(float, ends), n).of("jackknife", [added], **kept)
 
 
 def over_seeds(
@@ -272,11 +342,17 @@ def over_seeds(
     else:
         reach = t.ppf((1 + LEVEL) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
         low, high = value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)
-    low, high = np.clip((low, high), *limits)
+    low, high = map(float, np.clip((low, high), *limits))
     steps = {estimate.step for estimate in kept}
     step = steps.pop() / n if len(steps) == 1 and None not in steps else None
     trainings = tuple(map(tuple, ends.tolist()))
-    return Estimate(float(value), float(low), float(high), n, step, over, trainings)
+    found = Estimate(float(value), low, high, n, step, over, trainings)
+    each = [estimate.per_image for estimate in kept if estimate.per_image is not None]
+    if len(each) < n:
+        return found
+    told = [{"how": x.how, "options": x.options, "pieces": len(x.pieces)} for x in each]
+    bounds = [None if math.isinf(end) else end for end in limits]
+    return found.of("over_seeds", (y for x in each for y in x.pieces), limits=bounds, each=told)
 
 
 def falls_in_two(values: Float[np.ndarray, " value"]) -> bool:
@@ -311,15 +387,15 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
 
 def auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     """`auc` of the scores in `mask` against the others, pooled over patches, by `jackknife`."""
-    scores, mask = _images_with_numbers(settled(scores), mask)
+    scores, mask, kept = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
     if not (positive.any() and negative.any()):
         return NONE
     wins, pairs = _wins(scores, positive, negative)
     rows = zip(scores, positive, negative, strict=True)
     inside = [((np.sign(s[p][:, None] - s[q]) + 1) / 2).sum() for s, p, q in rows]
-    own = positive.sum(axis=1) * negative.sum(axis=1)
-    return _auc_interval(wins, pairs, np.array(inside), own, _fewer(positive, negative))
+    own, carriers = positive.sum(axis=1) * negative.sum(axis=1), _fewer(positive, negative)
+    return _auc_interval(wins, pairs, np.array(inside), own, carriers).placed(kept, len(kept))
 
 
 def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
@@ -332,7 +408,7 @@ def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     with one of these others. n counts the rarer of the two: where outliers never move, few images
     have a normal patch there, and all rests on these.
     """
-    scores, mask = _images_with_numbers(settled(scores), mask)
+    scores, mask, kept = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
     both = positive.any(axis=0) & negative.any(axis=0)
     if not both.any():
@@ -342,7 +418,8 @@ def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     # An image has one patch at a position, so none to be compared with inside it.
     none = np.zeros(len(scores))
     carriers = _fewer(positive[:, both], negative[:, both])
-    return _auc_interval(wins, pairs, none, none, carriers)._replace(n=carriers)
+    estimate = _auc_interval(wins, pairs, none, none, carriers)
+    return estimate._replace(n=carriers).placed(kept, len(kept))
 
 
 def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
@@ -353,9 +430,9 @@ def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
     share and its interval are those of the other half.
     """
     mask = to_numpy(mask)
-    learnt, tested = np.array_split(mask[np.random.default_rng(seed).permutation(len(mask))], 2)
-    count = max(1, round(learnt.sum(axis=1).mean())) if len(learnt) else 1
-    return share_at(tested, usual_positions(learnt, count))
+    own, others = np.array_split(np.random.default_rng(seed).permutation(len(mask)), 2)
+    count = max(1, round(mask[own].sum(axis=1).mean())) if len(own) else 1
+    return share_at(mask[others], usual_positions(mask[own], count)).placed(others, len(mask))
 
 
 def usual_positions(mask: PatchSet, count: int) -> list[int]:
@@ -377,11 +454,7 @@ def share_at(mask: PatchSet, positions: Sequence[int]) -> Estimate:
         return NONE
     without = _divided(there.sum() - there, all_masked.sum() - all_masked)
     carriers = int((all_masked > 0).sum())
-    found = jackknife(there.sum() / all_masked.sum(), without, (0, 1), carriers=carriers)
-    if found.low < found.high or math.isnan(found.low):
-        return found
-    low, high = _of_alike(found.value, carriers, (0, 1))
-    return found._replace(low=low, high=high)
+    return jackknife(there.sum() / all_masked.sum(), without, (0, 1), carriers, counts=True)
 
 
 def cohens_d_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
@@ -390,9 +463,10 @@ def cohens_d_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     The difference of the means over the pooled standard deviation (Cohen 1988); nan where a group
     is empty or both are constant.
     """
-    scores, mask = _images_with_numbers(scores, mask)
+    scores, mask, kept = _images_with_numbers(scores, mask)
     mean = np.nanmean(scores, dtype=np.float64) if scores.size else 0.0
-    return _of_moments(scores.astype(np.float64) - mean, mask, _standardised_difference)
+    found = _of_moments(scores.astype(np.float64) - mean, mask, _standardised_difference)
+    return found.placed(kept, len(kept))
 
 
 def mcnemar(a_correct: Answers, b_correct: Answers) -> float:
@@ -466,7 +540,8 @@ def bootstrap_spread(
     least = max(0.0, estimate.value - float(np.quantile(chance, LEVEL)))
     ends = (least, estimate.high) if chance.any() or estimate.value else NO_INTERVAL
     p_value = float((1 + (chance >= estimate.value - 1e-9).sum()) / (1 + resamples))
-    return Estimate(estimate.value, *ends, images), p_value
+    found = Estimate(estimate.value, *ends, images)
+    return found.of("bootstrap_spread", groups, resamples=resamples, seed=seed), p_value
 
 
 def enrichment_over_images(
@@ -482,10 +557,11 @@ def enrichment_over_images(
     The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier where
     information is redundant.
     """
-    scores, mask = _images_with_numbers(settled(scores), mask)
+    scores, mask, kept = _images_with_numbers(settled(scores), mask)
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
     above = np.where(np.isnan(scores), np.nan, scores > cut)
-    return _of_moments(above, mask, _ratio_of_groups, (0, math.inf))
+    found = _of_moments(above, mask, _ratio_of_groups, (0, math.inf))
+    return found.placed(kept, len(kept))
 
 
 def disagreement(table: Mapping[str, Mapping[str, object]], columns: Iterable[str]) -> float:
@@ -523,10 +599,11 @@ def contradictions(table: Mapping[str, Mapping[str, object]], columns: Iterable[
     return sum(one != other for one, other in decided) / len(decided) if decided else math.nan
 
 
-def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray]:
+def _images_with_numbers(scores: Array, mask: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both of the images that have a number, and which these are."""
     scores, mask = to_numpy(scores), to_numpy(mask)
     kept = ~np.isnan(scores).all(axis=1)
-    return scores[kept], mask[kept]
+    return scores[kept], mask[kept], kept
 
 
 def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> np.ndarray:
@@ -738,3 +815,67 @@ def _ratio_of_groups(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _finite_or_nan(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x), x, np.nan)
+
+
+def _name_of(statistic: Callable) -> dict[str, Any] | None:
+    """Where a statistic is found, and with which arguments, as JSON data; None of a closure."""
+    options = {}
+    if isinstance(statistic, partial):
+        statistic, options = statistic.func, dict(statistic.keywords)
+    name = f"{statistic.__module__}:{statistic.__qualname__}"
+    return None if "<" in name else {"function": name, **options}
+
+
+def _named(name: Mapping[str, Any]) -> Callable[[np.ndarray], float]:
+    """The statistic that `_name_of` names.
+
+    Raises:
+        ValueError: a function of another library than this package and NumPy.
+    """
+    module, _, function = name["function"].partition(":")
+    if module.partition(".")[0] not in ("helpers", "numpy"):
+        raise ValueError(f"{name['function']} is no statistic of this package")
+    options = {key: value for key, value in name.items() if key != "function"}
+    return partial(getattr(import_module(module), function), **options)
+
+
+def _limits(ends: Sequence[float | None] | None) -> Limits | None:
+    """Limits as JSON has them: None where there are none on that side."""
+    if ends is None:
+        return None
+    low, high = ends
+    return (-math.inf if low is None else low, math.inf if high is None else high)
+
+
+def _of_rows(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
+    rows = np.stack(pieces, axis=1).reshape(-1, *options["shape"])
+    return bootstrap(rows, _named(options["statistic"]), options["resamples"], options["seed"])
+
+
+def _of_additions(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
+    value, limits = options["value"], _limits(options["limits"])
+    without = value - pieces[0][~np.isnan(pieces[0])].astype(np.float64)
+    return jackknife(value, without, limits, options["carriers"], options["counts"])
+
+
+def _of_trainings(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
+    rest, each = iter(pieces), []
+    for one in options["each"]:
+        own = tuple(next(rest) for _ in range(one["pieces"]))
+        each.append(PerImage(one["how"], one["options"], own).estimate())
+    return over_seeds(each, _limits(options["limits"]))
+
+
+def _of_means(pieces: Sequence[np.ndarray], options: Mapping[str, Any]) -> Estimate:
+    limits = _limits(options["limits"])
+    return over_images(pieces[0], limits, options["continuous"], options["counts"])
+
+
+_FOLLOWS = {
+    "over_images": _of_means,
+    "share": lambda pieces, _: share(pieces[0] > 0),
+    "jackknife": _of_additions,
+    "bootstrap": _of_rows,
+    "bootstrap_spread": lambda pieces, options: bootstrap_spread(pieces, **options)[0],
+    "over_seeds": _of_trainings,
+}

@@ -23,7 +23,7 @@ import nbformat
 from helpers.claims import history, numbers
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Result, bundle, check_run, publish
+from helpers.claims.result import Made, Result, bundle, check_run, publish
 from helpers.files import Workspace, digest_of, digest_of_json, locked, write_together
 from helpers.foreign import one_line
 from helpers.run.kernel import OwnKernel, execute
@@ -120,16 +120,17 @@ def run_claims(
         threads = 1 if run == CONTROLS else threads  # so that sums have one order
         job = project.root, id, run, parameters[id], threads, made[id]
         if calls is not None:
-            text, result = calls(computed, *job, threads=threads, gpu=gpu[id])
+            executed = calls(computed, *job, threads=threads, gpu=gpu[id])
         else:
             running[id] = _progress(project, id, parameters[id])
             try:
-                text, result = computed(*job, running[id])
+                executed = computed(*job, running[id])
             finally:
                 del running[id]
+        result = executed.result
         if id in drafts:
             result["provenance"]["exploratory"] = True
-        publish(folder, {id: (text, result)})
+        publish(folder, {id: executed})
         controls = Result.from_json(project.registry[id], result).calibration()
         seconds = result["provenance"]["wall_s"]
         return Outcome(
@@ -155,7 +156,7 @@ def computed(
     threads: int,
     made: Mapping[str, str],
     progress: Progress | None = None,
-) -> tuple[str, dict]:
+) -> Made:
     """Execute the notebook of a claim on this machine.
 
     Args:
@@ -164,7 +165,8 @@ def computed(
         progress: what to tell how far it is, None on another machine.
 
     Returns:
-        The executed notebook as text, and its result with the provenance of this machine.
+        The executed notebook, its result with the provenance of this machine, and the numbers of
+        single images.
 
     Raises ValueError where the inputs are others on this machine, and what `require` and
     `execute` raise.
@@ -194,8 +196,9 @@ def computed(
             at_cell=progress and progress.at_cell,
         )
         judged = Result.from_json(claim, bundle(notebook))
+        images = workspace.images.read_bytes() if workspace else None
     result = judged.to_json()
-    wall, text = time.perf_counter() - clock, nbformat.writes(notebook) + "\n"
+    wall, text = time.perf_counter() - clock, (nbformat.writes(notebook) + "\n").encode()
     details = {
         **provenance(root),
         **machine,
@@ -209,6 +212,8 @@ def computed(
         "code": fingerprint(project, id),
         "notebook": digest_of(text),
     }
+    if images is not None:
+        details["images"] = digest_of(images)
     if resumed:  # then the wall time is that of the rest alone
         details["resumed"] = True
     log = history.load(root)
@@ -219,7 +224,8 @@ def computed(
         "first_verdict": history.first_verdict(log, judged),
         "after_the_fact": history.is_after_the_fact(log.get(id, ()), parameters),
     }
-    return text, {**head, **result, "parameters": parameters, "provenance": details}
+    whole = {**head, **result, "parameters": parameters, "provenance": details}
+    return Made(whole, text, images)
 
 
 def store_outputs(

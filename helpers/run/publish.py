@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from helpers.claims import per_image
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import check_run, publish, read_published, read_result
 from helpers.run import check
@@ -51,15 +52,15 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
             raise ValueError(f"{place}: {error}; nothing was published") from None
     whole = {path.stem: read_published(path) for path in paths}
     target = project.runs / run
-    publish(target, {id: (text.decode("utf-8"), result) for id, (result, text) in whole.items()})
+    publish(target, whole)
     for path in paths:
         if read_published(target / path.name) != whole[path.stem]:
             raise OSError(f"{path.name} did not arrive in book/runs/{run}; publish it again")
         reading = path.with_suffix(".reading.md")
         if reading.is_file():
             os.replace(reading, target / reading.name)
-        for moved in (path, path.with_suffix(".ipynb")):
-            moved.unlink()
+        for suffix in (".json", ".ipynb", per_image.SUFFIX):
+            path.with_suffix(suffix).unlink(missing_ok=True)
     return [path.stem for path in paths]
 
 

@@ -22,7 +22,7 @@ from helpers.book.build import assemble, build, published
 from helpers.claims import history
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
-from helpers.claims.result import Result, publish
+from helpers.claims.result import Made, Result, publish
 from helpers.images import load_images
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,9 @@ def publish_result(project, run, id, notebook, result, origin=ORIGIN):
     text = nbformat.writes(notebook) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     origin = origin | {"sources": result.pop("sources"), "notebook": digest}
-    publish(project.runs / run, {id: (text, {**result, "run": run, "provenance": origin})})
+    publish(
+        project.runs / run, {id: Made({**result, "run": run, "provenance": origin}, text.encode())}
+    )
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from helpers.book.render import render
 from helpers.capture import Output, PatchNorms, capture_each
 from helpers.claims.project import Project
-from helpers.claims.result import publish, read_result
+from helpers.claims.result import Made, publish, read_result
 from helpers.cli import main
 from helpers.files import VARIABLE, Workspace
 from helpers.images import load_images
@@ -209,9 +209,11 @@ def test_nothing_of_stubs_is_published(tmp_path):
     stubs = [load_backbone(f"stub:{TINY}").describe(), load_images("stub:hf:a/b", 8).describe()]
     for source in stubs:
         with pytest.raises(ValueError, match="in a dry run; it is no result"):
-            publish(tmp_path / "run", {"aa1": ("", {"provenance": {"sources": [*own, source]}})})
+            publish(
+                tmp_path / "run", {"aa1": Made({"provenance": {"sources": [*own, source]}}, b"")}
+            )
     assert not (tmp_path / "run").exists()
-    publish(tmp_path / "run", {"aa1": ("", {"provenance": {"sources": own}})})
+    publish(tmp_path / "run", {"aa1": Made({"provenance": {"sources": own}}, b"")})
 
 
 def test_time_is_known_from_what_ran_before(project):

@@ -1,0 +1,143 @@
+"""What each value of a result takes of each image: `<id>.images.parquet` beside the result.
+
+A row holds one number of one image. From the rows of a value and the options in the file's metadata
+its interval follows (`Numbers.estimate`), and two results on the same images can be compared image
+by image. Values of which an image gives more than a few numbers, such as the norms of all its
+patches, and plain numbers, such as a p-value, have no rows.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from helpers.extras import extra
+from helpers.files import digest_of
+
+if TYPE_CHECKING:
+    from helpers.images.sets import Images
+    from helpers.measures.stats import Estimate, PerImage
+
+SUFFIX = ".images.parquet"
+HEAD = b"registers"  # of the metadata
+FORMAT = 1
+COLUMNS = {  # as the book's dictionary describes them
+    "model": "The checkpoint.",
+    "dataset": "The set of images.",
+    "value": "The name of the value, as in the result.",
+    "part": "Which of several numbers of an image it is, from 0: a column of a ratio, a group of "
+    "images, or a training.",
+    "image": "The place of the image in its set, from 0.",
+    "picture": "A digest of the picture's pixels as it was loaded; empty where the value is of a "
+    "choice of images, whose places in the set are not known.",
+    "number": "What the image gives, as a 32-bit float.",
+}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of one value.
+
+    Attributes:
+        how, options, pieces: as in `measures.stats.PerImage`.
+        pictures: a digest of each image, in the order of the pieces; None where they are unknown.
+    """
+
+    how: str
+    options: Mapping[str, Any]
+    pieces: tuple[np.ndarray, ...]
+    pictures: tuple[str, ...] | None
+
+    def estimate(self) -> "Estimate":
+        """The value with its interval, as they follow from the numbers."""
+        from helpers.measures.stats import PerImage  # here: `list` and `show` need no torch
+
+        return PerImage(self.how, self.options, self.pieces).estimate()
+
+
+def packed(
+    found: Iterable[tuple[str, str, str | None, "PerImage"]], images: Iterable["Images"]
+) -> bytes:
+    """The file's content.
+
+    Args:
+        found: model, name of the value, its data set, and what it takes of each image.
+        images: the sets behind the result. A value's pictures are those of the one set that is
+            called like its data set and has as many images.
+    """
+    pa, pq = extra("pyarrow"), extra("pyarrow.parquet")
+    digests: dict[tuple[str, int], set[tuple[str, ...]]] = {}
+    for one in images:
+        own = tuple(digest_of(x, length=16) for x in one.contents or one.ids)
+        digests.setdefault((one.name, len(own)), set()).add(own)
+    told, columns = [], {name: [] for name in COLUMNS}
+    for model, value, dataset, own in found:
+        about = {"model": model, "dataset": dataset, "value": value}
+        sizes = [len(piece) for piece in own.pieces]
+        told.append({**about, "how": own.how, "options": own.options, "sizes": sizes})
+        for part, piece in enumerate(own.pieces):
+            kept = np.flatnonzero(~np.isnan(piece))
+            known = digests.get((dataset or "", len(piece)), set())
+            names = np.array(next(iter(known)), dtype=object) if len(known) == 1 else None
+            rows = {name: [x] * len(kept) for name, x in about.items()}
+            rows |= {"part": [part] * len(kept), "image": kept, "number": piece[kept]}
+            rows["picture"] = [None] * len(kept) if names is None else names[kept]
+            for name in COLUMNS:
+                columns[name].extend(rows[name])
+    text = pa.dictionary(pa.int32(), pa.string())
+    types = dict.fromkeys(COLUMNS, text)
+    types |= {"part": pa.int16(), "image": pa.int32(), "number": pa.float32()}
+    table = pa.table({name: pa.array(columns[name], type) for name, type in types.items()})
+    head = json.dumps({"format": FORMAT, "values": told}, allow_nan=False)
+    file = io.BytesIO()
+    table = table.replace_schema_metadata({HEAD: head})
+    pq.write_table(table, file, compression="zstd", compression_level=19)
+    return file.getvalue()
+
+
+def read(content: bytes) -> dict[tuple[str, str], Numbers]:
+    """(model, name of the value) -> its numbers.
+
+    Raises ValueError where the content is no such file.
+    """
+    pq, pa = extra("pyarrow.parquet"), extra("pyarrow")
+    try:
+        table = pq.read_table(io.BytesIO(content))
+        told = json.loads((table.schema.metadata or {})[HEAD])
+        rows = {name: table.column(name).to_pandas().to_numpy() for name in COLUMNS}
+        if told["format"] != FORMAT:
+            raise ValueError(f"format {told['format']}, not {FORMAT}")
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"these are no numbers of images ({error}); run the claim again") from None
+    starts = _starts([rows[name] for name in ("model", "value", "part")])
+    spans = {
+        (rows["model"][a], rows["value"][a], int(rows["part"][a])): slice(a, b) for a, b in starts
+    }
+    return {(one["model"], one["value"]): _numbers(one, rows, spans) for one in told["values"]}
+
+
+def _starts(columns: Sequence[np.ndarray]) -> list[tuple[int, int]]:
+    """Where each run of rows with equal entries begins and ends."""
+    n = len(columns[0])
+    if n == 0:
+        return []
+    changes = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), n]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _numbers(one: Mapping, rows: Mapping[str, np.ndarray], spans: Mapping) -> Numbers:
+    """What the file holds of one value."""
+    pieces, pictures = [], None
+    for part, size in enumerate(one["sizes"]):
+        own = spans.get((one["model"], one["value"], part), slice(0))
+        piece = np.full(size, np.nan, np.float32)
+        piece[rows["image"][own]] = rows["number"][own]
+        pieces.append(piece)
+        if part == 0 and all(isinstance(x, str) for x in rows["picture"][own]):
+            found = dict(zip(rows["image"][own].tolist(), rows["picture"][own], strict=True))
+            pictures = tuple(found.get(index, "") for index in range(size))
+    return Numbers(one["how"], one["options"], tuple(pieces), pictures)
