@@ -2,9 +2,9 @@
 
 Which verdicts moved, which values differ and by how much, and what else is different.
 
-A result holds values and intervals, and nothing image by image. So no difference is paired: its
-interval combines the two, which takes them as independent. Where the images are the same list it is
-as a rule too wide, as good images are good for both.
+A difference is paired image by image where both results keep what they took of each image, and the
+pictures are the same. Else its interval combines the two, which takes them as independent: on the
+same images it is as a rule too wide, as good images are good for both.
 """
 
 import json
@@ -15,10 +15,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers.claims import per_image
 from helpers.claims.criteria import Value
 from helpers.claims.markdown import render
+from helpers.claims.per_image import Numbers
 from helpers.claims.project import Project
-from helpers.claims.result import Claim, by_model, read_alone, read_result, sources_of, values_of
+from helpers.claims.result import (
+    Claim,
+    Made,
+    by_model,
+    read_alone,
+    read_published,
+    sources_of,
+    values_of,
+)
+from helpers.files import digest_of
 from helpers.settings import nearest
 
 HEAD = ("model", "value", "A", "B", "B - A", "")
@@ -30,6 +41,7 @@ class Pair(NamedTuple):
 
     Attributes:
         models: the model of A and that of B.
+        paired: B - A image by image, where both have the same pictures.
         images: 'same' where both were measured on the same list of images, 'partly the same' where
             on other numbers of it, 'other' where on another, '' where no images are behind them.
         judged: whether the criterion names it.
@@ -41,10 +53,13 @@ class Pair(NamedTuple):
     b: Value | None
     images: str
     judged: bool
+    paired: Value | None = None
 
     @property
     def difference(self) -> Value | None:
-        """B - A, see `difference`."""
+        """B - A, paired or see `difference`."""
+        if self.paired is not None:
+            return self.paired
         return None if self.a is None or self.b is None else difference(self.a, self.b)
 
     @property
@@ -57,6 +72,7 @@ class Pair(NamedTuple):
         name = self.name + (" (judged)" if self.judged else "")
         change = f"{self.difference or ''}" + ("*" if excludes_zero(self.difference) else "")
         images = self.images and f"{self.images} images"
+        images += ", paired" if self.paired else ""
         return _both(self.models), name, _printed(self.a), _printed(self.b), change, images
 
 
@@ -106,7 +122,7 @@ def excludes_zero(value: Value | None) -> bool:
     return not value.low <= 0 <= value.high
 
 
-def read_side(project: Project, text: str) -> dict[str, dict]:
+def read_side(project: Project, text: str) -> dict[str, Made]:
     """The results that `text` names, by claim in the registry's order.
 
     Those of a run, published or else one's own, or that of a result file.
@@ -117,8 +133,8 @@ def read_side(project: Project, text: str) -> dict[str, dict]:
     if path.suffix == ".json" or path.is_file():
         if not path.is_file():
             raise ValueError(f"there is no file {text}; give a result file or the name of a run")
-        data = _read(project, path, read_alone)
-        return {data["id"]: data}
+        made = _read(project, path, _alone)
+        return {made.result["id"]: made}
     runs: dict[str, dict[str, Path]] = {}
     for found in (project.results(), project.own_results()):  # published ones come first
         for run, own in groupby(found, lambda path: path.parent.name):
@@ -127,28 +143,37 @@ def read_side(project: Project, text: str) -> dict[str, dict]:
         hint = nearest(text, runs)
         raise ValueError(f"there is no run {text!r} with results and no file; {hint}")
     claims = project.registry.claims
-    return {id: _read(project, paths[id], read_result) for id in claims if id in paths}
+    return {id: _read(project, paths[id], read_published) for id in claims if id in paths}
 
 
-def _read(project: Project, path: Path, read: Callable[[Path], dict]) -> dict:
+def _alone(path: Path) -> Made:
+    """A result file wherever it lies, with the numbers of its images where they lie beside it."""
+    result, beside = read_alone(path), path.with_suffix(per_image.SUFFIX)
+    images = beside.read_bytes() if beside.is_file() else b""
+    known = digest_of(images) == result["provenance"].get("images")
+    return Made(result, b"", images if known else None)
+
+
+def _read(project: Project, path: Path, read: Callable[[Path], Made]) -> Made:
     """A result of a claim that the registry has, with errors that name the file."""
     try:
-        data = read(path)
-        project.registry[data["id"]]
-        return data
+        made = read(path)
+        project.registry[made.result["id"]]
+        return made
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def compared(claim: Claim, a: Mapping, b: Mapping, *, only: bool = True) -> Comparison:
+def compared(claim: Claim, first: Made, second: Made, *, only: bool = True) -> Comparison:
     """Two results of one claim, each model compared with itself.
 
     Args:
         claim: of both.
-        a, b: a stored result each.
+        first, second: A and B.
         only: compare the only model of A with the only one of B, whatever they are called.
     """
-    sides = a, b
+    sides = a, b = first.result, second.result
+    taken = [per_image.read(x.images) if x.images else {} for x in (first, second)]
     values = [by_model(values_of(data)) for data in sides]
     judged = [{one["model"]: one["verdict"] for one in data["verdicts"]} for data in sides]
     weights = [
@@ -165,12 +190,14 @@ def compared(claim: Claim, a: Mapping, b: Mapping, *, only: bool = True) -> Comp
     for both in models:
         verdicts[_both(both)] = _of(judged, both, "not judged")
         settings[f"weights of {_both(both)}"] = _of(weights, both, "unknown")
-        first, second = _of(values, both, {})
-        measured = {**first, **second}
+        of_a, of_b = _of(values, both, {})
+        measured = {**of_a, **of_b}
         for name in dict.fromkeys([*named, *measured]):
             if name in measured:
-                pair = first.get(name), second.get(name)
-                pairs.append(Pair(name, both, *pair, _images(*pair, *lists), name in named))
+                pair = of_a.get(name), of_b.get(name)
+                rows = [own.get((x, name)) for own, x in zip(taken, both, strict=True)]
+                told = _images(*pair, *lists), name in named, _paired(*pair, *rows)
+                pairs.append(Pair(name, both, *pair, *told))
     paired = {model for both in models for model in both}
     return Comparison(
         claim.id,
@@ -186,6 +213,20 @@ def compared(claim: Claim, a: Mapping, b: Mapping, *, only: bool = True) -> Comp
 def _of(sides: Sequence[Mapping], models: Change, missing: object) -> tuple:
     """What A has of its model and what B has of its own."""
     return tuple(side.get(model, missing) for side, model in zip(sides, models, strict=True))
+
+
+def _paired(
+    a: Value | None, b: Value | None, of_a: Numbers | None, of_b: Numbers | None
+) -> Value | None:
+    """B - A image by image; None where not both have numbers of the same pictures."""
+    if of_a is None or of_b is None or not of_a.pictures or of_a.pictures != of_b.pictures:
+        return None
+    from helpers.measures.stats import paired  # here: `compare` of what has none needs no torch
+
+    found = paired(of_a.per_image, of_b.per_image)
+    if found is None or not math.isclose(found.value, b.value - a.value, abs_tol=1e-6):
+        return None
+    return Value.of(a.name, found._replace(step=None), model=b.model)
 
 
 def _images(a: Value | None, b: Value | None, of_a: Mapping, of_b: Mapping) -> str:

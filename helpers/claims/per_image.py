@@ -51,11 +51,16 @@ class Numbers:
     pieces: tuple[np.ndarray, ...]
     pictures: tuple[str, ...] | None
 
-    def estimate(self) -> "Estimate":
-        """The value with its interval, as they follow from the numbers."""
+    @property
+    def per_image(self) -> "PerImage":
+        """As the measures take them."""
         from helpers.measures.stats import PerImage  # here: `list` and `show` need no torch
 
-        return PerImage(self.how, self.options, self.pieces).estimate()
+        return PerImage(self.how, self.options, self.pieces)
+
+    def estimate(self) -> "Estimate":
+        """The value with its interval, as they follow from the numbers."""
+        return self.per_image.estimate()
 
 
 def packed(

@@ -9,14 +9,16 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.claims.compare import compared, difference, excludes_zero, read_side, report
+from helpers.claims import compare, per_image
+from helpers.claims.compare import difference, excludes_zero, read_side, report
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
-from helpers.claims.result import read_alone
+from helpers.claims.result import Made, read_alone
 from helpers.cli import main
 from helpers.files import digest_of, digest_of_json
 from helpers.foreign import printable
-from helpers.measures.stats import over_images
+from helpers.images import load_images
+from helpers.measures.stats import auc_over_images, bootstrap, over_images, ratio_of_means
 
 PROJECT = Project()
 CLAIM = "nr1-artifacts"
@@ -38,6 +40,12 @@ def written(path, result):
         digest = ""
     path.write_text(json.dumps({**content, "sha256": digest}), encoding="utf-8")
     return path
+
+
+def compared(claim, a, b, **options):
+    """Two results as `read_side` reads them, of which nothing else is there."""
+    sides = (x if isinstance(x, Made) else Made(x, b"") for x in (a, b))
+    return compare.compared(claim, *sides, **options)
 
 
 def value(number, low, high, n=100, name="auc", model="m"):
@@ -133,8 +141,8 @@ def test_a_run_of_ones_own_is_a_side_and_a_published_one_comes_first(stored, tmp
     monkeypatch.setattr(Project, "results", lambda self: iter(paths[:1]))
     monkeypatch.setattr(Project, "own_results", lambda self: iter(paths[1:]))
     for run, place in {"a": "book/a", "b": "own/b"}.items():
-        (data,) = read_side(PROJECT, run).values()
-        assert data["provenance"]["notebook"] == digest_of(place)
+        (made,) = read_side(PROJECT, run).values()
+        assert made.result["provenance"]["notebook"] == digest_of(place)
 
 
 @pytest.mark.parametrize(
@@ -309,3 +317,56 @@ def test_the_interval_of_a_difference_covers_it():
         found = difference(*(Value.of("x", over_images(own), model="m") for own in samples))
         missed += not found.low <= 0.5 <= found.high
     assert 0.02 < missed / times < 0.09
+
+
+RNG = np.random.default_rng(8)
+SCENES = load_images("scenes", 30, 1)
+BEFORE = RNG.random((30, 6))
+AFTER = BEFORE + 0.02 * RNG.random((30, 6))
+MASK = RNG.random((30, 6)) > 0.7
+
+
+def of_images(x, dataset="scenes", images=SCENES):
+    """A result of four values of these numbers, with what they take of each image."""
+    estimates = {
+        "mean": over_images(x[:, 0]),
+        "answers": over_images(100.0 * (x[:, 0] > 0.5), (0, 100)),
+        "auc": auc_over_images(x, MASK),
+        "ratio": bootstrap(x[:, :2], ratio_of_means),
+    }
+    values = [Value.of(name, own, model="m", dataset=dataset) for name, own in estimates.items()]
+    rows = [("m", name, dataset, own.per_image) for name, own in estimates.items()]
+    data = {"verdict": "supported", "verdicts": [], "sources": []}
+    data["values"] = [one.to_json() for one in values]
+    return Made(data, b"", per_image.packed(rows, [images]))
+
+
+def test_what_has_the_same_pictures_is_paired():
+    """The interval of the difference image by image is narrower, and lies around B - A."""
+    one = compared(PROJECT.registry[CLAIM], of_images(BEFORE), of_images(AFTER))
+    assert len(one.pairs) == 4
+    for pair in one.pairs:
+        assert pair.difference == pair.paired is not None
+        assert pair.difference.value == pytest.approx(pair.b.value - pair.a.value)
+        apart = difference(pair.a, pair.b)
+        assert pair.paired.high - pair.paired.low < 0.5 * (apart.high - apart.low)
+    (mean, *_) = (pair.paired for pair in one.pairs)
+    own = over_images((AFTER - BEFORE)[:, 0])
+    assert (mean.low, mean.high) == pytest.approx(own[1:3], rel=1e-4)
+    lines = report({CLAIM: 0}, {CLAIM: 0}, [one]).splitlines()
+    assert sum(line.endswith("images, paired") for line in lines) == sum(
+        pair.differs for pair in one.pairs
+    )
+
+
+def test_other_pictures_are_not_paired():
+    claim, first = PROJECT.registry[CLAIM], of_images(BEFORE)
+    others = [
+        of_images(AFTER, images=load_images("scenes", 30, 2)),
+        of_images(AFTER, dataset="elsewhere"),  # whose pictures are not known
+        first._replace(images=None),
+    ]
+    for other in others:
+        for pair in compared(claim, first, other).pairs:
+            assert pair.paired is None
+            assert pair.difference == difference(pair.a, pair.b)
