@@ -565,6 +565,27 @@ def publish(project, name, force):
     return 0
 
 
+@command("verify vit-tiny nr1-artifacts --images 64")
+@click.argument("run")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--images", type=COUNT, default=64, help="of each result, the first ones")
+@click.option(
+    "--record", is_flag=True, help="write into the results which values agree, and the revision"
+)
+@_jobs("notebooks")
+def verify(project, run, ids, images, record, jobs):
+    """Run notebooks by today's code on the first images of published results, and compare number by
+    number and image by image. The exit status is 0 where all agree.
+    """
+    from helpers.run import verify
+
+    def told(one: verify.Verified) -> None:
+        print(*one.lines(), sep="\n", flush=True)
+
+    found = verify.verify(project, run, ids, images, record=record, jobs=jobs, report=told)
+    return int(not all(one.holds for one in found))
+
+
 # ---- A model of one's own
 
 

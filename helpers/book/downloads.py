@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 
 from helpers.book import cite
 from helpers.book.render import Runs, counted, over, render
+from helpers.claims import per_image
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
 from helpers.claims.result import Result
@@ -26,6 +27,7 @@ from helpers.files import write_zip
 
 FOLDER = "data"  # of the built book
 VALUES, COLUMNS_FILE, NAMES_FILE = "values.csv", "values.dictionary.csv", "values.names.csv"
+IMAGES_FILE = "images.dictionary.csv"
 # Claim -> its result, and the notebook that displays it.
 Executed = Mapping[str, tuple[dict, NotebookNode]]
 # The columns of the CSV: name, type of the cells, and what they say.
@@ -121,8 +123,8 @@ def write(
     own: Mapping[str, Executed],
 ) -> None:
     """Write into `target` the CSV with its dictionaries, and a folder for each run with the result,
-    the notebook and the figures of each claim; of runs that are not published, `own`, the folders
-    alone.
+    the numbers of its images, the notebook and the figures of each claim; of runs that are not
+    published, `own`, the folders alone.
     """
     target.mkdir(parents=True, exist_ok=True)
     results = {
@@ -131,15 +133,18 @@ def write(
     }
     table = values(project.registry, results)
     columns = pd.DataFrame(COLUMNS, columns=["name", "type", "meaning"])
-    for name, frame in ((VALUES, table), (COLUMNS_FILE, columns), (NAMES_FILE, names(table))):
+    images = pd.DataFrame(per_image.COLUMNS.items(), columns=["name", "meaning"])
+    tables = {VALUES: table, COLUMNS_FILE: columns, NAMES_FILE: names(table), IMAGES_FILE: images}
+    for name, frame in tables.items():
         frame.to_csv(target / name, index=False, lineterminator="\r\n")
     for kind, stored, executed in (("runs", project.runs, runs), ("own", project.own, own)):
         for run, claims in executed.items():
             place = target / folder(run, kind)
             place.mkdir(parents=True)
-            for id, (_, notebook) in claims.items():
-                for suffix in ("json", "ipynb"):
-                    shutil.copy(stored / run / f"{id}.{suffix}", place)
+            for id, (data, notebook) in claims.items():
+                kept = [per_image.SUFFIX] if "images" in data["provenance"] else []
+                for suffix in (".json", ".ipynb", *kept):
+                    shutil.copy(stored / run / f"{id}{suffix}", place)
                 if drawings := _drawings(id, notebook):
                     write_zip(place / f"{id}.zip", drawings)
     (place := target / CONTROLS).mkdir()
@@ -187,6 +192,7 @@ def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str)
     text = render(
         "downloads.md.j2",
         is_control=place == CONTROLS,
+        images=per_image.SUFFIX if "images" in data.get("provenance", {}) else "",
         has_figures=bool(_drawings(id, notebook)),
         file=f"{up}{FOLDER}/{place}/{id}",
         values=f"{up}{FOLDER}/{VALUES}",

@@ -135,7 +135,10 @@ WRITTEN = _record(
                 "energy_assumption": _TEXT,
                 "notebook": _TEXT,
             },
-            optional={"images": _TEXT},
+            optional={
+                "images": _TEXT,
+                "verified": _record({"revision": _UNKNOWN, "images": _COUNT, "values": {}}),
+            },
         ),
     },
     optional=_BY_TODAY | {"first_verdict": _VERDICT, "after_the_fact": {"type": "boolean"}},

@@ -196,7 +196,8 @@ def computed(
             at_cell=progress and progress.at_cell,
         )
         judged = Result.from_json(claim, bundle(notebook))
-        images = workspace.images.read_bytes() if workspace else None
+        kept = workspace is not None and workspace.images.is_file()
+        images = workspace.images.read_bytes() if kept else None
     result = judged.to_json()
     wall, text = time.perf_counter() - clock, (nbformat.writes(notebook) + "\n").encode()
     details = {

@@ -1,0 +1,242 @@
+"""Whether today's code measures, image by image, what a published result holds.
+
+The notebook runs on the first images that the result used, and each of its numbers is compared with
+the stored one of the same picture. That takes minutes where the run took hours. Some values hang on
+all images of a set at once, such as a threshold over them, and differ on fewer by themselves. Which
+do not is recorded with the code that made the result (`record`); these must stay as they are.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from helpers.claims import per_image
+from helpers.claims.notebook import inputs
+from helpers.claims.numbers import FLOAT, RELATIVE, VALUE
+from helpers.claims.per_image import Numbers
+from helpers.claims.project import Project
+from helpers.claims.result import Made, publish, read_published
+from helpers.files import Workspace
+from helpers.foreign import one_line
+from helpers.run.execute import parallel
+from helpers.run.kernel import execute
+from helpers.run.parameters import require
+from helpers.run.progress import Outcome
+from helpers.run.provenance import fingerprint, provenance
+
+FLIPS = 1  # images whose answer may turn: a tie is decided by rounding
+UNAVAILABLE = "ModelUnavailable"  # as the error of a notebook begins whose weights cannot be had
+
+Key = tuple[str, str]  # model and name of a value
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What came of one result.
+
+    Attributes:
+        images: how many it ran on.
+        agree: the values whose numbers are the stored ones.
+        differ: the others -> in how many images, of how many, and by how much at most.
+        expected: the values that must agree, as they were recorded; None where none were.
+        absent: why it cannot be verified here, or ''.
+        failed: why its notebook failed, or ''.
+    """
+
+    id: str
+    images: int = 0
+    agree: list[Key] = field(default_factory=list)
+    differ: dict[Key, str] = field(default_factory=dict)
+    expected: frozenset[Key] | None = None
+    absent: str = ""
+    failed: str = ""
+
+    @property
+    def wrong(self) -> dict[Key, str]:
+        """The values that differ and must not; all that differ where nothing was recorded."""
+        must = self.expected
+        missing = (must or set()) - {*self.agree} - self.differ.keys()
+        found = {key: said for key, said in self.differ.items() if must is None or key in must}
+        return found | dict.fromkeys(sorted(missing), "is not measured any more")
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not (self.failed or self.wrong)
+
+    def lines(self) -> list[str]:
+        """What it says, the first line with the claim."""
+        if self.absent:
+            return [f"{self.id}  not verifiable here: {self.absent}"]
+        if self.failed:
+            return [f"{self.id}  failed: {self.failed}"]
+        of = len(self.agree) + len(self.differ) - len(self.differ.keys() - self.wrong.keys())
+        rest = len(self.differ.keys() - self.wrong.keys())
+        told = f"{len(self.agree)} of {of} values agree on {self.images} images"
+        told += f"; {rest} more hang on all images of the result" * bool(rest)
+        wrong = [f"  {name} of {model}: {said}" for (model, name), said in self.wrong.items()]
+        return [f"{self.id}  {told}", *wrong]
+
+
+def verify(
+    project: Project,
+    run: str,
+    ids: Sequence[str],
+    images: int = 64,
+    *,
+    record: bool = False,
+    jobs: int | None = None,
+    report: Callable[[Verified], None] = lambda verified: None,
+) -> list[Verified]:
+    """Compare published results of `run` with what today's code gives on their first `images`.
+
+    Args:
+        ids: the claims; all of the run where there are none.
+        record: write into each result which values agree, and the revision. The first time it must
+            be the code that made the result; later the values that were recorded must agree.
+        jobs: notebooks at a time; one per core unless given.
+        report: called as each notebook ends.
+
+    Raises:
+        ValueError: no such result, or one that keeps no numbers of its images, or, to record, one
+            of other inputs or code.
+    """
+    folder = project.runs / run
+    ids = [*map(project.registry.named, ids)] or [
+        id for id in project.registry.claims if (folder / f"{id}.json").is_file()
+    ]
+    made = {id: _stored(folder / f"{id}.json") for id in ids}
+    if not made:
+        raise ValueError(f"there is no published result of a run {run!r}; `list` shows them")
+    for id, one in made.items() if record else ():
+        _require_recordable(project, id, one.result)
+    found: dict[str, Verified] = {}
+
+    def run_one(id: str, threads: int) -> Outcome:
+        found[id] = _verified(project, id, made[id], images, threads, record)
+        if record and not found[id].absent and found[id].holds:
+            _record(project, folder, made[id], found[id])
+        return Outcome(id, "verified")
+
+    def ended(outcome: Outcome) -> None:
+        report(found.setdefault(outcome.id, Verified(outcome.id, failed=outcome.reason)))
+
+    parallel(run_one, ids, jobs, ended)
+    return [found[id] for id in ids]
+
+
+def compared(stored: Numbers, fresh: Numbers) -> str:
+    """In what the numbers of single images differ, '' where they do not.
+
+    Of the images that both have, by their pictures, or by their places where these are not known. A
+    number may differ by 5e-4 of itself or 1e-3 of the standard deviation over the stored images;
+    where it is an answer, one image may turn.
+    """
+    if (stored.how, len(stored.pieces)) != (fresh.how, len(fresh.pieces)):
+        return f"is made otherwise ({fresh.how}, not {stored.how})"
+    at = _places(stored, fresh)
+    if not len(at):
+        return "has no image in common"
+    worst, off = 0.0, np.zeros(len(at), dtype=bool)
+    for old, new in zip(stored.pieces, fresh.pieces, strict=True):
+        old, new = old[at[:, 0]].astype(np.float64), new[at[:, 1]].astype(np.float64)
+        spread = np.nanstd(old) if np.isfinite(old).any() else 0.0
+        allowed = np.maximum(np.maximum(VALUE * np.abs(old), RELATIVE * spread), FLOAT)
+        apart = np.abs(new - old)
+        same = (apart <= allowed) | (np.isnan(old) & np.isnan(new)) | (old == new)
+        off |= ~same
+        worst = max(worst, float(np.nanmax(np.where(same, 0.0, apart), initial=0.0)))
+    answers = all(len(np.unique(piece[~np.isnan(piece)])) <= 3 for piece in stored.pieces)
+    if off.sum() <= (FLIPS if answers else 0):
+        return ""
+    return f"differs in {off.sum()} of {len(at)} images, by up to {worst:.3g}"
+
+
+def _places(stored: Numbers, fresh: Numbers) -> np.ndarray:
+    """The places of each image that both have: (image, 2)."""
+    sizes = [len(one.pieces[0]) for one in (stored, fresh)]
+    if stored.pictures and fresh.pictures:
+        own = {picture: place for place, picture in enumerate(stored.pictures) if picture}
+        pairs = [(own[x], i) for i, x in enumerate(fresh.pictures) if x in own]
+    else:
+        pairs = [(i, i) for i in range(min(sizes))]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _stored(path: Path) -> Made:
+    made = read_published(path)
+    if made.images is None:
+        raise ValueError(
+            f"{path.parent.name}/{path.stem} keeps no numbers of its images; run it again"
+        )
+    return made
+
+
+def _require_recordable(project: Project, id: str, result: Mapping) -> None:
+    """Raise ValueError where nobody could tell what of a difference is the code's."""
+    origin = result["provenance"]
+    if origin["inputs"] != inputs(project, id, result["parameters"]):
+        raise ValueError(
+            f"{result['run']}/{id} is stale, so nothing can be recorded of it; run it again"
+        )
+    if "verified" not in origin and origin.get("code") != fingerprint(project, id):
+        raise ValueError(
+            f"{result['run']}/{id} was made by other code, so that nobody could tell which values "
+            "hang on all images and which on the code; run it again, and record it then"
+        )
+
+
+def _verified(
+    project: Project, id: str, made: Made, images: int, threads: int, record: bool
+) -> Verified:
+    """Execute the notebook on fewer images, and compare."""
+    claim, known = project.registry[id], made.result["provenance"].get("verified")
+    least = min(made.result["parameters"].get("n", images), images)
+    given = {**made.result["parameters"], "n": least}
+    parameters = {name: given[name] for name in claim.parameters if name in given}
+    own = {key: value for key, value in parameters.items() if value != claim.parameters[key]}
+    outcome = Verified(id, least)
+    if known is not None or record:
+        values = known["values"] if known else {}
+        pairs = [(model, name) for model, names in values.items() for name in names]
+        outcome = replace(outcome, expected=frozenset(pairs))
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Workspace(Path(folder))
+        workspace.begin()
+        try:
+            require(claim, parameters, project.root)
+        except (ValueError, OSError) as error:
+            return replace(outcome, absent=one_line(error, None))
+        try:
+            execute(project.source(id), own, project.root, threads, workspace=workspace.folder)
+        except RuntimeError as error:
+            missing = str(error).startswith(UNAVAILABLE)
+            return replace(outcome, **{"absent" if missing else "failed": one_line(error, None)})
+        if not workspace.images.is_file():
+            return replace(outcome, failed="the notebook keeps no numbers of its images any more")
+        fresh = per_image.read(workspace.images.read_bytes())
+    stored, measured = per_image.read(made.images), {model for model, _ in fresh}
+    if outcome.expected is not None:  # a model that is not here says nothing
+        here = frozenset(key for key in outcome.expected if key[0] in measured)
+        outcome = replace(outcome, expected=here)
+    for key in (key for key in stored if key in fresh):
+        if said := compared(stored[key], fresh[key]):
+            outcome.differ[key] = said
+        else:
+            outcome.agree.append(key)
+    return outcome
+
+
+def _record(project: Project, folder: Path, made: Made, verified: Verified) -> None:
+    """Write into the result which of its values agree, and today's revision."""
+    values: dict[str, list[str]] = {}
+    for model, name in verified.agree:
+        values.setdefault(model, []).append(name)
+    revision = provenance(project.root)["git_revision"]
+    told = {"revision": revision, "images": verified.images, "values": values}
+    origin: Mapping = {**made.result["provenance"], "verified": told}
+    result = {key: part for key, part in made.result.items() if key != "sha256"}
+    publish(folder, {verified.id: made._replace(result={**result, "provenance": origin})})

@@ -1,0 +1,149 @@
+"""A published result against today's code, image by image."""
+
+import numpy as np
+import pytest
+
+from helpers.claims import per_image
+from helpers.claims.per_image import Numbers
+from helpers.claims.result import read_published, read_result
+from helpers.run import check, verify
+from helpers.run.verify import compared
+
+MEASURE = """import numpy as np
+from helpers.claims import load_registry
+from helpers.images import load_images
+from helpers.measures.stats import over_images
+
+images = load_images("scenes", n, seed)
+bright = np.array([np.asarray(image).mean() for image in images])
+values = load_registry("notebooks")["aa1-first"].values("scenes")
+values.add("vit-a", {"score": over_images(bright), "above": over_images(bright - bright.mean())})
+values.judge({}, [images])"""
+RESULT = "aa1-first  "
+
+
+@pytest.fixture
+def measured(project, typed):
+    """A published result of 20 scenes; 'above' hangs on all of them."""
+    write(project, MEASURE)
+    typed("run aa1-first --run large -p n=20 --force")
+    typed("publish large")
+    return project.runs / "large" / "aa1-first.json"
+
+
+def write(project, code):
+    """Put the code into the notebook in place of what it measures."""
+    import nbformat
+
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[2].source = "from pathlib import Path"
+    notebook.cells[3].source = code
+    nbformat.write(notebook, path)
+
+
+def test_a_run_keeps_what_it_took_of_each_image(project, measured):
+    made = read_published(measured)
+    (score, above) = per_image.read(made.images).values()
+    value = made.result["values"][0]
+    found = score.estimate()
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (value["value"], value["low"], value["high"]), rel=1e-6
+    )
+    assert len({*score.pictures}) == 20 and score.pictures == above.pictures
+    assert not [*project.own.glob("large/*.json"), *project.own.glob("large/*.parquet")]
+    path = measured.with_suffix(per_image.SUFFIX)
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(ValueError, match="images.parquet beside it is not the one it was written"):
+        read_published(measured)
+    path.unlink()
+    assert any("images.parquet is missing beside it" in line for line in check.problems(project))
+
+
+def test_what_differs_on_fewer_images_by_itself_is_told_apart_once(project, measured, typed):
+    told = typed("verify large aa1 --images 6", 1)
+    assert told.startswith(f"{RESULT}1 of 2 values agree on 6 images\n  above of vit-a: differs in")
+    assert "verified" not in read_result(measured)["provenance"]
+
+
+def test_only_the_code_that_made_a_result_can_be_recorded_first(measured, typed, monkeypatch):
+    monkeypatch.setattr(verify, "fingerprint", lambda project, id: "other")
+    told = "large/aa1-first was made by other code, so that nobody could tell which values hang"
+    assert told in typed("verify large --images 6 --record", 2)
+
+
+def test_what_is_recorded_must_stay(project, measured, typed):
+    first = f"{RESULT}1 of 1 values agree on 6 images; 1 more hang on all images of the result\n"
+    assert typed("verify large --images 6 --record") == first
+    told = read_result(measured)["provenance"]["verified"]
+    assert (told["images"], told["values"]) == (6, {"vit-a": ["score"]})
+    assert typed("verify large --images 9") == first.replace("6 images", "9 images")
+    assert list(check.problems(project)) == []
+    write(project, MEASURE.replace(".mean() for", ".mean() * 1.002 for"))
+    told = typed("verify large --images 6", 1)
+    assert "  score of vit-a: differs in 6 of 6 images, by up to 0.36" in told
+    told = typed("verify large --images 6 --record", 2)
+    assert "large/aa1-first is stale, so nothing can be recorded of it; run it again" in told
+    write(project, MEASURE.replace('"score"', '"scores"'))
+    assert "score of vit-a: is not measured any more" in typed("verify large --images 6", 1)
+
+
+def test_what_cannot_be_had_here_is_said(project, measured, typed):
+    write(project, "class ModelUnavailable(Exception): pass\nraise ModelUnavailable('no weights')")
+    told = "aa1-first  not verifiable here: ModelUnavailable: no weights"
+    assert typed("verify large --images 6").startswith(told)
+    write(project, "raise RuntimeError('broken')")
+    assert "aa1-first  failed: RuntimeError: broken" in typed("verify large --images 6", 1)
+    write(project, "1")
+    assert "keeps no numbers of its images any more" in typed("verify large --images 6", 1)
+
+
+def test_results_without_numbers_are_refused(project, typed):
+    typed("run aa1-first --run bob -p n=3")
+    typed("publish bob")
+    told = "bob/aa1-first keeps no numbers of its images; run it again"
+    assert told in typed("verify bob", 2)
+    assert "there is no published result of a run 'bo'" in typed("verify bo", 2)
+
+
+ROW = np.random.default_rng(0).random(50).astype(np.float32)
+ANSWERS = (ROW > 0.5) * np.float32(100)
+
+
+def numbers(row, how="over_images", pictures=True):
+    names = tuple(map(str, range(len(row)))) if pictures else None
+    return Numbers(how, {}, (np.asarray(row, np.float32),), names)
+
+
+def changed(row, index, by):
+    row = row.copy()
+    row[index] += by
+    return row
+
+
+@pytest.mark.parametrize(
+    ("stored", "fresh", "said"),
+    [
+        (ROW, ROW[:20], ""),
+        (ROW, ROW * (1 + 4e-4), ""),
+        (ROW + 1, (ROW + 1) * 1.003, "differs in 50 of 50 images, by up to 0.00599"),
+        (ROW, changed(ROW, 7, 0.1), "differs in 1 of 50 images, by up to 0.1"),
+        (ROW, changed(ROW, 7, np.nan), "differs in 1 of 50 images, by up to 0"),
+        (changed(ROW, 7, np.nan), changed(ROW, 7, np.nan), ""),
+        (ANSWERS, changed(ANSWERS, 7, 100), ""),
+        (ANSWERS, changed(ANSWERS, [7, 8], 100), "differs in 2 of 50 images, by up to 100"),
+    ],
+)
+def test_numbers_of_the_same_pictures_are_compared(stored, fresh, said):
+    assert compared(numbers(stored), numbers(fresh)) == said
+    assert compared(numbers(stored, pictures=False), numbers(fresh, pictures=False)) == said
+
+
+def test_pictures_decide_and_not_places():
+    backwards = Numbers("over_images", {}, (ROW[::-1],), tuple(map(str, range(50)))[::-1])
+    assert compared(numbers(ROW), backwards) == ""
+    others = Numbers("over_images", {}, (ROW,), tuple(f"x{i}" for i in range(50)))
+    assert compared(numbers(ROW), others) == "has no image in common"
+    assert compared(numbers(ROW), numbers(ROW, "share")) == (
+        "is made otherwise (share, not over_images)"
+    )
