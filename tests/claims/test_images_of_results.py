@@ -1,0 +1,102 @@
+"""The numbers of single images beside a result: written, read, and enough for its intervals."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from helpers.claims import per_image
+from helpers.claims.project import CONTROLS, Project
+from helpers.claims.result import read_published, values_of
+from helpers.images import load_images
+from helpers.measures.stats import over_images, over_seeds, share
+
+PROJECT = Project()
+SCENES = load_images("scenes", 20, 3)
+ROW = np.random.default_rng(2).random(20)
+PUBLISHED = [
+    path
+    for path in PROJECT.results()
+    if path.parent.name != CONTROLS and path.with_suffix(per_image.SUFFIX).is_file()
+]
+
+
+def written(estimates, dataset="scenes", images=(SCENES,)):
+    rows = [("m", name, dataset, one.per_image) for name, one in estimates.items()]
+    return per_image.packed(rows, images)
+
+
+def test_what_is_written_is_read():
+    row = ROW.astype(np.float32)
+    row[4] = np.nan
+    estimates = {"mean": over_images(row), "share": share(ROW > 0.5)}
+    found = per_image.read(written(estimates))
+    for name, estimate in estimates.items():
+        own = found["m", name]
+        assert own.per_image.how == estimate.per_image.how
+        np.testing.assert_array_equal(own.pieces[0], estimate.per_image.pieces[0])
+        assert own.estimate() == estimate
+    pictures = found["m", "share"].pictures
+    assert len({*pictures}) == 20 and found["m", "mean"].pictures[4] == ""
+    # The same picture has the same digest in another choice of images.
+    fewer = per_image.read(written({"mean": over_images(ROW[:9])}, images=[SCENES[:9]]))
+    assert fewer["m", "mean"].pictures == pictures[:9]
+
+
+def test_pictures_are_those_of_the_one_set_that_fits():
+    estimates = {"mean": over_images(ROW)}
+    others = [SCENES[:9], load_images("scenes", 20, 4)]
+    for images, dataset in (((SCENES[:9],), "scenes"), ((SCENES,), "other"), (others, None)):
+        assert per_image.read(written(estimates, dataset, images))["m", "mean"].pictures is None
+    both = [SCENES, load_images("scenes", 20, 4)]  # two such sets: nobody knows which
+    assert per_image.read(written(estimates, images=both))["m", "mean"].pictures is None
+    assert per_image.read(written(estimates, images=[SCENES, SCENES[:9]]))["m", "mean"].pictures
+
+
+def test_no_values_are_a_file_too():
+    assert per_image.read(per_image.packed([], [])) == {}
+
+
+def test_several_pieces_keep_their_order():
+    estimate = over_seeds([over_images(ROW + i) for i in range(3)])
+    own = per_image.read(written({"mean": estimate}))["m", "mean"]
+    assert [round(float(piece[0] - ROW[0])) for piece in own.pieces] == [0, 1, 2]
+    assert own.estimate()[1:3] == pytest.approx(estimate[1:3])
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", written({"mean": over_images(ROW)})[:-9]])
+def test_what_is_no_such_file_is_refused(content):
+    with pytest.raises(ValueError, match="these are no numbers of images .*; run the claim again"):
+        per_image.read(content)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_published_interval_follows_from_its_images(path):
+    """To what float32 leaves of it."""
+    made = read_published(path)
+    numbers = per_image.read(made.images)
+    assert numbers
+    for value in values_of(made.result):
+        if (own := numbers.get((value.model, value.name))) is None:
+            continue
+        estimate = own.estimate()
+        for stored, again in zip((value.value, value.low, value.high), estimate, strict=False):
+            width = (value.high or 0.0) - (value.low or 0.0)
+            least = 2e-5 * max(abs(stored or 0.0), width)
+            again = None if math.isnan(again) else again
+            assert (stored is None) == (again is None), value
+            assert stored is None or abs(stored - again) <= least, (value, estimate)
+        assert (estimate.n, estimate.over) == (value.n, value.over)
+
+
+def test_the_recipe_of_the_book_runs(tmp_path, monkeypatch, capsys):
+    text = (PROJECT.root / "book" / "data.md").read_text(encoding="utf-8")
+    code = next(x for x in re.findall(r"```python\n(.*?)```", text, re.S) if "per_image" in x)
+    place = re.search(r'Path\("(.*?)"\)', code)[1]
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_bytes(written({"mean": over_images(ROW)}))
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    value, low, high = over_images(ROW)[:3]
+    assert capsys.readouterr().out == f"m mean: {value:.4g} [{low:.4g}, {high:.4g}], n = 20\n"
