@@ -22,6 +22,7 @@ from helpers.files import Workspace
 from helpers.models import Backbone
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CACHE = 2**22  # bytes of the widest activation on a CPU; beyond it a layer waits for the memory
 
 # called as `capture`, with all its options but `engine` and `report`
 Engine = Callable[..., dict[str, Tensor]]
@@ -57,8 +58,9 @@ def capture(
             one of these, or a tuple that begins with one (torchvision's ImageFolder); of a
             DataLoader its data set, in order.
         reducers: what to keep, a list; two reducers must not share a key.
-        batch_size: images in one forward pass; the result does not depend on it (beyond float
-            rounding). Where they do not fit into memory it is halved, with a warning.
+        batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
+            The result does not depend on it (beyond float rounding). Where they do not fit into
+            memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
         dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text; no
             other. What is returned is float32.
@@ -290,7 +292,7 @@ class _Pass:
         A batch that does not fit into memory passes in parts, and so do those after it.
         """
         waiting: list[tuple] = []
-        most, done = batch_size, 0
+        most, done = _at_once(self.backbone, batch_size), 0
         for start, pixels in batches:
             while done < start + len(pixels):
                 part = pixels[done - start :][:most]
@@ -348,6 +350,14 @@ class _Pass:
                     f"the precision ({self.dtype})"
                 )
         store(values, start, self.total, self.into, self.results)
+
+
+def _at_once(backbone: Backbone, batch_size: int) -> int:
+    """The images of a batch that pass together: all on a GPU, on a CPU as many as its cache holds
+    between the layers of an MLP, taken as four times as wide as the stream.
+    """
+    image = 4 * 4 * backbone.width * backbone.layout.tokens  # bytes in float32
+    return batch_size if backbone.device.type == "cuda" else min(batch_size, CACHE // image or 1)
 
 
 def _or_none(

@@ -2,6 +2,8 @@
 one model in memory.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -11,7 +13,10 @@ from torch import Tensor
 
 from helpers.capture.engine import capture
 from helpers.capture.reducers import Reducer
+from helpers.images import Images
 from helpers.models import Backbone, ModelUnavailable, TokenLayout, load_backbone
+
+PIXELS = 2**30  # bytes of pixels that are kept from one condition to the next
 
 Condition = Callable[[Backbone], AbstractContextManager | None]  # None: not for this model
 Reducers = Sequence[Reducer] | Callable[[str], Sequence[Reducer]]
@@ -186,17 +191,33 @@ def capture_conditions(
     passes: dict[Hashable, dict[str, Any]] = {condition: {} for condition in conditions}
     not_run: dict[str, str] = {}
     for backbone in backbones(names, not_run, image_size, whole=whole):
+        shown = images if isinstance(images, Mapping) else dict.fromkeys(conditions, images)
+        shown = _prepared(backbone, {condition: shown[condition] for condition in conditions})
         for condition, change in conditions.items():
             if (intervention := change(backbone)) is None:
                 continue
             kept = reducers[condition] if isinstance(reducers, Mapping) else reducers
             kept = kept(backbone.name) if callable(kept) else kept
             with intervention:
-                shown = images[condition] if isinstance(images, Mapping) else images
                 passes[condition][backbone.name] = read(
-                    Captured.of(backbone, capture(backbone, shown, kept, **options))
+                    Captured.of(backbone, capture(backbone, shown[condition], kept, **options))
                 )
     return passes, not_run
+
+
+def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    """The images of each condition, those of several made into pixels once, as far as all these
+    fit into `PIXELS`.
+    """
+    passes = Counter(map(id, shown.values()))
+    prepared, left = {}, PIXELS
+    for images in shown.values():
+        size = 4 * 3 * math.prod(backbone.image_size) * len(images)  # bytes in float32
+        if passes[id(images)] > 1 and id(images) not in prepared and size <= left:
+            if isinstance(images, Images):
+                prepared[id(images)] = images.through(backbone.preprocess)
+                left -= size
+    return {condition: prepared.get(id(own), own) for condition, own in shown.items()}
 
 
 def capture_each(

@@ -480,8 +480,7 @@ class RandomPatches(Reducer):
         Raises ValueError for a count below one, or above the number of patches.
         """
         patches = math.prod(layout.grid)
-        drawn = random_positions(self.first + images, patches, self.count, self.seed)
-        return drawn[self.first :]
+        return random_positions(images, patches, self.count, self.seed, self.first)
 
     def reduce(self, x: Tensor, layout: TokenLayout) -> Kept:
         return self.kind(self.positions(len(x), layout)).reduce(x, layout)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import datasets
 
 Fetch = Callable[[Sequence[int]], "datasets.Dataset"]  # rows of a table, in full
-SCENES_KEPT = 1024  # drawn scenes in memory, 150 kB each
+SCENES_KEPT = 1024  # drawn scenes in memory, about 270 kB each with their masks
 STUB_CLASSES = 3
 LARGE = 100_000  # images in a split of the hub of which only the chosen ones are fetched
 DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
@@ -156,20 +156,17 @@ class _AnyColumn(dict):
 
 def _scenes(name: str, n: int, seed: int) -> Images:
     ids = [f"{name.replace('scenes', 'scene')}-{seed}-{index:05d}" for index in range(n)]
-
-    # Lambdas, which travel to a worker.
+    # Models are run one after another over the same scenes, and measured with the same masks;
+    # drawing one takes as long as a small model. Lambdas, which travel to a worker.
+    scene = lru_cache(SCENES_KEPT)(lambda index: draw_scene(seed, index, name))
     return Images(
         name=name,
         ids=ids,
-        # Models are run one after another over the same scenes; drawing one takes as long as a
-        # small model.
-        read=lru_cache(SCENES_KEPT)(
-            lambda index: Image.fromarray(draw_scene(seed, index, name).pixels)
-        ),
+        read=lambda index: Image.fromarray(scene(index).pixels),
         labels=np.array([scene_label(seed, index) for index in range(n)], dtype=np.int64),
         class_names=SCENES[name],
-        boxes=Lazy(n, lambda index: draw_scene(seed, index, name).boxes),
-        masks=Lazy(n, lambda index: draw_scene(seed, index, name).masks),
+        boxes=Lazy(n, lambda index: scene(index).boxes),
+        masks=Lazy(n, lambda index: scene(index).masks),
         seed=seed,
         contents=ids,  # each is another one
     )

@@ -252,9 +252,11 @@ def paired_positions(
 
 
 def random_positions(
-    images: int, patches: int, count: int, seed: int = 0
+    images: int, patches: int, count: int, seed: int = 0, first: int = 0
 ) -> Int64[Tensor, "{images} {count}"]:
     """`count` random patches of each image, without replacement, as row-major patch indices.
+
+    Of the images from the one with the index `first` on: what is drawn for those before is skipped.
 
     Raises:
         ValueError: a count below one, or above the number of patches.
@@ -263,5 +265,6 @@ def random_positions(
         raise ValueError(
             f"{count} of {patches} patches without replacement; give a count from 1 to {patches}"
         )
-    keys = np.random.default_rng(seed).random((images, patches))
+    bits = np.random.PCG64(seed).advance(first * patches)  # one step a number
+    keys = np.random.Generator(bits).random((images, patches))
     return torch.from_numpy(np.argsort(keys, axis=1)[:, :count])

@@ -5,7 +5,7 @@ to resemble many. Features are those of the patches alone: [CLS] and registers h
 picture. Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision import ops
 
-from helpers.measures._arrays import Answers, Array, Grid, PatchMask, PerImage, like, to_numpy
+from helpers.measures._arrays import Array, Grid, PatchMask, PerImage, like, to_numpy
 from helpers.measures.answers import points
 from helpers.measures.stats import Estimates, mcnemar, over_images
 
@@ -62,34 +62,43 @@ def lost_maps(
     Raises:
         ValueError: `k` below 1 or above the number of patches, or features that are not finite.
     """
+    return next(_all_lost_maps(features, (k,), (bias,)))
+
+
+def _all_lost_maps(
+    features: Float[Tensor, "row column width"], ks: Sequence[int], biases: Sequence[float]
+) -> Iterator[LostMaps]:
+    """`lost_maps` of one picture for every bias and, within it, for every `k`."""
     rows, columns, _ = features.shape
-    if not 1 <= k <= rows * columns:
-        raise ValueError(
-            f"k = {k} does not fit the {rows * columns} patches of a {rows} x {columns} grid; "
-            "choose 1 to that many"
-        )
+    for k in ks:
+        if not 1 <= k <= rows * columns:
+            raise ValueError(
+                f"k = {k} does not fit the {rows * columns} patches of a {rows} x {columns} grid; "
+                "choose 1 to that many"
+            )
     if not features.isfinite().all():
         raise ValueError(
             "features hold nan or infinity, which are similar to nothing; capture them in float32"
         )
     patches = features.flatten(0, 1).to(torch.promote_types(features.dtype, torch.float32))
-    similarity = patches @ patches.T
-    similarity += bias * similarity.abs().mean()
-    similar = similarity > 0
-    degree = similar.sum(1) - similar.diagonal().int()
-    lowest = degree.argsort(stable=True)[:k]
-    seed = lowest[0]
-    expanded = lowest[similar[seed, lowest]]
-    mask = similarity[:, expanded].sum(1) > 0
-    mask[seed] = True
-    # 4-connected, which is SciPy's default
-    components, _ = ndimage.label(to_numpy(mask.reshape(rows, columns)))
-    row, column = divmod(seed.item(), columns)
-    return LostMaps(
-        degree.reshape(rows, columns),
-        (row, column),
-        like(components == components[row, column], features),
-    )
+    products = patches @ patches.T
+    magnitude = products.abs().mean()
+    for bias in biases:
+        similarity = products + bias * magnitude
+        similar = similarity > 0
+        degree = similar.sum(1) - similar.diagonal().int()
+        order = degree.argsort(stable=True)
+        seed = order[0]
+        row, column = divmod(seed.item(), columns)
+        for k in ks:
+            lowest = order[:k]
+            expanded = lowest[similar[seed, lowest]]
+            mask = similarity[:, expanded].sum(1) > 0
+            mask[seed] = True
+            # 4-connected, which is SciPy's default
+            components, _ = ndimage.label(to_numpy(mask.reshape(rows, columns)))
+            mask = like(components == components[row, column], features)
+            yield LostMaps(degree.reshape(rows, columns), (row, column), mask)
 
 
 def lost_boxes(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
@@ -100,13 +109,23 @@ def lost_boxes(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
     Raises:
         ValueError: as `lost_maps`.
     """
-    masks = torch.zeros(features.shape[:3], dtype=torch.bool, device=features.device)
-    for mask, image in zip(masks, features, strict=True):
-        mask.copy_(lost_maps(image, k, bias).mask)
-    rows, columns = masks.shape[1:]
+    return _all_lost_boxes(features, (k,), (bias,))[:, 0]
+
+
+def _all_lost_boxes(
+    features: Features, ks: Sequence[int], biases: Sequence[float]
+) -> Float[Tensor, "image setting 4"]:
+    """`lost_boxes` for every bias and, within it, for every `k`."""
+    images, rows, columns, _ = features.shape
+    settings = len(ks) * len(biases)
+    masks = torch.zeros(images * settings, rows, columns, dtype=torch.bool, device=features.device)
+    found = (one for image in features for one in _all_lost_maps(image, ks, biases))
+    for mask, one in zip(masks, found, strict=True):
+        mask.copy_(one.mask)
     boxes = ops.masks_to_boxes(masks)  # first and last patch
     boxes[:, 2:] += 1
-    return boxes / boxes.new_tensor([columns, rows, columns, rows])
+    boxes = boxes / boxes.new_tensor([columns, rows, columns, rows])
+    return boxes.unflatten(0, (images, settings))
 
 
 def lost_boxes_within(features: Features, k: int, bias: float = 0.0) -> OneBox:
@@ -117,9 +136,10 @@ def lost_boxes_within(features: Features, k: int, bias: float = 0.0) -> OneBox:
 def lost_box_sweep(
     features: Features, biases: Sequence[float], ks: Sequence[int]
 ) -> Float[Tensor, "image {len(biases)} {len(ks)} 4"]:
-    """`lost_boxes_within` for every bias and every `k`."""
-    found = [lost_boxes_within(features, k, bias) for bias in biases for k in ks]
-    return torch.stack(found, dim=1).unflatten(1, (len(biases), len(ks)))
+    """`lost_boxes_within` for every bias and every `k`, from one Gram matrix an image."""
+    most = features.shape[1] * features.shape[2]
+    found = _all_lost_boxes(features, [min(k, most) for k in ks], biases)
+    return found.unflatten(1, (len(biases), len(ks)))
 
 
 def lost_boxes_of_share(features: Features, share: float) -> OneBox:
@@ -130,13 +150,13 @@ def lost_boxes_of_share(features: Features, share: float) -> OneBox:
     return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])))
 
 
-def corloc(found: Float[Array, "image 4"], truth: TrueBoxes) -> Answers:
+def corloc(found: Float[Array, "image *set 4"], truth: TrueBoxes) -> Bool[Array, "image *set"]:
     """Whether each image's box is right: its IoU with any of the objects is at least a half.
 
     The mean is CorLoc.
 
     Args:
-        found: one box an image.
+        found: one or several boxes an image, such as one a block.
         truth: per image the boxes of its objects (objects, 4).
 
     Raises:
@@ -160,8 +180,12 @@ def corloc(found: Float[Array, "image 4"], truth: TrueBoxes) -> Answers:
                 "of the picture"
             )
     pairs = zip(to_numpy(found), map(to_numpy, truth), strict=True)
-    overlaps = (ops.box_iou(*map(torch.from_numpy, (box[None], boxes))) for box, boxes in pairs)
-    return like(np.array([bool((x >= 0.5).any()) for x in overlaps], dtype=bool), found)
+    overlaps = (
+        ops.box_iou(torch.from_numpy(own.reshape(-1, 4)), torch.from_numpy(boxes))
+        for own, boxes in pairs
+    )
+    right = np.array([(x >= 0.5).any(1).numpy() for x in overlaps], dtype=bool)
+    return like(right.reshape(found.shape[:-1]), found)
 
 
 def box_hits(
@@ -170,7 +194,7 @@ def box_hits(
     """100 where a box is right (`corloc`), else 0: the mean is CorLoc in per cent.
 
     Args:
-        found: one or several boxes an image, such as one a block.
+        found: as in `corloc`.
         truth: as in `corloc`; None where no true boxes are known, and all is nan.
 
     Raises:
@@ -178,9 +202,7 @@ def box_hits(
     """
     if truth is None:
         return torch.full(found.shape[:-1], torch.nan)
-    sets = found.reshape(len(found), -1, 4).unbind(1)
-    hits = torch.stack([100 * corloc(boxes, truth).float() for boxes in sets], dim=1)
-    return hits.reshape(found.shape[:-1])
+    return 100 * corloc(found, truth).float()
 
 
 def corloc_under(

@@ -52,6 +52,7 @@ from helpers.capture import (
     SelectedTokens,
     TokenNorms,
     capture,
+    engine,
 )
 from helpers.capture import reducers as module
 from helpers.images import load_images
@@ -238,6 +239,20 @@ def test_a_batch_equals_its_images_one_by_one(backbone):
         for key in whole:
             torch.testing.assert_close(parts[key], whole[key], rtol=1e-4, atol=1e-5)
     assert not torch.equal(whole["patch_norms"][0], whole["patch_norms"][4])
+
+
+@models("registers")
+def test_a_batch_passes_a_processor_in_parts_that_its_cache_holds(backbone, monkeypatch):
+    """At least one image at a time, and never more than a batch."""
+    x, sizes = pixels(backbone, 7), []
+    image = 4 * 4 * backbone.width * backbone.layout.tokens
+    with backbone.watch("pixels", 0, lambda x: sizes.append(len(x))):
+        whole = capture(backbone, x, [PatchNorms()], batch_size=7)["patch_norms"]
+        for size, cache in ((7, 3 * image), (2, 3 * image), (7, image // 2)):
+            monkeypatch.setattr(engine, "CACHE", cache)
+            parts = capture(backbone, x, [PatchNorms()], batch_size=size)["patch_norms"]
+            torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
+    assert sizes == [7, 3, 3, 1, 2, 2, 2, 1, *[1] * 7]
 
 
 class Precision(Reducer):

@@ -2,6 +2,7 @@
 once."""
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -96,6 +97,23 @@ def test_conditions_of_several_models(loaded):
             assert captured.source == backbone.describe() and captured.resolution == "64 x 64 px"
             assert (captured.depth, captured.parameters) == (backbone.depth, backbone.parameters)
     assert all(hooks(backbone.model) == 0 and backbone.layout.appended == 0 for backbone in loaded)
+
+
+@pytest.mark.parametrize("fitting, reads", [(4, 1), (3, 2)])
+def test_conditions_share_pixels_that_fit(monkeypatch, fitting, reads):
+    """Images of two conditions are read once, those that take more memory in each; the same to the
+    bit."""
+    read, pixels = [], [PatchNorms(-1)]
+    images = load_images("scenes", 4, 0)
+    watched = replace(images, read=lambda index: read.append(index) or images[index])
+    monkeypatch.setattr(passes, "PIXELS", fitting * 4 * 3 * 64 * 64)
+    shown = {"both": watched, "registers": watched, "alone": images}
+    conditions = {"both": nullcontext, "registers": two_more, "alone": nullcontext}
+    options = {"image_size": 64, "batch_size": 3}
+    found, _ = capture_conditions(["control-content"], shown, pixels, conditions, **options)
+    assert sorted(read) == sorted([*range(4)] * reads)
+    both, alone = (found[name]["control-content"]["patch_norms"] for name in ("both", "alone"))
+    assert torch.equal(both, alone)
 
 
 def test_models_that_cannot_be_had(loaded, tmp_path, monkeypatch):

@@ -310,6 +310,7 @@ def test_random_positions_without_replacement():
     assert np.bincount(positions.flatten(), minlength=10) == pytest.approx(1200, abs=150)
     assert torch.equal(random_positions(4000, 10, 3), positions)
     assert not torch.equal(random_positions(4000, 10, 3, seed=1), positions)
+    assert torch.equal(random_positions(5, 10, 3, first=3995), positions[3995:])
     assert random_positions(2, 5, 1).shape == (2, 1)
     assert random_positions(2, 5, 5).sort().values.tolist() == [[0, 1, 2, 3, 4]] * 2
 
