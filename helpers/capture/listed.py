@@ -33,9 +33,9 @@ def listed(
     shapes = {key: [*tensor.shape[1:]] for key, tensor in kept.items()}
     facts = {}
     if whole is not None:
-        to, names = whole.layout, ("depth", "width", "widest", "parameters", "flops")
+        to, costs = whole.layout, ("depth", "width", "widest", "parameters", "flops")
         # What one image costs in the model that the stub stands for.
-        facts = {name: getattr(whole, name) for name in names} | {"tokens": to.tokens}
+        facts = {name: getattr(whole, name) for name in costs} | {"tokens": to.tokens}
         lengths = {of.tokens: to.tokens, of.patches: to.patches, of.grid[0]: to.grid[0]}
         blocks = {key for reducer in reducers if reducer.blocks == "all" for key in reducer.keys}
         for key, shape in shapes.items():

@@ -27,6 +27,7 @@ from enum import Enum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -60,7 +61,7 @@ OURS = re.compile(r"\.?[0-9a-f]{64}\.safetensors(\.[0-9a-f]{32}\.new)?")
 HELPERS = Path(__file__).parents[1]
 # What a pass runs through.
 CODE = ("models", "images", "interventions", "capture")
-MEASURES = ("helpers.measures.attention", "helpers.measures.norms")  # that reducers call
+CODE += ("measures/attention.py", "measures/norms.py")  # that reducers call
 PACKAGES = ("torch", "torchvision", "timm", "open_clip_torch", "transformers", "numpy", "scipy")
 PACKAGES += ("pillow", "scikit-image")
 LIBRARIES = tuple(
@@ -90,12 +91,13 @@ class Store:
     fewest: int = 0
 
     @classmethod
-    def of_machine(cls) -> "Store | None":
-        """The one in the folder that REGISTERS_CACHE names; None where it names none, or 'none'.
+    def of_machine(cls, folder: str | None = None) -> "Store | None":
+        """The one in `folder`, unless given what REGISTERS_CACHE names; None for '' and 'none'.
 
         Raises ValueError where REGISTERS_CACHE_GB is no positive number.
         """
-        folder, text = os.environ.get(CACHE, ""), os.environ.get(LIMIT) or str(GIGABYTES)
+        folder = os.environ.get(CACHE, "") if folder is None else folder
+        text = os.environ.get(LIMIT) or str(GIGABYTES)
         if folder in ("", "none"):
             return None
         if not re.fullmatch(r"\d+(\.\d*)?", text) or not float(text):
@@ -370,14 +372,15 @@ def _digest(x: Tensor) -> str:
     return digest_of(f"{x.dtype} {tuple(x.shape)}", content, length=32)
 
 
-def _sources() -> str:
-    """A digest of the code that a pass runs through, as it was imported."""
-    files = [path for name in CODE for path in sorted((HELPERS / name).rglob("*.py"))]
-    files += [HELPERS.parent.joinpath(*name.split(".")).with_suffix(".py") for name in MEASURES]
+def _sources(places: Sequence[str]) -> str:
+    """A digest of our code, as it was imported."""
+    files = [path for place in places for path in sorted((HELPERS / place).rglob("*.py"))]
+    files += [HELPERS / place for place in places if place.endswith(".py")]
     return digest_of(*(path.read_bytes() for path in files), length=32)
 
 
-SOURCES = _sources()
+# What a pass runs through, and what functions that are given to a reducer may be.
+SOURCES, MEASURES = _sources(CODE), _sources(["measures"])
 
 
 def _versions() -> dict[str, str]:
@@ -443,7 +446,7 @@ def _picture(one: Any) -> str:
     if isinstance(one, Image.Image):
         return digest_of(f"{one.mode} {one.size}", one.convert("RGBA").tobytes(), length=32)
     if isinstance(one, Tensor | np.ndarray):
-        return _digest(torch.as_tensor(one))
+        return _identity(one)
     if isinstance(one, str | os.PathLike):
         with suppress(OSError):  # the pass says what is wrong with it
             return digest_of(Path(one).read_bytes(), length=32)
@@ -466,12 +469,17 @@ def _describe(reducer: Reducer) -> Any:
 
 
 def _is_fixed(module: str) -> bool:
-    """Whether the versions of libraries, or SOURCES, tell what is in a module."""
+    """Whether versions or digests of sources tell what is in a module."""
     if module.startswith("helpers."):
-        return module.split(".")[1] in CODE or module in MEASURES
+        return module.split(".")[1] in (*CODE, "measures")
     if module in sys.builtin_module_names:
         return True
     return (getattr(sys.modules.get(module), "__file__", None) or "").startswith(LIBRARIES)
+
+
+def _name(module: str, name: str) -> Any:
+    """What tells something in a fixed module."""
+    return [module, name, MEASURES if module.startswith("helpers.measures") else None]
 
 
 def _identity(value: Any, seen: tuple[int, ...] = ()) -> Any:
@@ -487,7 +495,7 @@ def _identity(value: Any, seen: tuple[int, ...] = ()) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case Tensor() | np.ndarray():
-            return _digest(torch.as_tensor(value))
+            return _digest(torch.tensor(value) if isinstance(value, np.ndarray) else value)
         case list() | tuple() | range():
             return [identity(item) for item in value]
         case set() | frozenset():
@@ -503,13 +511,13 @@ def _identity(value: Any, seen: tuple[int, ...] = ()) -> Any:
             names, constants = list(value.co_names), identity(value.co_consts)
             return [digest_of(value.co_code, length=16), names, constants]
         case ModuleType() if _is_fixed(value.__name__):
-            return value.__name__
+            return _name(value.__name__, "")
         case Enum():
             return repr(value)
         case np.ufunc() if getattr(np, value.__name__, None) is value:
             return value.__name__
         case type() if _is_fixed(value.__module__) or id(value) in seen:
-            return f"{value.__module__}.{value.__qualname__}"
+            return _name(value.__module__, value.__qualname__)
         case np.generic() | complex() | bytes() | torch.dtype() | torch.device() | EllipsisType():
             return repr(value)
         case MethodDescriptorType() | BuiltinFunctionType():
@@ -528,14 +536,12 @@ def _identity(value: Any, seen: tuple[int, ...] = ()) -> Any:
 
 
 def _of_function(function: Callable, seen: tuple[int, ...]) -> Any:
-    """A library's function by its name, any other by its code and all that this refers to."""
+    """By its name where a fixed module has it, else by its code and all that this refers to."""
     code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
-    if code.co_filename.startswith(LIBRARIES) and _is_fixed(function.__module__ or ""):
-        # A library may also have put its wrapper around a function.
-        if (wrapped := getattr(function, "__wrapped__", None)) is not None:
-            return [name, _identity(wrapped, seen)]
-        if not function.__closure__:
-            return name
+    if _is_fixed(module := function.__module__ or ""):
+        with suppress(AttributeError):
+            if attrgetter(function.__qualname__)(sys.modules[module]) is function:
+                return _name(module, function.__qualname__)
     if id(function) in seen:
         return name
     names = function.__globals__

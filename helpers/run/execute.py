@@ -191,7 +191,7 @@ def computed(
             threads,
             failed=root / "_build" / "failed" / run / f"{id}.ipynb",
             workspace=workspace and workspace.folder,
-            store="none" if run == CONTROLS else _store(root),
+            store="none" if run == CONTROLS else store_of(root),
             at_cell=progress and progress.at_cell,
         )
         read = workspace.read if workspace is not None else 0
@@ -314,8 +314,8 @@ def _progress(project: Project, id: str, parameters: Mapping) -> Progress:
     return Progress(id, len(cells) + injected, known.seconds if known else None)
 
 
-def _store(root: Path) -> str:
-    """What the kernel of a notebook is told of the store of captures."""
+def store_of(root: Path) -> str:
+    """The folder in which runs store their captures, or 'none'."""
     named = os.environ.get(CACHE) or str(root / "_build" / "captures")
     return named if named == "none" else str(Path(named).expanduser().absolute())
 
