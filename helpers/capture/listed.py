@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -17,8 +18,7 @@ def listed(
     images: int,
     reducers: Sequence[Reducer],
     kept: Mapping[str, Tensor],
-    names: Sequence[str],
-    read: bool,
+    told: Mapping[str, Any],
 ) -> None:
     """Add a capture to the list, and later an entry for each of its tensors that is let go.
 
@@ -26,8 +26,8 @@ def listed(
     dimension is the blocks, tokens, patches or side of the stub, it is taken as that of the model.
 
     Args:
-        names: by which what each reducer keeps is known from others, in a dry run.
-        read: whether some of it was in a store.
+        told: what else to say of it: `names` of a stub, by which what each reducer keeps is known
+            from others, and whether some of it was `read` from a store.
     """
     number, of, whole = workspace.finished, backbone.layout, backbone.stands_for
     shapes = {key: [*tensor.shape[1:]] for key, tensor in kept.items()}
@@ -44,7 +44,7 @@ def listed(
                 shape[0] = whole.depth
     sizes = {key: math.prod(shape) for key, shape in shapes.items()}
     entry = {"model": backbone.name, "images": images, "kept": sizes}
-    workspace.add(entry | {"names": [*names], "read": read} | facts)
+    workspace.add(entry | told | facts)
     for key, tensor in kept.items():
         release = {"released": [number, key]}
         weakref.finalize(tensor.untyped_storage(), workspace.add, release).atexit = False

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -35,12 +35,17 @@ from types import (
     EllipsisType,
     FunctionType,
     MethodDescriptorType,
+    MethodType,
     ModuleType,
+    SimpleNamespace,
 )
 from typing import Any
 
 import numpy as np
+import PIL
+import timm
 import torch
+import torchvision
 from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -62,8 +67,6 @@ HELPERS = Path(__file__).parents[1]
 # What a pass runs through.
 CODE = ("models", "images", "interventions", "capture")
 CODE += ("measures/attention.py", "measures/norms.py")  # that reducers call
-PACKAGES = ("torch", "torchvision", "timm", "open_clip_torch", "transformers", "numpy", "scipy")
-PACKAGES += ("pillow", "scikit-image")
 LIBRARIES = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -165,41 +168,28 @@ def through(
     summaries is not stored: what they sum up is too large to be kept.
     """
     (backbone,), options = one_pass.args, one_pass.keywords
+    size, stub, names, read = options["batch_size"], backbone.stands_for is not None, [()], False
     if workspace is not None:
-        size = options["batch_size"]
-        report = partial(_report, workspace, size, -(-len(images) // size))
+        batches = -(-len(images) // size)
+        report = lambda done: workspace.report(-(-done // size), batches)  # noqa: E731
     report = report or (lambda done: None)
-    stub, names, read = backbone.stands_for is not None, (), False
     if not options["into"] and (stub or store is not None and len(images) >= store.fewest):
-        # Of a stub's images there are few; the first one tells which they stand for.
-        shown, own = (
-            (images, reducers) if not stub else (images[:1], [x.of(0, 1) for x in reducers])
-        )
         kind = torch.device(options["device"] or backbone.device).type
+        # Of a stub's images there are few; the first one tells which they stand for.
+        shown = (images[:1], [x.of(0, 1) for x in reducers]) if stub else (images, reducers)
         try:
-            names = names_of(backbone, shown, own, options["dtype"], kind, options["first"])
+            names = names_of(backbone, *shown, options["dtype"], kind, options["first"])
         except Untold as error:
             warnings.warn(f"{error} cannot be told from another: not stored", stacklevel=3)
-    if stub or not names:
-        kept = one_pass(images, reducers, report=report)
-    else:
+    if names[0] and not stub:
         kept, read = stored(store, names, one_pass, images, reducers, report)
+    else:
+        kept = one_pass(images, reducers, report=report)
     if workspace is not None:
         workspace.end_pass()
-        listed(
-            workspace,
-            backbone,
-            len(images),
-            reducers,
-            kept,
-            names[0] if stub and names else (),
-            read,
-        )
+        told = {"names": [*names[0]] if stub else [], "read": read}
+        listed(workspace, backbone, len(images), reducers, kept, told)
     return kept
-
-
-def _report(workspace: Workspace, size: int, batches: int, done: int) -> None:
-    workspace.report(-(-done // size), batches)
 
 
 def stored(
@@ -241,13 +231,15 @@ def stored(
                 files = [names[index][i] for index in shards]
                 shelf = _Shelf(store, write, files, reducers[i].keys, start, total, results)
                 shelves.append(shelf)
-                into |= {key: [_Summary(partial(shelf.take, key))] for key in shelf.keys}
+                into |= {
+                    key: [SimpleNamespace(update=partial(shelf.take, key))] for key in shelf.keys
+                }
             one_pass(
                 _part(images, start, stop),
                 [reducers[i].of(start, stop) for i in absent],
                 into=into,
                 first=offset + start,
-                report=partial(_after, report, start),
+                report=lambda done, before=start: report(before + done),
             )
     backbone = one_pass.args[0]
     if one_pass.keywords["engine"] is None:  # as after a pass
@@ -264,23 +256,12 @@ def stored(
     return whole, any(len(own) < len(reducers) for own in missing)
 
 
-def _after(report: Callable[[int], object], before: int, done: int) -> None:
-    report(before + done)
-
-
 def put(values: Mapping[str, Tensor], start: int, total: int, results: dict[str, Tensor]) -> None:
     """Put what was kept of the images from `start` on, of `total`, into its place."""
     for key, value in values.items():
         if key not in results:  # outside inference mode, so that a probe may train on it
             results[key] = torch.empty(total, *value.shape[1:])
         results[key][start : start + len(value)] = value
-
-
-@dataclass(frozen=True)
-class _Summary:
-    """What `capture` gives each batch of a key."""
-
-    update: Callable[[Tensor], object]
 
 
 @dataclass
@@ -350,8 +331,14 @@ def names_of(
 
     Raises Untold where anything cannot be told from something else.
     """
-    common = [SOURCES, _versions(), _told_model(backbone, kind), str(dtype), kind]
-    common = digest_of(json.dumps([*common, torch.get_float32_matmul_precision()]))
+    versions = {
+        package.__name__: package.__version__ for package in (torch, torchvision, timm, np, PIL)
+    }
+    if backbone.family == "open_clip":
+        versions["open_clip"] = version("open_clip_torch")
+    settings = [str(dtype), kind, str(torch.get_default_dtype())]
+    settings += [torch.get_float32_matmul_precision(), versions]
+    common = digest_of(json.dumps([SOURCES, settings, _told_model(backbone, kind)]))
     names = []
     for start in range(0, len(images), IMAGES):
         stop = min(start + IMAGES, len(images))
@@ -383,14 +370,6 @@ def _sources(places: Sequence[str]) -> str:
 SOURCES, MEASURES = _sources(CODE), _sources(["measures"])
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
 def _told_model(backbone: Backbone, kind: str) -> Any:
     """What tells a model from another, as it is now and as it is shown images."""
     model = backbone.model
@@ -405,18 +384,25 @@ def _told_model(backbone: Backbone, kind: str) -> Any:
         or torch._C._len_torch_dispatch_stack()
     ):
         raise Untold("a mode of torch around the capture")
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors, functions = {**dict(model.named_parameters()), **dict(model.named_buffers())}, []
     for name, part in model.named_modules():
-        forward = inspect.unwrap(type(part).forward).__code__
-        # Also where a library's own was replaced, on the object or on its class.
-        own = "forward" in vars(part) or not _is_fixed(type(part).__module__)
-        if own or not forward.co_filename.startswith((*LIBRARIES, str(HELPERS))):
-            raise Untold(f"the `forward` of {type(part).__qualname__}")
-        tensors |= {f"{name} {key}": x for key, x in vars(part).items() if isinstance(x, Tensor)}
+        if not _is_fixed(type(part).__module__):
+            raise Untold(f"a {type(part).__qualname__} in the model")
+        for key, value in vars(part).items():
+            if isinstance(value, Tensor):
+                tensors[f"{name} {key}"] = value
+            elif isinstance(value, FunctionType | MethodType | partial):  # as a `forward` set here
+                functions.append([name, key, _identity(value)])
+    for kind in {kind for part in model.modules() for kind in type(part).__mro__}:
+        for value in [x for x in vars(kind).values() if isinstance(x, FunctionType)]:
+            file = inspect.unwrap(value).__code__.co_filename
+            if not file.startswith((*LIBRARIES, str(HELPERS), "<string>")):
+                raise Untold(f"{value.__qualname__}, which took a method's place,")
     weights = [[key, _digest(value)] for key, value in sorted(tensors.items())]
     return [
         type(backbone).__qualname__,
         weights,
+        functions,
         backbone.configuration,
         _identity(backbone.transform),
         repr(backbone.layout),
@@ -555,7 +541,10 @@ def _names(code: CodeType) -> list[str]:
     """The global names that a piece of code reads, those of functions inside it too."""
     # A function reads them by LOAD_GLOBAL, a class within it by LOAD_NAME.
     reads = ("LOAD_GLOBAL", "LOAD_NAME")
-    own = {step.argval for step in dis.get_instructions(code) if step.opname in reads}
+    steps = [*dis.get_instructions(code)]
+    if any(step.opname == "IMPORT_NAME" for step in steps):
+        raise Untold("a function that imports when it is called")
+    own = {step.argval for step in steps if step.opname in reads}
     return sorted(
         own.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
     )

@@ -43,6 +43,7 @@ from helpers.cli import main
 from helpers.files import CACHE, VARIABLE, Workspace
 from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches, intervention
+from helpers.measures._arrays import like
 from helpers.models import load_backbone
 
 REDUCERS = [PatchNorms(), ClsAttention("all")]
@@ -447,15 +448,17 @@ def test_code_and_versions_count(backbone, monkeypatch):
         patch.setattr(module, "SOURCES", "other")
         assert name(backbone) != before
     with monkeypatch.context() as patch:
-        patch.setattr(module, "version", lambda package: "0")
+        patch.setattr(module.timm, "__version__", "0")
         assert name(backbone) != before
-    imported = {path for path in sys.modules if path.startswith("helpers.measures")}
-    assert imported and name(backbone) == before
+    ours = [OnPatches("a", like, -1)]
+    before = name(backbone), name(backbone, reducers=ours)
+    monkeypatch.setattr(module, "MEASURES", "other")
+    assert name(backbone) == before[0] and name(backbone, reducers=ours) != before[1]
 
 
 @pytest.mark.parametrize(
     "what",
-    ["framing", "normalised", "activation", "heads", "weight", "buffer", "attribute"]
+    ["framing", "normalised", "activation", "heads", "weight", "buffer", "attribute", "forward"]
     + ["lambda", "layout"],
 )
 def test_what_a_model_is_told_by(what):
@@ -483,6 +486,9 @@ def test_what_a_model_is_told_by(what):
         other.model.more += 1
     if what == "attribute":
         other.model.loose += 1
+    if what == "forward":
+        model.model.blocks[2].mlp.forward = lambda x, n=1: n * x
+        block.mlp.forward = lambda x, n=2: n * x
     if what == "layout":
         other.layout = replace(other.layout, registers=1)
     assert name(model) != name(other)
@@ -551,14 +557,22 @@ def test_an_intervention_of_ones_own_is_told_by_its_code(backbone):
 
 
 class Opaque:
+    of = staticmethod(torch.zeros_like)
+
     def __call__(self, x):
         return x.mean(dim=(1, 2))
 
 
+def importing(x):
+    from zoo import NEURONS
+
+    return x.mean(dim=(1, 2)) * len(NEURONS)
+
+
 @contextmanager
 def forward(backbone):
-    mlp = backbone.model.blocks[2].mlp
-    mlp.forward = lambda x: 2 * x
+    mlp, doubling = backbone.model.blocks[2].mlp, Opaque()
+    mlp.forward = lambda x: 2 * x + 0 * doubling.of(x)
     yield
     del mlp.forward
 
@@ -577,10 +591,10 @@ def inserted(backbone):
 
 @contextmanager
 def replaced(backbone):
-    kind = type(backbone.model.blocks[2].mlp)
-    before, kind.forward = kind.forward, lambda self, x: 2 * x
+    kind = type(backbone.model)
+    before, kind.pool = kind.pool, lambda self, x, pool_type=None: 2 * x[:, 0]
     yield
-    kind.forward = before
+    kind.pool = before
 
 
 UNTOLD = {
@@ -588,6 +602,7 @@ UNTOLD = {
     "generator": (nullcontext, partial(scaled, within=np.random.default_rng(0))),
     "bound": (nullcontext, Opaque().__call__),
     "class": (nullcontext, lambda x: Opaque()(x)),
+    "import": (nullcontext, importing),
     "hook": (lambda b: b.model.blocks[1].register_forward_hook(lambda *_: None), scaled),
     "input hook": (lambda b: b.change_input(lambda x: 2 * x), scaled),
     "watcher": (lambda b: b.watch("residual", 1, lambda x: None), scaled),
