@@ -483,6 +483,29 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
     return failed
 
 
+@command("cache")
+@click.option("--clear", is_flag=True, help="remove it all")
+def cache(project, clear):
+    """Where runs store their captures, how many files there are and what they take.
+
+    What a run asks for and finds there is not computed again.
+    """
+    from helpers.capture.store import Store
+    from helpers.run.execute import store_of
+
+    if (store := Store.of_machine(store_of(project.root))) is None:
+        print(f"no captures are stored, since {files.CACHE} is 'none'")
+        return 0
+    there = store.files()
+    size = sum(size for _, size, _ in there)
+    taken = f"{len(there)} files, {size / 1e9:.2f} GB of at most {store.gigabytes:g} GB"
+    if clear:
+        store.trim(0)
+        taken = f"{taken}, removed"
+    print(f"{store.folder}: {taken}")
+    return 0
+
+
 def _chosen(
     project: Project,
     ids: Sequence[str],

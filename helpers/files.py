@@ -26,6 +26,7 @@ except ImportError:  # Windows, WebAssembly
     fcntl = None
 
 VARIABLE = "REGISTERS_WORKSPACE"
+CACHE = "REGISTERS_CACHE"  # the folder of a store of captures, or 'none' (helpers/capture/store.py)
 DAY = 24 * 3600  # seconds; longer than anything takes to write one file
 _LEFT = re.compile(r"\..*\.[0-9a-f]{32}\.new")  # what a killed writer leaves
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -263,16 +264,14 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A folder of one run of a notebook: how far the present pass is, a list of the captures that
-    were made, and shards of long ones, so that a run that was killed goes on from there.
+    """A folder of one run of a notebook: how far the present pass is, and a list of the captures
+    that were made.
 
     The executor of notebooks names it in the environment variable REGISTERS_WORKSPACE; nothing is
-    written where it is not set. No number depends on it: shards of whole batches give the same to
-    the bit.
+    written where it is not set. No number depends on it.
 
     Attributes:
-        folder: with a file for the progress of the present pass, a list of captures, and a folder
-            of shards for each long capture, numbered in the order of the notebook.
+        folder: with a file for the progress of the present pass, and a list of captures.
     """
 
     folder: Path
@@ -283,13 +282,12 @@ class Workspace:
         folder = os.environ.get(VARIABLE)
         return cls(Path(folder)) if folder else None
 
-    def begin(self) -> bool:
-        """Make the folder ready for a run; whether an earlier one left shards there."""
+    def begin(self) -> None:
+        """Make the folder ready for a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.end_pass()
         self.images.unlink(missing_ok=True)
         self._captures.write_text("")
-        return any(self.folder.rglob("*.safetensors"))
 
     def report(self, done: int, batches: int) -> None:
         """Say how many of the batches of the present pass are done."""
@@ -330,6 +328,11 @@ class Workspace:
     def finished(self) -> int:
         """The number of captures that this run has finished."""
         return sum("model" in entry for entry in self.listed())
+
+    @property
+    def read(self) -> int:
+        """The number of these of which a part was stored before."""
+        return sum(entry.get("read", False) for entry in self.listed())
 
     @property
     def _batch(self) -> Path:

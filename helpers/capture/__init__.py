@@ -57,7 +57,7 @@ from helpers.capture.register_neurons import (
     outlier_units,
     register_neurons_of,
 )
-from helpers.capture.shards import Shards, capture_shards
+from helpers.capture.store import Store
 from helpers.capture.studies import (
     Classifiers,
     MovedOutliers,
@@ -107,8 +107,8 @@ __all__ = [
     "SearchedNeurons",
     "SelectedPixels",
     "SelectedTokens",
-    "Shards",
     "Sinks",
+    "Store",
     "TestTimeStudy",
     "TokenNorms",
     "activations_of",
@@ -116,7 +116,6 @@ __all__ = [
     "capture",
     "capture_conditions",
     "capture_each",
-    "capture_shards",
     "classifiers_of",
     "find_register_neurons",
     "object_tokens",

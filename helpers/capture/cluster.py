@@ -28,7 +28,7 @@ from torch.utils.data import Subset
 from torch.utils.hooks import RemovableHandle
 from tqdm import tqdm
 
-from helpers.capture.engine import Accumulator, capture, store
+from helpers.capture.engine import Accumulator, capture, keep
 from helpers.capture.inputs import MOST_WORKERS
 from helpers.capture.reducers import Reducer
 from helpers.files import digest_of
@@ -168,7 +168,7 @@ def capture_ray(
                 values = {key: torch.tensor(value) for key, value in next(arriving).items()}
                 for at in range(0, stop - start, batch_size):
                     batch = {key: value[at : at + batch_size] for key, value in values.items()}
-                    store(batch, start + at, total, into, results)
+                    keep(batch, start + at, total, into, results)
     finally:
         for one in pool:
             ray.kill(one)
@@ -208,8 +208,8 @@ class Worker:
         else:
             part = torch.tensor(pixels[start:stop])
         own = [reducer.of(start, stop) for reducer in reducers]
-        # Not into the workspace of the run whose process asks for the capture.
-        options = options | {"progress": False, "report": lambda done: None}
+        # The process that asks for the capture stores it, and says how far it is.
+        options = options | {"progress": False, "report": lambda done: None, "store": None}
         kept = capture(backbone, part, own, first=first + start, **options)
         return {key: value.numpy() for key, value in kept.items()}
 

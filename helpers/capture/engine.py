@@ -9,8 +9,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,13 +19,14 @@ from tqdm import tqdm
 
 from helpers.capture.inputs import as_images, batches_of, check_pixels
 from helpers.capture.reducers import Reducer
+from helpers.capture.store import Store, put, through
 from helpers.files import Workspace
 from helpers.models import Backbone
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CACHE = 2**22  # bytes of the widest activation on a CPU; beyond it a layer waits for the memory
 
-# called as `capture`, with all its options but `engine` and `report`
+# called as `capture`, with all its options but `engine`, `report` and `store`
 Engine = Callable[..., dict[str, Tensor]]
 
 
@@ -49,6 +51,7 @@ def capture(
     engine: Engine | None = None,
     first: int = 0,
     report: Callable[[int], object] | None = None,
+    store: Store | Literal["machine"] | None = "machine",
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
 
@@ -68,14 +71,16 @@ def capture(
             most 16, else none.
         progress: show a progress bar; only in a terminal unless given.
         into: key -> summaries, of which each has an `update` that gets each batch of it, in
-            order. Such a key is not returned, so memory does not grow with the images;
-            helpers/capture/shards.py keeps what is to be kept on disk.
+            order. Such a key is not returned, so memory does not grow with the images, and such a
+            pass is not stored.
         engine: what computes instead of this process, such as `capture_ray` of
             helpers/capture/cluster.py.
         first: where the first of the images stands in a larger set that is captured in parts, for
             interventions that treat each image in its own way.
         report: called after each batch with the number of images that are done. Unless given, a
-            run's workspace hears of it and keeps long captures (helpers/files.py).
+            run's workspace hears of it (helpers/files.py).
+        store: where what was captured before is read, and the rest is stored (`Store`); None for
+            nowhere. Unless given, what the variable REGISTERS_CACHE names.
 
     Returns:
         key -> float32 CPU tensor, first dimension image.
@@ -110,12 +115,13 @@ def capture(
         "into": into,
         "first": first,
     }
+    store = Store.of_machine() if store == "machine" else store
+    workspace = Workspace.of_this_run() if report is None else None
+    if store is not None or workspace is not None:
+        one_pass = partial(capture, backbone, **options, engine=engine, store=None)
+        return through(store, workspace, one_pass, images, reducers, report)
     if engine is not None:
         return engine(backbone, images, reducers, **options)
-    if report is None and (workspace := Workspace.of_this_run()):
-        from helpers.capture.shards import resumable  # here, since that module imports this one
-
-        return resumable(workspace, backbone, images, reducers, **options)
     backbone.model.eval().to(device)
     batches = tqdm(
         batches_of(backbone, images, batch_size, workers),
@@ -130,7 +136,7 @@ def capture(
         return one.run(batches, batch_size, report or (lambda done: None))
 
 
-def store(
+def keep(
     values: Mapping[str, Tensor],
     start: int,
     total: int,
@@ -141,10 +147,7 @@ def store(
     for key, value in values.items():
         for summary in into.get(key, ()):
             summary.update(value.clone())  # a summary may hold on to what it gets
-        if key not in into:
-            if key not in results:  # outside inference mode, so that a probe may train on it
-                results[key] = torch.empty(total, *value.shape[1:])
-            results[key][start : start + len(value)] = value
+    put({key: value for key, value in values.items() if key not in into}, start, total, results)
 
 
 def _listed(reducers: Any) -> Sequence[Reducer]:
@@ -349,7 +352,7 @@ class _Pass:
                     f"{start + len(value) - 1} of '{self.backbone.name}'; look at the images and "
                     f"the precision ({self.dtype})"
                 )
-        store(values, start, self.total, self.into, self.results)
+        keep(values, start, self.total, self.into, self.results)
 
 
 def _at_once(backbone: Backbone, batch_size: int) -> int:

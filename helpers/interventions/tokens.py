@@ -2,8 +2,8 @@
 
 Each hooks the tokens that enter block 0, or the patches before they get their position, and sets
 the backbone's layout to what the blocks then see, so that `capture` reads the right tokens inside.
-They nest in any order: the outer one acts first. All are made with `intervention`, so that
-`capture_shards` knows inside of which its shards were made.
+They nest in any order: the outer one acts first. All are made with `intervention`, so that what was
+captured inside is told from what was captured without (helpers/capture/store.py).
 """
 
 import inspect
@@ -33,9 +33,11 @@ def intervention(
 ) -> Callable[..., AbstractContextManager[Backbone]]:
     """A context manager of `change(backbone, ...)`, named in `backbone.interventions` inside.
 
-    The layout is afterwards what it was before.
+    The layout is afterwards what it was before. A function that is not one of helpers is named with
+    its code, and its hooks remain unknown.
     """
     managed, signature = contextmanager(change), inspect.signature(change)
+    ours = change.__module__.startswith("helpers.")
 
     @wraps(change)
     @contextmanager
@@ -44,13 +46,18 @@ def intervention(
         given.apply_defaults()
         backbone, arguments = given.args[0], dict(given.arguments)
         del arguments["backbone"]
+        told = (change.__name__, arguments if ours else arguments | {"code": change})
         before, layout = backbone.interventions, backbone.layout
+        own, there = backbone.own_hooks, backbone.hooks
         try:
             with managed(*args, **options):
-                backbone.interventions = (*before, (change.__name__, arguments))
+                backbone.interventions = (*before, told)
+                if ours:
+                    backbone.own_hooks = own | (backbone.hooks - there)
                 yield backbone
         finally:
             backbone.interventions, backbone.layout = before, layout
+            backbone.own_hooks = own
 
     return manager
 

@@ -90,7 +90,7 @@ class Backbone(ABC):
             its own way. `capture` sets it; otherwise a pass that ends without an error counts its
             images on.
         interventions: name and arguments of each that is active, the outermost first (see
-            helpers/interventions/tokens.py).
+            helpers/interventions/tokens.py); `own_hooks`: the numbers of their hooks.
         stands_for: of a stub (see helpers/models/load.py), what its model is like; None for a
             model itself.
     """
@@ -104,6 +104,7 @@ class Backbone(ABC):
     pretrained: bool
     next_image: int = 0
     interventions: tuple[tuple[str, dict[str, Any]], ...] = ()
+    own_hooks: frozenset[int] = frozenset()
     stands_for: Architecture | None = None
 
     family: ClassVar[str]
@@ -225,6 +226,13 @@ class Backbone(ABC):
     def parameters(self) -> int:
         """Number of weights of the vision tower, with its head where it has one."""
         return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def hooks(self) -> frozenset[int]:
+        """The numbers of all hooks that a forward pass of the model calls."""
+        places = ("_forward_hooks", "_forward_pre_hooks")
+        modules = self.model.modules()
+        return frozenset(x for part in modules for place in places for x in getattr(part, place))
 
     @cached_property
     def weights_hash(self) -> str:

@@ -4,8 +4,9 @@ written when they end.
 A notebook computes in a kernel, which is a process of its own; a thread per notebook is therefore
 enough to run several at once. No result is written before a notebook has finished. Then the
 executed notebook and its result are renamed into `_build/runs/<run>/` (those on the controls into
-`book/runs/controls/`), so an interrupted run leaves the finished ones, and of the others the shards
-of long captures (`_build/shards`) and the notebook as far as it came (`_build/failed`).
+`book/runs/controls/`), so an interrupted run leaves the finished ones, and of the others what they
+captured (`_build/captures`, unless REGISTERS_CACHE names another folder) and the notebook as far as
+it came (`_build/failed`). On the controls nothing is stored.
 """
 
 import os
@@ -24,7 +25,7 @@ from helpers.claims import history, numbers
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Made, Result, bundle, check_run, publish
-from helpers.files import Workspace, digest_of, digest_of_json, locked, write_together
+from helpers.files import CACHE, Workspace, digest_of, locked, write_together
 from helpers.foreign import one_line
 from helpers.run.kernel import OwnKernel, execute
 from helpers.run.parameters import require, resolve_all, told_with
@@ -182,8 +183,7 @@ def computed(
         require(claim, parameters, root)
     machine = hardware(parameters.get("device", "cpu"))
     started, clock = datetime.now(UTC), time.perf_counter()
-    with _workspace(project, id, run, made) as workspace:
-        resumed = workspace is not None and workspace.begin()
+    with _workspace(project, id, run) as workspace:
         if progress is not None:
             progress.workspace = workspace
         notebook = execute(
@@ -193,8 +193,10 @@ def computed(
             threads,
             failed=root / "_build" / "failed" / run / f"{id}.ipynb",
             workspace=workspace and workspace.folder,
+            store="none" if run == CONTROLS else store_of(root),
             at_cell=progress and progress.at_cell,
         )
+        read = workspace.read if workspace is not None else 0
         judged = Result.from_json(claim, bundle(notebook))
         kept = workspace is not None and workspace.images.is_file()
         images = workspace.images.read_bytes() if kept else None
@@ -215,8 +217,8 @@ def computed(
     }
     if images is not None:
         details["images"] = digest_of(images)
-    if resumed:  # then the wall time is that of the rest alone
-        details["resumed"] = True
+    if read:  # then the wall time is that of the rest alone
+        details["stored_passes"] = read
     log = history.load(root)
     head = {
         "id": result.pop("id"),
@@ -319,40 +321,33 @@ def _progress(project: Project, id: str, parameters: Mapping) -> Progress:
     return Progress(id, len(cells) + injected, known.seconds if known else None)
 
 
-@contextmanager
-def _workspace(
-    project: Project, id: str, run: str, made: Mapping[str, str]
-) -> Iterator[Workspace | None]:
-    """Where the kernel keeps long captures of this run until it has finished; None on controls.
+def store_of(root: Path) -> str:
+    """The folder in which runs store their captures, or 'none'."""
+    named = os.environ.get(CACHE) or str(root / "_build" / "captures")
+    return named if named == "none" else str(Path(named).expanduser().absolute())
 
-    Those of the same claim with other inputs, or by other code, are removed. Raises ValueError where another process
-    executes the same claim in the same run.
-    """  # noqa: E501
+
+@contextmanager
+def _workspace(project: Project, id: str, run: str) -> Iterator[Workspace | None]:
+    """Where the kernel says how far its captures are; None on controls.
+
+    Raises ValueError where another process executes the same claim in the same run.
+    """
     if run == CONTROLS:
         yield None
         return
-    own = project.root / "_build" / "shards" / run / id
-    name = digest_of_json([*made.values(), fingerprint(project, id)])[:16]
+    workspace = Workspace(project.root / "_build" / "running" / run / id)
     with ExitStack() as held:
         try:
-            held.enter_context(locked(own, wait=False))
+            held.enter_context(locked(workspace.folder, wait=False))
         except BlockingIOError:
             raise ValueError(
                 f"another process executes {id} in run {run!r} just now; wait for it, or choose "
                 "another --run"
             ) from None
-        for other in own.iterdir():
-            if other.name != name:
-                shutil.rmtree(other, ignore_errors=True)
-        kept = []
-        try:
-            yield Workspace(own / name)
-        except BaseException:
-            kept = [*own.rglob("*.safetensors")]  # to go on from
-            raise
-        finally:
-            if not kept:
-                shutil.rmtree(own, ignore_errors=True)
+        held.callback(shutil.rmtree, workspace.folder, ignore_errors=True)
+        workspace.begin()
+        yield workspace
 
 
 def _refuse_to_replace(

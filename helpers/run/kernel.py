@@ -31,7 +31,7 @@ from traitlets import Bool, Dict, Int
 from traitlets.config import Config
 
 from helpers.claims.project import HELPERS
-from helpers.files import VARIABLE, DiskFull, told_if_full
+from helpers.files import CACHE, VARIABLE, DiskFull, told_if_full
 
 # What papermill would say on the terminal (a kernel died) comes back as the outcome of its
 # notebook.
@@ -163,6 +163,7 @@ def execute(
     *,
     failed: Path | None = None,
     workspace: Path | None = None,
+    store: str = "none",
     at_cell: Callable[[int], object] | None = None,
     instructions: Mapping[str, str] | None = None,
     first: str = "",
@@ -172,8 +173,8 @@ def execute(
     Args:
         failed: where it is kept as far as it came, with its traceback, if it fails; it is removed
             otherwise.
-        workspace: the folder in which its captures say how far they are and keep long ones (see
-            helpers/files.py).
+        workspace: the folder in which its captures say how far they are (see helpers/files.py).
+        store: the folder in which they are stored (see helpers/capture/store.py), 'none' for none.
         at_cell: called with the index of each code cell, from 0, when its turn comes.
         instructions: variables by which libraries choose their code paths when they are imported.
         first: code of one more cell, before all others.
@@ -181,7 +182,7 @@ def execute(
     Raises RuntimeError with the notebook's last exception as one sentence, and where it was kept,
     and DiskFull where it could not be.
     """
-    variables = dict(instructions or {})
+    variables = {**(instructions or {}), CACHE: store}
     if workspace is not None:
         variables[VARIABLE] = str(workspace)
     options = {

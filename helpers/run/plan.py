@@ -83,13 +83,27 @@ class Cost(NamedTuple):
     host: float
 
 
+class Pass(NamedTuple):
+    """A capture that a notebook would make.
+
+    Attributes:
+        keeps: what each reducer keeps, by its name in a store and the number of images; nothing of
+            a capture that no store would take.
+        seconds: that it takes.
+    """
+
+    keeps: frozenset[tuple[str, int]]
+    seconds: float
+
+
 class Dry(NamedTuple):
-    """The outcome of a notebook's dry run, 'works' or 'failed', and what the run would take where
-    it works.
+    """The outcome of a notebook's dry run, 'works' or 'failed', and where it works what the run
+    would take, and its captures.
     """
 
     outcome: Outcome
     cost: Cost | None
+    passes: Sequence[Pass] = ()
 
 
 def dry_run(
@@ -109,7 +123,7 @@ def dry_run(
     from helpers.run.execute import parallel  # here, since `--plan` need not wait for papermill
     from helpers.run.kernel import execute
 
-    costs: dict[str, Cost] = {}
+    costs: dict[str, tuple[Cost, list[Pass]]] = {}
     kept = project.root / "_build" / "failed" / "dry" / name
 
     def run_one(id: str, threads: int) -> Outcome:
@@ -120,11 +134,12 @@ def dry_run(
             execute(
                 project.source(id), own, project.root, threads, failed=path, workspace=Path(folder)
             )
-            costs[id] = cost(workspace.listed(), parameters[id])
+            entries = workspace.listed()
+            costs[id] = cost(entries, parameters[id]), passes(entries, parameters[id])
         return Outcome(id, "works", time.perf_counter() - clock)
 
     outcomes = {one.id: one for one in parallel(run_one, list(parameters), jobs, report)}
-    return [Dry(outcomes[id], costs.get(id)) for id in parameters]
+    return [Dry(outcomes[id], *costs.get(id, (None,))) for id in parameters]
 
 
 def small(parameters: Mapping) -> dict:
@@ -162,11 +177,7 @@ def cost(entries: Sequence[Mapping], parameters: Mapping) -> Cost:
         entries: what its captures left in the workspace of a dry run, with the parameters of
             `small`.
     """
-    meant = _meant(_sizes(parameters))
-
-    def number_of(images: int) -> int:
-        return next(meant[size] for size in sorted(meant) if size >= images)
-
+    number_of = _number_of(parameters)
     held: dict[tuple[int, str], int] = {}
     most, captures = 0, []
     for entry in entries:
@@ -178,8 +189,10 @@ def cost(entries: Sequence[Mapping], parameters: Mapping) -> Cost:
             held[len(captures), key] = images * numbers
         most = max(most, sum(held.values()))
         captures.append(dict(entry) | {"images": images})
-    rate, batch = OPERATIONS[parameters.get("dtype", "float32")], parameters.get("batch_size", 32)
-    seconds = [max(x["images"] * x.get("flops", 0) / rate, x["images"] / DECODED) for x in captures]
+    batch, seconds = (
+        parameters.get("batch_size", 32),
+        [x.seconds for x in passes(entries, parameters)],
+    )
     weights = [
         FLOAT * (x["parameters"] + batch * x["tokens"] * (4 * x["width"] + 2 * x["widest"]))
         for x in captures
@@ -195,12 +208,36 @@ def cost(entries: Sequence[Mapping], parameters: Mapping) -> Cost:
     )
 
 
+def passes(entries: Sequence[Mapping], parameters: Mapping) -> list[Pass]:
+    """The captures of a notebook with these parameters; `entries` as in `cost`."""
+    number_of, found = _number_of(parameters), []
+    rate = OPERATIONS[parameters.get("dtype", "float32")]
+    for entry in (entry for entry in entries if "model" in entry):
+        images = number_of(entry["images"])
+        seconds = max(images * entry.get("flops", 0) / rate, images / DECODED)
+        keeps = frozenset((name, images) for name in entry.get("names", ()))
+        found.append(Pass(keeps, seconds))
+    return found
+
+
+def distinct(found: Sequence[Pass]) -> list[Pass]:
+    """Those that keep what none before them does: with a store these alone are made."""
+    seen: set[tuple[str, int]] = set()
+    new = []
+    for one in found:
+        if not one.keeps or not one.keeps <= seen:
+            new.append(one)
+        seen |= one.keeps
+    return new
+
+
 def dry_lines(dry: Sequence[Dry]) -> Iterator[str]:
     """A table of what each claim would take, the sum, how that was reckoned, and what failed."""
     import pandas as pd  # here, since `--plan` need not wait for it
 
     found = survey(dry)
     yield from pd.DataFrame(found["rows"], columns=TITLES).to_string(index=False).splitlines()
+    yield f"With a store of captures: {found['distinct'][0]} passes, {found['distinct'][1]} hours"
     yield f"How: {HOW}"
     for id, reason in found["failed"].items():
         yield f"failed: {id}: {reason}"
@@ -209,7 +246,8 @@ def dry_lines(dry: Sequence[Dry]) -> Iterator[str]:
 def survey(dry: Sequence[Dry]) -> dict:
     """The same as JSON data: `rows` with a text for each of `titles`, that of all claims last.
 
-    How, and id -> why it failed.
+    How; id -> why it failed; `distinct`, the passes and hours of all claims where a store keeps
+    what was captured before.
     """
     costs = [one.cost for one in dry if one.cost]
     rows = [[one.outcome.id, *map(_shown, one.cost or "------")] for one in dry]
@@ -217,7 +255,9 @@ def survey(dry: Sequence[Dry]) -> dict:
     largest = [max((getattr(x, name) for x in costs), default=0) for name in ("gpu", "host")]
     rows.append([f"all {len(dry)} claims", "", "", *map(_shown, (passes, hours, *largest))])
     failed = {one.outcome.id: one.outcome.reason for one in dry if one.cost is None}
-    return {"titles": list(TITLES), "rows": rows, "how": HOW, "failed": failed}
+    new = distinct([own for one in dry for own in one.passes])
+    told = [_shown(len(new)), _shown(sum(one.seconds for one in new) / 3600)]
+    return {"titles": list(TITLES), "rows": rows, "distinct": told, "how": HOW, "failed": failed}
 
 
 def _shown(value: float | str) -> str:
@@ -236,6 +276,12 @@ def _sizes(parameters: Mapping) -> dict[int, int]:
     counts = [as_list(value) for name, value in parameters.items() if _counts(name)]
     large = {count for own in counts for count in own if count > SIZES[0]}
     return dict(zip(sorted(large), SIZES, strict=False))
+
+
+def _number_of(parameters: Mapping) -> Callable[[int], int]:
+    """What tells the images that are meant from those of a capture in a dry run."""
+    meant = _meant(_sizes(parameters))
+    return lambda images: next(meant[size] for size in sorted(meant) if size >= images)
 
 
 def _meant(sizes: Mapping[int, int]) -> dict[int, int]:

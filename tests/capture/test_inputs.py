@@ -11,8 +11,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 from zoo import build
 
-from helpers.capture import ClsTokens, Output, PatchNorms, capture, capture_shards
-from helpers.images import load_images
+from helpers.capture import ClsTokens, Output, PatchNorms, capture
 from helpers.models import load_backbone
 
 
@@ -170,11 +169,3 @@ def test_what_needs_cls_says_so_and_the_rest_goes_on():
         ValueError, match=r"ClsTokens needs a \[CLS\] token, and this model has no .*; leave it out"
     ):
         capture(pooled, x, [PatchNorms(), ClsTokens()])
-
-
-def test_shards_want_images_that_can_be_told_from_others(backbone, pictures, tmp_path):
-    with pytest.raises(
-        ValueError, match="shards of a list cannot tell their images from others; give load_images"
-    ):
-        capture_shards(tmp_path, backbone, pictures, [PatchNorms()])
-    assert len(capture_shards(tmp_path, backbone, load_images("scenes", 2), [PatchNorms()])) == 1

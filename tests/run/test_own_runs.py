@@ -351,26 +351,36 @@ CAPTURE = """
 from helpers.capture import PatchNorms, capture_each
 from helpers.images import load_images
 capture_each(["control-clean"], load_images("scenes", 300), [PatchNorms()])
-kept = sorted(Path(os.environ["REGISTERS_WORKSPACE"]).rglob("*.safetensors"))
-Path("seen").write_text(str([path.stat().st_mtime_ns for path in kept]))
 if not Path("go").exists():
     raise ValueError("not yet")"""
 
 
-def test_a_run_that_failed_goes_on_from_its_shards(project):
-    """They are kept until the run has finished, and removed where the inputs are others."""
+def test_a_run_that_failed_goes_on_with_what_it_captured(project, monkeypatch):
+    """In the folder of the project, or where the variable says; on the controls nowhere."""
+    monkeypatch.delenv("REGISTERS_CACHE", raising=False)
     path = project.source("aa1-first")
     notebook = nbformat.read(path, 4)
     notebook.cells[2].source += CAPTURE
     nbformat.write(notebook, path)
-    shards = project.root / "_build" / "shards" / "bob" / "aa1-first"
+    place = project.root / "_build" / "captures"
     assert run(project)[0].status == "failed"
-    kept = [file.stat().st_mtime_ns for file in sorted(shards.rglob("*.safetensors"))]
-    assert len(kept) == 2 and (project.root / "seen").read_text() == str(kept)
+    kept = {file: file.read_bytes() for file in place.iterdir()}
+    assert len(kept) == 2 and not [*project.root.glob("_build/running/*/*")]
     (project.root / "go").touch()
     (outcome,) = run(project)
-    assert outcome.status == "supported" and (project.root / "seen").read_text() == str(kept)
-    assert not shards.exists()
+    assert outcome.status == "supported"
+    assert {file: file.read_bytes() for file in place.iterdir()} == kept
     # Its time is that of the rest alone, from which nothing is expected.
-    assert read_result(project.own / "bob" / "aa1-first.json")["provenance"]["resumed"]
+    assert read_result(project.own / "bob" / "aa1-first.json")["provenance"]["stored_passes"] == 1
     assert expected(project, "aa1-first", project.registry["aa1-first"].parameters) is None
+    for value, files in (("none", 0), ("elsewhere", 2)):
+        monkeypatch.chdir(project.root)
+        monkeypatch.setenv("REGISTERS_CACHE", value)
+        shutil.rmtree(place, ignore_errors=True)
+        assert run(project, force=True)[0].status == "supported"
+        assert len([*(project.root / value).glob("*.safetensors")]) == files and not place.exists()
+        made = read_result(project.own / "bob" / "aa1-first.json")["provenance"]
+        assert "stored_passes" not in made
+    monkeypatch.setenv("REGISTERS_CACHE", str(place))
+    assert run(project, name="controls", force=True)[0].status != "failed"
+    assert not place.exists()

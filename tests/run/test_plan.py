@@ -2,6 +2,7 @@
 notebook with stubs."""
 
 import json
+from functools import partial
 from itertools import combinations_with_replacement
 
 import matplotlib.pyplot as plt
@@ -9,12 +10,13 @@ import nbformat
 import pytest
 
 from helpers.book.render import render
-from helpers.capture import Output, PatchNorms, capture_each
+from helpers.capture import Feature, Output, PatchNorms, capture_each
 from helpers.claims.project import Project
 from helpers.claims.result import Made, publish, read_result
 from helpers.cli import main
 from helpers.files import VARIABLE, Workspace
 from helpers.images import load_images
+from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
 from helpers.run import execute, plan
 from helpers.run.parameters import MODELS, resolve
@@ -163,13 +165,38 @@ def test_what_is_let_go_is_held_no_more(workspace):
     assert host == pytest.approx(4 * 5000 * 13 * 196 / 2**30)
 
 
+def test_a_store_spares_what_was_captured_before(workspace):
+    """By model, intervention, images, how many are meant, and reducer; in another notebook too."""
+    images, models = load_images("stub:hf:owner/name", 9), [f"stub:{TINY}"]
+    dropped = partial(dropped_patches, rate=0.5)
+    for reducers, options in (
+        ([PatchNorms(), Output()], {}),
+        ([Output()], {}),
+        ([Output(), Feature()], {}),
+        ([Output()], {"intervention": dropped}),
+    ):
+        capture_each(models, images, reducers, **options)
+    capture_each(models, load_images("stub:hf:owner/other", 9), [Output()])
+    entries = workspace.listed()
+    first = plan.passes(entries, {"n": 5000, "n_train": 1000})
+    assert len(first) == 5 and [first.index(one) for one in plan.distinct(first)] == [0, 2, 3, 4]
+    again, more = (plan.passes(entries, {"n": n, "n_train": 1000}) for n in (5000, 6000))
+    both = [plan.Dry(Outcome("a", "works"), None, x) for x in (first, again, more)]
+    assert plan.survey(both[:2])["distinct"][0] == "4"
+    assert plan.survey(both)["distinct"][0] == "8"
+    assert sum(x.seconds for x in first) == pytest.approx(
+        3600 * plan.cost(entries, {"n": 5000, "n_train": 1000}).hours
+    )
+
+
 def test_lines_name_what_failed():
     dry = [
         plan.Dry(Outcome("aa1", "works"), plan.Cost(2, 5000, 4, 1.25, 7.0, 0.01)),
         plan.Dry(Outcome("aa2", "failed", reason="no such block"), None),
     ]
     survey = plan.survey(dry)
-    head, one, two, whole, how, failed = plan.dry_lines(dry)
+    head, one, two, whole, stored, how, failed = plan.dry_lines(dry)
+    assert stored == "With a store of captures: 0 passes, 0.0 hours"
     assert survey["rows"][0] == ["aa1", "2", "5000", "4", "1.2", "7.0", "< 0.1"]
     assert head.split() == " ".join(plan.TITLES).split() and one.split()[:3] == ["aa1", "2", "5000"]
     assert two.split() == ["aa2", *"------"] and whole.startswith("all 2 claims")

@@ -319,7 +319,7 @@ def test_a_notebook_that_does_not_fit_is_not_kept_by_half(project, monkeypatch, 
     told = "the disk is full: aa1-first.ipynb was not written; make room, and give the same command"
     assert outcome.status == "failed" and outcome.reason.startswith(f"{place}: {told}")
     assert not [*place.iterdir()] and not (project.own / "mine").exists()
-    assert not [*(project.root / "_build" / "shards" / "mine").iterdir()]
+    assert not [*(project.root / "_build" / "running" / "mine").iterdir()]
 
 
 @pytest.mark.parametrize("rule", ["median", "median:-1", "percentile:101", "mean:3", "fixed:nan"])
