@@ -24,7 +24,7 @@ from PIL import Image
 from helpers.claims import numbers
 from helpers.claims.notebook import notebook_parameters
 from helpers.claims.project import Project
-from helpers.claims.result import bundle, read_result
+from helpers.claims.result import Made, bundle, read_result
 from helpers.claims.result import publish as publish_result
 from helpers.run import execute, parameters, provenance
 from helpers.run.provenance import ARITHMETIC, processor
@@ -268,7 +268,8 @@ def test_a_reader_finds_no_result_beside_the_notebook_of_another(project, tmp_pa
             notebook = f"{name} {i}" + " " * 100_000
             digest = hashlib.sha256(notebook.encode()).hexdigest()
             origin = whole["provenance"] | {"notebook": digest}
-            publish_result(folder, {"aa1-first": (notebook, whole | {"provenance": origin})})
+            made = Made(whole | {"provenance": origin}, notebook.encode())
+            publish_result(folder, {"aa1-first": made})
 
     publish("first")
     with ThreadPoolExecutor(2) as pool:
@@ -293,7 +294,7 @@ def test_a_full_disk_fails_one_notebook_with_one_sentence(project, monkeypatch):
         "execute",
         lambda *_, **__: nbformat.read(project.runs / "controls" / "aa1-first.ipynb", 4),
     )
-    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
     (outcome,) = run(project, force=True)
     assert (
         outcome.status == "failed"
