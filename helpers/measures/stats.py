@@ -318,6 +318,8 @@ def jackknife(
         ends = value + reach if limits is None else _within(value, reach, limits, carriers)
         if counts and ends[0] == ends[1]:
             ends = _of_alike(value, carriers, limits)
+    if not math.isfinite(value):
+        return Estimate(float(value), *NO_INTERVAL, n)
     bounds = limits and [None if math.isinf(end) else end for end in limits]
     kept = {"value": float(value), "limits": bounds, "carriers": carriers, "counts": counts}
     # What an image adds is small beside the value: float32 would leave little of `without`.

@@ -1,5 +1,6 @@
 """What an estimate takes of each image: the estimate follows from it, whatever made it."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -90,6 +91,7 @@ def test_images_stay_at_their_places():
 def test_what_has_too_many_numbers_or_no_name_keeps_none():
     assert bootstrap(X, np.nanmedian).per_image is None
     assert bootstrap(X[:, 0], lambda x: np.nanmean(x)).per_image is None
+    assert jackknife(math.nan, np.full(9, 0.5), (0, 1)).per_image is None
     assert over_seeds([*TRAININGS, bootstrap(X, np.nanmedian)]).per_image is None
     assert bootstrap(X[:, 0], np.nanmedian).per_image.options["statistic"] == {
         "function": "numpy:nanmedian"
