@@ -223,10 +223,11 @@ def _paired(
         return None
     from helpers.measures.stats import paired  # here: `compare` of what has none needs no torch
 
-    found = paired(of_a.per_image, of_b.per_image)
-    if found is None or not math.isclose(found.value, b.value - a.value, abs_tol=1e-6):
+    found, change = paired(of_a.per_image, of_b.per_image), b.value - a.value
+    rounding = 1e-5 * max(abs(a.value), abs(b.value))
+    if found is None or not math.isclose(found.value, change, abs_tol=rounding):
         return None
-    return Value.of(a.name, found._replace(step=None), model=b.model)
+    return Value.of(a.name, found._replace(value=change, step=None), model=b.model)
 
 
 def _images(a: Value | None, b: Value | None, of_a: Mapping, of_b: Mapping) -> str:
