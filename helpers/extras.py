@@ -6,7 +6,7 @@ from types import ModuleType
 # Module -> the extra of pyproject.toml that brings it.
 EXTRAS = {
     "datasets": "data",
-    "pyarrow": "data",
+    "pyarrow": "book",
     "skimage": "data",
     "open_clip": "clip",
     "ray": "ray",

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -207,7 +208,7 @@ def capture_conditions(
 
 def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
     """The images of each condition, those of several made into pixels once, as far as all these
-    fit into `PIXELS`.
+    fit into `PIXELS`; where other processes load them, as on a GPU, anew in each condition.
     """
     passes = Counter(map(id, shown.values()))
     prepared, left = {}, PIXELS
@@ -215,9 +216,16 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
         size = 4 * 3 * math.prod(backbone.image_size) * len(images)  # bytes in float32
         if passes[id(images)] > 1 and id(images) not in prepared and size <= left:
             if isinstance(images, Images):
-                prepared[id(images)] = images.through(backbone.preprocess)
+                prepared[id(images)] = _through(images, backbone.preprocess)
                 left -= size
     return {condition: prepared.get(id(own), own) for condition, own in shown.items()}
+
+
+def _through(images: Images, preprocess: Callable) -> Sequence:
+    """The same images as pixels, made once each; what tells them from others stays, since it is how
+    any capture would show them to the model.
+    """
+    return replace(images, read=lru_cache(None)(lambda index: preprocess(images[index])))
 
 
 def capture_each(

@@ -420,8 +420,10 @@ def _pictures(images: Any, start: int, stop: int) -> Any:
             found = [*images.contents[start:stop]]
             if "+" not in images.name:
                 return found
-            # Changed by what the name says, with chance drawn from seed and id.
-            return [images.name, images.seed, found, images.ids[start:stop]]
+            # Changed by what the name says, with chance drawn from seed and id. Of two sets that
+            # were joined it does not say which is changed.
+            if " and " not in images.name:
+                return [images.name, images.seed, found, images.ids[start:stop]]
         return [_picture(images[index]) for index in range(start, stop)]
     if isinstance(images, list | tuple):
         return [_picture(one) for one in images[start:stop]]

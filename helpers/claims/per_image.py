@@ -34,9 +34,11 @@ COLUMNS = {  # as the book's dictionary describes them
     "part": "Which of several numbers of an image it is, from 0: a column of a ratio, a group of "
     "images, or a training.",
     "image": "The place of the image in its set, from 0.",
-    "picture": "A digest of the picture's pixels as it was loaded; empty where the value is of a "
-    "choice of images, whose places in the set are not known.",
-    "number": "What the image gives, as a 32-bit float, to 17 bits: five digits.",
+    "picture": "A digest of the picture as it was loaded: of its pixels, or of its name where it "
+    "is drawn here; empty where the value is of a choice of images, whose places in the set are "
+    "not known.",
+    "number": "What the image gives, as a 32-bit float, to 17 bits: five digits. Not a number "
+    "where it gives none.",
 }
 
 
@@ -84,15 +86,12 @@ def packed(
     told, columns = [], {name: [] for name in COLUMNS}
     for model, value, dataset, own in found:
         about = {"model": model, "dataset": dataset, "value": value}
-        sizes = [len(piece) for piece in own.pieces]
-        told.append({**about, "how": own.how, "options": own.options, "sizes": sizes})
+        told.append({**about, "how": own.how, "options": own.options, "parts": len(own.pieces)})
         for part, piece in enumerate(own.pieces):
-            kept = np.flatnonzero(~np.isnan(piece))
-            known = digests.get((dataset or "", len(piece)), set())
-            names = np.array(next(iter(known)), dtype=object) if len(known) == 1 else None
-            rows = {name: [x] * len(kept) for name, x in about.items()}
-            rows |= {"part": [part] * len(kept), "image": kept, "number": piece[kept]}
-            rows["picture"] = [None] * len(kept) if names is None else names[kept]
+            n, known = len(piece), digests.get((dataset or "", len(piece)), set())
+            rows = {name: [x] * n for name, x in (about | {"part": part}).items()}
+            rows |= {"image": range(n), "number": piece}
+            rows["picture"] = next(iter(known)) if len(known) == 1 else [None] * n
             for name in COLUMNS:
                 columns[name].extend(rows[name])
     types = dict.fromkeys(COLUMNS, pa.string())
@@ -150,13 +149,7 @@ def _starts(columns: Sequence[np.ndarray]) -> list[tuple[int, int]]:
 
 def _numbers(one: Mapping, rows: Mapping[str, np.ndarray], spans: Mapping) -> Numbers:
     """What the file holds of one value."""
-    pieces, pictures = [], None
-    for part, size in enumerate(one["sizes"]):
-        own = spans.get((one["model"], one["value"], part), slice(0))
-        piece = np.full(size, np.nan, np.float32)
-        piece[rows["image"][own]] = rows["number"][own]
-        pieces.append(piece)
-        if part == 0 and all(isinstance(x, str) for x in rows["picture"][own]):
-            found = dict(zip(rows["image"][own].tolist(), rows["picture"][own], strict=True))
-            pictures = tuple(found.get(index, "") for index in range(size))
-    return Numbers(one["how"], one["options"], tuple(pieces), pictures)
+    own = [spans[one["model"], one["value"], part] for part in range(one["parts"])]
+    names = rows["picture"][own[0]]
+    pictures = tuple(names) if all(isinstance(x, str) for x in names) else None
+    return Numbers(one["how"], one["options"], tuple(rows["number"][x] for x in own), pictures)

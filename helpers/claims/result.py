@@ -664,7 +664,7 @@ def publish(folder: Path, made: Mapping[str, Made]) -> None:
 
     Raises ValueError for a result of stubs, the models and images of a dry run.
     """
-    files = {}
+    files, gone = {}, []
     for id, (result, notebook, images) in made.items():
         for source in result["provenance"]["sources"]:
             if source["name"].startswith(STUB):
@@ -674,9 +674,13 @@ def publish(folder: Path, made: Mapping[str, Made]) -> None:
                 )
         signed = {**result, "sha256": digest_of_json(result)}
         text = json.dumps(signed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        kept = {} if images is None else {folder / f"{id}{per_image.SUFFIX}": images}
+        beside = folder / f"{id}{per_image.SUFFIX}"
+        kept = {} if images is None else {beside: images}
+        gone += [beside] if images is None else []
         files |= {folder / f"{id}.ipynb": notebook, **kept, folder / f"{id}.json": text}
     write_together(files)
+    for path in gone:  # of an earlier result
+        path.unlink(missing_ok=True)
 
 
 def unexpected(calibration: Calibration) -> list[tuple[str, tuple[str, str]]]:

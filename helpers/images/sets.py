@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -154,10 +154,6 @@ class Images(Sequence[Image.Image]):
             return change(self[index], kind, f"{self.seed}:{self.ids[index]}:{kind}")
 
         return replace(self, name=f"{self.name}+{kind}", read=read, boxes=None, masks=None)
-
-    def through(self, make: Callable[[Image.Image], Any]) -> "Images":
-        """The same images as `make` turns them into, each once: what it made stays in memory."""
-        return replace(self, read=lru_cache(None)(lambda index: make(self[index])))
 
     def select(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> "Images":
         """The images at `indices`, in that order and with their ground truth.

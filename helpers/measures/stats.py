@@ -18,6 +18,7 @@ those with outliers do for their AUC, these are the 5. Scores that are nan are l
 group gives Estimate(nan, nan, nan, 0), no error.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,7 @@ OPPOSITE = {"supported", "refuted"}
 LEVEL = 0.95  # of all intervals
 ALIKE = 1e-6  # of the largest: how little the values of trainings that are the same may differ
 NO_INTERVAL = (math.nan, math.nan)
+OWN = ("helpers", "numpy")  # packages of statistics that are known by their name
 MOST_COLUMNS = 8  # numbers of an image that are kept; what rests on all its patches has too many
 
 
@@ -77,6 +79,9 @@ class PerImage:
     def __eq__(self, other: object) -> bool:
         """Estimates are equal by their value and interval, whatever these follow from."""
         return other is None or isinstance(other, PerImage)
+
+    def __hash__(self) -> int:
+        return 0
 
     def __repr__(self) -> str:
         return f"PerImage({self.how!r}, {len(self.pieces)} x {len(self.pieces[0])} images)"
@@ -108,7 +113,11 @@ class Estimate(NamedTuple):
     per_image: PerImage | None = None
 
     def of(self, how: str, pieces: Iterable[Shaped[Array, " _"]], **options: Any) -> "Estimate":
-        """The same, with what it follows from."""
+        """The same, with what it follows from, where the options can be told as JSON."""
+        try:
+            json.dumps(options, allow_nan=False)
+        except (TypeError, ValueError):
+            return self
         rows = tuple(to_numpy(piece).astype(np.float32) for piece in pieces)
         return self._replace(per_image=PerImage(how, options, rows))
 
@@ -318,8 +327,6 @@ def jackknife(
         ends = value + reach if limits is None else _within(value, reach, limits, carriers)
         if counts and ends[0] == ends[1]:
             ends = _of_alike(value, carriers, limits)
-    if not math.isfinite(value):
-        return Estimate(float(value), *NO_INTERVAL, n)
     bounds = limits and [None if math.isinf(end) else end for end in limits]
     kept = {"value": float(value), "limits": bounds, "carriers": carriers, "counts": counts}
     # What an image adds is small beside the value: float32 would leave little of `without`.
@@ -838,10 +845,12 @@ def _finite_or_nan(x: np.ndarray) -> np.ndarray:
 def _name_of(statistic: Callable) -> dict[str, Any] | None:
     """Where a statistic is found, and with which arguments, as JSON data; None of a closure."""
     options = {}
-    if isinstance(statistic, partial):
+    if isinstance(statistic, partial) and not statistic.args:
         statistic, options = statistic.func, dict(statistic.keywords)
-    name = f"{statistic.__module__}:{statistic.__qualname__}"
-    return None if "<" in name else {"function": name, **options}
+    module, name = (getattr(statistic, x, None) for x in ("__module__", "__qualname__"))
+    if not (module and name) or module.partition(".")[0] not in OWN or "<" in name:
+        return None
+    return {"function": f"{module}:{name}", **options}
 
 
 def _named(name: Mapping[str, Any]) -> Callable[[np.ndarray], float]:
@@ -851,7 +860,7 @@ def _named(name: Mapping[str, Any]) -> Callable[[np.ndarray], float]:
         ValueError: a function of another library than this package and NumPy.
     """
     module, _, function = name["function"].partition(":")
-    if module.partition(".")[0] not in ("helpers", "numpy"):
+    if module.partition(".")[0] not in OWN:
         raise ValueError(f"{name['function']} is no statistic of this package")
     options = {key: value for key, value in name.items() if key != "function"}
     return partial(getattr(import_module(module), function), **options)
@@ -910,7 +919,11 @@ def _paired_means(a: np.ndarray, b: np.ndarray, one: Mapping, other: Mapping) ->
     )
 
 
-def _paired_additions(a: np.ndarray, b: np.ndarray, one: Mapping, other: Mapping) -> Estimate:
+def _paired_additions(
+    a: np.ndarray, b: np.ndarray, one: Mapping, other: Mapping
+) -> Estimate | None:
+    if not (np.nan_to_num(a).any() and np.nan_to_num(b).any()):
+        return None  # one is at its limit, where no image changes it: other images could
     value = other["value"] - one["value"]
     added = (b.astype(np.float64) - a)[~np.isnan(a[:, 0]), 0]
     carriers = min(one["carriers"], other["carriers"])

@@ -130,6 +130,13 @@ def test_only_what_is_missing_passes(backbone, images, store, passed):
     assert equal(get(backwards, REDUCERS, store=store), get(backwards, REDUCERS))
 
 
+def test_of_joined_sets_the_changed_one_is_told_apart(backbone):
+    """Both have one name, and the same pictures before the change."""
+    scenes = load_images("scenes", 4, 1)
+    both = scenes + scenes.corrupted("blur", 1)
+    assert name(backbone, both[:4]) != name(backbone, both[4:])
+
+
 def test_a_gap_is_filled(backbone, images, store, passed):
     """Of two reducers each misses another shard."""
     get = partial(capture, backbone, images, REDUCERS, batch_size=BATCH)

@@ -38,7 +38,7 @@ def test_what_is_written_is_read():
         np.testing.assert_allclose(own.pieces[0], estimate.per_image.pieces[0], rtol=2**-17)
         assert own.estimate()[:3] == pytest.approx(estimate[:3], rel=1e-5)
     pictures = found["m", "share"].pictures
-    assert len({*pictures}) == 20 and found["m", "mean"].pictures[4] == ""
+    assert len({*pictures}) == 20 and found["m", "mean"].pictures == pictures
     # The same picture has the same digest in another choice of images.
     fewer = per_image.read(written({"mean": over_images(ROW[:9])}, images=[SCENES[:9]]))
     assert fewer["m", "mean"].pictures == pictures[:9]

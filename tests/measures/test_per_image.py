@@ -19,9 +19,11 @@ from helpers.measures.stats import (
     matched_auc_over_images,
     over_images,
     over_seeds,
+    paired,
     position_share,
     ratio_of_means,
     share,
+    share_at,
 )
 
 RNG = np.random.default_rng(5)
@@ -92,10 +94,40 @@ def test_what_has_too_many_numbers_or_no_name_keeps_none():
     assert bootstrap(X, np.nanmedian).per_image is None
     assert bootstrap(X[:, 0], lambda x: np.nanmean(x)).per_image is None
     assert jackknife(math.nan, np.full(9, 0.5), (0, 1)).per_image is None
+    assert bootstrap(X[:, 0], mine).per_image is None  # of no package
+    assert bootstrap(X[:, 0], partial(np.nanquantile, q=np.float32(0.5))).per_image is None
+    assert bootstrap(X[:, 0], Callable()).value == pytest.approx(np.nanmean(X[:, 0]))
     assert over_seeds([*TRAININGS, bootstrap(X, np.nanmedian)]).per_image is None
     assert bootstrap(X[:, 0], np.nanmedian).per_image.options["statistic"] == {
         "function": "numpy:nanmedian"
     }
+
+
+def mine(rows):
+    return float(np.nanmean(rows))
+
+
+class Callable:
+    def __call__(self, rows):
+        return mine(rows)
+
+
+def test_a_pair_at_a_limit_is_not_certain():
+    """No image changes a statistic at its limit, but another image could."""
+    one, other = (share_at(PLACED, places) for places in ([2], [3]))
+    assert (one.value, other.value) == (1, 0)
+    assert paired(one.per_image, other.per_image) is None
+    assert paired(one.per_image, one.per_image) is None
+
+
+def test_a_pair_is_of_the_same_images():
+    mean, gain = (ESTIMATES[name].per_image for name in ("mean", "within"))
+    assert paired(mean, over_images(X[:, 1]).per_image).n == 39
+    assert paired(mean, gain) is None  # other limits
+    assert paired(mean, over_images(X[:20, 1]).per_image) is None
+    assert paired(mean, over_images(np.nan_to_num(X[:, 1])).per_image) is None
+    assert paired(mean, ESTIMATES["auc"].per_image) is None
+    assert paired(ESTIMATES["trainings"].per_image, ESTIMATES["trainings"].per_image) is None
 
 
 def test_a_statistic_of_another_library_is_not_called():
