@@ -12,7 +12,9 @@ from asyncio import run as run_async
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet
@@ -84,9 +86,11 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
     import matplotlib
     from ipykernel.kernelapp import IPKernelApp
 
+    # A kernel ends where the command does, however that was ended. The process from which it was
+    # forked lives as long as the kernel.
+    Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.environ.clear()
-    # A kernel ends where the process does from which it was forked.
-    os.environ.update(environment, JPY_PARENT_PID=str(os.getppid()))
+    os.environ.update(environment)
     os.chdir(folder)
     warnings.filterwarnings("ignore", message="IProgress not found")
     # What a kernel's environment says of it was not said when matplotlib was imported.
@@ -95,6 +99,12 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
         for stream in range(3):
             os.dup2(nowhere.fileno(), stream)
     IPKernelApp.launch_instance(argv=argv)
+
+
+def _end_with(process: BaseProcess) -> None:
+    """End this process when another one has ended."""
+    process.join()
+    os._exit(1)
 
 
 class ForkingProvisioner(LocalProvisioner):

@@ -216,6 +216,29 @@ def test_a_failure_is_one_sentence_and_leaves_what_is_finished(project, typed, o
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_kernel_ends_with_the_command(project, how):
+    """However that is ended: nothing computes on for nobody."""
+    edit_source(project, "aa1-first", 'mode == \\"sleep\\"', "True")
+    program = f"""
+        from pathlib import Path
+        from helpers.cli import main
+        if __name__ == "__main__":
+            main(["run", "aa1-first"], Path({str(project.root)!r}))
+        """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
+    pid_file, deadline = project.root / "measure.pid", time.monotonic() + 120
+    while not (pid_file.is_file() and pid_file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(how)
+    process.wait(timeout=60)
+    kernel, deadline = int(pid_file.read_text()), time.monotonic() + 60
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(kernel, 0)
+            time.sleep(0.05)
+
+
 def test_interrupted_run_leaves_nothing_and_resumes(project):
     edit_source(project, "aa2-second", 'mode == \\"sleep\\"', "True")
     program = f"""
