@@ -972,7 +972,11 @@ def compare(project, a, b, revision):
     if not shared:
         held = "; ".join(f"{text} holds {', '.join(side)}" for text, side in ((a, one), (b, other)))
         raise ValueError(f"no claim is in both: {held}; compare results of the same claims")
-    found = [compare.compared(project.registry[id], one[id], other[id]) for id in shared]
+    found = []
+    for id in shared:
+        (first, _, own), (second, _, others) = one[id], other[id]
+        claim = project.registry[id]
+        found.append(compare.compared(claim, first, second, images=(own, others)))
     print(f"A: {a}", f"B: {b}", "", compare.report(one, other, found), sep="\n")
     return int(any(comparison.moved for comparison in found))
 

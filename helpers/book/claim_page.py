@@ -60,6 +60,7 @@ def page(
         "changes": changes,
         "axes": axes(found.rows, shares=True),
         "picture": picture,
+        "images": downloads.images_of(data),
         "data": f"{UP}{downloads.FOLDER}/{place or run}/{claim.id}",
         "command": rerun(claim, run, parameters),
         "reading": reading,

@@ -142,8 +142,7 @@ def write(
             place = target / folder(run, kind)
             place.mkdir(parents=True)
             for id, (data, notebook) in claims.items():
-                kept = [per_image.SUFFIX] if "images" in data["provenance"] else []
-                for suffix in (".json", ".ipynb", *kept):
+                for suffix in filter(None, (".json", ".ipynb", images_of(data))):
                     shutil.copy(stored / run / f"{id}{suffix}", place)
                 if drawings := _drawings(id, notebook):
                     write_zip(place / f"{id}.zip", drawings)
@@ -153,6 +152,11 @@ def write(
         (place / f"{id}.json").write_text(text, encoding="utf-8")
         members = {f"{id}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
         write_zip(place / f"{id}.zip", members | _drawings(id, notebook))
+
+
+def images_of(data: Mapping) -> str:
+    """How the name of the file with the numbers of a result's images ends; '' where it has none."""
+    return per_image.SUFFIX if "images" in data.get("provenance", {}) else ""
 
 
 def folder(run: str, kind: str) -> str:
@@ -192,7 +196,7 @@ def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str)
     text = render(
         "downloads.md.j2",
         is_control=place == CONTROLS,
-        images=per_image.SUFFIX if "images" in data.get("provenance", {}) else "",
+        images=images_of(data),
         has_figures=bool(_drawings(id, notebook)),
         file=f"{up}{FOLDER}/{place}/{id}",
         values=f"{up}{FOLDER}/{VALUES}",

@@ -164,16 +164,24 @@ def _read(project: Project, path: Path, read: Callable[[Path], Made]) -> Made:
         raise ValueError(f"{path}: {error}") from None
 
 
-def compared(claim: Claim, first: Made, second: Made, *, only: bool = True) -> Comparison:
+def compared(
+    claim: Claim,
+    a: Mapping,
+    b: Mapping,
+    *,
+    only: bool = True,
+    images: Sequence[bytes | None] = (None, None),
+) -> Comparison:
     """Two results of one claim, each model compared with itself.
 
     Args:
         claim: of both.
-        first, second: A and B.
+        a, b: a stored result each.
         only: compare the only model of A with the only one of B, whatever they are called.
+        images: what the files with the numbers of their images hold.
     """
-    sides = a, b = first.result, second.result
-    taken = [per_image.read(x.images) if x.images else {} for x in (first, second)]
+    sides = a, b
+    taken = [per_image.read(content) if content else {} for content in images]
     values = [by_model(values_of(data)) for data in sides]
     judged = [{one["model"]: one["verdict"] for one in data["verdicts"]} for data in sides]
     weights = [

@@ -188,8 +188,8 @@ def over_draws(name: str, gains: Float[Tensor, "draw image"]) -> Estimates:
     """Gains (draw, image) in points with a register that starts as random numbers, drawn anew.
 
     Returns:
-        `name`: their mean over draws, with its interval over images; where there are several,
-        `name`_least and `name`_most: the gains of the draws that gain the least and the most.
+        The name: their mean over draws, with its interval over images. Where there are several, the
+        name with "_least" and "_most": the gains of the draws that gain the least and the most.
     """
     mean, each = over_images(gains.mean(0), (-100, 100)), gains.mean(1)
     if len(gains) == 1:

@@ -43,9 +43,10 @@ def written(path, result):
 
 
 def compared(claim, a, b, **options):
-    """Two results as `read_side` reads them, of which nothing else is there."""
-    sides = (x if isinstance(x, Made) else Made(x, b"") for x in (a, b))
-    return compare.compared(claim, *sides, **options)
+    """Two results, or what `read_side` reads of them."""
+    one, other = (x if isinstance(x, Made) else Made(x, b"") for x in (a, b))
+    images = one.images, other.images
+    return compare.compared(claim, one.result, other.result, images=images, **options)
 
 
 def value(number, low, high, n=100, name="auc", model="m"):
