@@ -282,15 +282,17 @@ def no_room_for(monkeypatch):
 
     @contextmanager
     def full_for(name):
-        write_text = Path.write_text
+        with monkeypatch.context() as patch:
+            for kind in ("write_text", "write_bytes"):
+                patch.setattr(Path, kind, refusing(getattr(Path, kind), name))
+            yield
 
+    def refusing(write, name):
         def full(path, *rest, **options):
             if name in path.name:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            return write_text(path, *rest, **options)
+            return write(path, *rest, **options)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "write_text", full)
-            yield
+        return full
 
     return full_for

@@ -30,7 +30,8 @@ def full(*_, **__):
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("old")
-    monkeypatch.setattr(Path, "write_text", full)
+    for write in ("write_text", "write_bytes"):
+        monkeypatch.setattr(Path, write, full)
     told = "the disk is full: {} was not written; make room, and give the same command again"
     for name, write in (
         ("a.ipynb", lambda: write_together(dict.fromkeys(map(tmp_path.joinpath, NAMES), "new"))),
@@ -45,14 +46,14 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
 
 def full_for(monkeypatch, name):
     """A disk that is full in the middle of the file of this name."""
-    write_text = Path.write_text
+    write_bytes = Path.write_bytes
 
-    def write(path, text, **options):
-        write_text(path, text[: len(text) // 2] if name in path.name else text, **options)
+    def write(path, content):
+        write_bytes(path, content[: len(content) // 2] if name in path.name else content)
         if name in path.name:
             full()
 
-    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(Path, "write_bytes", write)
 
 
 @pytest.mark.parametrize("name", ["a.html", "b.svg", "c.svg"])

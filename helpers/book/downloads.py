@@ -22,7 +22,7 @@ from helpers.book.render import Runs, counted, over, render
 from helpers.claims import per_image
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
-from helpers.claims.result import Result
+from helpers.claims.result import IMAGES_SUFFIX, Result
 from helpers.files import write_zip
 
 FOLDER = "data"  # of the built book
@@ -156,7 +156,7 @@ def write(
 
 def images_of(data: Mapping) -> str:
     """How the name of the file with the numbers of a result's images ends; '' where it has none."""
-    return per_image.SUFFIX if "images" in data.get("provenance", {}) else ""
+    return IMAGES_SUFFIX if "images" in data.get("provenance", {}) else ""
 
 
 def folder(run: str, kind: str) -> str:

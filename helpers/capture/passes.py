@@ -221,7 +221,7 @@ def _prepared(backbone: Backbone, shown: Mapping[Hashable, Any]) -> dict[Hashabl
     return {condition: prepared.get(id(own), own) for condition, own in shown.items()}
 
 
-def _through(images: Images, preprocess: Callable) -> Sequence:
+def _through(images: Any, preprocess: Callable) -> Any:
     """The same images as pixels, made once each; what tells them from others stays, since it is how
     any capture would show them to the model.
     """

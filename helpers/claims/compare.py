@@ -21,6 +21,7 @@ from helpers.claims.markdown import render
 from helpers.claims.per_image import Numbers
 from helpers.claims.project import Project
 from helpers.claims.result import (
+    IMAGES_SUFFIX,
     Claim,
     Made,
     by_model,
@@ -148,7 +149,7 @@ def read_side(project: Project, text: str) -> dict[str, Made]:
 
 def _alone(path: Path) -> Made:
     """A result file wherever it lies, with the numbers of its images where they lie beside it."""
-    result, beside = read_alone(path), path.with_suffix(per_image.SUFFIX)
+    result, beside = read_alone(path), path.with_suffix(IMAGES_SUFFIX)
     images = beside.read_bytes() if beside.is_file() else b""
     known = digest_of(images) == result["provenance"].get("images")
     return Made(result, b"", images if known else None)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from helpers.images.sets import Images
     from helpers.measures.stats import Estimate, PerImage
 
-SUFFIX = ".images.parquet"
 HEAD = b"registers"  # of the metadata: JSON, deflated and in base64
 BITS = 17  # of a number that are kept, since the others do not compress
 FORMAT = 1

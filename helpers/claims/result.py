@@ -15,7 +15,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
-from helpers.claims import per_image
 from helpers.claims.criteria import (
     ANSWERS,
     CONTROL,
@@ -45,6 +44,7 @@ from helpers.names import STUB
 
 Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
+IMAGES_SUFFIX = ".images.parquet"  # of what helpers/claims/per_image.py writes
 MIME = "application/vnd.registers.result+json"
 
 
@@ -350,7 +350,9 @@ class Values(list[Value]):
         sources = [*(one.source for one in captured.values()), *(x.describe() for x in images)]
         once = {str(source): source for source in sources}
         if workspace := Workspace.of_this_run():
-            workspace.images.write_bytes(per_image.packed(self._per_image, images))
+            from helpers.claims.per_image import packed  # here: `list` and `show` need no NumPy
+
+            workspace.images.write_bytes(packed(self._per_image, images))
         return self.claim.judge(self, list(once.values()), not_run)
 
 
@@ -646,7 +648,7 @@ def _with_files(path: Path) -> Made:
     check_run(path.parent.name)
     beside = {"notebook": path.with_suffix(".ipynb")}
     if "images" in result["provenance"]:
-        beside["images"] = path.with_suffix(per_image.SUFFIX)
+        beside["images"] = path.with_suffix(IMAGES_SUFFIX)
     contents = {}
     for name, file in beside.items():
         if not file.is_file():
@@ -674,7 +676,7 @@ def publish(folder: Path, made: Mapping[str, Made]) -> None:
                 )
         signed = {**result, "sha256": digest_of_json(result)}
         text = json.dumps(signed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        beside = folder / f"{id}{per_image.SUFFIX}"
+        beside = folder / f"{id}{IMAGES_SUFFIX}"
         kept = {} if images is None else {beside: images}
         gone += [beside] if images is None else []
         files |= {folder / f"{id}.ipynb": notebook, **kept, folder / f"{id}.json": text}

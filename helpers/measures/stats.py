@@ -78,7 +78,7 @@ class PerImage:
 
     def __eq__(self, other: object) -> bool:
         """Estimates are equal by their value and interval, whatever these follow from."""
-        return other is None or isinstance(other, PerImage)
+        return True if other is None or isinstance(other, PerImage) else NotImplemented
 
     def __hash__(self) -> int:
         return 0

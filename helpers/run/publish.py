@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from helpers.claims import per_image
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import check_run, publish, read_published, read_result
+from helpers.claims.result import IMAGES_SUFFIX, check_run, publish, read_published, read_result
 from helpers.run import check
 from helpers.run.parameters import names_in
 from helpers.run.progress import readable
@@ -59,7 +58,7 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
         reading = path.with_suffix(".reading.md")
         if reading.is_file():
             os.replace(reading, target / reading.name)
-        for suffix in (".json", ".ipynb", per_image.SUFFIX):
+        for suffix in (".json", ".ipynb", IMAGES_SUFFIX):
             path.with_suffix(suffix).unlink(missing_ok=True)
     return [path.stem for path in paths]
 

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.claims import per_image
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import read_published, values_of
+from helpers.claims.result import IMAGES_SUFFIX, read_published, values_of
 from helpers.images import load_images
 from helpers.measures.stats import over_images, over_seeds, share
 
@@ -18,7 +18,7 @@ ROW = np.random.default_rng(2).random(20)
 PUBLISHED = [
     path
     for path in PROJECT.results()
-    if path.parent.name != CONTROLS and path.with_suffix(per_image.SUFFIX).is_file()
+    if path.parent.name != CONTROLS and path.with_suffix(IMAGES_SUFFIX).is_file()
 ]
 
 

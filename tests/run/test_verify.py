@@ -5,7 +5,7 @@ import pytest
 
 from helpers.claims import per_image
 from helpers.claims.per_image import Numbers
-from helpers.claims.result import read_published, read_result
+from helpers.claims.result import IMAGES_SUFFIX, read_published, read_result
 from helpers.run import check, verify
 from helpers.run.verify import compared
 
@@ -52,7 +52,7 @@ def test_a_run_keeps_what_it_took_of_each_image(project, measured):
     )
     assert len({*score.pictures}) == 20 and score.pictures == above.pictures
     assert not [*project.own.glob("large/*.json"), *project.own.glob("large/*.parquet")]
-    path = measured.with_suffix(per_image.SUFFIX)
+    path = measured.with_suffix(IMAGES_SUFFIX)
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(ValueError, match="images.parquet beside it is not the one it was written"):
         read_published(measured)
@@ -117,7 +117,8 @@ def test_what_cannot_be_had_here_is_said(project, measured, typed):
     assert typed("verify large --images 6", 1).startswith(told)
     write(project, "raise RuntimeError('broken')")
     assert "aa1-first  failed: RuntimeError: broken" in typed("verify large --images 6", 1)
-    write(project, "1")
+    alone = "values.claim.judge([*values])"
+    write(project, MEASURE.replace("values.judge({}, [images])", alone))
     assert "keeps no numbers of its images any more" in typed("verify large --images 6", 1)
 
 
