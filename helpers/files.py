@@ -264,14 +264,14 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A folder of one run of a notebook: how far the present pass is, and a list of the captures
-    that were made.
+    """A folder of one run of a notebook: how far the present pass is, a list of the captures that
+    were made, and what the result takes of each image.
 
     The executor of notebooks names it in the environment variable REGISTERS_WORKSPACE; nothing is
     written where it is not set. No number depends on it.
 
     Attributes:
-        folder: with a file for the progress of the present pass, and a list of captures.
+        folder: with a file for each of these.
     """
 
     folder: Path

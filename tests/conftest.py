@@ -278,7 +278,7 @@ def opened(browser):
 
 @pytest.fixture
 def no_room_for(monkeypatch):
-    """Within `no_room_for(NAME)` the disk is full for texts of files with this in their name."""
+    """Within `no_room_for(NAME)` the disk is full for files with this in their name."""
 
     @contextmanager
     def full_for(name):

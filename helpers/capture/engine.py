@@ -24,7 +24,7 @@ from helpers.files import Workspace
 from helpers.models import Backbone
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-CACHE = 2**22  # bytes of the widest activation on a CPU; beyond it a layer waits for the memory
+WIDEST = 2**22  # bytes of an activation on a CPU; beyond them a layer waits for the memory
 
 # called as `capture`, with all its options but `engine`, `report` and `store`
 Engine = Callable[..., dict[str, Tensor]]
@@ -360,7 +360,7 @@ def _at_once(backbone: Backbone, batch_size: int) -> int:
     between the layers of an MLP, taken as four times as wide as the stream.
     """
     image = 4 * 4 * backbone.width * backbone.layout.tokens  # bytes in float32
-    return batch_size if backbone.device.type == "cuda" else min(batch_size, CACHE // image or 1)
+    return batch_size if backbone.device.type == "cuda" else min(batch_size, WIDEST // image or 1)
 
 
 def _or_none(

@@ -228,7 +228,9 @@ def _paired(
     a: Value | None, b: Value | None, of_a: Numbers | None, of_b: Numbers | None
 ) -> Value | None:
     """B - A image by image; None where not both have numbers of the same pictures."""
-    if of_a is None or of_b is None or not of_a.pictures or of_a.pictures != of_b.pictures:
+    if None in (of_a, of_b) or not of_a.pictures or of_a.pictures != of_b.pictures:
+        return None
+    if None in (a.value, b.value):
         return None
     from helpers.measures.stats import paired  # here: `compare` of what has none needs no torch
 

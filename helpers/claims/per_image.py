@@ -10,9 +10,8 @@ import io
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,26 +40,16 @@ COLUMNS = {  # as the book's dictionary describes them
 }
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """The numbers of one value.
 
     Attributes:
-        how, options, pieces: as in `measures.stats.PerImage`.
-        pictures: a digest of each image, in the order of the pieces; None where they are unknown.
+        per_image: as the measures take them.
+        pictures: a digest of each image, in the order of its pieces; None where they are unknown.
     """
 
-    how: str
-    options: Mapping[str, Any]
-    pieces: tuple[np.ndarray, ...]
+    per_image: "PerImage"
     pictures: tuple[str, ...] | None
-
-    @property
-    def per_image(self) -> "PerImage":
-        """As the measures take them."""
-        from helpers.measures.stats import PerImage  # here: `list` and `show` need no torch
-
-        return PerImage(self.how, self.options, self.pieces)
 
     def estimate(self) -> "Estimate":
         """The value with its interval, as they follow from the numbers."""
@@ -116,17 +105,13 @@ def read(content: bytes) -> dict[tuple[str, str], Numbers]:
     try:
         file = pq.ParquetFile(io.BytesIO(content))
         told = json.loads(zlib.decompress(b64decode((file.metadata.metadata or {})[HEAD])))
-        table = file.read()
-        rows = {name: table.column(name).to_pandas().to_numpy() for name in COLUMNS}
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']}, not {FORMAT}")
+        pieces = file.read().to_pandas().groupby(["model", "value", "part"], sort=False)
+        found = {key: own for key, own in pieces[["number", "picture"]]}
+        return {(one["model"], one["value"]): _numbers(one, found) for one in told["values"]}
     except (pa.ArrowException, KeyError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"these are no numbers of images ({error}); run the claim again") from None
-    starts = _starts([rows[name] for name in ("model", "value", "part")])
-    spans = {
-        (rows["model"][a], rows["value"][a], int(rows["part"][a])): slice(a, b) for a, b in starts
-    }
-    return {(one["model"], one["value"]): _numbers(one, rows, spans) for one in told["values"]}
 
 
 def _shortened(numbers: np.ndarray) -> np.ndarray:
@@ -136,19 +121,12 @@ def _shortened(numbers: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(numbers), rounded, numbers).astype(np.float32)
 
 
-def _starts(columns: Sequence[np.ndarray]) -> list[tuple[int, int]]:
-    """Where each run of rows with equal entries begins and ends."""
-    n = len(columns[0])
-    if n == 0:
-        return []
-    changes = np.any([column[1:] != column[:-1] for column in columns], axis=0)
-    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), n]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+def _numbers(one: Mapping, found: Mapping[tuple[str, str, int], Any]) -> Numbers:
+    """What the file holds of one value; `found` has its numbers and pictures, part by part."""
+    from helpers.measures.stats import PerImage  # here: `check` and `compare` need no torch
 
-
-def _numbers(one: Mapping, rows: Mapping[str, np.ndarray], spans: Mapping) -> Numbers:
-    """What the file holds of one value."""
-    own = [spans[one["model"], one["value"], part] for part in range(one["parts"])]
-    names = rows["picture"][own[0]]
+    own = [found[one["model"], one["value"], part] for part in range(one["parts"])]
+    names = [*own[0]["picture"]]
     pictures = tuple(names) if all(isinstance(x, str) for x in names) else None
-    return Numbers(one["how"], one["options"], tuple(rows["number"][x] for x in own), pictures)
+    rows = tuple(piece["number"].to_numpy() for piece in own)
+    return Numbers(PerImage(one["how"], one["options"], rows), pictures)

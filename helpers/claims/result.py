@@ -137,7 +137,16 @@ WRITTEN = _record(
             },
             optional={
                 "images": _TEXT,
-                "verified": _record({"revision": _UNKNOWN, "images": _COUNT, "values": {}}),
+                "verified": _record(
+                    {
+                        "revision": _UNKNOWN,
+                        "images": _COUNT,
+                        "values": {
+                            "type": "object",
+                            "additionalProperties": {"type": "array", "items": _TEXT},
+                        },
+                    }
+                ),
             },
         ),
     },
@@ -168,7 +177,7 @@ class Paper:
         return ", ".join(str(part) for part in parts if part)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Claim:
     """One entry of the registry: a paper's statement and how it is judged here.
 
@@ -198,12 +207,12 @@ class Claim:
     criterion: Criterion
     expected: dict[str, str]
     profiles: dict[str, dict]
-    source: Paper = field(repr=False)
+    source: Paper
     waiting: str | None = None
     labels: list[str] = field(default_factory=list)
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     predicted: dict | None = None
-    root: Path = field(default=Path(), repr=False, compare=False)
+    root: Path = field(default=Path(), compare=False)
 
     @property
     def notebook(self) -> str | None:
@@ -281,6 +290,9 @@ class Claim:
     def extensions(self) -> list[str]:
         """In what its tests go beyond the paper, a line each."""
         return extensions(self.criterion.all_tests)
+
+    def __repr__(self) -> str:
+        return f"<claim {self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
         figures = _cells(self.reported)
@@ -602,6 +614,16 @@ def bundle(notebook: Mapping) -> dict:
             "claim.judge(...)"
         )
     return results[0]
+
+
+def refer_to_file(notebook: Mapping) -> None:
+    """Leave of the result that an executed notebook displays what is for people.
+
+    Its numbers stand in the `<id>.json` beside it.
+    """
+    for output in chain.from_iterable(cell.get("outputs", ()) for cell in notebook["cells"]):
+        if MIME in output.get("data", ()):
+            output["data"][MIME] = {"id": output["data"][MIME]["id"]}
 
 
 def read_result(path: Path) -> dict:

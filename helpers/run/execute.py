@@ -24,7 +24,7 @@ import nbformat
 from helpers.claims import history, numbers
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Made, Result, bundle, check_run, publish
+from helpers.claims.result import Made, Result, bundle, check_run, publish, refer_to_file
 from helpers.files import CACHE, Workspace, digest_of, locked, write_together
 from helpers.foreign import one_line
 from helpers.run.kernel import OwnKernel, execute
@@ -198,6 +198,7 @@ def computed(
         )
         read = workspace.read if workspace is not None else 0
         judged = Result.from_json(claim, bundle(notebook))
+        refer_to_file(notebook)
         kept = workspace is not None and workspace.images.is_file()
         images = workspace.images.read_bytes() if kept else None
     result = judged.to_json()

@@ -189,10 +189,8 @@ def cost(entries: Sequence[Mapping], parameters: Mapping) -> Cost:
             held[len(captures), key] = images * numbers
         most = max(most, sum(held.values()))
         captures.append(dict(entry) | {"images": images})
-    batch, seconds = (
-        parameters.get("batch_size", 32),
-        [x.seconds for x in passes(entries, parameters)],
-    )
+    batch = parameters.get("batch_size", 32)
+    seconds = [one.seconds for one in passes(entries, parameters)]
     weights = [
         FLOAT * (x["parameters"] + batch * x["tokens"] * (4 * x["width"] + 2 * x["widest"]))
         for x in captures

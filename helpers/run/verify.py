@@ -9,7 +9,8 @@ do not is recorded with the code that made the result (`record`); these must sta
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +78,11 @@ class Verified:
             return [f"{self.id}  not verifiable here: {self.absent}"]
         if self.failed:
             return [f"{self.id}  failed: {self.failed}"]
-        of = len(self.agree) + len(self.differ) - len(self.differ.keys() - self.wrong.keys())
+        wrong = [f"  {name} of {model}: {said}" for (model, name), said in self.wrong.items()]
         rest = len(self.differ.keys() - self.wrong.keys())
+        of = len(self.agree) + len(self.differ) - rest
         told = f"{len(self.agree)} of {of} values agree on {self.images} images"
         told += f"; {rest} more hang on all images of the result" * bool(rest)
-        wrong = [f"  {name} of {model}: {said}" for (model, name), said in self.wrong.items()]
         return [f"{self.id}  {told}", *wrong]
 
 
@@ -141,10 +142,11 @@ def compared(stored: Numbers, fresh: Numbers) -> str:
     number may differ by 5e-4 of itself or 1e-3 of the standard deviation over these images; where
     it is an answer, one of more than ten images may turn.
     """
-    if (stored.how, len(stored.pieces)) != (fresh.how, len(fresh.pieces)):
-        return f"is made otherwise ({fresh.how}, not {stored.how})"
+    one, other = stored.per_image, fresh.per_image
+    if (one.how, len(one.pieces)) != (other.how, len(other.pieces)):
+        return f"is made otherwise ({other.how}, not {one.how})"
     worst, turned, off, of = 0.0, 0, 0, 0
-    for old, new in zip(stored.pieces, fresh.pieces, strict=True):
+    for old, new in zip(one.pieces, other.pieces, strict=True):
         at = _places(stored, fresh, min(len(old), len(new)))
         answers = {*old[~np.isnan(old)].tolist()}
         old, new = old[at[:, 0]].astype(np.float64), new[at[:, 1]].astype(np.float64)
@@ -193,48 +195,48 @@ def _verified(
     project: Project, id: str, made: Made, images: int, threads: int, record: bool
 ) -> Verified:
     """Execute the notebook on fewer images, and compare."""
-    claim, known = project.registry[id], made.result["provenance"].get("verified")
-    least = min(made.result["parameters"].get("n", images), images)
+    claim, origin, given = (
+        project.registry[id],
+        made.result["provenance"],
+        made.result["parameters"],
+    )
+    outcome = partial(Verified, id, min(given.get("n", images), images))
     if made.images is None:
-        return Verified(id, absent="it keeps no numbers of its images; run it again")
-    given = _fewer(made.result["parameters"], images)
-    parameters = {name: given[name] for name in claim.parameters if name in given}
-    own = {key: value for key, value in parameters.items() if value != claim.parameters[key]}
-    outcome = Verified(id, least)
-    if known is not None or record:
-        values = known["values"] if known else {}
-        pairs = [(model, name) for model, names in values.items() for name in names]
-        outcome = replace(outcome, expected=frozenset(pairs))
+        return outcome(absent="it keeps no numbers of its images; run it again")
+    parameters = _fewer({key: x for key, x in given.items() if key in claim.parameters}, images)
+    own = {key: x for key, x in parameters.items() if x != claim.parameters[key]}
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder))
         workspace.begin()
         try:
             require(claim, parameters, project.root)
         except (ValueError, OSError) as error:
-            return replace(outcome, absent=one_line(error, None))
+            return outcome(absent=one_line(error, None))
         try:
             notebook = execute(
                 project.source(id), own, project.root, threads, workspace=workspace.folder
             )
-            not_run = bundle(notebook)["not_run"]
         except RuntimeError as error:
             missing = str(error).startswith(UNAVAILABLE)
-            return replace(outcome, **{"absent" if missing else "failed": one_line(error, None)})
+            return outcome(**{"absent" if missing else "failed": one_line(error, None)})
+        not_run = bundle(notebook)["not_run"]
         if not workspace.images.is_file():
-            return replace(outcome, failed="the notebook keeps no numbers of its images any more")
+            return outcome(failed="the notebook keeps no numbers of its images any more")
         fresh = per_image.read(workspace.images.read_bytes())
-    # A model whose weights are not here says nothing.
-    stored = {key: x for key, x in per_image.read(made.images).items() if key[0] not in not_run}
-    if outcome.expected is not None:
-        here = frozenset(key for key in outcome.expected if key[0] not in not_run)
-        outcome = replace(outcome, expected=here)
-    for key, own in stored.items():
-        said = compared(own, fresh[key]) if key in fresh else GONE
-        if said:
-            outcome.differ[key] = said
+    recorded = origin.get("verified", {"values": {}} if record else None)
+    expected = None
+    if recorded is not None:  # a model whose weights are not here says nothing
+        pairs = ((model, name) for model, names in recorded["values"].items() for name in names)
+        expected = frozenset(pair for pair in pairs if pair[0] not in not_run)
+    agree, differ = [], {}
+    for key, numbers in per_image.read(made.images).items():
+        if key[0] in not_run:
+            continue
+        if said := compared(numbers, fresh[key]) if key in fresh else GONE:
+            differ[key] = said
         else:
-            outcome.agree.append(key)
-    return outcome
+            agree.append(key)
+    return outcome(agree, differ, expected)
 
 
 def _fewer(parameters: Mapping, images: int) -> dict:
@@ -245,9 +247,14 @@ def _fewer(parameters: Mapping, images: int) -> dict:
             return text
         return re.sub(r"\bn=(\d+)", lambda found: f"n={min(int(found[1]), images)}", text)
 
-    own = {name: [*map(fewer, parameters.get(name, ()))] for name in ("by_model", "by_dataset")}
-    own = {name: texts for name, texts in own.items() if name in parameters}
-    return {**parameters, **own, "n": min(parameters.get("n", images), images)}
+    own = {
+        name: [*map(fewer, parameters[name])]
+        for name in ("by_model", "by_dataset")
+        if name in parameters
+    }
+    if "n" in parameters:
+        own["n"] = min(parameters["n"], images)
+    return {**parameters, **own}
 
 
 def _record(project: Project, folder: Path, made: Made, verified: Verified) -> None:

@@ -360,6 +360,15 @@ def test_what_has_the_same_pictures_is_paired():
     )
 
 
+def test_what_is_not_defined_is_not_paired():
+    claim, first = PROJECT.registry[CLAIM], of_images(BEFORE)
+    other = of_images(AFTER)
+    other.result["values"][3] |= dict.fromkeys(("value", "low", "high"))
+    pairs = compared(claim, first, other).pairs
+    assert [pair.paired is None for pair in pairs] == [False, False, False, True]
+    assert pairs[3].difference is None
+
+
 def test_other_pictures_are_not_paired():
     claim, first = PROJECT.registry[CLAIM], of_images(BEFORE)
     others = [

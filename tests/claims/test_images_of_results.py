@@ -35,7 +35,9 @@ def test_what_is_written_is_read():
     for name, estimate in estimates.items():
         own = found["m", name]
         assert own.per_image.how == estimate.per_image.how
-        np.testing.assert_allclose(own.pieces[0], estimate.per_image.pieces[0], rtol=2**-17)
+        np.testing.assert_allclose(
+            own.per_image.pieces[0], estimate.per_image.pieces[0], rtol=2**-17
+        )
         assert own.estimate()[:3] == pytest.approx(estimate[:3], rel=1e-5)
     pictures = found["m", "share"].pictures
     assert len({*pictures}) == 20 and found["m", "mean"].pictures == pictures
@@ -61,7 +63,7 @@ def test_no_values_are_a_file_too():
 def test_several_pieces_keep_their_order():
     estimate = over_seeds([over_images(ROW + i) for i in range(3)])
     own = per_image.read(written({"mean": estimate}))["m", "mean"]
-    assert [round(float(piece[0] - ROW[0])) for piece in own.pieces] == [0, 1, 2]
+    assert [round(float(piece[0] - ROW[0])) for piece in own.per_image.pieces] == [0, 1, 2]
     assert own.estimate()[1:3] == pytest.approx(estimate[1:3], rel=1e-4)
 
 

@@ -6,6 +6,7 @@ import pytest
 from helpers.claims import per_image
 from helpers.claims.per_image import Numbers
 from helpers.claims.result import IMAGES_SUFFIX, read_published, read_result
+from helpers.measures.stats import PerImage
 from helpers.run import check, verify
 from helpers.run.verify import compared
 
@@ -137,7 +138,7 @@ ANSWERS = (ROW > 0.5) * np.float32(100)
 
 def numbers(row, how="over_images", pictures=True):
     names = tuple(map(str, range(len(row)))) if pictures else None
-    return Numbers(how, {}, (np.asarray(row, np.float32),), names)
+    return Numbers(PerImage(how, {}, (np.asarray(row, np.float32),)), names)
 
 
 def turned(row, indices):
@@ -176,10 +177,11 @@ def test_numbers_of_the_same_pictures_are_compared(stored, fresh, said):
 
 def test_groups_of_other_sizes_are_compared():
     stored, fresh = (
-        Numbers("bootstrap_spread", {}, (ROW[:a], ROW[:b]), None) for a, b in ((10, 30), (4, 6))
+        Numbers(PerImage("bootstrap_spread", {}, (ROW[:a], ROW[:b])), None)
+        for a, b in ((10, 30), (4, 6))
     )
     assert compared(stored, fresh) == ""
-    worse = Numbers("bootstrap_spread", {}, (ROW[:4], ROW[:6] + 1), None)
+    worse = Numbers(PerImage("bootstrap_spread", {}, (ROW[:4], ROW[:6] + 1)), None)
     assert compared(stored, worse) == "differs in 6 of 10 numbers, by up to 1"
 
 
@@ -191,9 +193,9 @@ def test_images_are_few_wherever_their_number_stands():
 
 
 def test_pictures_decide_and_not_places():
-    backwards = Numbers("over_images", {}, (ROW[::-1],), tuple(map(str, range(50)))[::-1])
+    backwards = numbers(ROW[::-1])._replace(pictures=tuple(map(str, range(50)))[::-1])
     assert compared(numbers(ROW), backwards) == ""
-    others = Numbers("over_images", {}, (ROW,), tuple(f"x{i}" for i in range(50)))
+    others = numbers(ROW)._replace(pictures=tuple(f"x{i}" for i in range(50)))
     assert compared(numbers(ROW), others) == "has no image in common"
     assert compared(numbers(ROW), numbers(ROW, "share")) == (
         "is made otherwise (share, not over_images)"
