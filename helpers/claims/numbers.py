@@ -60,7 +60,15 @@ def beside(notebook: Path) -> Path:
 
 
 def of_notebook(notebook: Mapping, claim: Claim) -> dict:
-    """The numbers that an executed notebook displays, in its own order.
+    """The numbers that a notebook displays which was executed just now.
+
+    Raises ValueError unless it displays exactly one result, of this claim.
+    """
+    return of_result(Result.from_json(claim, bundle(notebook)), notebook)
+
+
+def of_result(result: Result, notebook: Mapping) -> dict:
+    """The numbers of a result and of the figures of its notebook, in their own order.
 
     They are JSON data with six significant digits.
 
@@ -70,10 +78,7 @@ def of_notebook(notebook: Mapping, claim: Claim) -> dict:
         values: model -> name -> value and, where there are any, low, high, n, step and unit;
             figures: one list of axes each,
         as `figures.drawn` gives it.
-
-    Raises ValueError unless the notebook displays exactly one result, of this claim.
     """
-    result = Result.from_json(claim, bundle(notebook))
     models = {
         model: {"verdict": result.models.get(model), "tests": tests}
         for model, tests in result.outcomes().items()

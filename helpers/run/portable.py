@@ -24,7 +24,7 @@ from helpers.claims.edition import moved
 from helpers.claims.markdown import render
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
-from helpers.claims.result import Result, bundle, by_model
+from helpers.claims.result import Result, bundle, by_model, read_result
 from helpers.files import written_whole
 from helpers.run import check
 from helpers.run.execute import parallel
@@ -412,7 +412,7 @@ def second_pass(
     """
     runs: dict[str, dict[str, Path]] = {}
     for path in check.published(project):
-        runs.setdefault(path.parent.name, {})[path.stem] = path.with_suffix(".ipynb")
+        runs.setdefault(path.parent.name, {})[path.stem] = path
     if run not in runs:
         there = ", ".join(sorted(runs)) or "(none yet)"
         raise ValueError(f"nothing of run {run!r} is published; choose one of {there}")
@@ -430,7 +430,9 @@ def second_pass(
         }
         sides, seconds = [], {}
         if not here:
-            sides = [numbers.of_notebook(read_notebook(runs[run][id]), project.registry[id])]
+            path = runs[run][id]
+            stored = Result.from_json(project.registry[id], read_result(path))
+            sides = [numbers.of_result(stored, read_notebook(path.with_suffix(".ipynb")))]
         try:
             for one in (*here, setting):
                 start, name = time.monotonic(), one.name

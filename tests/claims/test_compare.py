@@ -138,6 +138,7 @@ def test_a_run_of_ones_own_is_a_side_and_a_published_one_comes_first(stored, tmp
         path.parent.mkdir(parents=True)
         path.with_suffix(".ipynb").write_text(text := str(path.parent.relative_to(tmp_path)))
         origin = stored["provenance"] | {"notebook": digest_of(text)}
+        origin.pop("images", None)
         written(path, {**stored, "run": path.parent.name, "provenance": origin})
     monkeypatch.setattr(Project, "results", lambda self: iter(paths[:1]))
     monkeypatch.setattr(Project, "own_results", lambda self: iter(paths[1:]))

@@ -24,7 +24,7 @@ from PIL import Image
 from helpers.claims import numbers
 from helpers.claims.notebook import notebook_parameters
 from helpers.claims.project import Project
-from helpers.claims.result import Made, bundle, read_result
+from helpers.claims.result import MIME, Made, bundle, displayed, read_result
 from helpers.claims.result import publish as publish_result
 from helpers.run import execute, parameters, provenance
 from helpers.run.provenance import ARITHMETIC, processor
@@ -106,6 +106,7 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
     notebook = nbformat.reads(text, 4)
     nbformat.validate(notebook)
     assert str(project.root) not in text and "papermill" not in text and "injected" not in text
+    assert displayed(notebook, MIME) == [{"id": "aa1-first"}]  # its numbers stand in the .json
     assert notebook.metadata.kernelspec == {
         "display_name": "Python 3",
         "language": "python",
@@ -312,11 +313,8 @@ def test_a_full_disk_fails_one_notebook_with_one_sentence(project, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(
-        execute,
-        "execute",
-        lambda *_, **__: nbformat.read(project.runs / "controls" / "aa1-first.ipynb", 4),
-    )
+    executed = execute.execute(project.source("aa1-first"), {}, project.root)
+    monkeypatch.setattr(execute, "execute", lambda *_, **__: executed)
     monkeypatch.setattr(pathlib.Path, "write_bytes", full)
     (outcome,) = run(project, force=True)
     assert (
