@@ -32,7 +32,7 @@ from helpers.foreign import UNPRINTABLE, one_line, printable
 from helpers.run.progress import Outcome, calibrated
 from helpers.settings import check_choice, require_path
 
-OUTLIERS = 10  # the exit status of `diagnose` where the model has them, 0 where it has none
+OUTLIERS = 10  # the exit status of `diagnose --exit-code` where the model has them
 FIRST, EVERY = 20, 60  # seconds until a log says what runs, and from then on
 MOST = 10**9 - 1  # a larger number is a slip
 COUNT, NATURAL = click.IntRange(1, MOST), click.IntRange(0, MOST)
@@ -623,10 +623,11 @@ def verify(project, run, ids, images, record, jobs):
 @click.option("--out", type=PATH, help="one page, which opens from disk")
 @click.option("--json", "numbers", type=PATH, help="the numbers")
 @click.option("--figures", type=PATH, help="a folder for the figures, as SVG")
+@click.option("--exit-code", is_flag=True, help="exit with 10 where the model has outliers")
 @FORCE
-def diagnose(project, batch_size, labelled, out, numbers, figures, force, **loaded):
-    """Examine one model: has it outlier tokens, where, what writes them, and what does moving them
-    cost? The exit status is 0 where it has none, 10 where it has.
+def diagnose(project, batch_size, labelled, out, numbers, figures, exit_code, force, **loaded):
+    """Examine one model: has it outlier tokens, where, what writes them, what does moving them
+    cost, and has its attention sinks?
     """
     _check_places(loaded["model"], force, out=out, numbers=numbers, figures=figures)
     import matplotlib.pyplot as plt
@@ -654,7 +655,7 @@ def diagnose(project, batch_size, labelled, out, numbers, figures, force, **load
         texts |= {figures / f"{name}.svg": text for name, (text, _) in drawn.items()}
     files.write_all(texts)
     print("\n".join(own.advice(outcome, loaded["model"])))
-    return OUTLIERS if outcome.outliers else 0
+    return OUTLIERS if exit_code and outcome.outliers else 0
 
 
 @command("edit vit_tiny_patch16_224.augreg_in21k_ft_in1k --neurons 7:417 --out edited")

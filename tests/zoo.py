@@ -35,6 +35,7 @@ from helpers.capture import (
     SelectedPixels,
     SelectedTokens,
     Sinks,
+    SinkWrites,
     TokenNorms,
     capture,
 )
@@ -517,6 +518,7 @@ REDUCERS = {
     NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
     OnPatches: lambda b: OnPatches("mean", grid_mean),
     Sinks: lambda b: Sinks(),
+    SinkWrites: lambda b: SinkWrites(),
     NeuronMeans: lambda b: NeuronMeans(0, torch.rand(7, b.layout.patches) < 0.2, "paper", True),
 }
 NEURONS = [(0, 1), (0, 5), (1, 2)]

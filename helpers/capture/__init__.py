@@ -45,6 +45,7 @@ from helpers.capture.reducers import (
     SelectedPixels,
     SelectedTokens,
     Sinks,
+    SinkWrites,
     TokenNorms,
     activations_of,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "SearchedNeurons",
     "SelectedPixels",
     "SelectedTokens",
+    "SinkWrites",
     "Sinks",
     "Store",
     "TestTimeStudy",

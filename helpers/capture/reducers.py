@@ -20,7 +20,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.measures.attention import MOST, shared_attention, value_ratio
+from helpers.measures.attention import (
+    EVENT,
+    MOST,
+    concentration,
+    given_by_most,
+    update_rank,
+    value_ratio,
+)
 from helpers.measures.norms import random_positions
 from helpers.models import Attention, TokenLayout, Update
 from helpers.settings import check_choice
@@ -31,6 +38,7 @@ Pixels = Float[Tensor, "image 3 height width"]
 Kept = tuple[Tensor, ...]  # one (image, ...) for each key
 # Of [CLS] after an attention layer; the first three are attended to.
 PARTS = ("patches", "registers", "cls", "bias", "skip")
+CHUNK = {"cpu": 2**18, "cuda": 2**26}  # numbers of attention at a time, by what their caches hold
 ROWS = 2**20  # numbers in one chunk of attention rows: 4 MB in float32, which a cache holds
 
 
@@ -162,14 +170,15 @@ class AttentionEntropy(Reducer):
 
 @dataclass(frozen=True)
 class Sinks(Reducer):
-    """Attention sinks (helpers/measures/attention.py), of the queries of the "patches", or "read": of
-    [CLS] where there is one, since that is what a model's output is read from, else of the patches.
+    """Attention sinks (helpers/measures/attention.py), of "all" queries, of those of the "patches",
+    or "read": of [CLS] where there is one, since that is what a model's output is read from, else
+    of the patches. The matrix of attention is never held.
 
     'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): `shared_attention` of at most
     four tokens of that kind, 0 for a kind that the model does not have; 'sink_one', of one token of
     any kind; 'sink_value', the `value_ratio` of the most attended token; 'received' (image, block,
     token), the attention that a token gets, mean over queries and heads.
-    """  # noqa: E501
+    """
 
     queries: str = "read"
     blocks: Blocks = "all"
@@ -177,24 +186,68 @@ class Sinks(Reducer):
     keys = ("sink_patches", "sink_registers", "sink_cls", "sink_one", "sink_value", "received")
 
     def __post_init__(self) -> None:
-        check_choice("queries", self.queries, ("read", "patches"))
+        check_choice("queries", self.queries, ("read", "patches", "all"))
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
+        return self._found(x, layout)[:6]
+
+    def _found(self, x: Update, layout: TokenLayout) -> Kept:
+        """What is kept, and the attention that each token gets from the queries of each head."""
         attention = x.attention
         if self.queries == "read" and layout.cls:
-            rows = attention.cls_row(layout)[:, :, None]
+            got = attention.cls_row(layout)
+
+            def given(tokens: Tensor) -> Tensor:
+                return got.gather(-1, tokens)[:, :, None]
         else:
-            logits = layout.patch_tokens(attention.q) @ attention.k.mT * attention.scale
-            rows = logits.softmax(-1)
-        cls = layout.cls_token(rows, -1) if layout.cls else torch.zeros_like(rows[..., 0])
-        kinds = (layout.patch_tokens(rows, -1), layout.register_tokens(rows, -1), cls[..., None])
-        shared = [shared_attention(kind, MOST) for kind in kinds]
+            k, q = attention.k, attention.q
+            q = q if self.queries == "all" else layout.patch_tokens(q)
+            got, totals = received_attention(q, k, attention.scale)
+
+            def given(tokens: Tensor) -> Tensor:
+                keys = k.gather(2, tokens[..., None].expand(-1, -1, -1, k.shape[-1]))
+                return (q @ keys.mT * attention.scale - totals[..., None]).exp()
+
+        def shared(tokens: Tensor, most: int = MOST) -> Tensor:
+            if not len(tokens):
+                return torch.zeros_like(got[..., 0])
+            top = got[..., tokens].topk(min(most, len(tokens))).indices
+            return given_by_most(given(tokens[top]).sum(-1))
+
+        every = torch.arange(layout.tokens, device=got.device)
+        registers = layout.register_tokens(every, 0), layout.appended_tokens(every, 0)
         return (
-            *shared,
-            shared_attention(rows, 1),
-            value_ratio(rows, x.head_values()),
-            rows.mean(dim=(1, 2)),
+            shared(layout.patch_tokens(every, 0)),
+            shared(torch.cat(registers)),
+            shared(every[: layout.cls]),
+            shared(every, 1),
+            value_ratio(got, x.value_norms()),
+            got.mean(dim=1),
+            got,
         )
+
+
+@dataclass(frozen=True)
+class SinkWrites(Sinks):
+    """What `Sinks` keeps, and of each head (image, block, head) 'sink_rank', the `update_rank` of
+    what it adds where one token is a sink, else 0; 'received_top', 'received_peak' and
+    'received_entropy', the `concentration` of the attention that its tokens get.
+    """
+
+    queries: str = "all"
+    keys = (*Sinks.keys, "sink_rank", "received_top", "received_peak", "received_entropy")
+
+    def reduce(self, x: Update, layout: TokenLayout) -> Kept:
+        *kept, got = self._found(x, layout)
+        attention, one = x.attention, kept[3]
+        rank, heads = torch.zeros_like(one), x.head_weights()
+        for head in range(one.shape[1]):
+            images = one[:, head] >= EVENT
+            if images.any():  # of the others nobody asks
+                q, k, v = (y[images, head] for y in (attention.q, attention.k, attention.v))
+                mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
+                rank[images, head] = update_rank(mixed, heads[head])
+        return (*kept, rank, *concentration(got).values())
 
 
 @dataclass(frozen=True)
@@ -612,6 +665,31 @@ def _attended(layout: TokenLayout, device: torch.device) -> Bool[Tensor, "3 toke
     layout.patch_tokens(patches, dim=0).fill_(True)
     layout.cls_token(cls, dim=0).fill_(True)
     return torch.stack([patches, ~(patches | cls), cls])
+
+
+def received_attention(
+    q: Tensor, k: Tensor, scale: float
+) -> tuple[Float[Tensor, "image head token"], Float[Tensor, "image head row"]]:
+    """The attention that each token gets, mean over the queries, and the logsumexp of the logits of
+    each query. At most a chunk of attention is held at a time.
+    """
+    images, _, rows, _ = q.shape
+    q, k, tokens = q.flatten(0, 1), k.flatten(0, 1), k.shape[2]
+    got, totals = q.new_zeros(len(q), tokens), q.new_empty(len(q), rows)
+    most = CHUNK.get(q.device.type, ROWS)
+    heads = max(1, most // (rows * tokens))
+    each = max(1, most // (heads * tokens))
+    for head in range(0, len(q), heads):
+        own, keys = slice(head, head + heads), k[head : head + heads].mT
+        for row in range(0, rows, each):
+            now = slice(row, row + each)
+            logits = (q[own, now] * scale) @ keys
+            top = logits.amax(-1, keepdim=True)
+            shares = logits.sub_(top).exp_()
+            total = shares.sum(-1, keepdim=True)
+            totals[own, now] = (top + total.log()).squeeze(-1)
+            got[own] += (total.reciprocal().mT @ shares).squeeze(1)
+    return (got / rows).unflatten(0, (images, -1)), totals.unflatten(0, (images, -1))
 
 
 def fused_attention(

@@ -27,6 +27,9 @@ PerPlace = Float[Tensor, "image *place"]  # such as of each head of each block
 TIE = 1e-5  # of a value, to the next one
 MOST = 4  # tokens that may share a sink: as many as the twins have registers
 EVENT = 0.5  # of a query's attention
+# Of what a sink writes (arXiv:2606.08105): at most so much of the others' norm; at least so much,
+# and what the queries get is so nearly alike.
+NOP, BROADCAST, ALIKE = 0.2, 0.5, 1.5
 
 
 def mass(
@@ -106,31 +109,88 @@ def shared_attention(
     >>> round(float(shared_attention(rows, 1)), 2), round(float(shared_attention(rows, 2)), 2)
     (0.6, 0.9)
     """
-    queries, tokens = rows.shape[-2:]
-    if tokens == 0:
+    if rows.shape[-1] == 0:
         return rows.new_zeros(rows.shape[:-2])
-    taken = rows.mean(-2, keepdim=True).topk(min(most, tokens)).indices.expand(*rows.shape[:-1], -1)
-    given = rows.gather(-1, taken).sum(-1)
+    most = min(most, rows.shape[-1])
+    taken = rows.mean(-2, keepdim=True).topk(most).indices.expand(*rows.shape[:-1], -1)
+    return given_by_most(rows.gather(-1, taken).sum(-1))
+
+
+def given_by_most(given: Float[Tensor, "*batch query"]) -> Float[Tensor, "*batch"]:
+    """What at least 90 % of the queries give."""
+    queries = given.shape[-1]
     enough = -(-9 * queries // 10)
     return given.kthvalue(queries - enough + 1, dim=-1).values
 
 
 def value_ratio(
-    rows: Float[Tensor, "*batch query token"], values: Float[Tensor, "*batch token width"]
+    received: Float[Tensor, "*batch token"], norms: Float[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch"]:
     """The norm of what the most attended token would add to the stream, over the others' mean norm.
 
-    At most 0.2 in a 'NOP', at least 0.5 in a 'broadcast' (arXiv:2606.08105; its test of rank is
-    left out).
+    At most 0.2 in a 'NOP', at least 0.5 in a 'broadcast' (arXiv:2606.08105).
 
     Args:
-        rows: attention of each query.
-        values: after output projection and LayerScale, of the same tokens as the rows.
+        received: the attention that each token gets, mean over the queries.
+        norms: of the values after output projection and LayerScale.
     """
-    norms, sink = torch.linalg.vector_norm(values, dim=-1), rows.mean(-2).argmax(-1, keepdim=True)
+    sink = received.argmax(-1, keepdim=True)
     own = norms.gather(-1, sink).squeeze(-1)
     others = (norms.sum(-1) - own) / (norms.shape[-1] - 1)
     return own / others.clamp(min=1e-12)
+
+
+def update_rank(
+    mixed: Float[Tensor, "*batch query dim"], weights: Float[Tensor, "*#batch width dim"]
+) -> Float[Tensor, "*batch"]:
+    """The stable rank of what a head adds to the stream, ||U||_F^2 / sigma_1^2: 1 where all queries
+    get the same.
+
+    At most 1.5 in a 'broadcast' (arXiv:2606.08105). In float64: it is a ratio of squares.
+
+    Args:
+        mixed: the head's values under each query's attention.
+        weights: what makes of them what they add.
+    """
+    mixed, weights = mixed.double(), weights.double()
+    # U U^T has the eigenvalues of the two Gram matrices' product, which are no wider than a head.
+    values, vectors = torch.linalg.eigh(weights.mT @ weights)
+    root = vectors * values.clamp(min=0).sqrt()[..., None, :]
+    own = torch.linalg.eigvalsh(root.mT @ (mixed.mT @ mixed) @ root)
+    return (own.sum(-1) / own[..., -1].clamp(min=torch.finfo().tiny)).float()
+
+
+def writes(
+    event: PerPlace, ratio: PerPlace, rank: PerPlace
+) -> dict[str, Float[Tensor, "image *place"]]:
+    """What sinks write, by the rule of arXiv:2606.08105: each a share of one.
+
+    Args:
+        event: the most that 90 % of the queries give to one token, of each head.
+        ratio, rank: its `value_ratio` and `update_rank`.
+
+    Returns:
+        "nop", "broadcast" and "other": 1 or 0 for each head with a sink, nan for others.
+    """
+    nop, broadcast = ratio <= NOP, (ratio >= BROADCAST) & (rank <= ALIKE)
+    found = {"nop": nop, "broadcast": broadcast, "other": ~(nop | broadcast)}
+    return {name: torch.where(event >= EVENT, x.float(), torch.nan) for name, x in found.items()}
+
+
+def concentration(received: Float[Tensor, "*batch token"]) -> dict[str, Float[Tensor, "*batch"]]:
+    """How unevenly attention is received.
+
+    Returns:
+        "top": the share of the 1 % of the tokens that get most, at least one; "peak": the largest
+        over the median, at most a million; "entropy": in nats, at most log(tokens).
+    """
+    shares = received / received.sum(-1, keepdim=True)
+    most = max(1, round(0.01 * shares.shape[-1]))
+    return {
+        "top": shares.topk(most).values.sum(-1),
+        "peak": shares.amax(-1) / shares.median(-1).values.clamp(min=1e-6 * shares.amax(-1)),
+        "entropy": torch.special.entr(shares).sum(-1),
+    }
 
 
 def with_sink(attention: PerPlace) -> ImageMask:

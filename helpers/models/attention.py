@@ -206,15 +206,19 @@ class Update:
         """
         return F.linear(values.transpose(1, 2).flatten(2), self.weight) * self.gamma
 
-    def head_values(self) -> Float[Tensor, "image head token width"]:
-        """What each head would add to the stream for full attention to one token.
+    def head_weights(self) -> Float[Tensor, "head width dim"]:
+        """What makes of each head's values what they add to the stream.
 
-        After output projection and LayerScale.
+        Output projection and LayerScale.
         """
-        v = self.attention.v
-        return (
-            torch.einsum("bhtd,whd->bhtw", v, self.weight.unflatten(1, v.shape[1::2])) * self.gamma
-        )
+        heads = self.attention.v.shape[1]
+        return (self.weight * self.gamma[:, None]).unflatten(1, (heads, -1)).movedim(1, 0)
+
+    def value_norms(self) -> Float[Tensor, "image head token"]:
+        """The norm of what each head would add to the stream for full attention to one token."""
+        # Head by head: all at once they would take as many streams as there are heads.
+        each = zip(self.attention.v.unbind(1), self.head_weights(), strict=True)
+        return torch.stack([(v @ weight.mT).norm(dim=-1) for v, weight in each], dim=1)
 
 
 _IDENTITY = nn.Identity()

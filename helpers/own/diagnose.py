@@ -24,6 +24,7 @@ from helpers.capture import (
     Output,
     PatchNorms,
     Reducer,
+    SinkWrites,
     TokenNorms,
     capture,
     find_register_neurons,
@@ -31,8 +32,8 @@ from helpers.capture import (
 )
 from helpers.images import Images
 from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers
-from helpers.measures.attention import mass
-from helpers.measures.blocks import median_onset, over_blocks
+from helpers.measures.attention import mass, sinks_by_image, with_sink, writes
+from helpers.measures.blocks import median_onset, over_blocks, peak_block
 from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.outliers import PRESENT, Firing, firing, leading_channels, outlier_images
 from helpers.measures.similarity import cosine
@@ -47,7 +48,40 @@ SHOWN = 3  # register neurons that are described, and images that are shown
 # the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
 KEPT = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
+CONCENTRATION = ("top", "peak", "entropy")
 LEAST = 4  # images: two to search in and two to test on
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """To which tokens nearly all queries of a head attend (arXiv:2606.08105), whatever their norms.
+
+    A sink takes at least half of the attention of at least 90 % of all queries. Up to four tokens
+    of a kind may share one, which is this project's: what four corners share is no sink of any.
+
+    Attributes:
+        patches, registers, cls: share of the images with a sink of that kind in any head; None for
+            a kind that the model does not have.
+        one: of a single token of any kind, as in the paper.
+        nop, broadcast, other: of the sinks of a single token, those that write next to nothing,
+            those that write the same to all queries, and the rest; nan without any.
+        block: the one in which a patch gets most attention from all queries, mean over heads.
+        received: kind of token -> the attention on all of its tokens after each block: share of all
+            that queries give, mean over heads.
+        concentration: "top" (on the 1 % of the tokens that get most), "peak" (largest over median
+            token) and "entropy" (nats), of each block, mean over heads.
+    """
+
+    patches: Estimate
+    registers: Estimate | None
+    cls: Estimate | None
+    one: Estimate
+    nop: Estimate
+    broadcast: Estimate
+    other: Estimate
+    block: int
+    received: dict[str, list[Estimate]]
+    concentration: dict[str, list[Estimate]]
 
 
 @dataclass(frozen=True)
@@ -98,6 +132,7 @@ class State:
             classes.
         accuracy: where the labels are the classes; else None.
         register_norm: of the appended token after the last block; None where there is none.
+        sinks: share of the images with a sink of patches; None where it was not asked for.
     """
 
     norms: list[Estimate]
@@ -108,6 +143,7 @@ class State:
     agreement: Estimate | None = None
     accuracy: Estimate | None = None
     register_norm: Estimate | None = None
+    sinks: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +162,9 @@ class Diagnosis:
         onset: first block with an outlier, the median over images that have one after the last
             block; None without outliers.
         channels: (channel, share of the squared norm of the highest token), largest first.
+        sinks: None where the attention cannot be read.
+        by_image: of each image its name, how many outliers it has, its largest norm over the median
+            of all, and the most attention that its patches share in a head, see `Sinks`.
         place: None without outliers, and where only images that are searched, or only others, have
             some.
         neurons, states: empty without outliers, or where `left_out` says why.
@@ -148,12 +187,27 @@ class Diagnosis:
     norms: list[Estimate]
     onset: int | None
     channels: list[tuple[int, float]]
+    sinks: Sinks | None = None
+    by_image: list[dict[str, Any]] = field(default_factory=list)
     place: Place | None = None
     neurons: list[Neuron] = field(default_factory=list)
     moved: list[RegisterNeuron] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
     pictures: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cell(self) -> str | None:
+        """Outliers, sinks of patches, both or neither; None where the attention cannot be read."""
+        if self.sinks is None:
+            return None
+        sinks = self.sinks.patches.value > FEW
+        return {
+            (True, True): "outliers and sinks",
+            (True, False): "outliers alone",
+            (False, True): "sinks alone",
+            (False, False): "neither",
+        }[self.outliers, sinks]
 
     @property
     def remedy(self) -> list[RegisterNeuron]:
@@ -187,7 +241,7 @@ def diagnose(
             "test on"
         )
     session = _Session(backbone, images, labelled, seed, options)
-    plain, layout = session.pass_over(images), backbone.layout
+    plain, layout = session.pass_over(images, sinks=True), backbone.layout
     norms = plain.patches("token_norms")
     last, onset = norms[:, -1], onset_block(norms)
     limit, present = threshold(last, PRESENT), outlier_images(last)
@@ -198,7 +252,18 @@ def diagnose(
         found = session.removal(before, mask[~session.searched], limit)
         found["place"] = session.place(mask, limit)
     else:
-        found["pictures"] = session.pictures({"": nullcontext})
+        found["pictures"] = session.pictures({"": nullcontext}, session.block_of(plain))
+    shared = plain.tensors.get("sink_patches")
+    shared = None if shared is None else shared.flatten(1).amax(1)
+    by_image = [
+        {
+            "image": images.ids[i],
+            "outliers": int(mask[i].sum()),
+            "largest_over_median": float(last[i].amax() / last.median()),
+            "shared_attention": None if shared is None else float(shared[i]),
+        }
+        for i in range(len(images))
+    ]
     channels = plain.tensors.get("highest_token") if outlying else None
     return Diagnosis(
         model=backbone.describe() | {"depth": backbone.depth, "registers": layout.registers},
@@ -217,6 +282,8 @@ def diagnose(
         norms=over_blocks(norms.amax(-1)),
         onset=median_onset(onset[mask.any(1)]) if outlying else None,
         channels=[] if channels is None else leading_channels(channels[mask.any(1)], SHOWN),
+        sinks=None if shared is None else session.sinks(plain, mask),
+        by_image=by_image,
         left_out=session.left_out,
         **found,
     )
@@ -242,18 +309,24 @@ class _Session:
             self.left_out["answers"] = "the model has no classes; its features are compared alone"
         self.labels = self._labels() if labelled else None
         self.optional: list[Reducer] = []
-        optional = {"[CLS] attention": ClsAttention(-1), "channels": HighestToken(-1)}
+        self.of_sinks: list[Reducer] = []
+        optional = {
+            "[CLS] attention": ClsAttention(-1),
+            "channels": HighestToken(-1),
+            "attention sinks": SinkWrites(),
+        }
         for part, reducer in optional.items():
             try:
                 capture(backbone, images.select([0]), [reducer], **options)
             except ValueError as error:
                 self.left_out[part] = str(error)
             else:
-                self.optional.append(reducer)
+                kept = self.of_sinks if isinstance(reducer, SinkWrites) else self.optional
+                kept.append(reducer)
 
-    def pass_over(self, images: Images) -> Captured:
-        """One pass in the state in which the model is."""
-        reducers = [TokenNorms(), Feature(), Output(), *self.optional]
+    def pass_over(self, images: Images, *, sinks: bool = False) -> Captured:
+        """One pass in the state in which the model is, and a look at each head with `sinks`."""
+        reducers = [TokenNorms(), Feature(), Output(), *self.optional, *self.of_sinks * sinks]
         return Captured.of(self.backbone, capture(self.backbone, images, reducers, **self.options))
 
     def _classes(self) -> int:
@@ -325,28 +398,69 @@ class _Session:
             }
         for name, change in changes.items():
             with change(self.backbone):
-                now = before if name == "before" else self.pass_over(self.test)
+                asked = name == "moved"
+                now = before if name == "before" else self.pass_over(self.test, sinks=asked)
                 states[name] = self._state(now, before, mask, limit)
         shown = {name: changes[name] for name in ("before", "moved") if name in changes}
-        return {**removal, "states": states, "pictures": self.pictures(shown)}
+        pictures = self.pictures(shown, self.block_of(before))
+        return {**removal, "states": states, "pictures": pictures}
+
+    def sinks(self, kept: Captured, mask: Bool[Tensor, "image patch"]) -> Sinks:
+        """`mask`: the outliers."""
+        layout, received = self.backbone.layout, kept["received"]
+        kinds = {
+            "registers": layout.register_tokens(received, -1) if layout.registers else None,
+            "[CLS]": layout.cls_token(received, -1)[..., None] if layout.cls else None,
+        }
+        parts = {kind: x.sum(-1) for kind, x in kinds.items() if x is not None}
+        patches = layout.patch_tokens(received, -1)
+        if mask.any():
+            parts["outliers"] = (patches * mask[:, None]).sum(-1)
+        parts["other patches"] = patches.sum(-1) - parts.get("outliers", 0)
+        found = sinks_by_image(*(kept[f"sink_{x}"] for x in ("patches", "registers", "one")))
+        written = writes(kept["sink_one"], kept["sink_value"], kept["sink_rank"])
+        each = {name: x.flatten(1).nanmean(1) for name, x in written.items()}
+        return Sinks(
+            patches=share(found["sink_images"]),
+            registers=share(found["register_sink_images"]) if layout.registers else None,
+            cls=share(with_sink(kept["sink_cls"])) if layout.cls else None,
+            one=share(found["sink_one_images"]),
+            **{name: over_images(x, (0, 1)) for name, x in each.items()},
+            block=self.block_of(kept),
+            received={kind: over_blocks(x) for kind, x in parts.items()},
+            concentration={
+                name: over_blocks(kept[f"received_{name}"].mean(-1)) for name in CONCENTRATION
+            },
+        )
+
+    def block_of(self, kept: Captured) -> int | None:
+        """The block in which a patch gets most attention; None where the attention was not read."""
+        if "received" not in kept.tensors:
+            return None
+        patches = self.backbone.layout.patch_tokens(kept["received"], -1)
+        return peak_block(patches.amax(-1))
 
     def pictures(
-        self, changes: Mapping[str, Callable[[Backbone], AbstractContextManager]]
+        self,
+        changes: Mapping[str, Callable[[Backbone], AbstractContextManager]],
+        block: int | None,
     ) -> list[dict[str, Any]]:
-        """Image, patch norms and [CLS] attention of the last block of a few images that were not
-        searched, in each state.
+        """Image, patch norms and [CLS] attention of the last block, and the attention that patches
+        get from all queries of `block`, of a few images that were not searched, in each state.
         """
         chosen, passes = self.test.select(range(min(SHOWN, len(self.test)))), {}
         for state, change in changes.items():
             with change(self.backbone):
-                passes[state] = self.pass_over(chosen)
+                passes[state] = self.pass_over(chosen, sinks=True)
         rows = [{"image": _as_seen(self.backbone.preprocess(image))} for image in chosen]
-        for key, title in {"token_norms": "norm", "cls_attention": "attention"}.items():
+        shown = {"norm": ("token_norms", -1), "attention": ("cls_attention", -1)}
+        shown["received"] = "received", block
+        for title, (key, at) in shown.items():
             for state, kept in passes.items():
                 maps = kept.patches(key) if key in kept.tensors else ()
                 for row, values in zip(rows, maps, strict=False):
-                    last = values if values.ndim == 1 else values[-1]
-                    row[f"{title}\n{state}"] = self.backbone.layout.to_grid(last)
+                    one = values if values.ndim == 1 else values[at]
+                    row[f"{title}\n{state}"] = self.backbone.layout.to_grid(one)
         return rows
 
     def _mask(self, images: Images, limit: float) -> Bool[Tensor, "image patch"]:
@@ -395,6 +509,8 @@ class _Session:
                 optional["accuracy"] = share(answers == self.labels)
         if appended.shape[1]:
             optional["register_norm"] = over_images(appended.amax(1))
+        if "sink_patches" in now.tensors:
+            optional["sinks"] = share(with_sink(now["sink_patches"]))
         return State(
             over_blocks(norms.amax(-1)),
             over_images(largest),

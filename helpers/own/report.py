@@ -16,6 +16,7 @@ from helpers import figures
 from helpers.measures.stats import Estimate
 from helpers.own.diagnose import FEW, Diagnosis
 
+VERSION = 2  # of the form of a diagnosis as JSON
 ONLY = 1e5  # times as active at outliers: elsewhere is rounding
 MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much
 DETAILS = {  # as they are called in JSON -> the part of a diagnosis
@@ -27,6 +28,8 @@ DETAILS = {  # as they are called in JSON -> the part of a diagnosis
     "outliers_per_image": "per_image",
     "largest_over_median": "ratio",
     "channels": "channels",
+    "sinks": "sinks",
+    "by_image": "by_image",
     "place": "place",
     "neurons": "neurons",
     "states": "states",
@@ -35,6 +38,7 @@ DETAILS = {  # as they are called in JSON -> the part of a diagnosis
 COLUMNS = {
     "largest norm": "largest",
     "images with outliers": "images_with_outliers",
+    "images with a sink of patches": "sinks",
     "[CLS] attention on former outliers": "outlier_attention",
     "norm of the appended token": "register_norm",
     "same answer": "agreement",
@@ -51,7 +55,10 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     d, states = diagnosis, diagnosis.states
     return {
         "model": d.model["name"],
+        "version": VERSION,
         "outliers": d.outliers,
+        "sinks": None if d.sinks is None else d.sinks.patches.value > FEW,
+        "cell": d.cell,
         "outliers_per_image": d.per_image.value,
         "images_with_outliers": d.images_with_outliers.value,
         "corner_share": d.place.corners.value if d.place else None,
@@ -157,6 +164,11 @@ _MAPS = {
         "[CLS] attention",
         "Attention of [CLS] on the patches in the last block, mean over heads",
     ),
+    "received": (
+        "attention received",
+        "Attention that a patch gets from all queries in the block where it gets most, mean over "
+        "heads",
+    ),
 }
 
 
@@ -179,6 +191,11 @@ def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
         figures.block_curves(curves, axis, "largest patch L2 norm\nafter the block")
         what = "The largest patch norm after each block, with its interval. Curves may coincide."
         made["norms-by-block"] = plt.gcf(), what
+        if d.sinks:
+            axis = figures.rows(1, each=3.3)[0, 0]
+            figures.block_curves(d.sinks.received, axis, "share of all attention\nin the block")
+            what = "Which tokens the queries attend to, mean over heads, with intervals."
+            made["received-by-block"] = plt.gcf(), what
         if d.outliers:
             figures.share_maps({d.model["name"]: d.share_map}, figures.rows(1, each=3.6))
             what = "Where outliers stand: the share of the images with one at each patch."

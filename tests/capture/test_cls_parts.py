@@ -21,13 +21,13 @@ from helpers.capture import (
     HighestToken,
     Output,
     PatchContributions,
-    Sinks,
+    SinkWrites,
     TokenNorms,
     capture,
 )
 from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches
-from helpers.measures.attention import shared_attention
+from helpers.measures.attention import EVENT, concentration, shared_attention
 from helpers.models import ModelUnavailable, load_backbone
 
 REGISTERS = {
@@ -170,20 +170,25 @@ def test_parts_of_every_block(backbone, change, patches, registers):
 
 
 @every
-@pytest.mark.parametrize("queries", ["read", "patches"])
+@pytest.mark.parametrize("queries", ["read", "patches", "all"])
 def test_sinks_of_every_block(backbone, queries):
     x, layout = pixels(backbone), backbone.layout
-    got = capture(backbone, x, [Sinks(queries)], batch_size=2)
+    got = capture(backbone, x, [SinkWrites(queries)], batch_size=2)
     patches, registers, cls = kinds(backbone, layout.tokens)
     groups = {"patches": patches, "registers": registers[: layout.registers], "cls": cls}
+    asked = {"read": cls, "patches": patches, "all": range(layout.tokens)}[queries]
     for i, block in enumerate(reference(backbone, entering(backbone, x))):
-        rows = block["attention"][:, :, cls if queries == "read" else patches]
+        rows = block["attention"][:, :, asked]
         for name, group in groups.items():
             assert_near(got[f"sink_{name}"][:, i], shared_attention(rows[..., group], 4))
         assert_near(got["sink_one"][:, i], shared_attention(rows, 1))
         assert_near(got["received"][:, i], rows.mean((1, 2)))
         norms = (block["contributions"] / block["weights"][..., None]).norm(dim=-1)
         own = norms.gather(-1, rows.mean(2).argmax(-1, keepdim=True)).squeeze(-1)
+        for name, value in concentration(rows.mean(2)).items():
+            assert_near(got[f"received_{name}"][:, i], value)
+        event = got["sink_one"][:, i] >= EVENT
+        assert ((got["sink_rank"][:, i] == 0) == ~event).all()
         assert_near(got["sink_value"][:, i], own / ((norms.sum(-1) - own) / (layout.tokens - 1)))
 
 

@@ -6,6 +6,7 @@ from scipy import stats
 from sklearn.metrics import jaccard_score
 
 from helpers.measures.attention import (
+    concentration,
     entropy,
     iou,
     mass,
@@ -14,8 +15,10 @@ from helpers.measures.attention import (
     sinks_by_image,
     top_agreement,
     top_patches,
+    update_rank,
     value_ratio,
     with_sink,
+    writes,
 )
 
 
@@ -183,12 +186,43 @@ def test_no_token_gets_nothing():
 
 
 def test_value_ratio_is_that_of_the_norms():
-    rows = planted(6, 5, [2], 0.9)
-    values = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.6, 0.8], [6.0, 8.0], [0.0, 4.0]])
-    assert value_ratio(rows, values).item() == pytest.approx(
-        1 / 5
-    )  # 1 over the mean of 5, 1, 10 and 4
-    assert value_ratio(rows, torch.zeros(5, 2)) == 0
+    received, norms = torch.tensor([0.1, 0.2, 0.5, 0.1, 0.1]), torch.tensor([5.0, 1, 1, 10, 4])
+    assert value_ratio(received, norms).item() == pytest.approx(1 / 5)  # mean of 5, 1, 10 and 4
+    assert value_ratio(received, torch.zeros(5)) == 0
+
+
+def test_the_rank_of_an_update_is_that_of_its_singular_values():
+    torch.manual_seed(0)
+    mixed, weights = torch.randn(3, 9, 4), torch.randn(7, 4)
+    values = torch.linalg.svdvals(mixed.double() @ weights.double().mT)
+    expected = (values**2).sum(-1) / values[:, 0] ** 2
+    torch.testing.assert_close(update_rank(mixed, weights), expected.float())
+    alike = torch.ones(9, 1) * torch.randn(4)  # all queries get the same
+    assert update_rank(alike, weights).item() == pytest.approx(1)
+    assert update_rank(torch.zeros(9, 4), weights) == 0
+
+
+def test_what_a_sink_writes():
+    event = torch.tensor([[0.9, 0.5, 0.6, 0.7, 0.49]])
+    ratio = torch.tensor([[0.1, 0.2, 0.5, 0.6, 0.1]])
+    rank = torch.tensor([[9.0, 1.0, 1.5, 1.6, 1.0]])
+    found = writes(event, ratio, rank)
+    assert {name: x[0, :4].tolist() for name, x in found.items()} == {
+        "nop": [1, 1, 0, 0],
+        "broadcast": [0, 0, 1, 0],
+        "other": [0, 0, 0, 1],
+    }
+    assert all(x[0, 4].isnan() for x in found.values())  # no sink
+
+
+def test_concentration_of_what_is_received():
+    shares = torch.full((200,), 0.5 / 197)
+    shares[[3, 5, 7]] = torch.tensor([0.3, 0.15, 0.05])
+    found = concentration(torch.stack([shares, torch.ones(200)]))
+    np.testing.assert_allclose(found["top"], [0.45, 0.01], rtol=1e-5)  # of two tokens
+    np.testing.assert_allclose(found["peak"], [0.3 / (0.5 / 197), 1], rtol=1e-5)
+    own = 0.5 * np.log(197 / 0.5) - sum(x * np.log(x) for x in (0.3, 0.15, 0.05))
+    np.testing.assert_allclose(found["entropy"], [own, np.log(200)], rtol=1e-5)
 
 
 def test_an_image_has_a_sink_where_any_head_of_any_block_has():

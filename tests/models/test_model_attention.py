@@ -102,7 +102,9 @@ def test_an_update_is_its_bias_and_the_weighted_values(kind, gamma):
     assert update.before is X and update.after is after and update.attention is seen
     near(X + update.bias + update.contribution(seen.weighted(rows)), after)
     # Each head alone and each token alone: all of them make up the whole.
-    each = torch.einsum("bhrt,bhtw->brw", rows, update.head_values())
+    values = torch.einsum("bhtd,hwd->bhtw", seen.v, update.head_weights())
+    near(update.value_norms(), values.norm(dim=-1))
+    each = torch.einsum("bhrt,bhtw->brw", rows, values)
     near(X + update.bias + each, after)
 
 

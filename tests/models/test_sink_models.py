@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from helpers.capture import Output, PatchNorms, Sinks, capture
+from helpers.capture import Output, PatchNorms, Sinks, SinkWrites, capture
 from helpers.images import load_images
 from helpers.models import SinkTask, TokenLayout, load_backbone, sinks, trained
 from helpers.models.sinks import SigmoidAttention
@@ -108,8 +108,10 @@ def planted(registers=0, cls=0):
 @pytest.mark.parametrize("registers, cls", [(0, 0), (2, 0), (0, 1)])
 def test_a_planted_sink_is_captured_with_its_value(registers, cls):
     kept = capture(
-        load_backbone(planted(registers, cls)), load_images("quiet", 2, 1), [Sinks("patches")]
+        load_backbone(planted(registers, cls)), load_images("quiet", 2, 1), [SinkWrites("patches")]
     )
+    assert kept["sink_rank"][:, 0, 0].tolist() == pytest.approx([1, 1])  # all get the same
+    assert not kept["sink_rank"][:, 0, 1].any()
     assert (kept["sink_patches"][:, 0, 0] > 0.99).all() and (kept["sink_one"][:, 0, 0] > 0.99).all()
     assert (kept["sink_value"][:, 0, 0] < 0.01).all()
     assert kept["received"][:, 0].argmax(-1).tolist() == [9 + registers + cls] * 2
@@ -133,5 +135,5 @@ def test_queries_that_are_read_are_those_of_cls_where_there_is_one():
     assert (
         found["read"]["sink_patches"][:, -1].max() > found["patches"]["sink_patches"][:, -1].max()
     )
-    with pytest.raises(ValueError, match="queries is 'all'; choose one of read, patches"):
-        Sinks("all")
+    with pytest.raises(ValueError, match="queries is 'cls'; choose one of read, patches, all"):
+        Sinks("cls")

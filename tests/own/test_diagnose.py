@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from helpers.capture import Captured, ClsAttention, Output, TokenNorms, capture
-from helpers.images import Images
+from helpers.images import Images, load_images
 from helpers.models import TokenLayout, load_backbone
 from helpers.own import advice, diagnose
 from helpers.own.diagnose import _as_seen, _Session
@@ -265,7 +265,83 @@ def test_as_many_places_are_usual_as_an_image_has_outliers():
 def test_a_model_without_cls_has_no_maps_of_its_attention():
     found = diagnose(zoo.build("pooled"), pictures("lrlr"))
     assert "[CLS] attention" in found.left_out
-    assert {key.partition("\n")[0] for key in found.pictures[0]} == {"image", "norm"}
+    assert {key.partition("\n")[0] for key in found.pictures[0]} == {"image", "norm", "received"}
+
+
+# ---- Sinks
+
+
+@pytest.mark.parametrize(
+    "model, images, cell, present",
+    [
+        ("control-clean", "scenes", "neither", {"cls": 1, "one": 1, "nop": 1}),
+        ("control-registers", "scenes", "neither", {"cls": 1, "registers": 0}),
+        ("control-position", "scenes", "outliers alone", {"cls": 1}),
+    ],
+)
+def test_outliers_and_sinks_are_told_apart(model, images, cell, present):
+    found = diagnose(load_backbone(model), load_images(images, 8, 1))
+    assert found.cell == cell
+    for kind, share in present.items():
+        estimate = getattr(found.sinks, kind)
+        assert (estimate and estimate.value) == share
+    assert [len(x) for x in found.sinks.received.values()] == [found.model["depth"]] * len(
+        found.sinks.received
+    )
+    blocks = zip(*found.sinks.received.values(), strict=True)
+    whole = [sum(x.value for x in block) for block in blocks]
+    assert whole == pytest.approx([1] * len(whole), abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_a_planted_sink_without_outliers_is_one_that_norms_miss(count):
+    """All queries of a head of block 2 attend to the same patches alike."""
+    backbone = load_backbone("control-clean", image_size=64)
+    heads = backbone.blocks[2].attn.num_heads
+
+    def attend(_, inputs, output):
+        parts = output.clone().unflatten(-1, (3, heads, -1))
+        parts[:, :, :2, 0] = 0
+        parts[:, :, 0, 0, 0] = 50.0
+        parts[:, 1 + 3 : 1 + 3 + count, 1, 0, 0] = 50.0
+        return parts.flatten(2)
+
+    backbone.blocks[2].attn.qkv.register_forward_hook(attend)
+    found = diagnose(backbone, pictures("lrlr"))
+    sinks = found.sinks
+    assert not found.outliers and sinks.block == 2
+    assert found.cell == "sinks alone" and sinks.patches.value == 1  # 4 of 5 patches share 80 %
+    assert all(x["shared_attention"] == pytest.approx(min(1, 4 / count)) for x in found.by_image)
+    planted_head = sinks.received["other patches"][2].value
+    assert planted_head >= 1 / heads - 1e-5
+    assert "its attention is not" in " ".join(advice(found))
+
+
+def test_the_attention_on_outliers_is_that_of_the_matrix():
+    backbone = plant(lambda x: [FIXED for _ in x], {1: 6})
+    images = pictures("lrlrlr")
+    found = diagnose(backbone, images)
+    qkv = []
+    attn = backbone.blocks[2].attn
+    attn.qkv.register_forward_hook(lambda *args: qkv.append(args[-1]))
+    backbone(torch.stack([backbone.preprocess(image) for image in images]))
+    q, k, _ = qkv[0].unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4).double()
+    matrix = (q @ k.mT * attn.scale).softmax(-1)
+    expected = matrix[..., [1 + patch for patch in FIXED]].sum(-1).mean()
+    assert found.sinks.received["outliers"][2].value == pytest.approx(expected.item(), rel=1e-5)
+    top = matrix.mean(2).topk(1).values.mean()  # 1 % of 17 tokens is one
+    assert found.sinks.concentration["top"][2].value == pytest.approx(top.item(), rel=1e-5)
+
+
+def test_images_are_told_one_by_one():
+    images = pictures("lrrrl")
+    backbone = plant(lambda x: [[5, 6] * (not one) for one in left(x)], {-1: 6})
+    found, norms = diagnose(backbone, images), norms_of(backbone, images)
+    assert [one["image"] for one in found.by_image] == images.ids
+    assert [one["outliers"] for one in found.by_image] == [0, 2, 2, 2, 0]
+    largest = (norms.amax(1) / norms.median()).tolist()
+    assert [one["largest_over_median"] for one in found.by_image] == pytest.approx(largest)
+    assert all(0 <= one["shared_attention"] <= 1 + 1e-5 for one in found.by_image)
 
 
 def test_the_first_block_is_that_of_outliers_that_last():

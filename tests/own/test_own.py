@@ -123,11 +123,14 @@ def test_the_page_needs_no_network_and_shows_names_as_text(examined):
         name: (svg(figure, name), caption) for name, (figure, caption) in drawn(named).items()
     }
     plt.close("all")
-    assert list(pictures) == ["norm-maps", "attention-maps", "norms-by-block", "where"]
+    assert list(pictures) == [
+        *("norm-maps", "attention-maps", "received-maps"),
+        *("norms-by-block", "received-by-block", "where"),
+    ]
     reader = Reader()
     reader.feed(text := page(named, pictures))
     assert not reader.outside and "script" not in reader.tags and "&lt;script&gt;" in text
-    assert (reader.tags.count("svg"), reader.tags.count("table")) == (4, 5)
+    assert (reader.tags.count("svg"), reader.tags.count("table")) == (6, 8)
     assert "prefers-color-scheme: dark" in text
 
 
@@ -139,12 +142,14 @@ def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, caps
         assert main(f"{command.format('control-position')}{files}".split()) == 2
     told = "error: figures: the disk is full: where.svg was not written; make room"
     assert capsys.readouterr().err.startswith(told) and not [*tmp_path.iterdir()]
-    assert main(f"{command.format('control-position')}{files}".split()) == OUTLIERS
+    assert main(f"{command.format('control-position')}{files}".split()) == 0
     assert capsys.readouterr().out.startswith("Outliers: 8 of 8")
     assert json.loads((tmp_path / "numbers.json").read_text())["outliers"] is True
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}
-    assert main(command.format("control-clean").split()) == 0
+    asked = command.format("{} --exit-code")
+    assert main(asked.format("control-position").split()) == OUTLIERS
+    assert main(asked.format("control-clean").split()) == 0
 
 
 @pytest.mark.parametrize(
@@ -250,7 +255,7 @@ def test_the_command_that_is_printed_runs_as_it_is_pasted(tmp_path, monkeypatch,
     name = f"file:{path}@vit_tiny_patch16_224"
     monkeypatch.setattr("helpers.own.diagnose", lambda *_, **__: _planted(name))
     out = ["--images", "scenes", "-n", "4", "--json", "numbers.json", "--out", "page.html"]
-    assert main(["diagnose", name, *out]) == OUTLIERS
+    assert main(["diagnose", name, *out]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if " edit " in line)
     words = shlex.split(line[line.index("python -m helpers") :])
     assert words[:4] == ["python", "-m", "helpers", "edit"] and words[4] == name

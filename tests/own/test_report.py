@@ -12,7 +12,7 @@ from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
 from helpers.measures.stats import NONE, Estimate
 from helpers.own import Diagnosis, advice, drawn, page, svg, to_json
-from helpers.own.diagnose import Neuron, Place, State
+from helpers.own.diagnose import Neuron, Place, Sinks, State
 
 GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
 
@@ -93,6 +93,50 @@ def test_what_is_not_defined_is_null(number):
     written = found["details"]["largest_over_median"]
     assert written == {"value": 3.0, "low": None, "high": None, "n": 2}
     json.dumps(found, allow_nan=False)
+
+
+SINKS = Sinks(
+    patches=of(0.6, 20),
+    registers=None,
+    cls=of(0.2, 20),
+    one=of(0.5, 20),
+    nop=of(0.75),
+    broadcast=of(0.25),
+    other=of(0.0),
+    block=1,
+    received={"[CLS]": [of(0.5)], "other patches": [of(0.5)]},
+    concentration={"top": [of(0.3)], "peak": [of(9.0)], "entropy": [of(2.0)]},
+)
+
+
+@pytest.mark.parametrize(
+    "outliers, share, cell",
+    [
+        (True, 0.6, "outliers and sinks"),
+        (True, 0.05, "outliers alone"),
+        (False, 0.6, "sinks alone"),
+        (False, 0.05, "neither"),
+    ],
+)
+def test_four_cells(outliers, share, cell):
+    found = replace(WITH if outliers else WITHOUT, sinks=replace(SINKS, patches=of(share, 20)))
+    written = to_json(found)
+    assert (written["cell"], written["sinks"], written["version"]) == (cell, share > 0.05, 2)
+    assert written["details"]["sinks"]["nop"]["value"] == 0.75
+    told = advice(found)
+    assert told[1] == (
+        f"Sinks: in {round(20 * share)} of 20 images some head has nearly all queries give half of "
+        "their attention or more to the same few patches, in 4 to [CLS]. Of the sinks of one token "
+        "75% write next to nothing and 25% the same to all queries."
+    )
+    assert any("its attention is not" in line for line in told) == (cell == "sinks alone")
+    assert any("nothing for registers" in line for line in told) == (cell == "neither")
+    none = replace(found.sinks, **dict.fromkeys(("nop", "broadcast", "other"), NONE))
+    assert advice(replace(found, sinks=none))[1].endswith("in 4 to [CLS].")
+
+
+def test_a_model_whose_attention_cannot_be_read_has_no_cell():
+    assert to_json(WITH)["cell"] is None and to_json(WITH)["sinks"] is None
 
 
 def test_advice_by_hand():
