@@ -139,7 +139,7 @@ def expected(project: Project, id: str, parameters: Mapping) -> Expected | None:
         names = {name for name in {**old, **parameters} if old.get(name) != parameters.get(name)}
         differ, made = names - {*IDLE}, result["provenance"]
         # Where passes were stored before, the time is that of the rest.
-        if differ - {"n"} or made.get("stored_passes") or made.get("resumed"):
+        if differ - {"n"} or made.get("stored_passes"):
             continue
         ratio = parameters["n"] / old["n"] if differ else 1.0
         if not 0.1 <= ratio <= 10 or abs(ratio - 1) >= nearest:
