@@ -52,6 +52,15 @@ def test_pictures_are_those_of_the_one_set_that_fits():
     assert per_image.read(written(estimates, images=[SCENES, SCENES[:9]]))["m", "mean"].pictures
 
 
+def test_thirds_keep_all_their_bits():
+    """Their step would be lost, and with it the kind of the interval."""
+    gains = np.tile([-100 / 3, 0, 0, 0, 200 / 3], 40)
+    estimate = over_images(gains, (-100, 100))
+    own = per_image.read(written({"gain": estimate}))["m", "gain"]
+    assert own.estimate()[:3] == pytest.approx(estimate[:3], rel=1e-6)
+    assert not np.allclose(per_image._shortened(own.per_image.pieces[0]), gains, rtol=2**-20)
+
+
 def test_no_values_are_a_file_too():
     assert per_image.read(per_image.packed([], [])) == {}
 
