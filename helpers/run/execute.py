@@ -198,7 +198,8 @@ def computed(
         )
         read = workspace.read if workspace is not None else 0
         judged = Result.from_json(claim, bundle(notebook))
-        refer_to_file(notebook)
+        if run != CONTROLS:  # these are compared and shown without their file
+            refer_to_file(notebook)
         kept = workspace is not None and workspace.images.is_file()
         images = workspace.images.read_bytes() if kept else None
     result = judged.to_json()

@@ -77,7 +77,7 @@ def test_files_of_a_result_are_there_with_a_link(tmp_path, count):
     own = {ID: (DATA, new_notebook(cells=[new_code_cell("draw()", outputs=drawn)]))}
     downloads.write(tmp_path, PROJECT, {RUN: own}, own, {})
     names = [f"{ID}-1.svg", f"{ID}-2.svg"][:count]
-    for place, members, files in ((RUN, names, 3 + bool(count)), (CONTROLS, [f"{ID}.ipynb", *names], 3)):  # noqa: E501  # fmt: skip
+    for place, members, files in ((RUN, names, 4 + bool(count)), (CONTROLS, [f"{ID}.ipynb", *names], 4)):  # noqa: E501  # fmt: skip
         text = downloads.on_page(place, ID, *own[ID], "../")
         links = re.findall("href='([^']*)'", text)
         assert len(links) == files and ("@misc{" in text) == (place == RUN)

@@ -275,7 +275,7 @@ def test_a_name_with_dollars_is_drawn_as_text(examined):
     named = replace(diagnosis, model=diagnosis.model | {"name": r"file:$\foo$.pth@vit"})
     pictures = [svg(figure, name) for name, (figure, _) in drawn(named).items()]
     plt.close("all")
-    assert len(pictures) == 4
+    assert len(pictures) == 6
 
 
 def test_the_halves_share_no_image_and_the_other_one_is_tested():
