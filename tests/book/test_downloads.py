@@ -74,10 +74,11 @@ def test_results_and_notebooks_are_copied_byte_for_byte(folder):
 def test_files_of_a_result_are_there_with_a_link(tmp_path, count):
     svgs = [b"<svg>1</svg>", b"<svg>2</svg>"][:count]
     drawn = [new_output("display_data", {"image/svg+xml": svg.decode()}) for svg in svgs]
-    own = {ID: (DATA, new_notebook(cells=[new_code_cell("draw()", outputs=drawn)]))}
+    origin = {name: x for name, x in DATA["provenance"].items() if name != "images"}
+    own = {ID: (DATA | {"provenance": origin}, new_notebook(cells=[new_code_cell("draw()", outputs=drawn)]))}  # noqa: E501  # fmt: skip
     downloads.write(tmp_path, PROJECT, {RUN: own}, own, {})
     names = [f"{ID}-1.svg", f"{ID}-2.svg"][:count]
-    for place, members, files in ((RUN, names, 4 + bool(count)), (CONTROLS, [f"{ID}.ipynb", *names], 4)):  # noqa: E501  # fmt: skip
+    for place, members, files in ((RUN, names, 3 + bool(count)), (CONTROLS, [f"{ID}.ipynb", *names], 3)):  # noqa: E501  # fmt: skip
         text = downloads.on_page(place, ID, *own[ID], "../")
         links = re.findall("href='([^']*)'", text)
         assert len(links) == files and ("@misc{" in text) == (place == RUN)
