@@ -35,7 +35,6 @@ from helpers.capture import (
     SelectedPixels,
     SelectedTokens,
     Sinks,
-    SinkWrites,
     TokenNorms,
     capture,
 )
@@ -517,8 +516,7 @@ REDUCERS = {
     OnQKV: lambda b: OnQKV("mean_key", grid_mean),
     NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
     OnPatches: lambda b: OnPatches("mean", grid_mean),
-    Sinks: lambda b: Sinks(),
-    SinkWrites: lambda b: SinkWrites(),
+    Sinks: lambda b: Sinks("all", writes=True),
     NeuronMeans: lambda b: NeuronMeans(0, torch.rand(7, b.layout.patches) < 0.2, "paper", True),
 }
 NEURONS = [(0, 1), (0, 5), (1, 2)]

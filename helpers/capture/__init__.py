@@ -45,7 +45,6 @@ from helpers.capture.reducers import (
     SelectedPixels,
     SelectedTokens,
     Sinks,
-    SinkWrites,
     TokenNorms,
     activations_of,
 )
@@ -108,7 +107,6 @@ __all__ = [
     "SearchedNeurons",
     "SelectedPixels",
     "SelectedTokens",
-    "SinkWrites",
     "Sinks",
     "Store",
     "TestTimeStudy",

@@ -177,22 +177,26 @@ class Sinks(Reducer):
     'sink_patches', 'sink_registers', 'sink_cls' (image, block, head): `shared_attention` of at most
     four tokens of that kind, 0 for a kind that the model does not have; 'sink_one', of one token of
     any kind; 'sink_value', the `value_ratio` of the most attended token; 'received' (image, block,
-    token), the attention that a token gets, mean over queries and heads.
+    token), the attention that a token gets, mean over queries and heads. With `writes` also, of
+    each head, 'sink_rank', the `update_rank` of what it adds where one token is a sink, else 0;
+    'received_top', 'received_peak' and 'received_entropy', the `concentration` of what tokens get.
     """
 
     queries: str = "read"
     blocks: Blocks = "all"
+    writes: bool = False
     point = "update"
-    keys = ("sink_patches", "sink_registers", "sink_cls", "sink_one", "sink_value", "received")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        of_kinds = ("sink_patches", "sink_registers", "sink_cls", "sink_one", "sink_value")
+        heads = ("sink_rank", "received_top", "received_peak", "received_entropy")
+        return (*of_kinds, "received", *heads * self.writes)
 
     def __post_init__(self) -> None:
         check_choice("queries", self.queries, ("read", "patches", "all"))
 
     def reduce(self, x: Update, layout: TokenLayout) -> Kept:
-        return self._found(x, layout)[:6]
-
-    def _found(self, x: Update, layout: TokenLayout) -> Kept:
-        """What is kept, and the attention that each token gets from the queries of each head."""
         attention = x.attention
         if self.queries == "read" and layout.cls:
             got = attention.cls_row(layout)
@@ -216,38 +220,18 @@ class Sinks(Reducer):
 
         every = torch.arange(layout.tokens, device=got.device)
         registers = layout.register_tokens(every, 0), layout.appended_tokens(every, 0)
-        return (
+        one = shared(every, 1)
+        kept = (
             shared(layout.patch_tokens(every, 0)),
             shared(torch.cat(registers)),
             shared(every[: layout.cls]),
-            shared(every, 1),
+            one,
             value_ratio(got, x.value_norms()),
             got.mean(dim=1),
-            got,
         )
-
-
-@dataclass(frozen=True)
-class SinkWrites(Sinks):
-    """What `Sinks` keeps, and of each head (image, block, head) 'sink_rank', the `update_rank` of
-    what it adds where one token is a sink, else 0; 'received_top', 'received_peak' and
-    'received_entropy', the `concentration` of the attention that its tokens get.
-    """
-
-    queries: str = "all"
-    keys = (*Sinks.keys, "sink_rank", "received_top", "received_peak", "received_entropy")
-
-    def reduce(self, x: Update, layout: TokenLayout) -> Kept:
-        *kept, got = self._found(x, layout)
-        attention, one = x.attention, kept[3]
-        rank, heads = torch.zeros_like(one), x.head_weights()
-        for head in range(one.shape[1]):
-            images = one[:, head] >= EVENT
-            if images.any():  # of the others nobody asks
-                q, k, v = (y[images, head] for y in (attention.q, attention.k, attention.v))
-                mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
-                rank[images, head] = update_rank(mixed, heads[head])
-        return (*kept, rank, *concentration(got).values())
+        if not self.writes:
+            return kept
+        return (*kept, _ranks_of_sinks(x, one), *concentration(got).values())
 
 
 @dataclass(frozen=True)
@@ -665,6 +649,18 @@ def _attended(layout: TokenLayout, device: torch.device) -> Bool[Tensor, "3 toke
     layout.patch_tokens(patches, dim=0).fill_(True)
     layout.cls_token(cls, dim=0).fill_(True)
     return torch.stack([patches, ~(patches | cls), cls])
+
+
+def _ranks_of_sinks(x: Update, event: Float[Tensor, "image head"]) -> Float[Tensor, "image head"]:
+    """The `update_rank` of heads of which one token is a sink; of the others nobody asks: 0."""
+    rank, weights, attention = torch.zeros_like(event), x.head_weights(), x.attention
+    for head in range(event.shape[1]):
+        images = event[:, head] >= EVENT
+        if images.any():
+            q, k, v = (y[images, head] for y in (attention.q, attention.k, attention.v))
+            mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
+            rank[images, head] = update_rank(mixed, weights[head])
+    return rank
 
 
 def received_attention(

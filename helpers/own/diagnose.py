@@ -24,11 +24,13 @@ from helpers.capture import (
     Output,
     PatchNorms,
     Reducer,
-    SinkWrites,
     TokenNorms,
     capture,
     find_register_neurons,
     matched_neurons,
+)
+from helpers.capture import (
+    Sinks as SinksOfHeads,
 )
 from helpers.images import Images
 from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers
@@ -313,7 +315,7 @@ class _Session:
         optional = {
             "[CLS] attention": ClsAttention(-1),
             "channels": HighestToken(-1),
-            "attention sinks": SinkWrites(),
+            "attention sinks": SinksOfHeads("all", writes=True),
         }
         for part, reducer in optional.items():
             try:
@@ -321,7 +323,7 @@ class _Session:
             except ValueError as error:
                 self.left_out[part] = str(error)
             else:
-                kept = self.of_sinks if isinstance(reducer, SinkWrites) else self.optional
+                kept = self.of_sinks if isinstance(reducer, SinksOfHeads) else self.optional
                 kept.append(reducer)
 
     def pass_over(self, images: Images, *, sinks: bool = False) -> Captured:

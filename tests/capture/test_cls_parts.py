@@ -21,7 +21,7 @@ from helpers.capture import (
     HighestToken,
     Output,
     PatchContributions,
-    SinkWrites,
+    Sinks,
     TokenNorms,
     capture,
 )
@@ -173,7 +173,7 @@ def test_parts_of_every_block(backbone, change, patches, registers):
 @pytest.mark.parametrize("queries", ["read", "patches", "all"])
 def test_sinks_of_every_block(backbone, queries):
     x, layout = pixels(backbone), backbone.layout
-    got = capture(backbone, x, [SinkWrites(queries)], batch_size=2)
+    got = capture(backbone, x, [Sinks(queries, writes=True)], batch_size=2)
     patches, registers, cls = kinds(backbone, layout.tokens)
     groups = {"patches": patches, "registers": registers[: layout.registers], "cls": cls}
     asked = {"read": cls, "patches": patches, "all": range(layout.tokens)}[queries]

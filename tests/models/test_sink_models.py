@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from helpers.capture import Output, PatchNorms, Sinks, SinkWrites, capture
+from helpers.capture import Output, PatchNorms, Sinks, capture
 from helpers.images import load_images
 from helpers.models import SinkTask, TokenLayout, load_backbone, sinks, trained
 from helpers.models.sinks import SigmoidAttention
@@ -108,7 +108,9 @@ def planted(registers=0, cls=0):
 @pytest.mark.parametrize("registers, cls", [(0, 0), (2, 0), (0, 1)])
 def test_a_planted_sink_is_captured_with_its_value(registers, cls):
     kept = capture(
-        load_backbone(planted(registers, cls)), load_images("quiet", 2, 1), [SinkWrites("patches")]
+        load_backbone(planted(registers, cls)),
+        load_images("quiet", 2, 1),
+        [Sinks("patches", writes=True)],
     )
     assert kept["sink_rank"][:, 0, 0].tolist() == pytest.approx([1, 1])  # all get the same
     assert not kept["sink_rank"][:, 0, 1].any()
