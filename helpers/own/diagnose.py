@@ -24,13 +24,11 @@ from helpers.capture import (
     Output,
     PatchNorms,
     Reducer,
+    Sinks,
     TokenNorms,
     capture,
     find_register_neurons,
     matched_neurons,
-)
-from helpers.capture import (
-    Sinks as SinksOfHeads,
 )
 from helpers.images import Images
 from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers
@@ -51,11 +49,12 @@ SHOWN = 3  # register neurons that are described, and images that are shown
 COUNTS = (1, 2, 3, 5, 10)
 KEPT = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
 CONCENTRATION = ("top", "peak", "entropy")
+SINKS = "attention sinks"
 LEAST = 4  # images: two to search in and two to test on
 
 
 @dataclass(frozen=True)
-class Sinks:
+class FoundSinks:
     """To which tokens nearly all queries of a head attend (arXiv:2606.08105), whatever their norms.
 
     A sink takes at least half of the attention of at least 90 % of all queries. Up to four tokens
@@ -166,7 +165,7 @@ class Diagnosis:
         channels: (channel, share of the squared norm of the highest token), largest first.
         sinks: None where the attention cannot be read.
         by_image: of each image its name, how many outliers it has, its largest norm over the median
-            of all, and the most attention that its patches share in a head, see `Sinks`.
+            of all, and the most attention that its patches share in a head, see `FoundSinks`.
         place: None without outliers, and where only images that are searched, or only others, have
             some.
         neurons, states: empty without outliers, or where `left_out` says why.
@@ -189,7 +188,7 @@ class Diagnosis:
     norms: list[Estimate]
     onset: int | None
     channels: list[tuple[int, float]]
-    sinks: Sinks | None = None
+    sinks: FoundSinks | None = None
     by_image: list[dict[str, Any]] = field(default_factory=list)
     place: Place | None = None
     neurons: list[Neuron] = field(default_factory=list)
@@ -199,17 +198,21 @@ class Diagnosis:
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
+    def has_sinks(self) -> bool | None:
+        """Whether more than 5 % of the images have a sink of patches.
+
+        None where the attention cannot be read.
+        """
+        return None if self.sinks is None else self.sinks.patches.value > FEW
+
+    @property
     def cell(self) -> str | None:
         """Outliers, sinks of patches, both or neither; None where the attention cannot be read."""
-        if self.sinks is None:
+        if self.has_sinks is None:
             return None
-        sinks = self.sinks.patches.value > FEW
-        return {
-            (True, True): "outliers and sinks",
-            (True, False): "outliers alone",
-            (False, True): "sinks alone",
-            (False, False): "neither",
-        }[self.outliers, sinks]
+        if self.outliers:
+            return "outliers and sinks" if self.has_sinks else "outliers alone"
+        return "sinks alone" if self.has_sinks else "neither"
 
     @property
     def remedy(self) -> list[RegisterNeuron]:
@@ -310,25 +313,24 @@ class _Session:
         if not self.classes:
             self.left_out["answers"] = "the model has no classes; its features are compared alone"
         self.labels = self._labels() if labelled else None
-        self.optional: list[Reducer] = []
-        self.of_sinks: list[Reducer] = []
-        optional = {
+        self.optional: dict[str, Reducer] = {}
+        parts = {
             "[CLS] attention": ClsAttention(-1),
             "channels": HighestToken(-1),
-            "attention sinks": SinksOfHeads("all", writes=True),
+            SINKS: Sinks("all", writes=True),
         }
-        for part, reducer in optional.items():
+        for part, reducer in parts.items():
             try:
                 capture(backbone, images.select([0]), [reducer], **options)
             except ValueError as error:
                 self.left_out[part] = str(error)
             else:
-                kept = self.of_sinks if isinstance(reducer, SinksOfHeads) else self.optional
-                kept.append(reducer)
+                self.optional[part] = reducer
 
     def pass_over(self, images: Images, *, sinks: bool = False) -> Captured:
         """One pass in the state in which the model is, and a look at each head with `sinks`."""
-        reducers = [TokenNorms(), Feature(), Output(), *self.optional, *self.of_sinks * sinks]
+        optional = [x for part, x in self.optional.items() if sinks or part != SINKS]
+        reducers = [TokenNorms(), Feature(), Output(), *optional]
         return Captured.of(self.backbone, capture(self.backbone, images, reducers, **self.options))
 
     def _classes(self) -> int:
@@ -407,7 +409,7 @@ class _Session:
         pictures = self.pictures(shown, self.block_of(before))
         return {**removal, "states": states, "pictures": pictures}
 
-    def sinks(self, kept: Captured, mask: Bool[Tensor, "image patch"]) -> Sinks:
+    def sinks(self, kept: Captured, mask: Bool[Tensor, "image patch"]) -> FoundSinks:
         """`mask`: the outliers."""
         layout, received = self.backbone.layout, kept["received"]
         kinds = {
@@ -422,7 +424,7 @@ class _Session:
         found = sinks_by_image(*(kept[f"sink_{x}"] for x in ("patches", "registers", "one")))
         written = writes(kept["sink_one"], kept["sink_value"], kept["sink_rank"])
         each = {name: x.flatten(1).nanmean(1) for name, x in written.items()}
-        return Sinks(
+        return FoundSinks(
             patches=share(found["sink_images"]),
             registers=share(found["register_sink_images"]) if layout.registers else None,
             cls=share(with_sink(kept["sink_cls"])) if layout.cls else None,

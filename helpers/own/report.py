@@ -57,7 +57,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "model": d.model["name"],
         "version": VERSION,
         "outliers": d.outliers,
-        "sinks": None if d.sinks is None else d.sinks.patches.value > FEW,
+        "sinks": d.has_sinks,
         "cell": d.cell,
         "outliers_per_image": d.per_image.value,
         "images_with_outliers": d.images_with_outliers.value,

@@ -12,7 +12,7 @@ from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
 from helpers.measures.stats import NONE, Estimate
 from helpers.own import Diagnosis, advice, drawn, page, svg, to_json
-from helpers.own.diagnose import Neuron, Place, Sinks, State
+from helpers.own.diagnose import FoundSinks, Neuron, Place, State
 
 GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
 
@@ -95,7 +95,7 @@ def test_what_is_not_defined_is_null(number):
     json.dumps(found, allow_nan=False)
 
 
-SINKS = Sinks(
+SINKS = FoundSinks(
     patches=of(0.6, 20),
     registers=None,
     cls=of(0.2, 20),
@@ -125,8 +125,8 @@ def test_four_cells(outliers, share, cell):
     assert written["details"]["sinks"]["nop"]["value"] == 0.75
     told = advice(found)
     assert told[1] == (
-        f"Sinks: in {round(20 * share)} of 20 images some head has nearly all queries give half of "
-        "their attention or more to the same few patches, in 4 to [CLS]. Of the sinks of one token "
+        f"Sinks: in {round(20 * share)} of 20 images nearly all queries of some head give at least "
+        "half of their attention to the same few patches, in 4 to [CLS]. Of the sinks of one token "
         "75% write next to nothing and 25% the same to all queries."
     )
     assert any("its attention is not" in line for line in told) == (cell == "sinks alone")
