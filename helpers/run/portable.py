@@ -280,9 +280,10 @@ def _outcomes(
     def ended(outcome: Outcome) -> None:
         found.setdefault(outcome.id, {"failed": outcome.reason})
         name = tasks[outcome.id][0].name
-        if left[name] <= found.keys():
-            failed = sum("failed" in found[task] for task in left[name])
-            report(f"{name}: {len(left.pop(name))} run, {failed} failed")
+        left[name].remove(outcome.id)  # not by `found`, which tasks fill before they are reported
+        if not left[name]:
+            own = [result for task, result in found.items() if tasks[task][0].name == name]
+            report(f"{name}: {len(own)} run, {sum('failed' in each for each in own)} failed")
 
     parallel(one, list(tasks), jobs, ended)
     return [(*tasks[task], found[task]) for task in tasks]

@@ -82,6 +82,18 @@ def test_the_same_numbers_have_no_deviation(stored):
     assert line in render("fragments/verdict-distances.md.j2", survey=findings)
 
 
+def test_a_setting_is_reported_once_though_its_claims_end_together(stored, monkeypatch):
+    def all_before_any_is_reported(one, ids, jobs, report):
+        for outcome in [one(id, 1) for id in ids]:
+            report(outcome)
+
+    monkeypatch.setattr(portable, "parallel", all_before_any_is_reported)
+    monkeypatch.setattr(portable, "outcome_of", lambda project, setting, id: {})
+    lines = []
+    portable.survey(stored, [(HERE, stored.with_notebook())], lines.append)
+    assert lines == ["this machine: 2 run, 0 failed"]
+
+
 def test_noise_is_in_the_kernel(stored):
     """The notebook sees other weights, though its controls give the same verdict."""
     path = stored.source("aa1-first")
