@@ -142,6 +142,8 @@ class OwnKernel(AsyncKernelManager):
         # widgets. There are none by choice.
         environment = {
             "OMP_NUM_THREADS": str(self.threads),
+            # Threads that wait in a loop take the cores from what others compute.
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
             "PYTHONWARNINGS": "ignore:IProgress not found",
             **self.variables,
         }
