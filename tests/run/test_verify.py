@@ -5,6 +5,7 @@ import pytest
 
 from helpers.claims import per_image
 from helpers.claims.per_image import Numbers
+from helpers.claims.project import Project
 from helpers.claims.result import IMAGES_SUFFIX, read_published, read_result
 from helpers.measures.stats import PerImage
 from helpers.run import check, verify
@@ -200,3 +201,19 @@ def test_pictures_decide_and_not_places():
     assert compared(numbers(ROW), numbers(ROW, "share")) == (
         "is made otherwise (share, not over_images)"
     )
+
+
+LONG = {"de4-one-shot", "nr5-registers", "so5-register-ablation", "xx3-from-scratch"}
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        pytest.param(path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
+        for path in sorted((Project().runs / "scratch").glob("*.json"))
+    ],
+)
+def test_a_published_result_is_what_the_code_of_today_measures(id):
+    """The weights of this run are in the repository, so that every machine can tell."""
+    (found,) = verify.verify(Project(), "scratch", [id], jobs=1)
+    assert found.holds and len(found.agree) >= 15, found.lines()
