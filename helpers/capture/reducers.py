@@ -38,8 +38,8 @@ Pixels = Float[Tensor, "image 3 height width"]
 Kept = tuple[Tensor, ...]  # one (image, ...) for each key
 # Of [CLS] after an attention layer; the first three are attended to.
 PARTS = ("patches", "registers", "cls", "bias", "skip")
-CHUNK = {"cpu": 2**18, "cuda": 2**26}  # numbers of attention at a time, by what their caches hold
-ROWS = 2**20  # numbers in one chunk of attention rows: 4 MB in float32, which a cache holds
+CHUNK = {"cuda": 2**26}  # numbers of attention at a time, by what a cache holds
+CHUNK_ELSEWHERE = 2**18
 
 
 class Reducer:
@@ -672,7 +672,7 @@ def received_attention(
     images, _, rows, _ = q.shape
     q, k, tokens = q.flatten(0, 1), k.flatten(0, 1), k.shape[2]
     got, totals = q.new_zeros(len(q), tokens), q.new_empty(len(q), rows)
-    most = CHUNK.get(q.device.type, ROWS)
+    most = CHUNK.get(q.device.type, CHUNK_ELSEWHERE)
     heads = max(1, most // (rows * tokens))
     each = max(1, most // (heads * tokens))
     for head in range(0, len(q), heads):
@@ -724,11 +724,11 @@ def kernel(device: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tenso
 def by_rows(
     q: Tensor, k: Tensor, scale: float
 ) -> tuple[Float[Tensor, "image head row dim"], Float[Tensor, "image head row"]]:
-    """`fused_attention` on any device, with at most ROWS numbers of attention at a time (at least
-    one row of each head).
+    """`fused_attention` on any device, with at most a chunk of attention at a time (at least one
+    row of each head).
     """
-    most = max(1, ROWS // (len(q) * q.shape[1] * k.shape[-2]))
-    logits = ((chunk @ k.mT).mul_(scale) for chunk in q.split(most, dim=-2))
+    most = CHUNK.get(q.device.type, CHUNK_ELSEWHERE) // (len(q) * q.shape[1] * k.shape[-2])
+    logits = ((chunk @ k.mT).mul_(scale) for chunk in q.split(max(1, most), dim=-2))
     found = [(rows.softmax(dim=-1) @ k, rows.logsumexp(dim=-1)) for rows in logits]
     means, totals = zip(*found, strict=True)
     return torch.cat(means, dim=-2), torch.cat(totals, dim=-1)

@@ -201,8 +201,8 @@ def is_plain(arch: str) -> bool:
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     if not is_plain(name.partition(".")[0]):
         raise ValueError(
-            f"'{name}' is not a plain Vision Transformer; choose one of timm's vit_*, deit*, eva* "
-            "or flexivit_*"
+            f"'{name}' is not a plain Vision Transformer: one grid of patches, global attention, "
+            "no relative position bias; choose such a one of timm's vit_*, deit*, eva*, flexivit_*"
         )
     return create(name, name, pretrained, framing)
 
