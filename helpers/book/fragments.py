@@ -29,9 +29,9 @@ from helpers.claims.statistics import Judgement
 # How the names of the models begin that this project trained, what a row of them is called, and
 # some of them in a sentence.
 TRAINED = {
-    "scratch": ("Twins trained here", "small twins trained here"),
-    "registers": ("ViT-Ti, trained on here", "models trained on from ViT-Ti here"),
-    "sinks": ("Twins with a reason for a sink", "twins trained here on tasks that ask for a sink"),
+    "scratch": ("Trained from scratch here", "small models trained from scratch"),
+    "registers": ("ViT-Ti, fine-tuned here", "models fine-tuned from ViT-Ti"),
+    "sinks": ("Trained on sink tasks here", "models trained on tasks that require a sink"),
 }
 DIFFERS, CALIBRATED = "runs differ", "calibration only"
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as put to a model

@@ -83,15 +83,15 @@ def test_models_that_were_trained_here_are_counted_together(project):
     mine = {"aa1-first": result(one, {"vit-a": 3.0}), "aa2-second": result(two, {"vit-a": 3.0})}
     known = fragments.values(project, {"mine": mine, "twins": {"aa1-first": twins}}, {})
     scope, strip = (render(f"fragments/{name}.html.j2", **known) for name in ("scope", "strip"))
-    assert "No checkpoint of the papers could be had." in scope
-    assert "vit-a</span> and 2 small twins trained here." in scope
+    assert "We could not obtain any of the papers' checkpoints." in scope
+    assert "vit-a</span> and 2 small models trained from scratch." in scope
     assert "2 of 3 decided verdicts rest on <span title='vit-a'>vit-a</span> alone." in scope
     assert re.findall(r"class='square (\S+)' href='(\S+)'", strip) == [
         ("supported", "runs/mine/aa1-first.html"),
         ("supported", "runs/mine/aa2-second.html"),
         ("refuted", "runs/twins/aa1-first.html"),
     ]
-    assert "2 supported" in strip and "Twins trained here" in strip
+    assert "2 supported" in strip and "Trained from scratch here" in strip
 
 
 def entry(day, expected, seen, digest, reason="Why.", commit=None, **criterion):
