@@ -16,6 +16,7 @@ from typing import Any
 
 from helpers.book import cite, downloads
 from helpers.book.board import repeats
+from helpers.book.decisions import Decision, Decisions
 from helpers.book.render import Results, Runs, environment, render
 from helpers.claims import history, statistics
 from helpers.claims.criteria import ANSWERS, CONTROL, VERDICTS, Value
@@ -34,6 +35,8 @@ TRAINED = {
     "sinks": ("Trained on sink tasks here", "models trained on tasks that require a sink"),
 }
 DIFFERS, CALIBRATED = "runs differ", "calibration only"
+# How the tests come out that decide a verdict on one model.
+OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as put to a model
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of
 # the machine.
@@ -180,20 +183,26 @@ def _judged(runs: Runs) -> list[tuple[str, str, str, str]]:
     return sorted(found, key=lambda row: group(row[2]) in TRAINED)
 
 
-def strip(registry: Registry, runs: Runs) -> dict[str, list[tuple[Claim, str, str]]]:
+def strip(
+    registry: Registry, runs: Runs
+) -> dict[str, list[tuple[Claim, str, str, Decision | None]]]:
     """Model, or kind of models that were trained here -> each claim that it was judged on, the
-    verdict, and the first run with it.
+    verdict, the first run with it, and a test with that outcome on the first such model.
     """
-    groups: dict[str, dict[str, dict[str, str]]] = {}  # group -> claim -> verdict -> first run
+    # Group -> claim -> verdict -> first run and model.
+    groups: dict[str, dict[str, dict[str, tuple[str, str]]]] = {}
     for run, id, model, verdict in _judged(runs):
-        groups.setdefault(group(model), {}).setdefault(id, {}).setdefault(verdict, run)
+        groups.setdefault(group(model), {}).setdefault(id, {}).setdefault(verdict, (run, model))
     rows = {}
     for name, claims in groups.items():
-        whole = {id: together(claims[id]) for id in registry.claims if id in claims}
-        rows[name] = [
-            (registry[id], verdict, claims[id].get(verdict, next(iter(claims[id].values()))))
-            for id, verdict in whole.items()
-        ]
+        rows[name] = []
+        for id in (id for id in registry.claims if id in claims):
+            verdict = together(claims[id])
+            run, model = claims[id].get(verdict, next(iter(claims[id].values())))
+            tests = Decisions(registry[id], runs[run][id]).rows
+            own = (row for row in tests if row.model == model and row.verdict == verdict)
+            test = next((row for row in own if row.outcome is OUTCOMES.get(verdict)), None)
+            rows[name].append((registry[id], verdict, run, test))
     return rows
 
 
