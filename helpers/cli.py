@@ -374,9 +374,10 @@ def _answers(result: Result) -> str:
 @click.option(
     "--run",
     "name",
-    help="the profile that is used and the folder that is written  "
-    f"[default: {CONTROLS}, and with -p mine]",
+    help="the folder that is written, and the profile that is used where it is called like one  "
+    f"[default: {CONTROLS}, and with -p or --profile mine]",
 )
+@click.option("--profile", help="of whose parameters, not of those called as the run")
 @click.option(
     "-p",
     "--parameter",
@@ -420,7 +421,21 @@ def _answers(result: Result) -> str:
     help="of the cluster, as `ray start` prints it  [default: RAY_ADDRESS, or what runs here]",
 )
 @_jobs("notebooks")
-def run(project, ids, every, paper, changed, name, overrides, planned, dry, file, jobs, **options):
+def run(
+    project,
+    ids,
+    every,
+    paper,
+    changed,
+    name,
+    profile,
+    overrides,
+    planned,
+    dry,
+    file,
+    jobs,
+    **options,
+):
     """Execute the notebooks of claims into _build/runs/NAME; what is finished with the same inputs
     is kept.
     """
@@ -429,14 +444,15 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
         raise ValueError(
             "name the claims to run, or give --all, --paper PAPER or --changed without names"
         )
-    if changed and overrides:
+    if changed and (overrides or profile):
         raise ValueError(
             "--changed makes published results anew, with the parameters that they have; leave out "
-            "-p"
+            "-p and --profile"
         )
-    if overrides and name == CONTROLS:
+    if (overrides or profile) and name == CONTROLS:
         raise ValueError(
-            f"the run {CONTROLS!r} has the parameters of the notebooks; give -p with another --run"
+            f"the run {CONTROLS!r} has the parameters of the notebooks; give -p and --profile with "
+            "another --run"
         )
     if file and not dry:
         raise ValueError("--json writes what --dry tells; give both")
@@ -445,8 +461,12 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
     from helpers.run import execute, parameters, plan
 
     failed, surveys = 0, {}
-    for own, claims in _chosen(project, ids, name, overrides, paper, changed).items():
+    given = {"again": several, "profile": profile}
+    for own, claims in _chosen(project, ids, name, overrides, paper, changed, profile).items():
         check_run(own)
+        if overrides and (project.runs / own).is_dir():
+            told = f"{own!r} is a published run, of other parameters; "
+            print(f"note: {told}--profile {own} --run NAME keeps yours apart")
         if not planned and not dry:
             with Lines(len(claims)) as shown:
                 outcomes = execute.run_claims(
@@ -454,7 +474,7 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
                     claims,
                     own,
                     overrides,
-                    again=several,
+                    **given,
                     jobs=jobs,
                     report=shown,
                     watch=shown.watch,
@@ -467,7 +487,7 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
                 written = f"results in {folder.relative_to(project.root)}"
                 print(f"{written}; `book` shows them, `publish {own}` publishes them")
             continue
-        resolved, notes = parameters.resolve_all(project, claims, own, overrides, again=several)
+        resolved, notes = parameters.resolve_all(project, claims, own, overrides, **given)
         for line in notes:
             print(f"note: {line}")
         if planned:
@@ -513,11 +533,12 @@ def _chosen(
     overrides: Mapping[str, str],
     paper: str | None,
     changed: bool,
+    profile: str | None,
 ) -> dict[str, list[str]]:
     """Run -> the claims that the options choose in it."""
     from helpers.run import check, parameters
 
-    run = (parameters.MINE if overrides else CONTROLS) if name is None else name
+    run = (parameters.MINE if overrides or profile else CONTROLS) if name is None else name
     if ids:
         return {run: list(dict.fromkeys(map(project.registry.named, ids)))}
     if paper is not None:
@@ -528,7 +549,7 @@ def _chosen(
         if not chosen:
             print("no published result is stale" + (f" in run {name!r}" if name else ""))
     else:
-        chosen = {run: parameters.whole(project, run, overrides)}
+        chosen = {run: parameters.whole(project, run, overrides, profile)}
     chosen = {
         own: [id for id in claims if paper in (None, project.registry[id].paper)]
         for own, claims in chosen.items()
