@@ -400,6 +400,7 @@ def _answers(result: Result) -> str:
     "images, and print what the run would take on one GPU",
 )
 @click.option("--json", "file", type=PATH, help="with --dry: what it tells, as book/dry.json")
+@click.option("--html", is_flag=True, help="also the pages of these claims alone, in seconds")
 @click.option(
     "--force",
     is_flag=True,
@@ -433,6 +434,7 @@ def run(
     planned,
     dry,
     file,
+    html,
     jobs,
     **options,
 ):
@@ -458,6 +460,8 @@ def run(
         raise ValueError("--json writes what --dry tells; give both")
     if file:
         files.check_output(file, force=True)
+    if html and (planned or dry):
+        raise ValueError("--html shows results; leave out --plan and --dry")
     from helpers.run import execute, parameters, plan
 
     failed, surveys = 0, {}
@@ -486,6 +490,9 @@ def run(
             if own != CONTROLS and any((folder := project.place(own)).glob("*.json")):
                 written = f"results in {folder.relative_to(project.root)}"
                 print(f"{written}; `book` shows them, `publish {own}` publishes them")
+            there = {one.id for one in outcomes if one.status != "failed"}
+            if html and there:
+                _print_pages(project, own, [id for id in claims if id in there])
             continue
         resolved, notes = parameters.resolve_all(project, claims, own, overrides, **given)
         for line in notes:
@@ -501,6 +508,16 @@ def run(
     if file:
         _write_json(file, _revision(project) | {"runs": surveys})
     return failed
+
+
+def _print_pages(project: Project, run: str, ids: Sequence[str]) -> None:
+    """Make the pages of a run's claims, and print where they are."""
+    from helpers.book.build import build
+
+    site = build(project.root, project.root / "_build" / "pages" / run, only=(run, ids))
+    for id in ids:
+        calibration = (site / project.registry[id].notebook).with_suffix(".html")
+        print(next(site.glob(f"book/*/{run}/{id}.html"), calibration))
 
 
 @command("cache")

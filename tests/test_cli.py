@@ -91,6 +91,7 @@ REFUSED = {
     "run aa1-first --profile lagre": "it has no profile 'lagre'; did you mean 'large'?",
     "run --all --profile lagre": "--profile is 'lagre'; choose one of large",
     "run --changed --profile large": "--changed makes published results anew, with the parameters",
+    "run aa1-first --html --plan": "--html shows results; leave out --plan and --dry",
     "run aa1-first --json x": "--json writes what --dry tells; give both",
     "run aa1-first --dry --json .": ". is a folder; name a file in it",
     f"run aa1-first -p n={'x' * 5000}": f"parameter n={'x' * 96} ...: expected int",
