@@ -707,8 +707,9 @@ def diagnose(project, batch_size, labelled, out, numbers, figures, exit_code, fo
 @click.option("--auto", is_flag=True, help="those that `diagnose` would move")
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
+@click.option("--pt2/--no-pt2", default=True, help="also as one graph, with all weights once more")
 @FORCE
-def edit(project, batch_size, neurons, auto, registers, out, force, **loaded):
+def edit(project, batch_size, neurons, auto, registers, out, pt2, force, **loaded):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -729,7 +730,7 @@ def edit(project, batch_size, neurons, auto, registers, out, force, **loaded):
             raise ValueError(f"no neurons of {model!r} are to be moved; nothing was written")
         neurons = [moved[:2] for moved in outcome.remedy]
     image = torch.stack([backbone.preprocess(pictures[0])])
-    written = write_model(backbone, neurons, out, image, count=registers)
+    written = write_model(backbone, neurons, out, image, count=registers, graph=pt2)
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
     print(f"{out}: {model} with {named} moved to {registers} additional token(s).")
     print(
