@@ -302,8 +302,8 @@ maps = model.get_intermediate_layers(pixels, n=4, reshape=True)  # without [CLS]
 ```
 
 `config.json` has the size of an image as `input`, with the mean and standard deviation by which
-pixels in [0, 1] are normalised. {graph}A model without registers refuses `model.safetensors`, also with
-`strict=False`.
+pixels in [0, 1] are normalised. {graph}A model without registers refuses `model.safetensors`,
+also with `strict=False`.
 
 ## Fine-tune
 
