@@ -21,7 +21,6 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.transforms import Normalize
 
 from helpers.files import written_folder
 from helpers.foreign import one_line
@@ -128,6 +127,7 @@ def write_model(
         if isinstance(layer, modeling.ShiftedLinear)
     }
     architecture, arguments = _architecture(backbone.model)
+    mean, std = ([round(x, 6) for x in own] for own in backbone.normalisation)
     config = {
         "of": name,
         "weights": backbone.weights_hash,
@@ -136,7 +136,7 @@ def write_model(
         "registers": count,
         "neurons": moved,
         "clear": clear,
-        "input": _input(backbone),
+        "input": {"size": list(backbone.image_size), "mean": mean, "std": std},
     }
     contents = {
         "model.safetensors": save(
@@ -179,16 +179,6 @@ def _odd(model: nn.Module) -> str:
     if model.pos_embed is None and type(model) is VisionTransformer:
         return "has no position embedding"
     return ""
-
-
-def _input(backbone: Backbone) -> dict[str, Any]:
-    """What the model expects of pixels in [0, 1]: image size, mean and standard deviation."""
-    steps = getattr(backbone.transform, "transforms", ())
-    normal = next((step for step in steps if isinstance(step, Normalize)), None)
-    found = {"size": list(backbone.image_size)}
-    for name in ("mean", "std") if normal else ():
-        found[name] = [round(float(x), 6) for x in getattr(normal, name)]
-    return found
 
 
 def _architecture(model: VisionTransformer | Eva) -> tuple[str | None, dict[str, Any]]:
