@@ -498,7 +498,7 @@ def run(
         for line in notes:
             print(f"note: {line}")
         if planned:
-            print(*plan.lines(project, resolved, own, jobs), sep="\n")
+            print(*plan.lines(project, resolved, own, jobs, profile), sep="\n")
             continue
         with Lines(len(resolved)) as shown:
             told = plan.dry_run(project, resolved, own, jobs, shown)
