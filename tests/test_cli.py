@@ -70,11 +70,12 @@ def test_another_broken_pipe_is_told(typed, monkeypatch):
 
 
 def test_run_prints_a_line_a_notebook(typed):
-    out = typed("run aa1-first -p n=1 --jobs 1")
+    note, out = typed("run aa1-first -p n=1 --jobs 1").split("\n", 1)
+    assert note.startswith("note: left at the controls' values: models=")
     where = "results in _build/runs/mine; `book` shows them, `publish mine` publishes them\n"
     assert out.startswith("aa1-first  ") and out.endswith(where) and out.count("\n") == 2
-    assert typed("run aa1-first -p n=1") == f"aa1-first  kept\n{where}"
-    failed = typed("run aa1-first aa2-second --run other -p mode=fail", 1).splitlines()[:2]
+    assert typed("run aa1-first -p n=1") == f"{note}\naa1-first  kept\n{where}"
+    failed = typed("run aa1-first aa2-second --run other -p mode=fail", 1).splitlines()[1:3]
     heads = sorted(line.split(":")[0] for line in failed)
     assert heads == ["aa1-first  failed", "aa2-second  failed"]
 
