@@ -374,9 +374,10 @@ def _answers(result: Result) -> str:
 @click.option(
     "--run",
     "name",
-    help="the profile that is used and the folder that is written  "
-    f"[default: {CONTROLS}, and with -p mine]",
+    help="the folder that is written, and the profile that is used where it is called like one  "
+    f"[default: {CONTROLS}, and with -p or --profile mine]",
 )
+@click.option("--profile", help="of whose parameters, not of those called as the run")
 @click.option(
     "-p",
     "--parameter",
@@ -399,6 +400,7 @@ def _answers(result: Result) -> str:
     "images, and print what the run would take on one GPU",
 )
 @click.option("--json", "file", type=PATH, help="with --dry: what it tells, as book/dry.json")
+@click.option("--html", is_flag=True, help="also the pages of these claims alone, in seconds")
 @click.option(
     "--force",
     is_flag=True,
@@ -420,7 +422,22 @@ def _answers(result: Result) -> str:
     help="of the cluster, as `ray start` prints it  [default: RAY_ADDRESS, or what runs here]",
 )
 @_jobs("notebooks")
-def run(project, ids, every, paper, changed, name, overrides, planned, dry, file, jobs, **options):
+def run(
+    project,
+    ids,
+    every,
+    paper,
+    changed,
+    name,
+    profile,
+    overrides,
+    planned,
+    dry,
+    file,
+    html,
+    jobs,
+    **options,
+):
     """Execute the notebooks of claims into _build/runs/NAME; what is finished with the same inputs
     is kept.
     """
@@ -429,24 +446,31 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
         raise ValueError(
             "name the claims to run, or give --all, --paper PAPER or --changed without names"
         )
-    if changed and overrides:
+    if changed and (overrides or profile):
         raise ValueError(
             "--changed makes published results anew, with the parameters that they have; leave out "
-            "-p"
+            "-p and --profile"
         )
-    if overrides and name == CONTROLS:
+    if (overrides or profile) and name == CONTROLS:
         raise ValueError(
-            f"the run {CONTROLS!r} has the parameters of the notebooks; give -p with another --run"
+            f"the run {CONTROLS!r} has the parameters of the notebooks; give -p and --profile with "
+            "another --run"
         )
     if file and not dry:
         raise ValueError("--json writes what --dry tells; give both")
     if file:
         files.check_output(file, force=True)
+    if html and (planned or dry):
+        raise ValueError("--html shows results; leave out --plan and --dry")
     from helpers.run import execute, parameters, plan
 
     failed, surveys = 0, {}
-    for own, claims in _chosen(project, ids, name, overrides, paper, changed).items():
+    given = {"again": several, "profile": profile}
+    for own, claims in _chosen(project, ids, name, overrides, paper, changed, profile).items():
         check_run(own)
+        if overrides and (project.runs / own).is_dir():
+            told = f"{own!r} is a published run, of other parameters; "
+            print(f"note: {told}--profile {own} --run NAME keeps yours apart")
         if not planned and not dry:
             with Lines(len(claims)) as shown:
                 outcomes = execute.run_claims(
@@ -454,7 +478,7 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
                     claims,
                     own,
                     overrides,
-                    again=several,
+                    **given,
                     jobs=jobs,
                     report=shown,
                     watch=shown.watch,
@@ -466,12 +490,15 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
             if own != CONTROLS and any((folder := project.place(own)).glob("*.json")):
                 written = f"results in {folder.relative_to(project.root)}"
                 print(f"{written}; `book` shows them, `publish {own}` publishes them")
+            there = {one.id for one in outcomes if one.status != "failed"}
+            if html and there:
+                _print_pages(project, own, [id for id in claims if id in there])
             continue
-        resolved, notes = parameters.resolve_all(project, claims, own, overrides, again=several)
+        resolved, notes = parameters.resolve_all(project, claims, own, overrides, **given)
         for line in notes:
             print(f"note: {line}")
         if planned:
-            print(*plan.lines(project, resolved, own, jobs), sep="\n")
+            print(*plan.lines(project, resolved, own, jobs, profile), sep="\n")
             continue
         with Lines(len(resolved)) as shown:
             told = plan.dry_run(project, resolved, own, jobs, shown)
@@ -481,6 +508,16 @@ def run(project, ids, every, paper, changed, name, overrides, planned, dry, file
     if file:
         _write_json(file, _revision(project) | {"runs": surveys})
     return failed
+
+
+def _print_pages(project: Project, run: str, ids: Sequence[str]) -> None:
+    """Make the pages of a run's claims, and print where they are."""
+    from helpers.book.build import build
+
+    site = build(project.root, project.root / "_build" / "pages" / run, only=(run, ids))
+    for id in ids:
+        calibration = (site / project.registry[id].notebook).with_suffix(".html")
+        print(next(site.glob(f"book/*/{run}/{id}.html"), calibration))
 
 
 @command("cache")
@@ -513,11 +550,12 @@ def _chosen(
     overrides: Mapping[str, str],
     paper: str | None,
     changed: bool,
+    profile: str | None,
 ) -> dict[str, list[str]]:
     """Run -> the claims that the options choose in it."""
     from helpers.run import check, parameters
 
-    run = (parameters.MINE if overrides else CONTROLS) if name is None else name
+    run = (parameters.MINE if overrides or profile else CONTROLS) if name is None else name
     if ids:
         return {run: list(dict.fromkeys(map(project.registry.named, ids)))}
     if paper is not None:
@@ -528,7 +566,7 @@ def _chosen(
         if not chosen:
             print("no published result is stale" + (f" in run {name!r}" if name else ""))
     else:
-        chosen = {run: parameters.whole(project, run, overrides)}
+        chosen = {run: parameters.whole(project, run, overrides, profile)}
     chosen = {
         own: [id for id in claims if paper in (None, project.registry[id].paper)]
         for own, claims in chosen.items()
@@ -669,8 +707,9 @@ def diagnose(project, batch_size, labelled, out, numbers, figures, exit_code, fo
 @click.option("--auto", is_flag=True, help="those that `diagnose` would move")
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
+@click.option("--pt2/--no-pt2", default=True, help="also as one graph, with all weights once more")
 @FORCE
-def edit(project, batch_size, neurons, auto, registers, out, force, **loaded):
+def edit(project, batch_size, neurons, auto, registers, out, pt2, force, **loaded):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -691,7 +730,7 @@ def edit(project, batch_size, neurons, auto, registers, out, force, **loaded):
             raise ValueError(f"no neurons of {model!r} are to be moved; nothing was written")
         neurons = [moved[:2] for moved in outcome.remedy]
     image = torch.stack([backbone.preprocess(pictures[0])])
-    written = write_model(backbone, neurons, out, image, count=registers)
+    written = write_model(backbone, neurons, out, image, count=registers, graph=pt2)
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
     print(f"{out}: {model} with {named} moved to {registers} additional token(s).")
     print(

@@ -70,11 +70,12 @@ def test_another_broken_pipe_is_told(typed, monkeypatch):
 
 
 def test_run_prints_a_line_a_notebook(typed):
-    out = typed("run aa1-first -p n=1 --jobs 1")
+    note, out = typed("run aa1-first -p n=1 --jobs 1").split("\n", 1)
+    assert note.startswith("note: left at the controls' values: models=")
     where = "results in _build/runs/mine; `book` shows them, `publish mine` publishes them\n"
     assert out.startswith("aa1-first  ") and out.endswith(where) and out.count("\n") == 2
-    assert typed("run aa1-first -p n=1") == f"aa1-first  kept\n{where}"
-    failed = typed("run aa1-first aa2-second --run other -p mode=fail", 1).splitlines()[:2]
+    assert typed("run aa1-first -p n=1") == f"{note}\naa1-first  kept\n{where}"
+    failed = typed("run aa1-first aa2-second --run other -p mode=fail", 1).splitlines()[1:3]
     heads = sorted(line.split(":")[0] for line in failed)
     assert heads == ["aa1-first  failed", "aa2-second  failed"]
 
@@ -87,6 +88,11 @@ REFUSED = {
     "run --paper beyonf": "--paper is 'beyonf'; choose one of beyond",
     "run --changed -p n=1": "--changed makes published results anew, with the parameters",
     "run aa1-first --run controls -p n=1": "the run 'controls' has the parameters of the notebooks",
+    "run aa1-first --run controls --profile large": "has the parameters of the notebooks; give -p",
+    "run aa1-first --profile lagre": "it has no profile 'lagre'; did you mean 'large'?",
+    "run --all --profile lagre": "--profile is 'lagre'; choose one of large",
+    "run --changed --profile large": "--changed makes published results anew, with the parameters",
+    "run aa1-first --html --plan": "--html shows results; leave out --plan and --dry",
     "run aa1-first --json x": "--json writes what --dry tells; give both",
     "run aa1-first --dry --json .": ". is a folder; name a file in it",
     f"run aa1-first -p n={'x' * 5000}": f"parameter n={'x' * 96} ...: expected int",

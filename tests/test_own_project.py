@@ -32,6 +32,7 @@ COMMANDS = [
     if "--project ." in line
 ]
 ID = "ab1-borders"
+OWN_PAGE = f"book/own/mine/{ID}.html"
 OTHER = "raise RuntimeError('not ours')"
 
 
@@ -118,6 +119,22 @@ def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, 
     # What was run lies in the project's own folder, and names no folder of this machine.
     path = folder / "book" / "runs" / "controls" / f"{ID}.json"
     assert str(folder) not in json.dumps(json.loads(path.read_text()))
+
+
+def test_the_pages_of_a_new_claim(folder, monkeypatch, capsys):
+    """That of the claim alone, and the book of a project that wrote no page."""
+    monkeypatch.chdir(folder)
+    assert main(shlex.split(COMMANDS[2])[3:]) == 0
+    *_, page = capsys.readouterr().out.splitlines()
+    assert page == str(folder / "_build" / "pages" / "mine" / "html" / OWN_PAGE)
+    text = Path(page).read_text()
+    assert "Outliers keep to the border" in text and "Registers, reproduced" not in text
+    assert main(shlex.split(COMMANDS[3])[3:]) == 0
+    *_, page = capsys.readouterr().out.splitlines()
+    assert Path(page) == folder / "_build" / "html" / "index.html"
+    site = Path(page).parent
+    assert f"notebooks/own/{ID}.html" in (site / "index.html").read_text()
+    assert (site / OWN_PAGE).is_file() and (site / "book" / "claims" / "own.html").is_file()
 
 
 def test_papermill_without_our_command_line(folder, monkeypatch, capsys):

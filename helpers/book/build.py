@@ -10,9 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import nbformat
@@ -25,17 +27,25 @@ from helpers.book.render import Results, Runs, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
 from helpers.claims import edition, history
 from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Result, bundle, read_published
+from helpers.claims.project import CONTROLS, HELPERS, Project
+from helpers.claims.result import Claim, Result, bundle, read_published
 
 Executed = tuple[dict, NotebookNode]  # a result, and the notebook that displays it
 Executions = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
-# All cores; a warning fails the build, after all of them were reported.
-SPHINX = ("-b", "html", "-j", "auto", "-W", "--keep-going")
+SPHINX = ("-b", "html", "-j", "auto")  # all cores
+STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
+# What a project without a look of its own takes from the checkout of the package.
+CONFIG, LOOK = "_config.yml", ("book/_static", "book/references.bib")
+FIRST = "index"  # the first page where nobody wrote one
 
 
-def build(root: Path | str, place: Path | None = None, stored: bool = False) -> Path:
+def build(
+    root: Path | str,
+    place: Path | None = None,
+    stored: bool = False,
+    only: tuple[str, Collection[str]] | None = None,
+) -> Path:
     """Build the book of a project; its index.html leads to the first page.
 
     A book that is there already is replaced only by one that was built without an error or a
@@ -46,6 +56,8 @@ def build(root: Path | str, place: Path | None = None, stored: bool = False) -> 
         place: the folder to build in, `_build` unless given.
         stored: show only what is stored in the repository, and neither the controls as they were
             run here nor runs that are not published.
+        only: a run and some of its claims, to show nothing but these and their calibration. Links
+            that lead elsewhere are then plain text.
 
     Returns:
         The folder `html` in `place`.
@@ -55,12 +67,12 @@ def build(root: Path | str, place: Path | None = None, stored: bool = False) -> 
     """
     root = Path(root).resolve()
     place = place or root / "_build"
-    source, log, site = assemble(root, place, stored), place / "book.log", place / "html"
+    source, log, site = assemble(root, place, stored, only), place / "book.log", place / "html"
     new, doctrees = source / "_build" / "html", source / "_build" / "doctrees"
     # Jupyter Book's own command reads and writes with one process; Sphinx takes all cores.
     commands = (
         ["-c", JUPYTER_BOOK, "config", "sphinx", source],
-        ["-m", "sphinx", *SPHINX, "-d", doctrees, source, new],
+        ["-m", "sphinx", *SPHINX, *(() if only else STRICT), "-d", doctrees, source, new],
     )
     with log.open("w", encoding="utf-8") as stream:
         for command in commands:
@@ -92,13 +104,18 @@ class Book(NamedTuple):
         return {run: _results(executed) for run, executed in self.runs.items()}
 
 
-def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Path:
+def assemble(
+    root: Path,
+    place: Path | None = None,
+    stored: bool = False,
+    only: tuple[str, Collection[str]] | None = None,
+) -> Path:
     """Write the book's sources, and beside them what can be downloaded; both emptied first.
 
     Args:
         root: the project.
         place: where to, `_build` unless given.
-        stored: as in `build`.
+        stored, only: as in `build`.
 
     Returns:
         The folder `source` in `place`.
@@ -106,22 +123,31 @@ def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Pat
     Raises:
         ValueError: a result is not intact or belongs to no claim, a notebook has no result, or a
             commentary quotes a value that its result does not have; names the file.
-        FileNotFoundError: a source notebook is missing.
+        FileNotFoundError: a source notebook is missing, or the look of a book in a project that has
+            none, where the package has no checkout.
     """
     project, place = Project(root), place or root / "_build"
+    run, ids = only or (None, project.with_notebook())
+
+    def is_shown(path: Path) -> bool:
+        return only is None or (path.parent.name == run and path.stem in ids)
+
     # Read at once, since a file may be written anew meanwhile.
+    own = [] if stored else filter(is_shown, project.own_results())
     book = Book(
         project,
-        published(project),
-        {id: _on_controls(project, id, stored) for id in project.with_notebook()},
-        {} if stored else _executed(project, project.own_results(), strict=False),
+        published(project, is_shown),
+        {id: _on_controls(project, id, stored) for id in ids},
+        _executed(project, own, strict=False),
     )
     source, data = place / "source", place / downloads.FOLDER
     for folder in (source, data):
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(root / "book", source / "book", ignore=shutil.ignore_patterns("runs"))
-    shutil.copy(root / "_config.yml", source)
-    _write(source / "_toc.yml", _contents(book))
+    if only is None and (root / "book").is_dir():
+        shutil.copytree(root / "book", source / "book", ignore=shutil.ignore_patterns("runs"))
+    _dress(root, source)
+    contents = _contents(book, None if only else root / "_toc.yml")
+    _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
     # Before the notebooks are changed for their pages.
     downloads.write(data, *book)
     for id, (result, notebook) in book.controls.items():
@@ -134,17 +160,45 @@ def assemble(root: Path, place: Path | None = None, stored: bool = False) -> Pat
     for kind, folder, runs in (("runs", project.runs, book.runs), ("own", project.own, book.own)):
         for run, executed in runs.items():
             _write_run(book, kind, folder / run, executed, source / "book" / kind / run)
-    _write_fragments(book, source / "book")
+    if only:
+        _write_papers(book, source / "book", [project.registry[id] for id in ids])
+    else:
+        _write_fragments(book, source / "book")
+    if not (first := source / f"{contents['root']}.md").is_file():
+        _write(first, _first_page(book, whole=only is None))
     return source
 
 
-def published(project: Project) -> Executions:
-    """What was published: every run but the controls, its claims in the registry's order.
+def _dress(root: Path, source: Path) -> None:
+    """Give the sources the look of the project's book, else that of the package's checkout."""
+    for name in (CONFIG, *LOOK):
+        own, new = root / name, source / name
+        if new.exists():
+            continue
+        if not own.exists() and not (own := HELPERS.parent / name).exists():
+            raise FileNotFoundError(
+                f"there is no {name} in {root}, and none comes with an installed package; run this "
+                "with the Python of a checkout of registers-reproduced, or write one"
+            )
+        new.parent.mkdir(parents=True, exist_ok=True)
+        if own.is_dir():
+            shutil.copytree(own, new)
+        elif name == CONFIG and own.parent != root:  # the book is not called as that of the package
+            config = yaml.safe_load(own.read_text(encoding="utf-8"))
+            _write(new, yaml.safe_dump(config | {"title": root.name, "author": ""}))
+        else:
+            shutil.copy(own, new)
+
+
+def published(project: Project, is_shown: Callable[[Path], bool] = lambda path: True) -> Executions:
+    """What was published: every run but the controls, its claims in the registry's order, of the
+    results that are shown.
 
     Raises:
         ValueError: a result is not intact or belongs to no claim; names its file.
     """
-    return _executed(project, (path for path in project.results() if path.parent.name != CONTROLS))
+    paths = (path for path in project.results() if path.parent.name != CONTROLS)
+    return _executed(project, filter(is_shown, paths))
 
 
 def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> Executions:
@@ -212,13 +266,17 @@ def _write_run(
         _write_notebook(page, folder / f"{id}.ipynb", end)
         if picture:
             (folder / picture["name"]).write_bytes(picture["content"])
+    # Of these claims alone: others that only controls answer were not run here.
+    own_calibration = {id: data for id, data in calibration.items() if id in results}
     origins = [data["provenance"] for data in results.values()]
     page = render(
         "run_page.md.j2",
         run=run,
         is_own=kind == "own",
         results=results,
-        board=board(registry, {run: results}, calibration, up="../../", whole=False, folder=kind),
+        board=board(
+            registry, {run: results}, own_calibration, up="../../", whole=False, folder=kind
+        ),
         not_run={model: why for data in results.values() for model, why in data["not_run"].items()},
         origins=origins,
         revisions=[cite.revision(origin) or "unknown" for origin in origins],
@@ -251,14 +309,22 @@ def _write_notebook(notebook: NotebookNode, target: Path, end: str) -> None:
     nbformat.write(notebook, target)
 
 
-def _contents(book: Book) -> str:
-    """The repository's table of contents with the pages that are written here.
+def _contents(book: Book, path: Path | None) -> dict:
+    """The table of contents at `path`, else one of what is shown, with the pages that are written
+    here.
 
     The run with most findings comes first. A page of findings has its calibration below it, folded;
     a claim with several has it below the first.
     """
     registry = book.project.registry
-    toc = yaml.safe_load((book.project.root / "_toc.yml").read_text(encoding="utf-8"))
+    if path is not None:
+        toc = yaml.safe_load(path.read_text(encoding="utf-8"))
+    else:
+        pages = [{"file": registry[id].notebook.removesuffix(".ipynb")} for id in book.controls]
+        toc = {"format": "jb-book", "root": FIRST, "parts": [{"chapters": pages}]}
+    captions = [part.get("caption") for part in toc["parts"]]
+    if "Findings" not in captions:
+        toc["parts"].insert(0, {"caption": "Findings", "chapters": []})
     below: set[str] = set()  # calibration pages that are below a page of findings
 
     def chapters(kind: str, runs: Executions) -> list[dict]:
@@ -287,8 +353,37 @@ def _contents(book: Book) -> str:
                 papers = registry.papers.values()
                 chapter["sections"] = [{"file": f"book/claims/{one.folder}"} for one in papers]
         parts.append(part)
+    if not any(one["file"] == "book/claims" for part in parts for one in part["chapters"]):
+        papers = dict.fromkeys(registry[id].paper for id in book.controls)
+        pages = [{"file": f"book/claims/{registry.papers[id].folder}"} for id in papers]
+        parts.append({"caption": "Claims", "chapters": pages})
     toc["parts"] = [part for part in parts if part["chapters"]]
-    return yaml.safe_dump(toc, sort_keys=False)
+    return toc
+
+
+def _first_page(book: Book, whole: bool) -> str:
+    """The scoreboards of what is shown, where nobody wrote a first page, `whole` of all claims."""
+    registry, calibration = book.project.registry, _results(book.controls)
+    own = {run: _results(executed) for run, executed in book.own.items()}
+    boards = [
+        board(registry, runs, calibration, up="book/", whole=whole, folder=kind)
+        for kind, runs, whole in (("runs", book.results, whole), ("own", own, False))
+        if runs or whole
+    ]
+    cited = "## References\n\n```{bibliography}\n```"
+    return "\n\n".join([f"# {book.project.root.name}", *boards, cited])
+
+
+def _write_papers(book: Book, folder: Path, claims: Iterable[Claim]) -> None:
+    """The pages of papers with these of their claims, and without what the whole book says more."""
+    papers: dict[str, dict[str, Claim]] = {}
+    for claim in claims:
+        papers.setdefault(claim.paper, {})[claim.id] = claim
+    for id, own in papers.items():
+        paper = replace(book.project.registry.papers[id], errors=[])
+        about = {"registry": SimpleNamespace(claims=own), "runs": book.results, "log": ()}
+        page = render("paper_page.md.j2", paper=paper, **about)
+        _write(folder / "claims" / f"{paper.folder}.md", page)
 
 
 def _write_fragments(book: Book, folder: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import FuncFormatter
@@ -204,6 +203,8 @@ def sweep(
         largest: end of a colour scale from 0 that several tables share; the table's own smallest
             and largest unless given.
     """
+    import seaborn as sns  # here, since it takes half a second to import
+
     table, names = np.asarray(table), [wrapped(name) for name in shortened(rows)]
     top = np.abs(table[np.isfinite(table)]).max(initial=0) if largest is None else largest
     # Three digits for the largest.

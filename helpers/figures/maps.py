@@ -319,16 +319,17 @@ def model_maps(
     """`token_maps` with one row a model and image, the images of one model after another.
 
     Args:
-        images: PIL or (height, width, 3).
+        images: PIL or (height, width, 3); of all models, or label -> its own. A map lies over what
+            the model saw, which may be cropped: `Backbone.as_seen` gives that.
         maps: label, such as the model -> (patch norms, [CLS] attention), each (image, patch row,
             patch column).
         axes: (row, 3).
     """
-    images = list(images)
+    shown = images if isinstance(images, Mapping) else dict.fromkeys(maps, list(images))
     pictures = [
         (label, image, *pair)
         for label, both in maps.items()
-        for image, pair in zip(images, zip(*both, strict=True), strict=True)
+        for image, pair in zip(shown[label], zip(*both, strict=True), strict=True)
     ]
     labels, *columns = zip(*pictures, strict=True)
     return token_maps(*columns, axes, labels=labels)

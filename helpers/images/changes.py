@@ -9,7 +9,6 @@ from io import BytesIO
 import numpy as np
 import torch
 from PIL import Image, ImageChops, ImageOps, ImageStat
-from torchvision.transforms import v2
 
 from helpers.files import digest_of
 from helpers.images.rows import decode
@@ -34,6 +33,8 @@ def corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Ima
         file = BytesIO()
         image.save(file, "JPEG", quality=strength)
         return decode({"bytes": file.getvalue(), "path": None})
+    from torchvision.transforms import v2  # here, since it takes a second to import
+
     pixels = v2.functional.to_dtype(v2.functional.to_image(image), torch.float32, scale=True)
     height, width = pixels.shape[-2:]
     with torch.random.fork_rng(devices=[]):

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from safetensors.torch import save
+from timm.layers import GELUTanh, GluMlp, QuickGELU
+from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,7 +29,10 @@ from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout, modeling
 from helpers.models.family import nameless
 
-ACTIVATIONS = {nn.GELU: "gelu", nn.ReLU: "relu"}
+ACTIVATIONS = {
+    nn.GELU: "gelu", nn.ReLU: "relu", nn.SiLU: "silu", GELUTanh: "gelu_tanh",
+    QuickGELU: "quick_gelu",
+}  # fmt: skip
 
 
 def model_with_test_time_registers(
@@ -38,10 +43,10 @@ def model_with_test_time_registers(
     It returns what this model returns inside `test_time_registers` with the same arguments and zero
     tokens.
 
-    It is of the model's own class. In timm's VisionTransformer the registers stand among the prefix
-    tokens, and timm's own methods take them away (`forward_intermediates`,
-    `get_intermediate_layers`, pooling); in other models, and in those that normalise the tokens
-    before the first block, they stand behind the patches and are taken away after the last block.
+    It is of the model's own class. In timm's VisionTransformer and Eva the registers stand among
+    the prefix tokens, and timm's own methods take them away (`forward_intermediates`,
+    `get_intermediate_layers`, pooling); in other models, and in those that pool the prefix as
+    well, they stand behind the patches and are taken away after the last block.
     Other image sizes work where the model takes them. A model without registers refuses its state
     dict, strict or not.
 
@@ -57,7 +62,7 @@ def model_with_test_time_registers(
     shifts = shifts_of(backbone, neurons, 0, count, clear, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     paths = {layer: path for path, layer in exported.model.named_modules()}
-    if _has_prefix(backbone.model):
+    if not _odd(backbone.model):
         moved = {
             paths[exported.neurons(block)]: [x.units.tolist(), x.owners.tolist()]
             for block, x in shifts.items()
@@ -86,6 +91,7 @@ def write_model(
     count: int = 1,
     clear: str = "patches",
     seed: int = 0,
+    graph: bool = True,
 ) -> dict[str, Any]:
     """Write `model_with_test_time_registers` as files, and read it back.
 
@@ -95,20 +101,19 @@ def write_model(
         neurons, count, clear, seed: as in `test_time_registers`.
         folder: made if need be; what stands there under these names is replaced once all is well.
         pixels: of at least one picture, by which the loader checks itself; kept as float16.
+        graph: also as `model.pt2`, which holds all weights once more.
 
     Returns:
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
 
-    Raises ValueError for a model that timm's VisionTransformer cannot be given registers in front
-    of, and one that is not rebuilt from its architecture, and what `model_with_test_time_registers`
-    raises.
+    Raises ValueError for a model whose registers cannot stand in front of its patches, and one that
+    is not rebuilt from its architecture, and what `model_with_test_time_registers` raises.
     """
-    if not _has_prefix(backbone.model):
+    if odd := _odd(backbone.model):
         raise ValueError(
-            f"'{backbone.name}' is no timm VisionTransformer with a position embedding and no norm "
-            "before the blocks; edit it in "
-            "this process with helpers.interventions.model_with_test_time_registers"
+            f"'{backbone.name}' {odd}; edit it in this process with "
+            "helpers.interventions.model_with_test_time_registers"
         )
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
     name = nameless(backbone.name)  # the files are handed on
@@ -122,6 +127,7 @@ def write_model(
         if isinstance(layer, modeling.ShiftedLinear)
     }
     architecture, arguments = _architecture(backbone.model)
+    mean, std = ([round(x, 6) for x in own] for own in backbone.normalisation)
     config = {
         "of": name,
         "weights": backbone.weights_hash,
@@ -130,6 +136,7 @@ def write_model(
         "registers": count,
         "neurons": moved,
         "clear": clear,
+        "input": {"size": list(backbone.image_size), "mean": mean, "std": std},
     }
     contents = {
         "model.safetensors": save(
@@ -138,58 +145,75 @@ def write_model(
         "config.json": (json.dumps(config, indent=1) + "\n").encode(),
         "modeling.py": Path(modeling.__file__).read_bytes(),
         "check.safetensors": save({"pixels": pixels.half(), "output": model(pixels).contiguous()}),
-        "README.md": _README.format(name=name, neurons=", ".join(map(_called, neurons))).encode(),
+        "README.md": _README.format(
+            name=name, neurons=", ".join(map(_called, neurons)), graph=_GRAPH * graph
+        ).encode(),
     }
     with written_folder(folder) as new:
         for file, content in contents.items():
             (new / file).write_bytes(content)
         again = _loaded(new, backbone.name)
-        # Through memory: at a full disk torch's own writer raises the frames of its C++.
-        graph = io.BytesIO()
-        torch.export.save(_exported(again, pixels), graph)
-        (new / "model.pt2").write_bytes(graph.getbuffer())
+        if graph:
+            # Through memory: at a full disk torch's own writer raises the frames of its C++.
+            saved = io.BytesIO()
+            torch.export.save(_exported(again, pixels), saved)
+            (new / "model.pt2").write_bytes(saved.getbuffer())
     return {
         "difference": float((again(pixels) - expected).abs().max()),
         "change": float((expected - plain).abs().max()),
     }
 
 
-def _has_prefix(model: nn.Module) -> bool:
-    """Whether registers can stand among the prefix tokens.
-
-    Then what enters the first block is what was embedded.
+def _odd(model: nn.Module) -> str:
+    """Why registers cannot stand among the prefix tokens, as the end of a sentence; '' where they
+    can.
     """
-    plain = (
-        type(model) is VisionTransformer
-        and model.pos_embed is not None
-        and isinstance(model.norm_pre, nn.Identity)
-    )
-    return plain and not model.pool_include_prefix
+    if type(model) not in (VisionTransformer, Eva):
+        library = type(model).__module__.partition(".")[0]
+        if library == "open_clip":  # which the files would need
+            return "is a tower of open_clip; give the timm name of these weights (vit_*_clip_*)"
+        return f"is {type(model).__name__}, no VisionTransformer or Eva of timm"
+    pooled = isinstance(model, Eva) and model.attn_pool is not None
+    if pooled or getattr(model, "pool_include_prefix", False):
+        return "pools its prefix tokens, and would pool registers with them"
+    if model.pos_embed is None and type(model) is VisionTransformer:
+        return "has no position embedding"
+    return ""
 
 
-def _architecture(model: VisionTransformer) -> tuple[str | None, dict[str, Any]]:
+def _architecture(model: VisionTransformer | Eva) -> tuple[str | None, dict[str, Any]]:
     """The arguments of `timm.create_model`.
 
-    Without a name, those of VisionTransformer itself, for models that have none.
+    Without a name, those of `modeling.made`, for models that have none.
     """
-    arguments = {
-        "num_classes": model.num_classes,
-        "img_size": list(model.patch_embed.img_size),
-        "reg_tokens": model.num_reg_tokens,
-    }
+    arguments = {"num_classes": model.num_classes, "img_size": list(model.patch_embed.img_size)}
+    registers = 0 if model.reg_token is None else model.reg_token.shape[1]
+    # The class of Eva does not take the name that the other gives them.
+    arguments["num_reg_tokens" if isinstance(model, Eva) else "reg_tokens"] = registers
     if name := getattr(model, "pretrained_cfg", {}).get("architecture"):
         return name, arguments
+    if isinstance(model, Eva):
+        raise ValueError(
+            "an Eva without a name of timm's cannot be rebuilt; make it by timm.create_model, or "
+            "edit it in this process"
+        )
     block = model.blocks[0]
     return None, arguments | {
         "patch_size": list(model.patch_embed.patch_size),
         "embed_dim": model.embed_dim,
         "depth": len(model.blocks),
         "num_heads": block.attn.num_heads,
-        "mlp_ratio": block.mlp.fc2.in_features / model.embed_dim,
+        "mlp_ratio": (block.mlp.fc1.out_features + 0.5) / model.embed_dim,
+        "gated": isinstance(block.mlp, GluMlp),
+        "act_layer": ACTIVATIONS.get(type(block.mlp.act)),
+        "qkv_bias": block.attn.qkv.bias is not None,
+        "init_values": None if isinstance(block.ls1, nn.Identity) else 1.0,
+        "norm_eps": block.norm1.eps,
+        "pre_norm": not isinstance(model.norm_pre, nn.Identity),
+        "fc_norm": not isinstance(model.fc_norm, nn.Identity),
         "class_token": model.cls_token is not None,
         "no_embed_class": model.no_embed_class,
         "global_pool": model.global_pool,
-        "act_layer": ACTIVATIONS.get(type(block.mlp.act)),
     }
 
 
@@ -267,7 +291,23 @@ logits = model(pixels)               # (image, 3, height, width), normalised as 
 maps = model.get_intermediate_layers(pixels, n=4, reshape=True)  # without [CLS] and registers
 ```
 
-`model.pt2` is the same as one graph: `torch.export.load("model.pt2").module()(pixels)`, for
-any number of images. A model without registers refuses `model.safetensors`, also with
-`strict=False`.
+`config.json` has the size of an image as `input`, with the mean and standard deviation by which
+pixels in [0, 1] are normalised. {graph}A model without registers refuses `model.safetensors`,
+also with `strict=False`.
+
+## Fine-tune
+
+It loads in eval mode and without gradients. The registers and the layers in which the neurons are
+moved are trained like any other.
+
+```python
+model = load()
+model.reset_classifier(10)           # a new head for 10 classes; leave out to keep the old one
+model.train().requires_grad_(True)   # or model.head alone, for a linear probe
+```
+
+Save `model.state_dict()`, and read it into a model that is made by the same lines: the check in
+`load` is of the weights in this folder.
 """
+_GRAPH = """`model.pt2` is the same as one graph:
+`torch.export.load("model.pt2").module()(pixels)`, for any number of images. """

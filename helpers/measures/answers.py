@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.stats import binomtest, fisher_exact
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -272,6 +271,8 @@ def recounted(before: float, after: float, n: int) -> Recount:
     back = list(
         takewhile(lambda other: _sign_p(other, abs(net)) < SIGNIFICANT, range(most_back + 1))
     )
+    from scipy.stats import fisher_exact  # here, since it takes half a second to import
+
     return Recount(
         *right,
         net,
@@ -311,6 +312,8 @@ def least_significant() -> int:
 
 def _sign_p(other: int, net: int) -> float:
     """McNemar's p-value of `other` answers changed in one direction, `other + net` in the other."""
+    from scipy.stats import binomtest  # here, since it takes half a second to import
+
     return float(binomtest(other, 2 * other + net).pvalue) if other + net else 1.0
 
 

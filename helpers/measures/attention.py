@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from scipy.special import entr
-from scipy.stats import rankdata
 from torch import Tensor
 
 from helpers.measures._arrays import (
@@ -225,6 +224,8 @@ def sinks_by_image(
 
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Ranks of (image, patch) with ties, without the mean of each image."""
+    from scipy.stats import rankdata  # here, since it takes half a second to import
+
     order = x.argsort(axis=1, kind="stable")
     ordered = np.take_along_axis(x, order, axis=1)
     apart = np.diff(ordered, axis=1) > TIE * np.maximum(abs(ordered[:, 1:]), abs(ordered[:, :-1]))

@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Num, Shaped
-from scipy.special import expit, logit, ndtr, ndtri
-from scipy.stats import binomtest, rankdata, t
+from scipy.special import expit, logit, ndtr, ndtri, stdtrit
 
 from helpers.measures._arrays import (
     Answers,
@@ -325,7 +324,7 @@ def jackknife(
     carriers = n if carriers is None else carriers
     if carriers >= FEWEST and np.isfinite([value, *without]).all():
         error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
-        reach = np.array([-1, 1]) * t.ppf((1 + LEVEL) / 2, carriers - 1) * error
+        reach = np.array([-1, 1]) * stdtrit(carriers - 1, (1 + LEVEL) / 2) * error
         ends = value + reach if limits is None else _within(value, reach, limits, carriers)
         if counts and ends[0] == ends[1]:
             ends = _of_alike(value, carriers, limits)
@@ -367,7 +366,7 @@ def over_seeds(
     if np.ptp(values) <= ALIKE * np.abs(values).max() or falls_in_two(values):
         over, low, high = "images", ends[:, 1].min(), ends[:, 2].max()
     else:
-        reach = t.ppf((1 + LEVEL) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+        reach = stdtrit(n - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(n)
         low, high = value - np.hypot(reach, value - low), value + np.hypot(reach, high - value)
     low, high = map(float, np.clip((low, high), *limits))
     steps = {estimate.step for estimate in kept}
@@ -408,6 +407,8 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
     p, q = len(positive), len(negative)
     if p == 0 or q == 0:
         return math.nan
+    from scipy.stats import rankdata  # here, since it takes half a second to import
+
     ranks = rankdata(np.concatenate([positive, negative]))
     return float((ranks[:p].sum() - p * (p + 1) / 2) / (p * q))
 
@@ -510,6 +511,8 @@ def mcnemar(a_correct: Answers, b_correct: Answers) -> float:
             f"mcnemar cannot pair answers on {len(a)} and {len(b)} images; "
             "give true or false for each image"
         )
+    from scipy.stats import binomtest  # here, since it takes half a second to import
+
     only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
     return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
@@ -562,7 +565,7 @@ def bootstrap_spread(
     estimate = _percentiles(means[high] - means[low], draws[:, high] - draws[:, low], n)
     if n < FEWEST:
         return estimate._replace(n=images), math.nan
-    wider = t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1)) / ndtri((1 + LEVEL) / 2)
+    wider = stdtrit(n - 1, (1 + LEVEL) / 2) * np.sqrt(n / (n - 1)) / ndtri((1 + LEVEL) / 2)
     chance = wider * np.ptp(draws - means, axis=1)
     least = max(0.0, estimate.value - float(np.quantile(chance, LEVEL)))
     ends = (least, estimate.high) if chance.any() or estimate.value else NO_INTERVAL
@@ -698,7 +701,7 @@ def _mean_interval(values: np.ndarray) -> tuple[float, float]:
     if spread <= 1e-12 * np.abs(values).max():
         return float(mean), float(mean)
     skewness = ((values - mean) ** 3).mean() / spread**3
-    quantile = t.ppf((1 + LEVEL) / 2, n - 1) / np.sqrt(n)
+    quantile = stdtrit(n - 1, (1 + LEVEL) / 2) / np.sqrt(n)
     ends = np.array([quantile, -quantile])
     if abs(skewness) > 1e-6:  # else the cubic is a line
         ends = (np.cbrt(1 + skewness * (ends - skewness / (6 * n))) - 1) * 3 / skewness
@@ -724,6 +727,8 @@ def _share_interval(k: int, n: int) -> tuple[float, float]:
     """
     if n < FEWEST:
         return NO_INTERVAL
+    from scipy.stats import binomtest  # here, since it takes half a second to import
+
     interval = binomtest(int(k), int(n)).proportion_ci(LEVEL, method="wilson")
     return float(interval.low), float(interval.high)
 
@@ -754,7 +759,7 @@ def _percentiles(value: float, draws: np.ndarray, n: int) -> Estimate:
         return NONE
     if n < FEWEST:
         return Estimate(float(value), math.nan, math.nan, n)
-    quantile = t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1))
+    quantile = stdtrit(n - 1, (1 + LEVEL) / 2) * np.sqrt(n / (n - 1))
     ends = np.nanquantile(draws, ndtr([-quantile, quantile]))
     return Estimate(float(value), *(ends.tolist() if np.isfinite(ends).all() else NO_INTERVAL), n)
 

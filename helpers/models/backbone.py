@@ -18,6 +18,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from torchvision.transforms import Normalize
 
 from helpers.files import digest_of
 from helpers.models.attention import Sublayer, Update
@@ -196,6 +197,24 @@ class Backbone(ABC):
         At another image size it is resized to that size without a margin.
         """
         return self.transform(image.convert("RGB"))
+
+    @property
+    def normalisation(self) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each channel by which pixels in [0, 1] are normalised; 0
+        and 1 where the preprocessing does not say.
+        """
+        steps = getattr(self.transform, "transforms", ())
+        for step in (step for step in steps if isinstance(step, Normalize)):
+            return [float(x) for x in step.mean], [float(x) for x in step.std]
+        return [0.0] * 3, [1.0] * 3
+
+    def as_seen(
+        self, image: Image.Image | Float[Tensor, "3 height width"]
+    ) -> Float[Tensor, "height width 3"]:
+        """A picture, or normalised pixels, as the model gets it: resized and cropped, in [0, 1]."""
+        pixels = self.preprocess(image) if isinstance(image, Image.Image) else image.float()
+        mean, std = (torch.tensor(x)[:, None, None] for x in self.normalisation)
+        return (pixels.cpu() * std + mean).clamp(0, 1).movedim(0, -1)
 
     @property
     def embed(self) -> nn.Module:

@@ -7,11 +7,13 @@ forward_intermediates, get_intermediate_layers, pooling. Needs torch, timm and s
 """  # noqa: E501
 
 import json
+from functools import partial
 from pathlib import Path
 
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -57,30 +59,56 @@ class ShiftedLinear(nn.Linear):
         return F.linear(x.index_copy(-1, self.units, values), self.weight[0], self.bias)
 
 
+class PassedBy(nn.Module):
+    """The norm before the blocks, which leaves the registers zero."""
+
+    def __init__(self, norm: nn.Module, first: int, prefix: int):
+        super().__init__()
+        self.norm, self.first, self.prefix = norm, first, prefix
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1], device=x.device)[:, None]
+        return self.norm(x).masked_fill((place >= self.first) & (place < self.prefix), 0)
+
+
 def add_registers(
     model: nn.Module, count: int, neurons: dict[str, list], clear: str = "patches"
 ) -> nn.Module:
-    """Give a timm VisionTransformer `count` zero registers, in place.
+    """Give a timm VisionTransformer or Eva `count` zero registers, in place.
 
     They are the last of its prefix tokens; `neurons`, path of an MLP layer -> [units, owners],
     write there.
     """
-    old, learnt = model.num_prefix_tokens, model.pos_embed.requires_grad
+    old, weight = model.num_prefix_tokens, model.patch_embed.proj.weight
+    learnt = weight.requires_grad
     own = [] if model.reg_token is None else [model.reg_token.detach()]
-    before, patches = model.pos_embed.detach().tensor_split(
-        [0 if model.no_embed_class else old], dim=1
-    )
-    zeros = patches.new_zeros(1, old + count, patches.shape[2])
+    zeros = weight.new_zeros(1, old + count, model.embed_dim)
     model.reg_token = nn.Parameter(torch.cat([*own, zeros[:, old:]], dim=1), learnt)
-    positions = torch.cat([before, zeros[:, before.shape[1] :], patches], dim=1)
-    model.pos_embed = nn.Parameter(positions, learnt)
-    model.no_embed_class = False
-    model.num_reg_tokens += count
+    if model.pos_embed is not None:
+        before, patches = model.pos_embed.detach().tensor_split(
+            [0 if model.no_embed_class else old], dim=1
+        )
+        positions = torch.cat([before, zeros[:, before.shape[1] :], patches], dim=1)
+        model.pos_embed = nn.Parameter(positions, model.pos_embed.requires_grad)
+        model.no_embed_class = False
+    if not isinstance(model.norm_pre, nn.Identity):
+        model.norm_pre = PassedBy(model.norm_pre, old, old + count)
+    if hasattr(model, "num_reg_tokens"):
+        model.num_reg_tokens += count
     model.num_prefix_tokens += count
+    for block in model.blocks:  # those of Eva rotate what stands behind the prefix
+        if hasattr(block.attn, "num_prefix_tokens"):
+            block.attn.num_prefix_tokens += count
     for path, (units, owners) in neurons.items():
         layer = ShiftedLinear(model.get_submodule(path), units, owners, old, old + count, clear)
         model.set_submodule(path, layer)
     return model
+
+
+def made(norm_eps: float = 1e-6, gated: bool = False, **arguments) -> VisionTransformer:
+    """A VisionTransformer that has no name in timm, such as one of transformers."""
+    options = {"mlp_layer": SwiGLUPacked} if gated else {}
+    return VisionTransformer(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **options, **arguments)
 
 
 def load(folder: str | Path = Path(__file__).parent) -> nn.Module:
@@ -90,7 +118,7 @@ def load(folder: str | Path = Path(__file__).parent) -> nn.Module:
     """
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     name, arguments = config["architecture"], config["arguments"]
-    model = timm.create_model(name, **arguments) if name else VisionTransformer(**arguments)
+    model = timm.create_model(name, **arguments) if name else made(**arguments)
     add_registers(model, config["registers"], config["neurons"], config["clear"])
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     model.eval().requires_grad_(False)

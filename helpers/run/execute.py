@@ -42,6 +42,7 @@ def run_claims(
     overrides: Mapping[str, str] | None = None,
     *,
     again: bool = False,
+    profile: str | None = None,
     force: bool = False,
     exploratory: bool = False,
     jobs: int | None = None,
@@ -59,6 +60,7 @@ def run_claims(
     Args:
         overrides: parameter -> value as text, for the claims that have the parameter.
         again: take parameters as in `resolve`, and replace results of other code.
+        profile: as in `resolve`.
         force: execute what would be kept, and replace results of any other inputs.
         exploratory: run also claims whose criterion is not committed, and mark their results.
         jobs: notebooks at a time; one per core unless given.
@@ -88,7 +90,7 @@ def run_claims(
         for name, text in (overrides or {}).items():
             with told_with(f"parameter {name}={text}"):
                 require_path(text, project.root)
-    parameters, notes = resolve_all(project, ids, run, overrides, again=again)
+    parameters, notes = resolve_all(project, ids, run, overrides, again=again, profile=profile)
     made = {id: inputs(project, id, own) for id, own in parameters.items()}
     gpu = {id: own.get("device", "cpu") != "cpu" for id, own in parameters.items()}
     folder = project.place(run)

@@ -48,6 +48,8 @@ BLOCKS = ("layer", "blocks")  # parameters that name blocks
 SURE = 2
 DTYPES = ("float32", "bfloat16", "float16")
 MINE = "mine"  # the run of who names none and gives parameters of his own
+# What is measured hangs on these no more than rounding does, or as another draw.
+MACHINE = ("seed", "batch_size", "device", "dtype")
 
 
 @contextmanager
@@ -219,9 +221,10 @@ def resolve(
     overrides: Mapping[str, str] | None = None,
     *,
     again: bool = False,
+    profile: str | None = None,
 ) -> dict:
-    """All parameters of one run: the notebook's defaults, the profile called `run` where there is
-    one, the command line.
+    """All parameters of one run: the notebook's defaults, the profile called `profile` or else
+    `run`, where there is one, the command line.
 
     Where there is no such profile, `again` takes the parameters of the claim's result in `run`, if
     it has one there.
@@ -233,11 +236,14 @@ def resolve(
     claim, overrides = project.registry[id], overrides or {}
     defaults = claim.parameters
     with told_with(f"claim {id!r}"):
-        earlier = again and run not in claim.profiles
-        profile = _earlier(project, claim, run) if earlier else claim.profiles.get(run, {})
+        if profile is not None and profile not in claim.profiles:
+            raise ValueError(f"it has no profile {profile!r}; {nearest(profile, claim.profiles)}")
+        own = claim.profiles.get(profile or run)
+        if own is None:
+            own = _earlier(project, claim, run) if again else {}
         for name, text in overrides.items():
-            profile = profile | {name: parse(name, text, defaults.get(name, ""))}
-        parameters = checked(defaults, profile)
+            own = own | {name: parse(name, text, defaults.get(name, ""))}
+        parameters = checked(defaults, own)
         check_values(parameters, defaults)
         if unknown := set(claim.labels) - defaults.keys():
             raise ValueError(
@@ -287,11 +293,13 @@ def resolve_all(
     overrides: Mapping[str, str] | None = None,
     *,
     again: bool = False,
+    profile: str | None = None,
 ) -> tuple[dict[str, dict], list[str]]:
     """`resolve` for each claim with those of the overrides whose parameter it has.
 
     Returns:
-        Id -> parameters, and a line for each override that some claims have not.
+        Id -> parameters, and lines to tell: each override that some claims have not, and what
+        stays as it is on the controls beside what is given.
 
     Raises ValueError also where none of the claims has it.
     """
@@ -303,29 +311,47 @@ def resolve_all(
         without = [id for id, defaults in has.items() if name not in defaults]
         if without and name in every:
             lines.append(f"-p {name} is no parameter of {', '.join(without)}, which run without it")
-    resolved = {}
+    resolved, left = {}, {}
     for id, own in has.items():
         # What no claim has is left to the first, which refuses it with the nearest name.
         given = {name: text for name, text in overrides.items() if name in own or name not in every}
-        resolved[id] = resolve(project, id, run, given, again=again)
+        resolved[id] = resolve(project, id, run, given, again=again, profile=profile)
+        stay = {name: own[name] for name in own if name not in (*given, *MACHINE)}
+        if given and all(resolved[id][name] == value for name, value in stay.items()):
+            left[id] = stay
+    if len(left) == 1:
+        ((_, stay),) = left.items()
+        shown = [f"{name}={_short(repr(value))}" for name, value in stay.items()]
+        lines.append(f"left at the controls' values: {', '.join(shown)}")
+    elif names := dict.fromkeys(chain(*left.values())):
+        lines.append(f"left at the controls' values, which `show ID` names: {', '.join(names)}")
     return resolved, lines
 
 
-def whole(project: Project, run: str, given: Mapping[str, str] | None = None) -> list[str]:
-    """The claims of a run: those with a profile of its name or a result in it.
+def whole(
+    project: Project,
+    run: str,
+    given: Mapping[str, str] | None = None,
+    profile: str | None = None,
+) -> list[str]:
+    """The claims of a run: those with the profile that is named, or else with one of the run's name
+    or a result in it.
 
     On the controls, and in a run of one's own with parameters `given`, all that have a notebook.
 
     Raises ValueError where there are none.
     """
     claims = [project.registry[id] for id in project.with_notebook()]
+    profiles = sorted({name for claim in claims for name in claim.profiles})
+    if profile is not None:
+        check_choice("--profile", profile, profiles)
+        return [claim.id for claim in claims if profile in claim.profiles]
     paths = (*project.results(), *project.own_results())
     there = {path.stem for path in paths if path.parent.name == run}
-    named = any(run in claim.profiles for claim in claims) or (project.runs / run).is_dir()
+    named = run in profiles or (project.runs / run).is_dir()
     every = run == CONTROLS or (given and not named)
     ids = [claim.id for claim in claims if every or run in claim.profiles or claim.id in there]
     if not ids:
-        profiles = sorted({name for claim in claims for name in claim.profiles})
         raise ValueError(
             f"no claim has a profile {run!r} or a result in that run; "
             f"choose one of {', '.join([CONTROLS, *profiles])}"

@@ -6,6 +6,7 @@ architectures with random weights and a few blocks, a few scenes in place of eac
 and no GPU. What they give is thrown away; nothing here writes a result.
 """
 
+import json
 import os
 import tempfile
 import time
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from helpers.claims.project import Project
 from helpers.files import Workspace
+from helpers.foreign import reading
 from helpers.run.parameters import MODELS, SETS, as_list
 from helpers.run.progress import Outcome, duration, expected
 
@@ -32,6 +34,7 @@ UNITS = "removed"  # the parameter that names units by block
 # No GPU, and no linear heads from the hub, which no capture needs.
 ALWAYS = {"device": "cpu", "published": []}
 GIB = 2**30
+DRY = "book/dry.json"  # what `run --dry --json` wrote
 TITLES = ("claim", "models", "images", "passes", "hours", "GPU GiB", "host GiB")
 RATES = ", ".join(f"{rate / 1e12:.0f} TFLOP/s in {dtype}" for dtype, rate in OPERATIONS.items())
 HOW = (
@@ -44,25 +47,47 @@ HOW = (
 
 
 def lines(
-    project: Project, parameters: Mapping[str, Mapping], run: str, jobs: int | None = None
+    project: Project,
+    parameters: Mapping[str, Mapping],
+    run: str,
+    jobs: int | None = None,
+    profile: str | None = None,
 ) -> Iterator[str]:
     """What `run --plan` prints: for each claim the parameters that are not the notebook's own, n
-    and the time; then the sum.
+    and the time, by earlier results or else by the stored dry run of the profile; then the sum.
     """
-    known, unknown = 0.0, 0
+    known, unknown, reckoned = 0.0, 0, {}
     jobs = min(jobs or os.cpu_count() or 1, len(parameters))
+    hours = _stored_hours(project, profile or run)
     for id, own in parameters.items():
         defaults = project.registry[id].parameters
-        time = expected(project, id, own)
-        known, unknown = known + (time.seconds if time else 0), unknown + (time is None)
-        yield f"{id}: n = {own.get('n', 'none')}, time {time or 'unknown'}"
+        of_profile = defaults | project.registry[id].profiles.get(profile or run, {})
+        time = told = expected(project, id, own)
+        if time is None and id in hours and own == of_profile:
+            reckoned[id] = float(hours[id].lstrip("< "))
+            told = f"{hours[id]} h on one GPU (by a dry run, see {DRY})"
+        known += time.seconds if time else 0
+        unknown += told is None
+        yield f"{id}: n = {own.get('n', 'none')}, time {told or 'unknown'}"
         for name, value in own.items():
             if value != defaults.get(name) and name != "n":
                 yield f"  {name} = {value!r}"
-    more = f", and {unknown} whose time is unknown" if unknown else ""
+    total = sum(reckoned.values())
+    more = f", {len(reckoned)} of about {total:.0f} h on one GPU" if reckoned else ""
+    more += f", and {unknown} whose time is unknown" if unknown else ""
     share = f"; {jobs} at a time" if jobs > 1 else ""
     place = project.place(run).relative_to(project.root).as_posix()
     yield f"{len(parameters)} claims into {place}: {duration(known)} of notebooks{more}{share}"
+
+
+def _stored_hours(project: Project, profile: str) -> dict[str, str]:
+    """Claim -> hours on one GPU, as the stored dry run of the profile tells them."""
+    path = project.root / DRY
+    if not path.is_file():
+        return {}
+    with reading(DRY, "write it anew with `run --dry --json`"):
+        told = json.loads(path.read_text(encoding="utf-8"))["runs"].get(profile, {"rows": []})
+        return {row[0]: row[TITLES.index("hours")] for row in told["rows"][:-1]}
 
 
 class Cost(NamedTuple):

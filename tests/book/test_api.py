@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from types import FunctionType, ModuleType
 
+import matplotlib.pyplot as plt
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob("book/api/*.md")}
@@ -34,5 +37,19 @@ def test_every_page_is_in_the_contents_and_every_measure_on_its_page():
     contents, overview = (ROOT / "_toc.yml").read_text(), (ROOT / "book" / "api.md").read_text()
     for page in PAGES:
         assert f"- file: book/api/{page}\n" in contents and f"(api/{page}.md)" in overview
-    modules = {path.stem for path in (ROOT / "helpers" / "measures").glob("[!_]*.py")}
-    assert modules == set(re.findall(r"helpers\.measures\.(\w+)\n", PAGES["measures"]))
+    modules = sorted(path.stem for path in (ROOT / "helpers" / "measures").glob("[!_]*.py"))
+    pages = "".join(text for page, text in PAGES.items() if page.startswith("measures-"))
+    assert modules == sorted(re.findall(r":: helpers\.measures\.(\w+)\n", pages))
+
+
+def test_the_block_that_the_reference_opens_with(capsys):
+    text = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
+    pixels = torch.rand(4, 3, 224, 224, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    names = {"loader": DataLoader([(image, 0) for image in pixels], batch_size=2)}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)
+    assert capsys.readouterr().out.startswith("Estimate(")
+    assert [len(x) for x in names["maps"]] == [3, 3] and names["norms"].shape == (4, 196)
+    (picture, *_), drawn = names["pictures"], plt.gcf().axes
+    torch.testing.assert_close(picture, (pixels[0] * 0.5 + 0.5).movedim(0, -1))
+    assert len(drawn) >= 9
+    plt.close("all")

@@ -394,6 +394,35 @@ def test_pages_and_downloads_hang_on_no_order_of_sets(tmp_path):
     assert {name for name in first.keys() | second if first.get(name) != second.get(name)} == set()
 
 
+def test_the_pages_of_a_few_claims(full):
+    """Nothing else is there, and links that lead elsewhere fail nothing."""
+    site = build(full.root, full.root / "place", only=("mine", ["aa1-first"]))
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    pages = {name for name in pages if name.partition("/")[0] in ("book", "notebooks")}
+    assert pages == {
+        "book/runs/mine/aa1-first.html",
+        "book/runs/mine/index.html",
+        "book/claims/beyond.html",
+        "notebooks/beyond/aa1-first.html",
+    }
+    text = (site / "book" / "runs" / "mine" / "aa1-first.html").read_text()
+    assert "Two is more than one" in text
+    assert "aa2-second" not in (site / "index.html").read_text()
+
+
+def test_the_page_of_a_run_has_its_own_claims_alone(full):
+    """Not those that controls alone can answer, which nobody ran."""
+
+    def change(data):
+        data["claims"]["aa2-second"]["criterion"]["tests"][0]["model"] = CONTROLS[0]
+
+    edit_registry(full.root, change)
+    shutil.rmtree(full.runs / "mine")
+    (full.root / "book" / "said.md").unlink()
+    text = (assemble(full.root) / "book" / "own" / "bob" / "index.md").read_text()
+    assert "data-claim='aa1-first'" in text and "aa2-second" not in text
+
+
 def test_a_stored_book_is_the_same_each_time_and_is_replaced_by_a_whole_one_alone(library):
     shutil.copy(ROOT / "book" / "references.bib", library.root / "book")
     for id in library.with_notebook():  # without pictures, which are none

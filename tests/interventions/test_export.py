@@ -5,9 +5,11 @@ import copy
 
 import pytest
 import safetensors.torch
-import timm
 import torch
 import zoo
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
 from zoo import hooks, models, pixels
 
 from helpers.capture import OnPatches, capture
@@ -20,7 +22,10 @@ from helpers.interventions import (
 from helpers.interventions import test_time_registers as registers_of
 from helpers.models import CONTROL_DATA, TokenLayout, wrap_timm
 
-every = models("small", "registers", "swiglu", "pooled", "open_clip")
+every = models(
+    "small", "registers", "swiglu", "pooled", "layerscale", "qk-norm", "open_clip", "dinov3-reg4",
+    "eva02", "pe", "rope-mixed", "shared-keys",
+)  # fmt: skip
 one_each = models("registers", "swiglu", "open_clip")
 vit = models("small")
 NEURONS = [(2, 7), (0, 3), (2, 50), (1, 0), (0, 59)]
@@ -162,19 +167,20 @@ def test_export_while_an_intervention_is_active(backbone):
 
 
 @pytest.mark.parametrize(
-    "options, prefix",
+    "kind, options, odd",
     [
-        ({}, True),
-        ({"reg_tokens": 2, "init_values": 1.0}, True),
-        ({"pos_embed": "none"}, False),
-        ({"pre_norm": True}, False),
-        ({"pool_include_prefix": True, "global_pool": "avg"}, False),
+        (VisionTransformer, {}, ""),
+        (VisionTransformer, {"reg_tokens": 2, "init_values": 1.0, "pre_norm": True}, ""),
+        (VisionTransformer, {"pos_embed": "none"}, "has no position embedding"),
+        (VisionTransformer, {"pool_include_prefix": True, "global_pool": "avg"}, "pools its"),
+        (Eva, {"use_abs_pos_emb": False, "num_reg_tokens": 2}, ""),
+        (Eva, {"global_pool": "map"}, "pools its prefix tokens, and would"),
+        (VisionTransformerDistilled, {}, "is VisionTransformerDistilled, no VisionTransformer"),
     ],
 )
-def test_which_models_have_registers_in_front(options, prefix):
-    assert export._has_prefix(timm.models.VisionTransformer(**zoo.SMALL, **options)) is prefix
-    distilled = timm.models.deit.VisionTransformerDistilled(**zoo.SMALL)
-    assert export._has_prefix(distilled) is False
+def test_which_models_have_registers_in_front(kind, options, odd):
+    told = export._odd(kind(**zoo.SMALL, **options))
+    assert told.startswith(odd) and bool(told) is bool(odd)
 
 
 def test_zeros_are_appended_and_what_else_a_block_gets_is_kept():

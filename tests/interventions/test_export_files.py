@@ -112,12 +112,63 @@ def test_a_model_of_this_project(tmp_path):
     assert found["difference"] < 1e-3 < found["change"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["vit_xsmall_patch16_clip_224", "vit_small_plus_patch16_dinov3", "eva02_tiny_patch14_224"],
+)
+def test_models_of_other_kinds(name, tmp_path):
+    """A norm before the blocks, rotary position with registers, gated MLPs."""
+    torch.manual_seed(0)
+    backbone, x = load_backbone(name, pretrained=False, image_size=112), pixels(2)
+    x = x[..., :112, :112]
+    for key, value in backbone.model.state_dict().items():
+        if "gamma" in key or key.endswith("norm_pre.bias"):  # so that blocks and its bias count
+            value.fill_(0.5)
+    found = write_model(backbone, NEURONS[1:], tmp_path, x, count=2, graph=False)
+    assert found["difference"] < 1e-5 * backbone(x).abs().max() < found["change"]
+    assert not (tmp_path / "model.pt2").exists()
+    config, text = json.loads((tmp_path / "config.json").read_text()), tmp_path / "README.md"
+    assert config["input"]["size"] == [112, 112] and "model.pt2" not in text.read_text()
+    for key in ("mean", "std"):
+        assert config["input"][key] == pytest.approx(
+            getattr(backbone.transform.transforms[-1], key).tolist(), abs=1e-6
+        )
+
+
+def test_the_readme_says_how_to_fine_tune(written, monkeypatch):
+    """Its lines run, all weights learn, and what was learnt is read into a new one."""
+    folder = written[1]
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "modeling", raising=False)
+    use, tune = (
+        block.partition("```")[0]
+        for block in (folder / "README.md").read_text().split("```python\n")[1:]
+    )
+    names = {"pixels": pixels(2)}
+    exec(use + tune, names)
+    model = names["model"]
+    model(names["pixels"]).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    exec(tune, names)
+    names["model"].load_state_dict(model.state_dict())
+    assert torch.equal(names["model"].eval()(pixels()), model.eval()(pixels()))
+
+
+def test_no_folder_of_this_machine_is_written(tmp_path):
+    (tmp_path / "secret").mkdir()
+    model = load_backbone("vit_tiny_patch16_224", pretrained=False).model
+    torch.save(model.state_dict(), path := tmp_path / "secret" / "own.pth")
+    name = f"file:{path}@vit_tiny_patch16_224"
+    write_model(load_backbone(name), NEURONS, tmp_path / "new", pixels(), graph=False)
+    for file in (tmp_path / "new").iterdir():
+        assert b"secret" not in file.read_bytes(), file.name
+
+
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
-    backbone = load_backbone(
-        "vit_base_patch32_clip_224", pretrained=False
-    )  # a norm before the blocks
-    with pytest.raises(ValueError, match="no norm before the blocks"):
-        write_model(backbone, [(1, 0)], tmp_path / "there", torch.rand(1, 3, 224, 224))
+    backbone = load_backbone("vit_pe_core_tiny_patch16_384", pretrained=False)
+    with pytest.raises(ValueError, match="pools its prefix tokens, and would pool registers"):
+        write_model(backbone, [(1, 0)], tmp_path / "there", torch.rand(1, 3, 384, 384))
     with pytest.raises(ValueError, match="no block 99"):
         write_model(
             load_backbone("control-clean"),
@@ -128,13 +179,14 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "there").exists()
 
 
-@pytest.mark.parametrize("which", ["--neurons 1:0", "--auto"])
+@pytest.mark.parametrize("which", ["--neurons 1:0 --no-pt2", "--auto"])
 def test_the_command(which, tmp_path, capsys):
     command = f"edit control-position {which} --images scenes -n 6 --out".split()
     assert main([*command, str(tmp_path)]) == 0
     assert json.loads((tmp_path / "config.json").read_text())["neurons"] == {
         "blocks.1.mlp.fc2": [[0], [0]]
     }
+    assert (tmp_path / "model.pt2").exists() is (which == "--auto")
     assert "control-position with 1:0 moved to 1 additional token(s)." in capsys.readouterr().out
 
 

@@ -647,3 +647,21 @@ def test_rounding_noise_moves_weights_and_pixels_by_a_unit_in_the_last_place():
             assert torch.equal(moved == 0, still == 0)
             relative = ((moved.double() - still) / still)[still != 0].abs()
             assert ((0.4 * 2**-23 < relative) & (relative < 2.1 * 2**-23)).all()
+
+
+@pytest.mark.parametrize("name", ["control-clean", "vit_tiny_patch16_224", "open_clip:ViT-B-32"])
+def test_a_picture_as_the_model_sees_it(name):
+    """Cropped and resized, but not normalised; the same of pixels that were."""
+    if name.startswith("open_clip"):
+        pytest.importorskip("open_clip", reason="open_clip is not installed")
+    backbone = load_backbone(name, pretrained=False)
+    colours = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    image = Image.fromarray(colours)
+    *before, _ = backbone.transform.transforms
+    expected = image
+    for step in before:
+        expected = step(expected)
+    seen = backbone.as_seen(image)
+    assert seen.shape == (*backbone.image_size, 3)
+    torch.testing.assert_close(seen, expected.movedim(0, -1), rtol=0, atol=1e-5)
+    assert torch.equal(backbone.as_seen(backbone.preprocess(image)), seen)

@@ -15,6 +15,7 @@ from torch import nn
 from torchvision.transforms.functional import to_pil_image
 
 from helpers.capture import FinalTokens, Output, PatchNorms, capture
+from helpers.interventions import write_model
 from helpers.models import ModelUnavailable, TokenLayout, load_backbone, published_head
 
 STORED = Path(__file__).with_name("transformers.json")
@@ -108,6 +109,20 @@ def test_outputs_are_those_of_transformers(stored, tmp_path, kind):
         expected = torch.tensor(value)
         assert expected.shape == got[key].shape
         assert (got[key] - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_edited_files_give_what_the_intervention_gives(stored, tmp_path, kind):
+    """With LayerScale, gated MLPs, a norm before the blocks and epsilons of their own."""
+    told = stored[kind]
+    backbone = load_backbone(written(tmp_path / kind, told["config"], told["shapes"]))
+    neurons, new = [(1, 3), (0, 5)], tmp_path / "new"
+    if kind == "deit-teacher":
+        with pytest.raises(ValueError, match="is VisionTransformerDistilled, no Vision"):
+            write_model(backbone, neurons, new, pixels())
+        return
+    found = write_model(backbone, neurons, new, pixels(), count=2, graph=False)
+    assert found["difference"] < 1e-5 * backbone(pixels()).abs().max() < found["change"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

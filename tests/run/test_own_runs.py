@@ -162,6 +162,8 @@ def test_p_applies_where_a_claim_has_the_parameter(project, typed):
     nbformat.write(notebook, path)
     assert typed("run --all --plan --jobs 2 -p draws=4 -p n=3").splitlines() == [
         "note: -p draws is no parameter of aa1-first, which run without it",
+        "note: left at the controls' values, which `show ID` names: models, dataset, rate, strict, "
+        "mode",
         "aa1-first: n = 3, time unknown",
         "aa2-second: n = 3, time unknown",
         "  draws = 4",

@@ -2,8 +2,13 @@
 notebook with stubs."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from functools import partial
 from itertools import combinations_with_replacement
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -19,7 +24,7 @@ from helpers.images import load_images
 from helpers.interventions import dropped_patches
 from helpers.models import load_backbone
 from helpers.run import execute, plan
-from helpers.run.parameters import MODELS, resolve
+from helpers.run.parameters import MODELS, resolve, resolve_all
 from helpers.run.progress import Outcome, expected
 
 PROJECT = Project()
@@ -220,6 +225,59 @@ def test_command_tells_costs_and_writes_no_result(project, capsys):
     assert "failed: aa2-second: ValueError: the score of nothing is not defined" in said
     assert not project.own.exists()
     assert (project.root / "_build/failed/dry/mine/aa2-second.ipynb").is_file()
+
+
+def test_a_plan_knows_the_hours_of_a_dry_run(project):
+    """Of the profile's own parameters alone, and whatever the run is called."""
+
+    def planned(run="large", profile=None, **given):
+        resolved, _ = resolve_all(project, ["aa1-first"], run, given, profile=profile)
+        return list(plan.lines(project, resolved, run, 1, profile))
+
+    assert "time unknown" in planned()[0]
+    row = ["aa1-first", "1", "5", "1", "6.2", "1.0", "1.0"]
+    told = {"runs": {"large": {"rows": [row, ["all 1 claims", *row[1:]]]}}}
+    (project.root / "book").mkdir(exist_ok=True)
+    (project.root / "book" / "dry.json").write_text(json.dumps(told))
+    hours = "aa1-first: n = 5, time 6.2 h on one GPU (by a dry run, see book/dry.json)"
+    for first, *_, last in (planned(), planned("mine", "large")):
+        assert first == hours and "0 s of notebooks, 1 of about 6 h on one GPU" in last
+    assert "time unknown" in planned(rate="2")[0] and "time unknown" in planned("mine")[0]
+    (project.root / "book" / "dry.json").write_text("{}")
+    with pytest.raises(ValueError, match="book/dry.json"):
+        planned()
+
+
+ARRAY = re.search(
+    r"^```bash\n(#!.*?)^```$",
+    (Path(__file__).parents[2] / "book" / "cluster.md").read_text(encoding="utf-8"),
+    flags=re.M | re.S,
+)[1]
+SBATCH = r"""#!/bin/bash
+# Stands in for sbatch: each task of the array is a process, as the script asks for them.
+last=$(sed -n 's/^#SBATCH --array=0-//p' "$1")
+for task in $(seq 0 "$last"); do SLURM_ARRAY_TASK_ID=$task bash "$1" & done
+wait
+"""
+
+
+def test_an_array_of_jobs(project, tmp_path):
+    """The page's script, with a run of this project, under a stand-in for `sbatch`."""
+    script = ARRAY.replace(".venv/bin/python", sys.executable).replace("paper", "large")
+    script, count = re.subn(r"--array=0-\d+", "--array=0-1", script)
+    assert count == 1
+    (tmp_path / "sbatch").write_text(SBATCH)
+    (tmp_path / "array.sh").write_text(script)
+    done = subprocess.run(
+        ["bash", tmp_path / "sbatch", tmp_path / "array.sh"],
+        cwd=project.root,
+        env=os.environ | {"PYTHONPATH": str(PROJECT.root)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    made = sorted(path.name for path in (project.own / "large").glob("*.json"))
+    assert made == ["aa1-first.json", "aa2-second.json"], done.stdout + done.stderr
 
 
 def test_the_table_of_the_book_is_of_the_profiles_that_there_are():

@@ -131,6 +131,33 @@ def test_profile_and_command_line(project):
     assert displayed(notebook, MIME) == [{"id": "aa1-first"}]  # its numbers stand in the .json
 
 
+def test_a_profile_in_a_run_of_another_name(project, typed):
+    """The run has a folder of its own, and who gives some parameters hears which others stay."""
+    assert "n=7" not in typed("run aa1-first --profile large -p rate=2")
+    mine = read_result(project.own / "mine" / "aa1-first.json")["parameters"]
+    assert mine == {**PARAMETERS, "n": 5, "rate": 2.0}
+    edit_profiles(project.root, lambda profiles: profiles["aa1-first"].update(other={"n": 7}))
+    typed("run --all --run large --profile other")
+    large = project.own / "large"
+    assert read_result(large / "aa1-first.json")["parameters"]["n"] == 7
+    assert not (large / "aa2-second.json").exists()
+    typed("run aa1-first --run large -p n=5 --force")  # called like a profile, it takes that
+    typed("publish large")
+    told = "'large' is a published run, of other parameters; --profile large --run NAME keeps"
+    assert told in typed("run aa1-first --run large -p n=6 --plan")
+
+
+def test_what_stays_as_on_the_controls_is_told(project, typed):
+    assert "left at" not in typed("run aa1-first --plan")
+    (line,) = typed("run aa1-first -p n=3 --plan").splitlines()[:1]
+    left = "models=['control-clean'], dataset='scenes', rate=0.5, strict=False, mode='measure'"
+    assert line == f"note: left at the controls' values: {left}"
+    (line,) = typed("run aa1-first aa2-second -p n=3 --plan").splitlines()[:1]
+    names = "models, dataset, rate, strict, mode"
+    assert line == f"note: left at the controls' values, which `show ID` names: {names}"
+    assert "left at" not in typed("run aa1-first --profile large -p dataset=scenes --plan")
+
+
 def test_finished_is_kept_until_an_input_changes(project, monkeypatch):
     monkeypatch.setattr(execute, "execute", executed := Mock(wraps=execute.execute))
     path = project.runs / "controls" / "aa1-first.json"
