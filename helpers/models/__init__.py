@@ -7,12 +7,14 @@ from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGIS
 from helpers.models.converted import published_head
 from helpers.models.family import ModelUnavailable, portable
 from helpers.models.load import (
+    backbone_of,
     check_name,
     depth_of,
     known,
     load_backbone,
     rounding_noise,
     stub_name,
+    token_layout,
 )
 from helpers.models.open_clip_family import OpenClipBackbone
 from helpers.models.posthoc import PostHoc
@@ -49,6 +51,7 @@ __all__ = [
     "TokenLayout",
     "Update",
     "attention_curves",
+    "backbone_of",
     "check_name",
     "depth_of",
     "end_table",
@@ -64,6 +67,7 @@ __all__ = [
     "sink_table",
     "sinks",
     "stub_name",
+    "token_layout",
     "trained",
     "trained_alike",
     "trained_families",
