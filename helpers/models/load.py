@@ -13,6 +13,7 @@ attention adds) is refused by the reducer that needs it.
 """
 
 import difflib
+import fnmatch
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -210,6 +211,18 @@ def family_of(name: str) -> Family:
 def known(name: str, pretrained: bool = True) -> bool:
     """Whether `name` is a name that load_backbone reads, without loading anything."""
     return not family_of(name).refused(name, pretrained)
+
+
+def published(pattern: str) -> list[str]:
+    """The plain Vision Transformers of timm and open_clip with published weights whose names fit a
+    pattern such as 'vit_*.augreg*'; of a name without a * itself.
+
+    >>> published("vit_*_patch16_224.dino")
+    ['vit_base_patch16_224.dino', 'vit_small_patch16_224.dino']
+    """
+    if "*" not in pattern:
+        return [pattern]
+    return [name for family in NAMED for name in fnmatch.filter(family.names(), pattern)]
 
 
 def check_name(name: str, pretrained: bool = True) -> None:
