@@ -54,6 +54,7 @@ FORM = _object(
         images_with_outliers=_ESTIMATE,
         outliers_per_image=_ESTIMATE,
         place={"anyOf": [{"type": "null"}, _object(corners=_ESTIMATE, rolled=_ESTIMATE)]},
+        sinks={"anyOf": [{"type": "null"}, _object(patches=_ESTIMATE)]},
     ),
 )
 
