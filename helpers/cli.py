@@ -29,7 +29,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, check_run, read_result
 from helpers.extras import missing
 from helpers.foreign import UNPRINTABLE, one_line, printable
-from helpers.run.progress import Outcome, calibrated
+from helpers.run.progress import Outcome, calibrated, duration
 from helpers.settings import check_choice, require_path
 
 OUTLIERS = 10  # the exit status of `diagnose --exit-code` where the model has them
@@ -95,7 +95,7 @@ class Grouped(click.Group):
     """Commands in groups by whom they are for."""
 
     groups = {
-        "Your model": ("diagnose", "edit", "train"),
+        "Your model": ("diagnose", "edit", "census", "train"),
         "Claims": ("list", "show", "run", "compare", "new-claim", "book"),
         "Maintenance": (),  # all others
     }
@@ -737,6 +737,80 @@ def edit(project, batch_size, neurons, auto, registers, out, pt2, force, **loade
         f"It changes an output by up to {written['change']:.3g}; the files give the same to "
         f"{written['difference']:.2g}."
     )
+    return 0
+
+
+@command("census @augreg --images folder:photographs --n 200 --out census")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL|@LIST...")
+@click.option("--images", required=True, callback=_there, help="a data set")
+@click.option("--n", "n", type=COUNT, default=200, help="how many images")
+@click.option("--out", type=PATH, required=True, help="the folder of the files")
+@click.option("--seed", type=NATURAL, default=0, help="of the choice of images")
+@click.option("--batch-size", type=COUNT, default=16)
+@click.option("--plan", "planned", is_flag=True, help="measure nothing: how many, hours, gigabytes")
+@click.option("--force", is_flag=True, help="measure again what is there of the same images")
+@DEVICE
+def census(project, models, images, n, out, seed, batch_size, planned, force, device):
+    """Diagnose many checkpoints, one JSON each, and go on where it stopped. A list is @papers,
+    @augreg or @popular. The exit status is 1 where a checkpoint could not be measured.
+    """
+    from helpers.claims import checkpoints
+    from helpers.models import ModelUnavailable, check_name, portable
+
+    names = checkpoints.named([*models])
+    for name in names:
+        check_name(name)
+    from helpers.own import census as one_each
+
+    names = portable(names)
+    places = {name: out / one_each.file_of(name) for name in names}
+    if len({*places.values()}) < len(places):
+        raise ValueError("two models would share a file; rename the file of one, or leave it out")
+    if planned:
+        measured = [*out.glob("*.json"), *project.root.glob(f"{checkpoints.FOLDER}/*.json")]
+        return _tell_plan(one_each.plan(names, n, measured), places)
+    from helpers.images import load_images
+    from helpers.run.provenance import provenance
+
+    origin = provenance(project.root) | {"device": _machine(device)["device"]}
+    files.check_output(out, folder=True, force=True)
+    pictures, failed = load_images(images, n, seed), 0
+    options = {"seed": seed, "batch_size": batch_size, "device": device}
+    with Lines(len(places), "checkpoint") as lines:
+        for name, path in places.items():
+            start = time.monotonic()
+            if not force and one_each.is_done(path, pictures, seed):
+                lines(Outcome(name, "kept"))
+                continue
+            try:
+                one_each.measure(name, pictures, path, origin, **options)
+            except (ModelUnavailable, ValueError, OSError, RuntimeError, MemoryError) as error:
+                failed += 1
+                lines(Outcome(name, "failed", reason=one_line(error)))
+            else:
+                lines(Outcome(name, "measured", time.monotonic() - start))
+    print(f"{len(places) - failed} of {len(places)} checkpoints in {out}")
+    return int(failed > 0)
+
+
+def _tell_plan(costs: Sequence, places: Mapping[str, Path]) -> int:
+    """Print what a census takes: a line for each checkpoint, and the sums."""
+
+    def told(gigabytes: float | None, seconds: float | None) -> str:
+        weights = "weights unknown" if gigabytes is None else f"{gigabytes:.2f} GB of weights"
+        return f"{weights}, {'time unknown' if seconds is None else f'about {duration(seconds)}'}"
+
+    for cost in costs:
+        there = ", a file is there" if places[cost.model].is_file() else ""
+        print(f"{cost.model}: {told(cost.gigabytes, cost.seconds)}{there}")
+    known = [cost for cost in costs if cost.gigabytes is not None]
+    timed = [cost.seconds for cost in known if cost.seconds is not None]
+    print(
+        f"{len(costs)} checkpoints; of {len(known)} whose architecture is known: "
+        + told(sum(cost.gigabytes for cost in known), sum(timed) if timed else None)
+    )
+    if timed:
+        print("time: of the largest model measured before, by images, weights and tokens")
     return 0
 
 

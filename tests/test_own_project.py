@@ -69,9 +69,19 @@ def test_recipes(tmp_path, monkeypatch, capsys):
     for text in RECIPES:
         exec(compile(text, "own-project.md", "exec"), names)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("(4, 1, 196) ")
-    assert printed[1] == str((4, 5, *names["control"].layout.grid))
-    assert printed[2:] == ["True", "(4, 4) torch.Size([1, 16])"]
+    assert printed[0] == "4 (14, 14) (2, 4, 192) (2, 384)"
+    assert printed[1] == "(6, 14, 14) (6, 12, 3, 201) (12,)"
+    assert printed[2].startswith("(4, 1, 196) ")
+    assert printed[3] == str((4, 5, *names["control"].layout.grid))
+    assert printed[4:] == ["True", "(4, 4) torch.Size([1, 16])"]
+
+
+def test_the_page_begins_with_short_recipes():
+    """On tokens and attention, each of at most ten lines beside its imports."""
+    assert PAGE.index("(recipe-tokens)=") < PAGE.index("\n## Install\n")
+    for text, name in zip(RECIPES[:2], ("token_layout(", "cls_attention("), strict=True):
+        lines = [x for x in text.splitlines() if x and not x.startswith(("import ", "from "))]
+        assert name in text and len(lines) <= 10
 
 
 def test_a_new_claim_is_whole(folder):

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from helpers.capture import (
     AttentionEntropy,
+    AttentionReceived,
     ClsAttention,
     ClsParts,
     ClsRenormalised,
@@ -499,6 +500,7 @@ REDUCERS = {
     TokenNorms: lambda b: TokenNorms(),
     ClsAttention: lambda b: ClsAttention("all"),
     AttentionEntropy: lambda b: AttentionEntropy(),
+    AttentionReceived: lambda b: AttentionReceived("all", heads="all"),
     FinalTokens: lambda b: FinalTokens(),
     Pooled: lambda b: Pooled(),
     ClsTokens: lambda b: ClsTokens(),

@@ -21,7 +21,7 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from helpers.book import cite, claim_page, downloads, explore, fragments
+from helpers.book import checkpoints, cite, claim_page, downloads, explore, fragments
 from helpers.book.board import board
 from helpers.book.render import Results, Runs, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
@@ -424,6 +424,12 @@ def _draw(folder: Path, known: Mapping) -> None:
             if name == "coverage":
                 ax.axvspan(*fragments.BAND, color=figures.GREY, alpha=0.15, linewidth=0)
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+            plt.close(figure)
+    if rows := known["census"]:
+        with plt.rc_context(figures.STYLE):
+            figure, ax = plt.subplots()
+            figures.size_prevalence(checkpoints.sizes(rows), {}, ax)
+            figure.savefig(folder / "checkpoints.svg", metadata={"Date": None, "Creator": None})
             plt.close(figure)
 
 

@@ -3,6 +3,7 @@
 One pass for many reducers, many conditions for one loading.
 """
 
+from helpers.capture.attention import attention_received, cls_attention
 from helpers.capture.chosen_tokens import (
     ObjectTokens,
     PairedTokens,
@@ -24,6 +25,7 @@ from helpers.capture.passes import (
 from helpers.capture.reducers import (
     PARTS,
     AttentionEntropy,
+    AttentionReceived,
     ClsAttention,
     ClsParts,
     ClsRenormalised,
@@ -75,6 +77,7 @@ from helpers.capture.studies import (
 
 __all__ = [
     "AttentionEntropy",
+    "AttentionReceived",
     "Captured",
     "Classifiers",
     "ClsAttention",
@@ -112,11 +115,13 @@ __all__ = [
     "TestTimeStudy",
     "TokenNorms",
     "activations_of",
+    "attention_received",
     "by_model",
     "capture",
     "capture_conditions",
     "capture_each",
     "classifiers_of",
+    "cls_attention",
     "find_register_neurons",
     "object_tokens",
     "last_maps",

@@ -58,8 +58,8 @@ def capture(
     Args:
         images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8; or pixels
             (image, 3, height, width) that are ready for this model. Also a data set whose items are
-            one of these, or a tuple that begins with one (torchvision's ImageFolder); of a
-            DataLoader its data set, in order.
+            one of these, a tuple that begins with one (torchvision's ImageFolder), or a dictionary
+            with one as 'pixel_values', 'image' or 'img'; of a DataLoader its data set, in order.
         reducers: what to keep, a list; two reducers must not share a key.
         batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
             The result does not depend on it (beyond float rounding). Where they do not fit into

@@ -2,7 +2,7 @@
 
 import os
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from helpers.models import Backbone
 
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
+NAMES = ("pixel_values", "image", "img")  # of the image in an item that is a dictionary
 FORMS = (
     "a list of PIL images, paths or uint8 arrays, pixels (image, 3, height, width), or "
     "load_images('folder:PATH', n)"
@@ -66,6 +67,8 @@ class PixelSet(Dataset):
     def __getitem__(self, index: int) -> Float[Tensor, "3 height width"]:
         """Raises ValueError where the item is no image."""
         item, wanted = self.images[index], (3, *self.size)
+        if isinstance(item, Mapping):  # as rows of the library datasets are
+            item = next((item[key] for key in NAMES if key in item), item)
         if isinstance(item, tuple | list) and item:  # an image and its label
             item = item[0]
         if isinstance(item, str | os.PathLike):

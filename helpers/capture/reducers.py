@@ -146,6 +146,26 @@ class ClsAttention(Reducer):
 
 
 @dataclass(frozen=True)
+class AttentionReceived(Reducer):
+    """'attention_received' (image, block[, head], token): the attention that a token gets, mean
+    over all queries, each head or their mean. It sums to one over all tokens, and the matrix of
+    attention is never held.
+    """
+
+    blocks: Blocks = (-1,)
+    heads: str = "mean"
+    point = "attention"
+    keys = ("attention_received",)
+
+    def __post_init__(self) -> None:
+        check_choice("heads", self.heads, ("mean", "all"))
+
+    def reduce(self, x: Attention, layout: TokenLayout) -> Kept:
+        got, _ = received_attention(x.q, x.k, x.scale)
+        return (got.mean(dim=1) if self.heads == "mean" else got,)
+
+
+@dataclass(frozen=True)
 class AttentionEntropy(Reducer):
     """'attention_entropy' (image, block): entropy of the attention of patch queries to all tokens,
     in nats, mean over heads and patches. At most ln(tokens).

@@ -42,32 +42,33 @@ def size_prevalence(
 
     Args:
         rows: (parameters, value) a model. A value has name, unit, model, value, low and high (None
-            where undefined).
+            where undefined). Rows of one name, such as of one training, share a look.
         not_run: model -> reason; the legend counts these models, and names those whose value is
             undefined.
         claimed: the size from which on outliers are claimed, drawn as a dotted line.
     """
-    handles, absent = [], []
+    handles, absent = {}, []
     names = shortened(value.model for _, value in rows)
-    for ((parameters, value), name), colour, marker in cycled(
-        zip(rows, names, strict=True), COLOURS, MARKERS
-    ):
+    looks = {
+        name: {"color": colour, "marker": marker, "markerfacecolor": "none"}
+        for name, colour, marker in cycled(dict.fromkeys(names), COLOURS, MARKERS)
+    }
+    for (parameters, value), name in zip(rows, names, strict=True):
         if value.value is None:
             absent.append(f"undefined: {name}")
             continue
-        look = {"color": colour, "marker": marker, "markerfacecolor": "none"}
-        draw_interval(ax, value, parameters, upright=True, **look)
-        handles.append(key(name, linestyle="", **look))
+        draw_interval(ax, value, parameters, upright=True, **looks[name])
+        handles[name] = key(name, linestyle="", **looks[name])
     if claimed is not None:
         line = ax.axvline(
             claimed, color=GREY, linestyle=":", linewidth=1.4, label=f"{claimed / 1e6:g} million"
         )
-        handles.append(line)
+        handles["claimed"] = line
     if not_run:
         absent.append(f"models not run: {len(not_run)}")
     ax.set(xlabel="parameters (millions)", ylabel=axis_label([value for _, value in rows]))
     log_axis(ax, "x", FuncFormatter(lambda count, _: f"{count / 1e6:g}"))
-    add_legend(ax, [*handles, *(key(text, linestyle="") for text in absent)])
+    add_legend(ax, [*handles.values(), *(key(text, linestyle="") for text in absent)])
     return ax
 
 

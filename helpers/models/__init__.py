@@ -7,12 +7,16 @@ from helpers.models.controls import CONTROL_DATA, CONTROLS, PLANTED_BLOCK, REGIS
 from helpers.models.converted import published_head
 from helpers.models.family import ModelUnavailable, portable
 from helpers.models.load import (
+    backbone_of,
     check_name,
     depth_of,
     known,
     load_backbone,
+    published,
     rounding_noise,
+    sketched,
     stub_name,
+    token_layout,
 )
 from helpers.models.open_clip_family import OpenClipBackbone
 from helpers.models.posthoc import PostHoc
@@ -49,6 +53,7 @@ __all__ = [
     "TokenLayout",
     "Update",
     "attention_curves",
+    "backbone_of",
     "check_name",
     "depth_of",
     "end_table",
@@ -58,12 +63,15 @@ __all__ = [
     "planted",
     "portable",
     "posthoc",
+    "published",
     "published_head",
     "register_count",
     "rounding_noise",
     "sink_table",
     "sinks",
+    "sketched",
     "stub_name",
+    "token_layout",
     "trained",
     "trained_alike",
     "trained_families",

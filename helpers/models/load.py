@@ -13,6 +13,7 @@ attention adds) is refused by the reducer that needs it.
 """
 
 import difflib
+import fnmatch
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from helpers.models import (
 )
 from helpers.models.backbone import Architecture, Backbone
 from helpers.models.family import UNKNOWN, Family, Framing
+from helpers.models.tokens import TokenLayout
 from helpers.names import STUB
 
 BLOCKS = 4  # of a stub: as many as a profile names from the end
@@ -45,6 +47,7 @@ PATCHES = 13  # along a side: a number that no model has heads, registers or cha
 # One neuron of a stub writes so many times as much as the others, so that some patches are
 # outliers.
 GAIN = 300.0
+OWN_FRAMING = Framing()  # a model's own image size and preprocessing
 _noise = ContextVar[int | None]("seed of rounding_noise", default=None)
 
 
@@ -118,6 +121,38 @@ def load_backbone(
     return backbone
 
 
+def backbone_of(model: str | nn.Module | Backbone) -> Backbone:
+    """`model` where it is a Backbone, with its interventions; else `load_backbone(model)`."""
+    return model if isinstance(model, Backbone) else load_backbone(model)
+
+
+def token_layout(model: str | nn.Module | Backbone) -> TokenLayout:
+    """Which tokens are [CLS], registers and patches, and the grid of the patches.
+
+    At the image size of the model. Of a name of timm or open_clip no weights are needed.
+
+    Args:
+        model: what `load_backbone` takes, or a Backbone, then with the tokens that an active
+            intervention appends.
+
+    Raises what `load_backbone` raises.
+
+    >>> layout = token_layout("vit_small_patch14_reg4_dinov2.lvd142m")
+    >>> layout.cls, layout.registers, layout.grid, layout.tokens
+    (True, 4, (37, 37), 1374)
+    """
+    if isinstance(model, str) and family_of(model) in NAMED:
+        check_name(model)
+        return sketched(model).layout
+    return backbone_of(model).layout
+
+
+def sketched(name: str, framing: Framing = OWN_FRAMING) -> Backbone:
+    """The architecture of the model `name`, without memory and weights."""
+    with torch.device("meta"):
+        return family_of(name).load(name, False, framing)
+
+
 @contextmanager
 def rounding_noise(seed: int) -> Iterator[None]:
     """Models loaded inside have weights and pixels moved by a random unit in the last place.
@@ -165,8 +200,7 @@ def depth_of(name: str) -> int | None:
         return load_backbone(name).depth
     if name.startswith((converted.PREFIX, checkpoints.FOLDER, checkpoints.HUB)):
         return None
-    with torch.device("meta"):  # no memory, no weights
-        return family.load(name, False, Framing()).depth
+    return sketched(name).depth
 
 
 def family_of(name: str) -> Family:
@@ -177,6 +211,18 @@ def family_of(name: str) -> Family:
 def known(name: str, pretrained: bool = True) -> bool:
     """Whether `name` is a name that load_backbone reads, without loading anything."""
     return not family_of(name).refused(name, pretrained)
+
+
+def published(pattern: str) -> list[str]:
+    """The plain Vision Transformers of timm and open_clip with published weights whose names fit a
+    pattern such as 'vit_*.augreg*'; of a name without a * itself.
+
+    >>> published("vit_*_patch16_224.dino")
+    ['vit_base_patch16_224.dino', 'vit_small_patch16_224.dino']
+    """
+    if "*" not in pattern:
+        return [pattern]
+    return [name for family in NAMED for name in fnmatch.filter(family.names(), pattern)]
 
 
 def check_name(name: str, pretrained: bool = True) -> None:
@@ -224,8 +270,7 @@ def _load_stub(name: str, pretrained: bool, framing: Framing) -> Backbone:
         pixels // patches * min(patches, PATCHES)
         for pixels, patches in zip(architecture.image_size, architecture.layout.grid, strict=True)
     )
-    with torch.device("meta"):
-        backbone = family_of(own).load(own, False, framing._replace(size=smaller))
+    backbone = sketched(own, framing._replace(size=smaller))
     del backbone.blocks[BLOCKS:]
     _randomise(backbone)
     # That of the model was made on "meta", too, and so were its mean and standard deviation.
@@ -239,8 +284,7 @@ def _load_stub(name: str, pretrained: bool, framing: Framing) -> Backbone:
 @cache  # to count operations takes a second
 def _architecture(name: str, framing: Framing) -> Architecture:
     """What one image costs in the model."""
-    with torch.device("meta"):
-        backbone = family_of(name).load(name, False, framing)
+    backbone = sketched(name, framing)
     pixels = torch.empty(1, 3, *backbone.image_size, device="meta")
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         backbone.model(pixels)
@@ -276,6 +320,8 @@ def _randomise(backbone: Backbone) -> None:
 
 # Part of this project: small, and there without a download.
 OWN = (controls.FAMILY, trained.FAMILY, sinks.FAMILY)
+# Whose names tell the architecture and the image size.
+NAMED = (timm_family.FAMILY, open_clip_family.FAMILY)
 FAMILIES = (
     timm_family.FAMILY,
     open_clip_family.FAMILY,

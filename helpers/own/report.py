@@ -13,10 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from matplotlib.figure import Figure
 
 from helpers import figures
+from helpers.claims.checkpoints import VERSION
 from helpers.measures.stats import Estimate
 from helpers.own.diagnose import FEW, Diagnosis
 
-VERSION = 2  # of the form of a diagnosis as JSON
 ONLY = 1e5  # times as active at outliers: elsewhere is rounding
 MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much
 DETAILS = {  # as they are called in JSON -> the part of a diagnosis

@@ -34,6 +34,7 @@ from zoo import (
 from helpers import interventions
 from helpers.capture import (
     AttentionEntropy,
+    AttentionReceived,
     ClsAttention,
     Feature,
     FinalTokens,
@@ -131,6 +132,9 @@ def by_hand(backbone):
         },
     )
     yield [FinalTokens(norm=True)], {"final_tokens": final}
+    received = attention.mean(-2)
+    for heads, own in (("all", received), ("mean", received.mean(2))):
+        yield [AttentionReceived("all", heads)], {"attention_received": own}
     rows = attention.select(-2, 0)
     for norm, tokens in ((True, final), (False, last)):
         own = patches(backbone, tokens, 1)

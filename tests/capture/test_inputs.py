@@ -87,6 +87,11 @@ def test_data_sets_and_loaders(backbone, pictures, expected, folder):
     torch.testing.assert_close(norms(backbone, ImageFolder(folder)), expected[order])
     ready = Normalised(backbone, pictures)
     torch.testing.assert_close(norms(backbone, ready), expected)
+    rows = [[{"label": 1, "image": x} for x in pictures], [{"pixel_values": x} for x, _ in ready]]
+    for named in rows:
+        torch.testing.assert_close(norms(backbone, named), expected)
+    with pytest.raises(ValueError, match="image 0 is a dict; give a PIL image"):
+        norms(backbone, [{"picture": pictures[0]}])
     torch.testing.assert_close(
         norms(backbone, DataLoader(ready, batch_size=1, shuffle=True)), expected
     )

@@ -606,6 +606,14 @@ REFUSED = {
 }
 
 
+def test_models_of_one_training_share_a_look():
+    values = [measured(name, x) for name, x in (("A", 0.1), ("B", 0.5), ("A", 0.9))]
+    ax = figures.size_prevalence(list(zip((5e6, 20e6, 80e6), values, strict=True)), {}, plt.gca())
+    assert names(ax) == ["A", "B"]
+    first, other, second = (line.get_color() for line in ax.lines)
+    assert first == second != other
+
+
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_does_not_fit_is_refused(message):
     one = measured("control-clean", 0.5, name="auc", unit="")

@@ -16,7 +16,13 @@ from torchvision.transforms.functional import to_pil_image
 
 from helpers.capture import FinalTokens, Output, PatchNorms, capture
 from helpers.interventions import write_model
-from helpers.models import ModelUnavailable, TokenLayout, load_backbone, published_head
+from helpers.models import (
+    ModelUnavailable,
+    TokenLayout,
+    load_backbone,
+    published_head,
+    token_layout,
+)
 
 STORED = Path(__file__).with_name("transformers.json")
 SMALL = {
@@ -142,7 +148,7 @@ def test_outputs_are_those_of_the_library_where_it_is_installed(stored, tmp_path
     backbone = load_backbone(model.train())
     assert (
         model.training
-        and backbone.layout == KINDS[kind][3]
+        and backbone.layout == token_layout(model) == KINDS[kind][3]
         and backbone.name == f"module:{type(model).__name__}"
     )
     got = capture(backbone, pixels(), [FinalTokens(norm=not KINDS[kind][4]), Output()])

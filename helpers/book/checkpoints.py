@@ -1,0 +1,86 @@
+"""The page of checkpoints: a row for each file of `python -m helpers census`, a figure of them, and
+the lists of which some were not measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from helpers.claims import checkpoints
+from helpers.claims.criteria import Value
+from helpers.claims.registry import Term
+
+# Column -> where it stands in the details of a file, and in which unit it is printed.
+MEASURED = {
+    "Images with outliers": (("images_with_outliers",), "share of images"),
+    "Outliers an image": (("outliers_per_image",), ""),
+    "In the corners": (("place", "corners"), "share of outliers"),
+    "At the same places when rolled": (("place", "rolled"), "share of outliers"),
+    "Images with a sink of patches": (("sinks", "patches"), "share of images"),
+}
+ENDS = ("value", "low", "high")
+SYNTHETIC = "control-"
+
+
+def values(root: Path) -> dict[str, Any]:
+    """What the templates of the page are filled in from: a row for each file, and each list with
+    its names and how many of them were measured.
+
+    Raises ValueError where a file is not whole, or of a model that nobody knows.
+    """
+    paths = sorted((root / checkpoints.FOLDER).glob("*.json"))
+    rows = [_row(checkpoints.read(path)) for path in paths]
+    rows.sort(key=lambda row: (row["synthetic"], row["family"], row["parameters"], row["model"]))
+    measured = {row["model"] for row in rows}
+    lists = checkpoints.lists() if rows else {}
+    return {
+        "census": rows,
+        "census_lists": {
+            name: (models, len(measured.intersection(models))) for name, models in lists.items()
+        },
+        "census_terms": {name: Term(name, unit) for name, (_, unit) in MEASURED.items()},
+    }
+
+
+def _row(found: Mapping[str, Any]) -> dict[str, Any]:
+    details, model = found["details"], found["model"]
+    family, training = checkpoints.trained(model)
+    units = [f"{block}:{unit}" for block, unit, *_ in found["neurons"][:1]]
+    return {
+        "model": model,
+        "synthetic": model.startswith(SYNTHETIC),
+        "family": family,
+        "training": training,
+        "parameters": details["source"]["parameters"],
+        "registers": details["source"]["registers"],
+        "images": details["images"]["name"],
+        "n": found["n"],
+        "outliers": found["outliers"],
+        "cell": found["cell"] or "attention cannot be read",
+        "onset": found["onset_block"],
+        "unit": units[0] if units else None,
+        "values": {name: _value(model, details, place) for name, (place, _) in MEASURED.items()},
+    }
+
+
+def _value(model: str, details: Mapping[str, Any], place: Sequence[str]) -> Value | None:
+    """An estimate as a value, whose n the row says; None where there is none."""
+    found: Any = details
+    for part in place:
+        found = found and found[part]
+    return found and Value("_".join(place), model, **{end: found[end] for end in ENDS})
+
+
+def sizes(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, Value]]:
+    """Parameters and presence of each checkpoint that is not synthetic, under the name of what
+    trained it, for `helpers.figures.size_prevalence`.
+    """
+    found = []
+    for row in rows:
+        value = row["values"]["Images with outliers"]
+        name = f"{row['family']}, {row['training']}"
+        if not row["synthetic"]:
+            one = replace(value, model=name, unit="share of images")
+            found.append((row["parameters"], one))
+    return found

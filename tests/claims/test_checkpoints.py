@@ -1,0 +1,120 @@
+"""Lists of checkpoints against the registries of timm and open_clip, and the files that the book
+shows, each whole and of a model that is known."""
+
+import json
+from pathlib import Path
+
+import pytest
+import timm
+
+from helpers.capture import AttentionReceived, Sinks, TokenNorms, capture
+from helpers.claims import checkpoints
+from helpers.claims.registry import load_registry
+from helpers.files import digest_of_json
+from helpers.images import load_images
+from helpers.models import known, load_backbone, token_layout
+from helpers.own import census
+from helpers.run.parameters import MODELS, as_list
+
+pytest.importorskip("open_clip", reason="open_clip is not installed; the lists name its models")
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / checkpoints.FOLDER).glob("*.json"))
+EVERY = sorted({model for models in checkpoints.lists().values() for model in models})
+
+
+def test_every_name_of_the_lists_is_one_of_timm_or_open_clip():
+    lists = checkpoints.lists()
+    assert [*lists] == ["papers", "augreg", "popular"] and len(lists["popular"]) >= 40
+    for name, models in lists.items():
+        assert len(models) == len({*models}), name
+        assert [model for model in models if not known(model)] == []
+        # A pattern that fits nothing any more would leave a list shorter without a word.
+        assert all(map(checkpoints.published, checkpoints._stored()["lists"][name]))
+    assert [x for x in EVERY if checkpoints.trained(x) == checkpoints.UNKNOWN] == []
+    for family in ("DINOv2", "DINOv3", "SigLIP 2", "EVA-02", "PE", "OpenCLIP"):
+        assert any(checkpoints.trained(x)[0] == family for x in lists["popular"])
+
+
+def test_papers_are_all_checkpoints_of_the_profiles_that_repeat_them():
+    asked = {
+        model
+        for claim in load_registry().claims.values()
+        for run in ("paper", "paper-other")
+        for kind in MODELS
+        for model in as_list(claim.profiles.get(run, {}).get(kind, []))
+    }
+    named = {x for claim in load_registry().claims.values() for x in claim.source.models.values()}
+    assert {*checkpoints.lists()["papers"]} == asked >= named
+
+
+def test_augreg_is_all_that_timm_has_but_hybrids():
+    there = timm.list_models("*.augreg*", pretrained=True)
+    hybrid = [name for name in there if "_r26_" in name or "_r50_" in name or "_r_s16_" in name]
+    assert {*checkpoints.lists()["augreg"]} == {*there} - {*hybrid} and hybrid
+    trained = {checkpoints.trained(model) for model in checkpoints.lists()["augreg"]}
+    assert len(trained) == 4 and {family for family, _ in trained} == {"AugReg"}
+
+
+def test_names_and_lists_mix_and_unknown_lists_are_refused():
+    found = checkpoints.named(["scratch-reg0", "@augreg", "scratch-reg0"])
+    assert found == ["scratch-reg0", *checkpoints.lists()["augreg"]]
+    with pytest.raises(ValueError, match="no list '@augrg'; did you mean 'augreg'?"):
+        checkpoints.named(["@augrg"])
+    assert checkpoints.trained("resnet50.a1_in1k") == checkpoints.UNKNOWN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", EVERY)
+def test_what_a_diagnosis_reads_can_be_read_of_random_weights_of_each(model):
+    """A few blocks of the architecture. Where attention is normalised again, nothing says what a
+    sink writes, and the cell is left out with that reason."""
+    backbone, images = load_backbone(f"stub:{model}"), load_images("scenes", 2)
+    assert backbone.stands_for.layout == token_layout(model)
+    shape = 2, 4, backbone.layout.tokens
+    kept = capture(backbone, images, [TokenNorms(), AttentionReceived("all")])
+    assert kept["token_norms"].shape == kept["attention_received"].shape == shape
+    try:
+        kept = capture(backbone, images, [Sinks("all", writes=True)])
+    except ValueError as error:
+        assert "normalises what its attention returns" in str(error)
+    else:
+        assert kept["received"].shape == shape
+
+
+def test_the_files_of_the_book_are_whole_small_and_of_known_models():
+    assert FILES and sum(path.stat().st_size for path in FILES) < 200_000
+    for path in FILES:
+        found = checkpoints.read(path)
+        model = found["model"]
+        assert path.name == census.file_of(model) and path.stat().st_size < 15_000
+        assert checkpoints.trained(model) != checkpoints.UNKNOWN, f"{model}: add it to `trained`"
+        assert not found["provenance"]["git_dirty"], f"{model}: measure it with committed code"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [path.stem for path in FILES if path.stem.startswith(("control-", "scratch-", "sinks-"))],
+)
+def test_the_files_are_of_todays_weights(model):
+    found = checkpoints.read(ROOT / checkpoints.FOLDER / f"{model}.json")
+    source = found["details"]["source"]
+    assert source["weights_hash"] == load_backbone(model).weights_hash
+
+
+def test_a_file_that_a_reader_adds_is_refused_in_a_sentence(tmp_path):
+    data = json.loads(FILES[0].read_text())
+    del data["sha256"]
+
+    def refused(reason, changed, signed=True):
+        (path := tmp_path / "new.json").write_text(
+            json.dumps(changed | {"sha256": digest_of_json(changed if signed else data)})
+        )
+        with pytest.raises(ValueError, match=rf"^new.json: [^\n]*{reason}"):
+            checkpoints.read(path)
+
+    refused("changed after it was written", data | {"outliers": not data["outliers"]}, False)
+    refused("version: 2 was expected", data | {"version": 3})
+    refused("nobody knows a model 'vit_tny'", data | {"model": "vit_tny"})
+    source = {**data["details"]["source"], "weights_hash": ""}
+    refused("weights_hash", data | {"details": {**data["details"], "source": source}})
+    refused("packages", data | {"provenance": {**data["provenance"], "packages": {}}})
