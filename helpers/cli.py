@@ -229,6 +229,12 @@ def _there(context: object, option: object, name: str) -> str:
     return name
 
 
+def _model(context: object, option: object, name: str) -> str:
+    """The model; a folder that timm or `edit` wrote by its form."""
+    saved = name and os.path.isfile(os.path.join(name, "config.json"))
+    return f"local-dir:{name}" if saved else name
+
+
 def _machine(device: str) -> dict:
     """`provenance.hardware`, with this command line's remedy."""
     from helpers.run.provenance import hardware
@@ -267,7 +273,7 @@ def _for_a_model(function: Callable) -> Callable:
         click.option("--seed", type=NATURAL, default=0, help="of the choice of images"),
         click.option("-n", type=COUNT, help="how many images, not all"),
         click.option("--images", default="photographs", callback=_there, help="a data set"),
-        click.argument("model"),
+        click.argument("model", callback=_model),
     ):
         function = option(function)
     return function
