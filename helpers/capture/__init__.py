@@ -11,7 +11,7 @@ from helpers.capture.chosen_tokens import (
     tokens_at,
 )
 from helpers.capture.engine import capture
-from helpers.capture.inputs import MOST_WORKERS
+from helpers.capture.inputs import MOST_WORKERS, PixelSet, images_of
 from helpers.capture.passes import (
     Captured,
     by_model,
@@ -97,6 +97,7 @@ __all__ = [
     "PairedTokens",
     "PatchContributions",
     "PatchNorms",
+    "PixelSet",
     "Pooled",
     "ProbeStudy",
     "QKVNorms",
@@ -118,6 +119,7 @@ __all__ = [
     "capture_each",
     "classifiers_of",
     "find_register_neurons",
+    "images_of",
     "object_tokens",
     "last_maps",
     "maps_of",

@@ -104,10 +104,9 @@ def write_model(
     of, and one that is not rebuilt from its architecture, and what `model_with_test_time_registers`
     raises.
     """
-    if not _has_prefix(backbone.model):
+    if told := unwritable(backbone):
         raise ValueError(
-            f"'{backbone.name}' is no timm VisionTransformer with a position embedding and no norm "
-            "before the blocks; edit it in "
+            f"'{backbone.name}' is {told}; edit it in "
             "this process with helpers.interventions.model_with_test_time_registers"
         )
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
@@ -152,6 +151,13 @@ def write_model(
         "difference": float((again(pixels) - expected).abs().max()),
         "change": float((expected - plain).abs().max()),
     }
+
+
+def unwritable(backbone: Backbone) -> str:
+    """What the model is where `write_model` refuses it; '' where it does not."""
+    if not _has_prefix(backbone.model):
+        return "no timm VisionTransformer with a position embedding and no norm before the blocks"
+    return ""
 
 
 def _has_prefix(model: nn.Module) -> bool:
