@@ -17,13 +17,14 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm, PowerNorm
 from matplotlib.figure import Figure
 from PIL import Image
 
 from helpers import figures
 from helpers.measures.stats import Estimate, share
 from helpers.models.family import nameless, parts_of
+from helpers.names import short_names
 from helpers.own.diagnose import FEW, Diagnosis
 
 VERSION = 2  # of the form of a diagnosis as JSON
@@ -200,6 +201,7 @@ def page_of_two(a: Diagnosis, b: Diagnosis) -> str:
         "against.html.j2",
         both=[a, b],
         names=names,
+        short=short_names(names),
         rows=beside(a, b),
         pictures=curve,
         thumbnails=_thumbnails([a, b]),
@@ -223,7 +225,6 @@ def _rows(d: Diagnosis) -> dict[str, str]:
         "images with a sink of [CLS]": _interval(sinks and sinks.cls, True),
         "right answer": _interval(d.answers and d.answers.right, True),
         "image size": " x ".join(map(str, d.model["image_size"])),
-        "weights (digest)": d.model["weights_hash"],
     }
 
 
@@ -255,7 +256,7 @@ def _thumbnails(diagnoses: Sequence[Diagnosis]) -> dict[str, Any] | None:
     kinds = {"patch norms": ("norms", "viridis", LogNorm(norms.min(), norms.max()))}
     if all(x.received is not None for x in all_of):
         most = max(float(x.received.max()) for x in all_of)
-        kinds["attention received"] = ("received", "magma", Normalize(0, most))
+        kinds["attention received"] = ("received", "magma", PowerNorm(0.5, 0, most))
     rows = []
     for place, i in enumerate(all_of[0].index):
         maps = []

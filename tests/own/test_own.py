@@ -291,9 +291,10 @@ def test_a_folder_of_edit_is_examined_beside_its_model(tmp_path, monkeypatch, ca
     assert "--figures is of one model" in capsys.readouterr().err
 
 
-def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch, capsys, tmp_path):
+def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch):
     backbone = load_backbone("control-position")
-    monkeypatch.setattr("helpers.own.diagnose.unwritable", lambda _: "no model that it writes")
+    module = sys.modules["helpers.own.diagnose"]  # whose name is that of its function
+    monkeypatch.setattr(module, "unwritable", lambda _: "no model that it writes")
     found = diagnose(backbone, load_images("scenes", 8, 1))
     lines = advice(found)
     at = next(i for i, line in enumerate(lines) if line.startswith("from "))
