@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from jaxtyping import Float
 from safetensors.torch import save
@@ -157,6 +158,20 @@ def unwritable(backbone: Backbone) -> str:
     """What the model is where `write_model` refuses it; '' where it does not."""
     if not _has_prefix(backbone.model):
         return "no timm VisionTransformer with a position embedding and no norm before the blocks"
+    name, arguments = _architecture(backbone.model)
+    try:
+        with torch.device("meta"):  # without memory
+            again = timm.create_model(name, **arguments) if name else VisionTransformer(**arguments)
+    except Exception as error:  # of the kinds of timm's errors there is no end
+        return f"not rebuilt from its architecture ({one_line(error)})"
+    ours, theirs = (
+        {key: tuple(x.shape) for key, x in model.state_dict().items()}
+        for model in (backbone.model, again)
+    )
+    if odd := next(
+        (key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)), ""
+    ):
+        return f"not rebuilt from its architecture ({odd} differs)"
     return ""
 
 
