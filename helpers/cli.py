@@ -12,7 +12,9 @@ import runpy
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial, wraps
 from pathlib import Path
@@ -50,7 +52,8 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     if broken := next(filter(UNPRINTABLE.search, arguments), None):
         return _failed(f"argument {broken!r} holds what is no printable text; leave it out", 2)
     try:
-        with commands.make_context("python -m helpers", arguments or ["-h"], obj=root) as context:
+        made = commands.make_context("python -m helpers", arguments or ["-h"], obj=root)
+        with _notes(), made as context:
             status = commands.invoke(context)
         sys.stdout.flush()
         return status
@@ -68,6 +71,17 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
         told = "stopped; what had finished is kept, and the same command goes on from there"
         print(told, file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Warnings are one line each, without the line of our code that they are of."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda told, *_: f"note: {one_line(told, None)}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _failed(error: object, status: int = 1) -> int:
@@ -229,6 +243,12 @@ def _there(context: object, option: object, name: str) -> str:
     return name
 
 
+def _model(context: object, option: object, name: str | None) -> str | None:
+    """The model; a folder that timm or `edit` wrote by its form."""
+    saved = name and os.path.isfile(os.path.join(name, "config.json"))
+    return f"local-dir:{name}" if saved else name
+
+
 def _machine(device: str) -> dict:
     """`provenance.hardware`, with this command line's remedy."""
     from helpers.run.provenance import hardware
@@ -267,7 +287,7 @@ def _for_a_model(function: Callable) -> Callable:
         click.option("--seed", type=NATURAL, default=0, help="of the choice of images"),
         click.option("-n", type=COUNT, help="how many images, not all"),
         click.option("--images", default="photographs", callback=_there, help="a data set"),
-        click.argument("model"),
+        click.argument("model", callback=_model),
     ):
         function = option(function)
     return function
@@ -657,43 +677,49 @@ def verify(project, run, ids, images, record, jobs):
     "diagnose vit_tiny_patch16_224.augreg_in21k_ft_in1k --out diagnosis.html --json diagnosis.json"
 )
 @_for_a_model
+@click.option("--against", callback=_model, help="another model on the same images, side by side")
 @click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk")
 @click.option("--json", "numbers", type=PATH, help="the numbers")
 @click.option("--figures", type=PATH, help="a folder for the figures, as SVG")
 @click.option("--exit-code", is_flag=True, help="exit with 10 where the model has outliers")
 @FORCE
-def diagnose(project, batch_size, labelled, out, numbers, figures, exit_code, force, **loaded):
+def diagnose(
+    project, batch_size, against, labelled, out, numbers, figures, exit_code, force, **loaded
+):
     """Examine one model: has it outlier tokens, where, what writes them, what does moving them
     cost, and has its attention sinks?
     """
-    _check_places(loaded["model"], force, out=out, numbers=numbers, figures=figures)
-    import matplotlib.pyplot as plt
-
+    for model in filter(None, (loaded["model"], against)):
+        _check_places(model, force, out=out, numbers=numbers, figures=figures)
+    if against and figures:
+        raise ValueError("--figures is of one model; with --against give --out for the page")
     from helpers import own
 
     backbone, pictures = _loaded(**loaded)
-    outcome = own.diagnose(
-        backbone,
-        pictures,
-        labelled=labelled,
-        seed=loaded["seed"],
-        batch_size=batch_size,
-        device=loaded["device"],
-    )
-    drawn = {
-        name: (own.svg(figure, name), caption)
-        for name, (figure, caption) in own.drawn(outcome).items()
-    }
-    plt.close("all")
-    texts = {out: own.page(outcome, drawn)} if out else {}
+    options = {"seed": loaded["seed"], "batch_size": batch_size, "device": loaded["device"]}
+    found = own.diagnose(backbone, pictures, labelled=labelled, **options)
+    status = OUTLIERS if exit_code and found.outliers else 0
+    if against:
+        del backbone  # one model in memory
+        backbone = _loaded(**loaded | {"model": against})[0]
+        other = own.diagnose(backbone, pictures, labelled=labelled, **options)
+        texts = {out: own.page_of_two(found, other)} if out else {}
+        texts |= {numbers: _json_text(own.against(found, other))} if numbers else {}
+        files.write_all(texts)
+        print(f"{loaded['model']} | {against}")
+        for name, (first, second) in own.beside(found, other).items():
+            print(f"{name}: {first} | {second}")
+        return status
+    drawn = own.pictures(own.drawn(found)) if out or figures else {}
+    texts = {out: own.page(found, drawn, loaded["model"])} if out else {}
     if numbers:
-        texts[numbers] = _json_text(own.to_json(outcome))
+        texts[numbers] = _json_text(own.to_json(found))
     if figures:
         texts |= {figures / f"{name}.svg": text for name, (text, _) in drawn.items()}
     files.write_all(texts)
-    print("\n".join(own.advice(outcome, loaded["model"])))
-    return OUTLIERS if exit_code and outcome.outliers else 0
+    print("\n".join(own.advice(found, loaded["model"])))
+    return status
 
 
 @command("edit vit_tiny_patch16_224.augreg_in21k_ft_in1k --neurons 7:417 --out edited")

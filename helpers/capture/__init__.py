@@ -12,7 +12,7 @@ from helpers.capture.chosen_tokens import (
     tokens_at,
 )
 from helpers.capture.engine import capture
-from helpers.capture.inputs import MOST_WORKERS
+from helpers.capture.inputs import MOST_WORKERS, PixelSet, images_of
 from helpers.capture.passes import (
     Captured,
     by_model,
@@ -100,6 +100,7 @@ __all__ = [
     "PairedTokens",
     "PatchContributions",
     "PatchNorms",
+    "PixelSet",
     "Pooled",
     "ProbeStudy",
     "QKVNorms",
@@ -123,6 +124,7 @@ __all__ = [
     "classifiers_of",
     "cls_attention",
     "find_register_neurons",
+    "images_of",
     "object_tokens",
     "last_maps",
     "maps_of",

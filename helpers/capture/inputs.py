@@ -2,7 +2,8 @@
 
 import os
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchvision.datasets import DatasetFolder
 
+from helpers.images import Images
 from helpers.models import Backbone
 
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
@@ -56,15 +59,24 @@ def check_pixels(backbone: Backbone, pixels: Tensor) -> None:
 
 
 class PixelSet(Dataset):
-    """The items of a list or a data set as a model takes them."""
+    """The items of a list or a data set as a model takes them.
 
-    def __init__(self, backbone: Backbone, images: Any):
-        self.preprocess, self.images, self.size = backbone.preprocess, images, backbone.image_size
+    With another `preprocess` pictures become what it makes of them; pixels stay as they are.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        images: Any,
+        preprocess: Callable[[Image.Image], Any] | None = None,
+    ):
+        self.preprocess = preprocess or backbone.preprocess
+        self.images, self.size = images, backbone.image_size
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> Float[Tensor, "3 height width"]:
+    def __getitem__(self, index: int) -> Float[Tensor, "3 height width"] | Image.Image:
         """Raises ValueError where the item is no image."""
         item, wanted = self.images[index], (3, *self.size)
         if isinstance(item, Mapping):  # as rows of the library datasets are
@@ -94,6 +106,29 @@ class PixelSet(Dataset):
             f"image {index} is a {type(item).__name__}{what}; give a PIL image, a path, an array "
             f"(height, width, 3) or (height, width) of uint8, or normalised pixels {wanted}"
         )
+
+
+def images_of(backbone: Backbone, images: Any) -> Images:
+    """What `capture` takes, as Images: of pictures these, of pixels that are ready for the model
+    (3, height, width) themselves.
+
+    An image is called by its path below the folder of torchvision's ImageFolder, by the name of its
+    file in a list of paths, and else by its number. Labels are those of an ImageFolder.
+
+    Raises ValueError where they are no images, and where one that is read is none.
+    """
+    if isinstance(images, Images):
+        return images
+    images, labels, classes, ids = as_images(images), None, None, []
+    if isinstance(images, DatasetFolder):
+        ids = [Path(path).relative_to(images.root).as_posix() for path, _ in images.samples]
+        labels, classes = np.array(images.targets, dtype=np.int64), [*images.classes]
+    elif isinstance(images, list | tuple) and all(isinstance(x, str | Path) for x in images):
+        ids = [Path(path).name for path in images]
+    if len({*ids}) < len(images):
+        ids = [str(index) for index in range(len(images))]
+    read = PixelSet(backbone, images, lambda image: image.convert("RGB")).__getitem__
+    return Images(type(images).__name__, ids, read, labels, classes)
 
 
 def batches_of(

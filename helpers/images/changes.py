@@ -8,7 +8,9 @@ from io import BytesIO
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from PIL import Image, ImageChops, ImageOps, ImageStat
+from torch import Tensor
 
 from helpers.files import digest_of
 from helpers.images.rows import decode
@@ -56,8 +58,20 @@ def corrupt(image: Image.Image, kind: str, severity: int, key: str) -> Image.Ima
     return v2.functional.to_pil_image(v2.functional.to_dtype(pixels, torch.uint8, scale=True))
 
 
-def change(image: Image.Image, kind: str, key: str) -> Image.Image:
-    """`image` with its content taken away or moved; 'noise' is drawn from `key`."""
+def change(
+    image: Image.Image | Float[Tensor, "3 height width"], kind: str, key: str
+) -> Image.Image | Float[Tensor, "3 height width"]:
+    """`image` with its content taken away or moved; 'noise' is drawn from `key`.
+
+    Of pixels that are normalised already, 'constant' is the mean colour, since grey is not known.
+    Raises ValueError for another change of these than 'constant' and 'rolled'.
+    """
+    if isinstance(image, Tensor):
+        if kind == "rolled":
+            return image.roll([side // 2 for side in image.shape[1:]], (1, 2))
+        if kind == "constant":
+            return image.mean((1, 2), keepdim=True).expand_as(image)
+        raise ValueError(f"pixels cannot be changed by {kind!r}; give pictures")
     width, height = image.size
     match kind:
         case "constant":

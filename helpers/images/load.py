@@ -13,6 +13,7 @@ import os
 import re
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +28,7 @@ from PIL import Image
 
 from helpers.extras import extra
 from helpers.files import digest_of
-from helpers.foreign import one_line, reading
+from helpers.foreign import one_line, printable, reading
 from helpers.images.rows import (
     NoWhite,
     Split,
@@ -48,7 +49,7 @@ from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
 from helpers.names import STUB
-from helpers.settings import nearest, require_path
+from helpers.settings import MOST_NAMED, nearest, require_path
 
 if TYPE_CHECKING:
     import datasets
@@ -317,14 +318,26 @@ def _from_folder(path: str) -> "datasets.Dataset":
     root = Path(path)
     require_path(f"folder:{path}")
     suffixes = Image.registered_extensions()
-    found = []
+    found, others = [], Counter()
     for file in root.rglob("*"):
         own = file.relative_to(root)
-        hidden = any(part.startswith(".") for part in own.parts)
-        if file.suffix.lower() in suffixes and file.is_file() and not hidden:
+        if any(part.startswith(".") for part in own.parts) or not file.is_file():
+            continue
+        if file.suffix.lower() in suffixes:
             found.append(own)
+        else:
+            others[printable(file.suffix.lower())] += 1
+    counts = sorted(others.items(), key=lambda item: (-item[1], item[0] or "~"))[:MOST_NAMED]
+    told = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts)
+    remedy = "convert pictures among them to JPEG or PNG"
     if not found:
-        raise ValueError(f"there are no images in the folder {path!r}")
+        told = f", but files that Pillow does not read ({told}); {remedy}" if told else ""
+        raise ValueError(f"there are no images in the folder {path!r}{told}")
+    if told:
+        warnings.warn(
+            f"skipped in the folder {path!r}, since Pillow does not read them: {told}; {remedy}",
+            stacklevel=4,
+        )
     return _from_files(root, sorted(found))
 
 

@@ -30,12 +30,13 @@ ON_THE_HUB = {
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Images(Sequence[Image.Image]):
+class Images(Sequence[Image.Image | torch.Tensor]):
     """A sequence of PIL RGB images with ground truth, in the same order everywhere.
 
     An image is read and decoded each time it is asked for: EXIF orientation applied, grey, palette,
-    CMYK and 16-bit images made 8-bit RGB, alpha dropped. A slice is the Images of its indices, as
-    `select` gives them.
+    CMYK and 16-bit images made 8-bit RGB, alpha dropped. Of pixels that a model takes as they are
+    (`capture.images_of`) an item is a tensor (3, height, width). A slice is the Images of its
+    indices, as `select` gives them.
 
     Attributes:
         name: the name it was loaded by, with '+KIND:SEVERITY' for each corruption and '+KIND' for
@@ -57,7 +58,7 @@ class Images(Sequence[Image.Image]):
 
     name: str
     ids: list[str]
-    read: Callable[[int], Image.Image]
+    read: Callable[[int], Image.Image | torch.Tensor]
     labels: Int64[np.ndarray, " image"] | None = None
     class_names: list[str] | None = None
     boxes: Sequence[np.ndarray] | None = None
@@ -70,7 +71,7 @@ class Images(Sequence[Image.Image]):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, index: int | slice) -> "Image.Image | Images":
+    def __getitem__(self, index: int | slice) -> "Image.Image | torch.Tensor | Images":
         chosen = range(len(self))[index]
         return self.select(chosen) if isinstance(index, slice) else self.read(chosen)
 
@@ -150,7 +151,7 @@ class Images(Sequence[Image.Image]):
         """
         _require_known("change", kind, CHANGES)
 
-        def read(index: int) -> Image.Image:
+        def read(index: int) -> Image.Image | torch.Tensor:
             return change(self[index], kind, f"{self.seed}:{self.ids[index]}:{kind}")
 
         return replace(self, name=f"{self.name}+{kind}", read=read, boxes=None, masks=None)

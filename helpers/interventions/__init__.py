@@ -1,6 +1,10 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
-from helpers.interventions.export import model_with_test_time_registers, write_model
+from helpers.interventions.export import (
+    model_with_test_time_registers,
+    unwritable,
+    write_model,
+)
 from helpers.interventions.neurons import (
     MatchedNeuron,
     Neurons,
@@ -58,5 +62,6 @@ __all__ = [
     "test_time_registers",
     "unit_treatments",
     "units_by_block",
+    "unwritable",
     "write_model",
 ]

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from jaxtyping import Float
 from safetensors.torch import save
@@ -110,7 +111,7 @@ def write_model(
     Raises ValueError for a model whose registers cannot stand in front of its patches, and one that
     is not rebuilt from its architecture, and what `model_with_test_time_registers` raises.
     """
-    if odd := _odd(backbone.model):
+    if odd := unwritable(backbone):
         raise ValueError(
             f"'{backbone.name}' {odd}; edit it in this process with "
             "helpers.interventions.model_with_test_time_registers"
@@ -136,7 +137,9 @@ def write_model(
         "registers": count,
         "neurons": moved,
         "clear": clear,
-        "input": {"size": list(backbone.image_size), "mean": mean, "std": std},
+        "input_size": [3, *backbone.image_size],
+        "mean": mean,
+        "std": std,
     }
     contents = {
         "model.safetensors": save(
@@ -162,6 +165,25 @@ def write_model(
         "difference": float((again(pixels) - expected).abs().max()),
         "change": float((expected - plain).abs().max()),
     }
+
+
+def unwritable(backbone: Backbone) -> str:
+    """Why `write_model` refuses the model, as the end of a sentence; '' where it does not."""
+    if odd := _odd(backbone.model):
+        return odd
+    try:
+        name, arguments = _architecture(backbone.model)
+        with torch.device("meta"):  # without memory
+            again = timm.create_model(name, **arguments) if name else modeling.made(**arguments)
+    except Exception as error:  # of the kinds of timm's errors there is no end
+        return f"is not rebuilt from its architecture ({one_line(error)})"
+    ours, theirs = (
+        {key: tuple(x.shape) for key, x in model.state_dict().items()}
+        for model in (backbone.model, again)
+    )
+    differs = (x for x in sorted(ours.keys() | theirs.keys()) if ours.get(x) != theirs.get(x))
+    odd = next(differs, "")
+    return f"is not rebuilt from its architecture ({odd} differs)" if odd else ""
 
 
 def _odd(model: nn.Module) -> str:
@@ -291,7 +313,7 @@ logits = model(pixels)               # (image, 3, height, width), normalised as 
 maps = model.get_intermediate_layers(pixels, n=4, reshape=True)  # without [CLS] and registers
 ```
 
-`config.json` has the size of an image as `input`, with the mean and standard deviation by which
+`config.json` has the size of an image as `input_size`, and the mean and standard deviation by which
 pixels in [0, 1] are normalised. {graph}A model without registers refuses `model.safetensors`,
 also with `strict=False`.
 

@@ -211,10 +211,17 @@ class Backbone(ABC):
     def as_seen(
         self, image: Image.Image | Float[Tensor, "3 height width"]
     ) -> Float[Tensor, "height width 3"]:
-        """A picture, or normalised pixels, as the model gets it: resized and cropped, in [0, 1]."""
+        """A picture, or normalised pixels, as the model gets it: resized and cropped, in [0, 1].
+
+        Stretched to that where they leave it and the preprocessing does not say how they were made.
+        """
         pixels = self.preprocess(image) if isinstance(image, Image.Image) else image.float()
         mean, std = (torch.tensor(x)[:, None, None] for x in self.normalisation)
-        return (pixels.cpu() * std + mean).clamp(0, 1).movedim(0, -1)
+        shown = pixels.cpu() * std + mean
+        low, high = shown.aminmax()
+        if torch.equal(shown, pixels.cpu()) and (low < 0 or high > 1):
+            shown = (shown - low) / (high - low)
+        return shown.clamp(0, 1).movedim(0, -1)
 
     @property
     def embed(self) -> nn.Module:

@@ -1,14 +1,16 @@
 """Models of one's own: a loaded module, a folder, a repository or a file of weights.
 
-What timm saved is 'local-dir:PATH' and 'hf-hub:OWNER/NAME', a file of weights for one of timm's
-architectures 'file:PATH@ARCH'. Of a module, wrappers are seen through, adapters merged, and the
-model itself is left as it is.
+What timm saved, or `edit` wrote, is 'local-dir:PATH'; what lies on the hub 'hf-hub:OWNER/NAME'; a
+file of weights for one of timm's architectures 'file:PATH@ARCH', and for a tower of open_clip
+'file:PATH@open_clip:ARCH'. Of a module, wrappers are seen through, adapters merged, and the model
+itself is left as it is.
 """
 
 import copy
 import difflib
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import timm
 import torch
 import torchvision
+from safetensors.torch import load_file
 from timm.models import load_state_dict_from_hf
 from timm.models._hub import download_from_hf, load_state_dict_from_path
 from timm.models.eva import Eva
@@ -23,7 +26,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from helpers.foreign import one_line, read_json, reading
-from helpers.models import converted
+from helpers.models import converted, modeling, open_clip_family
 from helpers.models.backbone import Backbone
 from helpers.models.family import (
     MEANS,
@@ -41,11 +44,10 @@ from helpers.models.family import (
     saved_in,
 )
 from helpers.models.open_clip_family import wrap_open_clip
+from helpers.models.shapes import ANCHOR, differences, fitting, own_size, sketched
 from helpers.models.timm_family import create, is_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
-# Every one of timm's has it, behind whatever prefix a wrapper gave.
-ANCHOR = "patch_embed.proj.weight"
 # Where training scripts put the weights, the averaged ones first, then the teacher's.
 AVERAGED = ("state_dict_ema", "model_ema", "ema", "teacher")
 PLACES = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "student", "weights")
@@ -81,6 +83,29 @@ _OPTIONS = {
     "global_pool": {"type": "string", "minLength": 1},
     "device": {"const": "cpu"},
 }
+# What `edit` wrote beside the weights.
+_UNITS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 10**6}}
+EDITED = {
+    "type": "object",
+    "required": ["of", "architecture", "arguments", "registers", "neurons", "clear"],
+    "properties": {
+        "of": {"type": "string"},
+        "architecture": {"type": ["string", "null"]},
+        "arguments": {"type": "object", "properties": _OPTIONS},
+        "registers": SIDE,
+        "neurons": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "array",
+                "items": _UNITS,
+                "minItems": 2,
+                "maxItems": 2,
+            },
+        },
+        "clear": {"enum": ["patches", "all"]},
+    }
+    | _RECIPE,
+}
 # A config.json of timm's; that it names an architecture is asked for in a sentence of its own.
 CONFIG = {
     "type": "object",
@@ -111,8 +136,6 @@ def _saved(name: str) -> tuple[str, str, dict[str, Any]]:
         source, file = f"{FOLDER}{folder}", folder / "config.json"
     what = f"the config.json of '{name}'"
     config = read_json(file, CONFIG, what, "save the model again with timm")
-    if {"arguments", "neurons"} <= config.keys():
-        raise ValueError(f"'{name}' was written by `edit`; load it with the modeling.py in it")
     if config.get("architecture") is None:
         raise ValueError(
             f"{what} names no architecture of timm; for a model of transformers give "
@@ -121,7 +144,52 @@ def _saved(name: str) -> tuple[str, str, dict[str, Any]]:
     return source, config["architecture"], config.get("pretrained_cfg", config)
 
 
+def _is_edited(name: str) -> bool:
+    """Whether `edit` wrote the folder."""
+    if not name.startswith(FOLDER):
+        return False
+    what = f"the config.json of '{name}'"
+    place = located(name.removeprefix(FOLDER)) / "config.json"
+    config = read_json(place, {"type": "object"}, what, "save the model again with timm")
+    return {"arguments", "neurons"} <= config.keys()
+
+
+def _load_edited(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    """The model that `edit` wrote, by our own copy of its loader, which checks its outputs.
+
+    Raises ValueError where it is not what was written.
+    """
+    folder = located(name.removeprefix(FOLDER))
+    again = "write it again with `edit`"
+    config = read_json(folder / "config.json", EDITED, f"the config.json of '{name}'", again)
+    arch = config["architecture"]
+    if arch is not None and not (timm.is_model(arch) and is_plain(arch)):
+        raise ValueError(
+            f"'{name}' is a {one_line(arch)!r}, not a plain Vision Transformer; {again}"
+        )
+    with reading(f"the model in '{name}'", again):
+        with torch.device("meta"):  # the whole of it without memory, before any is taken
+            sketch = modeling.unloaded(config)
+        if pretrained and (wrong := _misfit(sketch, load_file(folder / "model.safetensors"), None)):
+            raise ValueError(wrong)
+        model = modeling.load(folder) if pretrained else modeling.unloaded(config)
+    # What `edit` does not write, such as how images are cropped, is that of the model it edited.
+    of = config["of"] if timm.is_model(config["of"].partition(".")[0]) else arch
+    told = timm.models.get_pretrained_cfg(of).to_dict() if of else {}
+    told |= {key: config[key] for key in _RECIPE if key in config}
+    if not told.get("mean"):
+        warnings.warn(
+            f"'{name}' does not say how its images are normalised: ImageNet's mean and standard "
+            f"deviation are taken; {again}",
+            stacklevel=2,
+        )
+    data = timm.data.resolve_data_config(pretrained_cfg=told or {"mean": None})
+    return wrap_at(name, model, data, framing, pretrained)
+
+
 def _load_saved(name: str, pretrained: bool, framing: Framing) -> Backbone:
+    if _is_edited(name):
+        return _load_edited(name, pretrained, framing)
     with loading(name):
         source, arch, told = _saved(name)
     if not timm.is_model(arch) or not is_plain(arch):
@@ -152,11 +220,11 @@ def _filled(
 
     Raises ValueError where they are not its own, whatever the configuration wants.
     """
-    sketch = _sketched(name, source, **classes)
-    if wrong := _misfit(sketch, state, framing.size):
-        raise ValueError(
-            f"the weights of '{name}' do not load: {wrong}; name the architecture that they are for"
-        )
+    sketch, arch = _sketched(name, source, **classes), source
+    if source.startswith(FOLDER):
+        arch = "its config.json"
+    if wrong := _misfit(sketch, state, framing.size, arch):
+        raise ValueError(f"the weights of '{name}' do not load: {wrong}; {_fitting(state, source)}")
     overlay = classes | {
         "state_dict": state,
         "source": "",
@@ -179,8 +247,7 @@ def _filled(
         if error.__cause__ is None:
             raise
         raise ValueError(
-            f"{error}; name the architecture that they are for, or save all of them and nothing "
-            "else"
+            f"{error}; {_fitting(state, source)}, or save all of them and nothing else"
         ) from None
     # timm is never strict with SigLIPs, whose pooling may be left out.
     lacking = sorted(backbone.model.state_dict().keys() - state.keys())
@@ -194,30 +261,41 @@ def _filled(
 
 def _sketched(name: str, source: str, **classes: int) -> nn.Module:
     """The architecture without memory."""
-    with (
-        reading(f"the architecture of '{name}'", "give one that timm makes"),
-        torch.device("meta"),
-    ):
-        return timm.create_model(source, **classes)
+    with reading(f"the architecture of '{name}'", "give one that timm makes"):
+        return sketched(source, **classes)
 
 
-def _misfit(sketch: nn.Module, state: Mapping[str, Any], size: Size | None) -> str:
+def _misfit(
+    sketch: nn.Module, state: Mapping[str, Any], size: Size | None, arch: str = "ARCH"
+) -> str:
     """Why weights are not those of the model where timm would resample them, or take much memory
     before it says so; '' where nothing is seen.
 
-    `size`: the image size that is asked for, at which positions are resampled.
+    `size`: the image size that is asked for, at which positions are resampled. `arch`: what the
+    model is called.
     """
-    shapes = {key: tuple(value.shape) for key, value in state.items() if isinstance(value, Tensor)}
-    ours, theirs = tuple(sketch.patch_embed.patch_size), shapes.get(ANCHOR, ())[2:]
-    if len(theirs) == 2 and theirs != ours:
-        return f"its patches are {theirs}, not {ours}"
-    there = sum(map(math.prod, shapes.values()))
+    state = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+    if told := differences(state, sketch.state_dict(), arch):
+        return told
+    there = sum(math.prod(value.shape) for value in state.values())
     if (wanted := sum(p.numel() for p in sketch.parameters())) > 2 * there:
         return f"they are {there} numbers, not {wanted}"
-    theirs, ours = shapes.get("pos_embed"), sketch.pos_embed
-    if size is None and theirs and ours is not None and theirs != ours.shape:
-        return f"its position embedding is {theirs}, not {tuple(ours.shape)}"
+    theirs, ours = state.get("pos_embed"), sketch.pos_embed
+    if size is None and theirs is not None and ours is not None and theirs.shape != ours.shape:
+        return f"its position embedding is {tuple(theirs.shape)}, not {tuple(ours.shape)}"
     return ""
+
+
+def _fitting(state: Mapping[str, Any], source: str) -> str:
+    """The remedy for weights that are not those of `source`: what of timm's they fit."""
+    if source.startswith((FOLDER, HUB)):
+        return "name the architecture that they are for"
+    state = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+    names = filter(is_plain, timm.list_models())
+    if not (found := fitting(state, source, names, SIDE["maximum"])):
+        return "name the architecture that they are for"
+    forms = " or ".join(f"'@{name}'" for name in found)
+    return f"give {forms}, whose shapes these are"
 
 
 def _refused_saved(name: str, pretrained: bool) -> str:
@@ -234,49 +312,58 @@ def _refused_saved(name: str, pretrained: bool) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def weights_of(path: Path, name: str) -> dict[str, Tensor]:
-    """The state dict in a file, its keys beginning where timm's do.
+def weights_of(path: Path, name: str, anchor: str = ANCHOR) -> dict[str, Tensor]:
+    """The state dict in a file, its keys beginning where timm's do, or those of the library whose
+    models all have a weight called `anchor`.
 
-    Raises ValueError where there is none for a Vision Transformer of timm.
+    Raises ValueError where there is none.
     """
     data = saved_in(path, name)
     with reading(f"the weights in '{name}'", "save them again"):
-        found = _state_dict(data)
+        found = _state_dict(data, anchor)
     if odd := next((key for key, x in found.items() if not x.dim() and key.endswith(WEIGHTS)), ""):
         raise ValueError(f"{one_line(odd)!r} in '{name}' is a single number; save it again")
-    prefixes = {key.removesuffix(ANCHOR) for key in found if key.endswith(ANCHOR)}
+    prefixes = {key.removesuffix(anchor) for key in found if key.endswith(anchor)}
     if not prefixes:
         keys = list(data)[:3] if isinstance(data, Mapping) else [type(data).__name__]
         some = one_line(", ".join(map(str, keys)))
         raise ValueError(
-            f"'{name}' has no {ANCHOR!r} among its weights ({some}, ...); "
-            "give weights under timm's names"
+            f"'{name}' has no {anchor!r} among its weights ({some}, ...); give weights under "
+            f"{'timm' if anchor == ANCHOR else 'open_clip'}'s names"
+            + (", or for a tower of open_clip '@open_clip:ARCH'" if _is_tower(found) else "")
         )
     prefix = min(prefixes, key=lambda p: (not any(place in p for place in AVERAGED), len(p), p))
     own = {
         key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)
     }
     head = found.get("head.weight")  # of a classifier that holds the backbone
-    if head is not None and head.shape[1:] == own[ANCHOR].shape[:1]:
+    if head is not None and head.shape[1:] == own[anchor].shape[:1]:
         own = {key: found[key] for key in ("head.weight", "head.bias") if key in found} | own
     return own
 
 
-def _state_dict(data: Any) -> dict[str, Tensor]:
+def _is_tower(state: Mapping[str, Tensor]) -> bool:
+    return any(key.endswith(open_clip_family.ANCHOR) for key in state)
+
+
+def _state_dict(data: Any, anchor: str) -> dict[str, Tensor]:
     """The tensors by name, in one of PLACES or anywhere below."""
     if isinstance(data, nn.Module) or not isinstance(data, Mapping):
         return {}
     tensors = {str(key): value for key, value in data.items() if isinstance(value, Tensor)}
-    if any(key.endswith(ANCHOR) for key in tensors):
+    if any(key.endswith((anchor, open_clip_family.ANCHOR)) for key in tensors):
         return tensors
     below = [data[place] for place in PLACES if place in data] + [
         data[key] for key in data if key not in PLACES
     ]
-    return next((found for part in below if (found := _state_dict(part))), {})
+    return next((found for part in below if (found := _state_dict(part, anchor))), {})
 
 
 def _load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
     _, path, arch = parts_of(name)
+    if arch.startswith(open_clip_family.PREFIX):
+        load = lambda: weights_of(located(path), name, open_clip_family.ANCHOR)  # noqa: E731
+        return open_clip_family.load_with(name, arch, load() if pretrained else None, framing)
     if not is_plain(arch.partition(".")[0]):
         raise ValueError(
             f"{arch!r} in '{name}' is not a plain Vision Transformer; choose a vit_*, deit*, eva* "
@@ -288,23 +375,9 @@ def _load_file(name: str, pretrained: bool, framing: Framing) -> Backbone:
     classes = state["head.weight"].shape[0] if "head.weight" in state else 0
     if classes > _CLASSES["maximum"]:
         raise ValueError(f"the head in '{name}' has {classes} classes; take it out of the file")
-    own = _own_size(_sketched(name, arch, num_classes=classes), state)
+    own = own_size(_sketched(name, arch, num_classes=classes), state, SIDE["maximum"])
     framing = framing._replace(size=framing.size or own)
     return _filled(name, arch, framing, state, num_classes=classes)
-
-
-def _own_size(sketch: nn.Module, state: Mapping[str, Tensor]) -> Size | None:
-    """The image size whose patches the position embedding fits.
-
-    Where it is not the architecture's and the grid is square.
-    """
-    theirs, ours = state.get("pos_embed"), sketch.pos_embed
-    if theirs is None or ours is None or theirs.shape == ours.shape or theirs.dim() != 3:
-        return None
-    patches = theirs.shape[1] - (ours.shape[1] - math.prod(sketch.patch_embed.grid_size))
-    side = math.isqrt(max(patches, 1))
-    size = tuple(side * patch for patch in sketch.patch_embed.patch_size)
-    return size if side**2 == patches and max(size) <= SIDE["maximum"] else None
 
 
 def _refused_file(name: str, pretrained: bool) -> str:
@@ -316,6 +389,8 @@ def _refused_file(name: str, pretrained: bool) -> str:
         )
     if not os.path.isfile(located(path)):
         return f"there is no file {path!r}; give the path of a .pth or .safetensors"
+    if arch.startswith(open_clip_family.PREFIX):
+        return open_clip_family.refused_architecture(arch)
     if timm.is_model(arch.partition(".")[0]):
         return ""
     near = difflib.get_close_matches(arch, filter(is_plain, timm.list_models()), n=1)

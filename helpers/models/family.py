@@ -3,11 +3,14 @@
 A family is a library or a format of files; `load_backbone` reads its names.
 """
 
+import argparse
+import json
 import os
 import pickle
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +20,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import get_session
 from safetensors.torch import load_file
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from helpers.foreign import one_line
 from helpers.names import FILES, LOCAL
@@ -166,19 +170,35 @@ def portable(names: Sequence[str]) -> list[str]:
 def saved_in(path: Path, name: str) -> Any:
     """What safetensors or torch.save wrote.
 
-    Raises ValueError where it does not load, and where a pickle would have to be run.
+    Besides tensors it may hold an `argparse.Namespace`, as what timm's training script saves.
+    Raises ValueError where it does not load, and where another class would have to be made.
     """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"'{name}' holds more than tensors, and is not run; save its state_dict alone, with "
-            "torch.save or as safetensors"
-        ) from None
+        with safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(_more_than_tensors(path, name, str(error))) from None
     except Exception as error:  # of its kinds there is no end
         raise ValueError(f"'{name}' does not load ({one_line(error)}); save it again") from None
+
+
+def _more_than_tensors(path: Path, name: str, said: str) -> str:
+    """Which class a file of torch also holds, and the line that takes its weights out."""
+    held = re.search(r"Unsupported global: GLOBAL (\S+)", said)
+    held = f" ({one_line(held[1])})" if held else ""
+    weights = '["state_dict"]'
+    with suppress(Exception):  # of files that are no archive of torch
+        classes = get_unsafe_globals_in_checkpoint(path)
+        if any(x.startswith("torch.nn.modules.") for x in classes):  # a module, not its weights
+            weights = ".state_dict()"
+    line = f"torch.load({json.dumps(str(path))}, weights_only=False){weights}"
+    line = shlex.quote(f'import torch; torch.save({line}, "weights.pth")')
+    return (
+        f"'{name}' holds more than tensors{held}, and is not run; if you trust it, save its "
+        f"weights alone: python -c {line}"
+    )
 
 
 # ---- Weights on the hub

@@ -111,15 +111,20 @@ def made(norm_eps: float = 1e-6, gated: bool = False, **arguments) -> VisionTran
     return VisionTransformer(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **options, **arguments)
 
 
+def unloaded(config: dict) -> nn.Module:
+    """The model that config.json describes, with weights as they are before any are loaded."""
+    name, arguments = config["architecture"], config["arguments"]
+    model = timm.create_model(name, **arguments) if name else made(**arguments)
+    return add_registers(model, config["registers"], config["neurons"], config["clear"])
+
+
 def load(folder: str | Path = Path(__file__).parent) -> nn.Module:
     """The model, in eval mode.
 
     Raises RuntimeError where its outputs are not those it was written with.
     """
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    name, arguments = config["architecture"], config["arguments"]
-    model = timm.create_model(name, **arguments) if name else made(**arguments)
-    add_registers(model, config["registers"], config["neurons"], config["clear"])
+    model = unloaded(config)
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     model.eval().requires_grad_(False)
     batch = load_file(Path(folder) / "check.safetensors")

@@ -3,6 +3,7 @@
 The library is imported when one of them is asked for: a machine without it can run the rest.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -11,12 +12,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from helpers.extras import extra
+from helpers.foreign import reading
 from helpers.models.attention import Sublayer, TorchAttention
 from helpers.models.backbone import Backbone, Change, LayerNames, See, on_input, on_output
-from helpers.models.family import UNKNOWN, Family, Framing, loading
+from helpers.models.family import UNKNOWN, Family, Framing, loading, require_real
 from helpers.models.tokens import TokenLayout
+from helpers.settings import nearest
 
 PREFIX = "open_clip:"
+ANCHOR = "conv1.weight"  # of every tower, behind whatever prefix a wrapper gave
 
 
 class OpenClipBackbone(Backbone):
@@ -69,6 +73,15 @@ def _refused(name: str, pretrained: bool) -> str:
     return "" if known else UNKNOWN
 
 
+def refused_architecture(name: str) -> str:
+    """Why 'open_clip:ARCH' is no architecture, without loading anything; '' where it is one."""
+    open_clip, arch, _ = _parts(name)
+    known = open_clip.list_models()
+    return (
+        "" if arch in known else f"open_clip has no architecture {arch!r}; {nearest(arch, known)}"
+    )
+
+
 def _names() -> list[str]:
     """The plain Vision Transformers; none where open_clip is not installed."""
     try:
@@ -84,7 +97,37 @@ def _names() -> list[str]:
 
 
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    open_clip, arch, tag = _parts(name)
+    _, arch, tag = _parts(name)
+    visual = _made(name, arch, tag if pretrained else None, framing)
+    return wrap_open_clip(name, visual, visual.preprocess_cfg, framing, pretrained)
+
+
+def load_with(
+    name: str, arch: str, state: dict[str, Tensor] | None, framing: Framing
+) -> OpenClipBackbone:
+    """The tower of 'open_clip:ARCH' with exactly these weights; random ones where there are none.
+
+    Raises ValueError where they are not its own.
+    """
+    root, told = logging.getLogger(), lambda record: "initialized randomly" not in str(record.msg)
+    root.addFilter(told)  # the weights come below
+    try:
+        visual = _made(name, arch.removeprefix(PREFIX), None, framing)
+    finally:
+        root.removeFilter(told)
+    if state is not None:
+        with reading(f"the weights of '{name}'", "name the architecture that they are for"):
+            visual.load_state_dict(state)
+        require_real(name, {key: value.dtype for key, value in state.items()})
+    return wrap_open_clip(name, visual, visual.preprocess_cfg, framing, state is not None)
+
+
+def _made(name: str, arch: str, tag: str | None, framing: Framing) -> nn.Module:
+    """The vision tower of an architecture, with random weights where there is no tag.
+
+    Raises ValueError where it is no Vision Transformer of open_clip.
+    """
+    open_clip = extra("open_clip")
     vision = open_clip.get_model_config(arch)["vision_cfg"]
     if "timm_model_name" in vision:
         raise ValueError(
@@ -93,20 +136,19 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
         )
     if isinstance(vision["layers"], list):
         raise ValueError(f"'{name}' is not a Vision Transformer; choose an open_clip ViT")
-    config = open_clip.get_pretrained_cfg(arch, tag) if pretrained else {}
+    config = open_clip.get_pretrained_cfg(arch, tag) if tag else {}
     size = framing.fitted(name, (vision["patch_size"], vision["patch_size"]))
     with loading(name):
         open_clip.pretrained.download_pretrained(config)  # apart, so that a miss keeps its error
-        visual = open_clip.create_model(
+        return open_clip.create_model(
             arch,
-            pretrained=tag if pretrained else None,
+            pretrained=tag,
             pretrained_text=False,
             device=torch.get_default_device(),
             force_image_size=size,
             # The activation belongs to the weights; create_model only warns where the two differ.
             force_quick_gelu=config.get("quick_gelu", False),
         ).visual
-    return wrap_open_clip(name, visual, visual.preprocess_cfg, framing, pretrained)
 
 
 def wrap_open_clip(

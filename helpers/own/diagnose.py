@@ -7,13 +7,18 @@ stream after a block, before the final LayerNorm.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from helpers.capture import (
     Captured,
@@ -23,15 +28,22 @@ from helpers.capture import (
     NeuronActivation,
     Output,
     PatchNorms,
+    PixelSet,
     Reducer,
     Sinks,
     TokenNorms,
     capture,
     find_register_neurons,
+    images_of,
     matched_neurons,
 )
 from helpers.images import Images
-from helpers.interventions import RegisterNeuron, ablated_neurons, test_time_registers
+from helpers.interventions import (
+    RegisterNeuron,
+    ablated_neurons,
+    test_time_registers,
+    unwritable,
+)
 from helpers.measures.attention import mass, sinks_by_image, with_sink, writes
 from helpers.measures.blocks import median_onset, over_blocks, peak_block
 from helpers.measures.norms import onset_block, outliers, threshold
@@ -48,6 +60,8 @@ SHOWN = 3  # register neurons that are described, and images that are shown
 # the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
 KEPT = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
+THUMBNAILS, SIDE = 300, 112  # images that are kept to be shown, and their longer side in pixels
+PACKAGES = ("registers-reproduced", "torch", "timm", "open_clip_torch", "numpy", "pillow")
 CONCENTRATION = ("top", "peak", "entropy")
 SINKS = "attention sinks"
 LEAST = 4  # images: two to search in and two to test on
@@ -148,8 +162,48 @@ class State:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """What a classifier says, of all images.
+
+    Attributes:
+        right: share of the images whose label it names.
+        commonest: share of the images that have the commonest label.
+        labels: least and largest.
+        classes: of the head.
+    """
+
+    right: Estimate
+    commonest: float
+    labels: tuple[int, int]
+    classes: int
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether naming the commonest label alone would be right as often."""
+        return self.right.value <= min(self.commonest, 0.5)
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """What is shown of each image, those with the largest norms first.
+
+    Attributes:
+        index: which images these are.
+        pictures: as the model gets them, smaller.
+        norms: of the patches after the last block.
+        received: attention that each patch gets from all queries, mean over heads, in the block
+            where one gets most; None where the attention cannot be read.
+    """
+
+    index: list[int]
+    pictures: UInt8[np.ndarray, "image height width 3"]
+    norms: Float[Tensor, "image row column"]
+    received: Float[Tensor, "image row column"] | None
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` finds.
+    """What `diagnose` finds; in a notebook it is shown as its page.
 
     Attributes:
         model, images: `describe()` of both.
@@ -173,6 +227,13 @@ class Diagnosis:
             the images searched.
         pictures: title -> image or map (row, column), a mapping an image.
         left_out: part -> why it could not be measured.
+        register_norm: of an image's highest register after the last block; None where the model has
+            none.
+        answers: None unless labels are given.
+        classes: of the model's head; 0 where it has none.
+        unwritable: what the model is where `edit` does not write it; '' where it does.
+        thumbnails: at most 300.
+        made: date, and versions of packages.
     """
 
     model: dict[str, Any]
@@ -196,6 +257,18 @@ class Diagnosis:
     states: dict[str, State] = field(default_factory=dict)
     pictures: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    register_norm: Estimate | None = None
+    answers: Answers | None = None
+    classes: int = 0
+    unwritable: str = ""
+    thumbnails: Thumbnails | None = None
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """The page, in a notebook."""
+        from helpers.own.report import framed  # which reads this module
+
+        return framed(self)
 
     @property
     def has_sinks(self) -> bool | None:
@@ -228,18 +301,19 @@ class Diagnosis:
 
 
 def diagnose(
-    backbone: Backbone, images: Images, *, labelled: bool = False, seed: int = 0, **options: Any
+    backbone: Backbone, images: Any, *, labelled: bool = False, seed: int = 0, **options: Any
 ) -> Diagnosis:
     """Examine one model.
 
     Args:
-        images: at least 4; photographs as the model's training saw them.
+        images: at least 4, as in `capture`; photographs as the model's training saw them.
         labelled: whether the images' labels are the classes of the model's head.
         seed: of matched units and of bootstraps.
         options: batch_size, device, dtype, progress, as in `capture`.
 
     Raises ValueError for fewer images, labels that are not the head's, and what `capture` raises.
     """
+    images = images_of(backbone, images)
     if len(images) < LEAST:
         raise ValueError(
             f"{len(images)} images; give at least {LEAST}, half of them to search in and half to "
@@ -260,12 +334,14 @@ def diagnose(
         found["pictures"] = session.pictures({"": nullcontext}, session.block_of(plain))
     shared = plain.tensors.get("sink_patches")
     shared = None if shared is None else shared.flatten(1).amax(1)
+    named = plain["output"].argmax(1) if session.classes else None
     by_image = [
         {
             "image": images.ids[i],
             "outliers": int(mask[i].sum()),
             "largest_over_median": float(last[i].amax() / last.median()),
             "shared_attention": None if shared is None else float(shared[i]),
+            "answer": None if named is None else int(named[i]),
         }
         for i in range(len(images))
     ]
@@ -290,6 +366,14 @@ def diagnose(
         sinks=None if shared is None else session.sinks(plain, mask),
         by_image=by_image,
         left_out=session.left_out,
+        register_norm=over_images(plain.parts("token_norms")[1].amax(1))
+        if layout.registers
+        else None,
+        answers=session.answers(named) if labelled else None,
+        classes=session.classes,
+        unwritable=unwritable(backbone),
+        thumbnails=session.thumbnails(plain),
+        made={"date": date.today().isoformat(), "python": python_version(), **_versions()},
         **found,
     )
 
@@ -312,7 +396,8 @@ class _Session:
         self.classes = self._classes()
         if not self.classes:
             self.left_out["answers"] = "the model has no classes; its features are compared alone"
-        self.labels = self._labels() if labelled else None
+        self.all_labels = self._labels() if labelled else None
+        self.labels = self.all_labels[~self.searched] if labelled else None
         self.optional: dict[str, Reducer] = {}
         parts = {
             "[CLS] attention": ClsAttention(-1),
@@ -344,14 +429,40 @@ class _Session:
         return output["output"].shape[1] if output["output"].ndim == 2 else 0
 
     def _labels(self) -> Int64[Tensor, " image"]:
-        """The classes of the images that are not searched, once all are known to be the head's."""
+        """The classes of the images, once all are known to be the head's."""
         labels = self.images.require_labels()
         if not self.classes or labels.max() >= self.classes:
             raise ValueError(
                 f"labels from {labels.min()} to {labels.max()} are no classes of a head that has "
                 f"{self.classes}; leave out --labelled (labelled=True)"
             )
-        return torch.from_numpy(labels)[~self.searched]
+        return torch.from_numpy(labels)
+
+    def answers(self, named: Int64[Tensor, " image"]) -> Answers:
+        """How often the classes that the model named are the labels."""
+        labels = self.all_labels
+        return Answers(
+            share(named == labels),
+            float(labels.bincount().amax() / len(labels)),
+            (int(labels.min()), int(labels.max())),
+            self.classes,
+        )
+
+    def thumbnails(self, kept: Captured) -> Thumbnails:
+        """Of the images with the largest norms."""
+        norms, to_grid = kept.patches("token_norms")[:, -1], self.backbone.layout.to_grid
+        index = norms.amax(1).argsort(descending=True)[:THUMBNAILS]
+        block, received = self.block_of(kept), None
+        if block is not None:
+            received = to_grid(kept.patches("received")[index, block])
+        pixels, pictures = PixelSet(self.backbone, self.images), []
+        longest = SIDE / max(self.backbone.image_size)
+        size = [max(1, round(side * longest)) for side in self.backbone.image_size]
+        for i in index.tolist():
+            seen = self.backbone.as_seen(pixels[i]).movedim(-1, 0)[None]
+            small = interpolate(seen, size, mode="bilinear", antialias=True)[0].movedim(0, -1)
+            pictures.append((255 * small).round().byte().numpy())
+        return Thumbnails(index.tolist(), np.stack(pictures), to_grid(norms[index]), received)
 
     def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place | None:
         """Where the outliers stand, and whether they stay there without the content; None where
@@ -456,7 +567,8 @@ class _Session:
         for state, change in changes.items():
             with change(self.backbone):
                 passes[state] = self.pass_over(chosen, sinks=True)
-        rows = [{"image": _as_seen(self.backbone.preprocess(image))} for image in chosen]
+        seen = PixelSet(self.backbone, chosen)
+        rows = [{"image": self.backbone.as_seen(seen[i])} for i in range(len(chosen))]
         shown = {"norm": ("token_norms", -1), "attention": ("cls_attention", -1)}
         shown["received"] = "received", block
         for title, (key, at) in shown.items():
@@ -524,7 +636,10 @@ class _Session:
         )
 
 
-def _as_seen(pixels: Float[Tensor, "3 height width"]) -> Float[Tensor, "height width 3"]:
-    """A picture as the model gets it, from 0 to 1."""
-    low, high = pixels.aminmax()
-    return ((pixels - low) / (high - low).clamp(min=1e-6)).movedim(0, -1)
+def _versions() -> dict[str, str]:
+    """Of the packages that decide the numbers, as far as they are installed."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

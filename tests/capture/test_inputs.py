@@ -11,7 +11,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 from zoo import build
 
-from helpers.capture import ClsTokens, Output, PatchNorms, capture
+from helpers.capture import ClsTokens, Output, PatchNorms, capture, images_of
 from helpers.models import load_backbone
 
 
@@ -174,3 +174,36 @@ def test_what_needs_cls_says_so_and_the_rest_goes_on():
         ValueError, match=r"ClsTokens needs a \[CLS\] token, and this model has no .*; leave it out"
     ):
         capture(pooled, x, [PatchNorms(), ClsTokens()])
+
+
+def test_images_of_whatever_capture_takes(backbone, pictures, expected, folder):
+    """The same pictures or pixels, with names and, of an ImageFolder, labels."""
+    paths = sorted(folder.rglob("*.png"), key=lambda path: path.name)
+    ready = [backbone.preprocess(picture) for picture in pictures]
+    kinds = {
+        "0.png": [*map(str, paths)],
+        "0": pictures,
+        "class0/0.png": ImageFolder(folder),
+    }
+    for name, images in kinds.items():
+        found = images_of(backbone, images)
+        assert found.ids[0] == name and images_of(backbone, found) is found
+        order = [int(id[-5]) for id in found.ids] if ".png" in name else [0, 1, 2]
+        torch.testing.assert_close(norms(backbone, found), expected[order])
+    assert images_of(backbone, ImageFolder(folder)).labels.tolist() == [0, 0, 1]
+    assert images_of(backbone, ImageFolder(folder)).class_names == ["class0", "class1"]
+    items = [{"pixel_values": one} for one in ready], [{"image": one} for one in pictures]
+    for images in (*items, DataLoader(Normalised(backbone, pictures)), torch.stack(ready)):
+        found = images_of(backbone, images)
+        torch.testing.assert_close(norms(backbone, found), expected)
+        torch.testing.assert_close(norms(backbone, found.select([2])), expected[2:])
+    assert images_of(backbone, [paths[0], paths[0]]).ids == ["0", "1"]  # no two of one name
+
+
+def test_pixels_are_rolled_and_made_plain(backbone, pictures):
+    found = images_of(backbone, torch.randn(2, 3, 64, 64))
+    rolled, plain = found.changed("rolled")[0], found.changed("constant")[1]
+    assert torch.equal(rolled[:, 32:, 32:], found[0][:, :32, :32])
+    torch.testing.assert_close(plain, found[1].mean((1, 2))[:, None, None].expand(3, 64, 64))
+    with pytest.raises(ValueError, match="pixels cannot be changed by 'noise'; give pictures"):
+        found.changed("noise")[0]

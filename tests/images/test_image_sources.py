@@ -44,6 +44,21 @@ def test_folder(tmp_path):
     assert load_images(f"folder:{tmp_path}/dog").labels is None
 
 
+@pytest.mark.parametrize("pictures", [0, 1])
+def test_what_a_folder_has_that_is_not_read_is_counted(tmp_path, pictures):
+    for path in ("a/1.HEIC", "a/2.heic", "a/.DS_Store", "b/n.txt", "b/README"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(b"none")
+    told = r"Pillow does not read.*: 2 .heic, 1 .txt, 1 without a suffix; convert|\(2 .heic, 1 "
+    if pictures:
+        (tmp_path / "1.png").write_bytes(png(picture(1)))
+        with pytest.warns(UserWarning, match=told):
+            assert load_images(f"folder:{tmp_path}").ids == ["1.png"]
+    else:
+        with pytest.raises(ValueError, match=told):
+            load_images(f"folder:{tmp_path}")
+
+
 def test_known_names():
     files = ["hf:mnist", "hf:a/b/test", "data:a/train", "folder:x", "parquet:x/y.parquet"]
     for name in (*DRAWN, "photographs", *files):

@@ -10,6 +10,7 @@ import zoo
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 from zoo import hooks, models, pixels
 
 from helpers.capture import OnPatches, capture
@@ -18,9 +19,10 @@ from helpers.interventions import (
     averaged_neurons,
     export,
     model_with_test_time_registers,
+    unwritable,
 )
 from helpers.interventions import test_time_registers as registers_of
-from helpers.models import CONTROL_DATA, TokenLayout, wrap_timm
+from helpers.models import CONTROL_DATA, TokenLayout, load_backbone, wrap_timm
 
 every = models(
     "small", "registers", "swiglu", "pooled", "layerscale", "qk-norm", "open_clip", "dinov3-reg4",
@@ -188,3 +190,13 @@ def test_zeros_are_appended_and_what_else_a_block_gets_is_kept():
     tokens, more = torch.ones(2, 3, 4), torch.ones(1)
     longer, rest = export._append(2, 1, torch.nn.Identity(), (tokens, more))
     assert longer.sum(-1).tolist() == [[4, 0, 0, 4, 4]] * 2 and rest is more
+
+
+def test_what_is_not_rebuilt_is_known_before_it_is_written():
+    """A layer scale that the architecture's name does not say."""
+    backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
+    assert unwritable(backbone) == ""
+    backbone.blocks[0].ls1 = nn.Linear(192, 192)
+    assert (
+        unwritable(backbone) == "is not rebuilt from its architecture (blocks.0.ls1.bias differs)"
+    )

@@ -128,9 +128,9 @@ def test_models_of_other_kinds(name, tmp_path):
     assert found["difference"] < 1e-5 * backbone(x).abs().max() < found["change"]
     assert not (tmp_path / "model.pt2").exists()
     config, text = json.loads((tmp_path / "config.json").read_text()), tmp_path / "README.md"
-    assert config["input"]["size"] == [112, 112] and "model.pt2" not in text.read_text()
+    assert config["input_size"] == [3, 112, 112] and "model.pt2" not in text.read_text()
     for key in ("mean", "std"):
-        assert config["input"][key] == pytest.approx(
+        assert config[key] == pytest.approx(
             getattr(backbone.transform.transforms[-1], key).tolist(), abs=1e-6
         )
 

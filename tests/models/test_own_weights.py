@@ -4,7 +4,15 @@ lie."""
 import copy
 import json
 import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from fractions import Fraction
 from pathlib import Path
+from pickle import UnpicklingError
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +26,12 @@ from zoo import build, pixels, randomise
 
 from helpers.capture import ClsParts, NeuronActivation, Output, PatchNorms, capture
 from helpers.foreign import mismatch
+from helpers.interventions import test_time_registers as moved
+from helpers.interventions import write_model
 from helpers.models import (
     CONTROL_DATA,
+    PLANTED_BLOCK,
+    REGISTER_NEURON,
     ModelUnavailable,
     OpenClipBackbone,
     check_name,
@@ -29,7 +41,8 @@ from helpers.models import (
     portable,
     wrap_timm,
 )
-from helpers.models.checkpoints import CONFIG, _misfit, _own_size, view_of
+from helpers.models.checkpoints import CONFIG, _misfit, view_of
+from helpers.models.shapes import fitting, own_size
 
 ARCH = "vit_tiny_patch16_224"
 SIGLIP = {"depth": 1, "embed_dim": 24, "num_heads": 3, "img_size": 64}
@@ -354,6 +367,127 @@ def test_a_file_of_weights(whole, model, x, answer, tmp_path, place):
     torch.testing.assert_close(output(backbone, x), answer)
 
 
+def test_what_timm_writes_beside_the_weights_is_read(whole, model, x, answer, tmp_path):
+    """Its arguments are an argparse.Namespace, which torch then refuses elsewhere as before."""
+    path = tmp_path / "last.pth.tar"
+    torch.save({"args": Namespace(lr=0.1), "state_dict": model.state_dict()}, path)
+    torch.testing.assert_close(output(load_backbone(f"file:{path}@{ARCH}"), x), answer)
+    with pytest.raises(UnpicklingError):
+        torch.load(path, weights_only=True)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_the_line_that_is_printed_takes_the_weights_out(
+    whole, model, tmp_path, monkeypatch, zipped
+):
+    """Of a file with another class, which is named and never made."""
+    monkeypatch.chdir(tmp_path)
+    content = {"state_dict": model.state_dict(), "share": Fraction(1, 2)}
+    torch.save(content, "it's.pth", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match=r"more than tensors \(fractions.Fraction\), and") as error:
+        load_backbone(f"file:it's.pth@{ARCH}")
+    words = shlex.split(str(error.value).partition("its weights alone: ")[2])
+    assert words[:2] == ["python", "-c"]
+    subprocess.run([sys.executable, *words[1:]], check=True)
+    assert load_backbone(f"file:weights.pth@{ARCH}").model.num_classes == 7
+
+
+@pytest.mark.parametrize("prefix", ["module.visual.", "visual.", ""])
+def test_a_file_for_a_tower_of_open_clip(x, tmp_path, monkeypatch, caplog, prefix):
+    import open_clip
+
+    config = open_clip.get_model_config("ViT-B-32")
+    config["vision_cfg"] |= {"layers": 2, "width": 64, "patch_size": 32, "image_size": 64}
+    config["text_cfg"] |= {"layers": 1}
+    monkeypatch.setitem(sys.modules["open_clip.factory"]._MODEL_CONFIGS, "ViT-B-32", config)
+    made = open_clip.create_model("ViT-B-32").visual.eval()
+    caplog.clear()
+    torch.save(prefixed(prefix, made.state_dict()), tmp_path / "tower.pt")
+    backbone = load_backbone(f"file:{tmp_path}/tower.pt@open_clip:ViT-B-32")
+    torch.testing.assert_close(output(backbone, x), made(x).detach())
+    assert backbone.pretrained and backbone.depth == 2 and not caplog.records
+    name = f"file:{tmp_path}/tower.pt@open_clip:ViT-B-32"
+    assert not load_backbone(name, pretrained=False).pretrained
+
+
+def test_architectures_whose_shapes_fit():
+    """Of 60 names in well under five seconds; a wrong one says what differs."""
+    names = [x for x in timm.list_models("vit_*patch14*") if "clip" not in x]
+    with torch.device("meta"):
+        state = timm.create_model("vit_small_patch14_reg4_dinov2", img_size=56).state_dict()
+        wrong = timm.create_model("vit_base_patch16_224", num_classes=0)
+    before = time.monotonic()
+    assert fitting(state, "vit_small_patch16_224", names, 8192) == ["vit_small_patch14_reg4_dinov2"]
+    assert time.monotonic() - before < 5
+    assert fitting(state, "vit_small_patch16_224", names, 8192, seconds=-1) == []
+    assert fitting(state | {"more": torch.ones(1)}, ARCH, names[:5], 8192) == []
+    assert _misfit(wrong, state, None, "vit_base_patch16_224") == (
+        "4 registers in the file, 0 in vit_base_patch16_224, 384 channels in the file, 768 in "
+        "vit_base_patch16_224, 14 x 14 pixels a patch in the file, 16 x 16 in vit_base_patch16_224"
+    )
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory):
+    """What `edit` writes of a control."""
+    backbone = load_backbone("control-position")
+    place = tmp_path_factory.mktemp("edit") / "edited"
+    shown = torch.randn(1, 3, *backbone.image_size, generator=torch.Generator().manual_seed(0))
+    neurons = [(PLANTED_BLOCK["control-position"], REGISTER_NEURON)]
+    write_model(backbone, neurons, place, shown)
+    return backbone, neurons, place, shown
+
+
+@pytest.mark.filterwarnings("ignore:.*how its images are normalised")
+def test_what_edit_wrote_is_the_model_in_its_intervention(edited):
+    backbone, neurons, place, shown = edited
+    found = load_backbone(f"local-dir:{place}")
+    assert (found.layout.registers, found.pretrained) == (1, True)
+    assert found.layout.patches == backbone.layout.patches
+    with moved(backbone, neurons):
+        expected = capture(backbone, shown, [PatchNorms(), Output()])
+    got = capture(found, shown, [PatchNorms(), Output(), NeuronActivation("a", *neurons[0])])
+    for key, value in expected.items():
+        torch.testing.assert_close(got[key], value, rtol=1e-4, atol=1e-4)
+    assert found.describe()["name"] == "local-dir:edited"
+    drawn = load_backbone(f"local-dir:{place}", pretrained=False)
+    assert drawn.layout.registers == 1 and not drawn.pretrained
+    assert load_backbone(f"local-dir:{place}", image_size=96).layout.grid == (6, 6)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"neurons": {"blocks.9.mlp.fc2": [[1], [0]]}}, "model in .* cannot be read .*`9`"),
+        ({"neurons": {}}, "model in .* cannot be read .*; write it again with `edit`"),
+        ({"neurons": {"blocks.2.mlp.fc2": [[-1], [0]]}}, "-1 is less than the minimum"),
+        ({"registers": 2}, "1 registers in the file, 2 in ARCH"),
+        ({"architecture": "resnet18"}, "is a 'resnet18', not a plain Vision Transformer"),
+        ({"clear": "none"}, "clear: 'none' is not one of"),
+        ({"mean": [0.5]}, "mean: .*; write it again with `edit`"),
+    ],
+)
+def test_what_edit_did_not_write_is_refused(edited, tmp_path, change, reason):
+    shutil.copytree(edited[2], tmp_path / "edited")
+    place = tmp_path / "edited" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | change))
+    with pytest.raises(ValueError, match=reason):
+        load_backbone(f"local-dir:{tmp_path}/edited")
+
+
+def test_what_edit_wrote_says_how_its_images_are_normalised(edited, tmp_path):
+    shutil.copytree(edited[2], tmp_path / "edited")
+    place, name = tmp_path / "edited" / "config.json", f"local-dir:{tmp_path}/edited"
+    config = json.loads(place.read_text())
+    place.write_text(json.dumps(config | {"mean": [0.5] * 3, "std": [0.25] * 3}))
+    normalise = load_backbone(name).transform.transforms[-1]
+    assert (normalise.mean.tolist(), normalise.std.tolist()) == ([0.5] * 3, [0.25] * 3)
+    older = {key: x for key, x in config.items() if key not in ("mean", "std", "input_size")}
+    place.write_text(json.dumps(older))
+    with pytest.warns(UserWarning, match="how its images are normalised: ImageNet's mean"):
+        load_backbone(name)
+
+
 def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
     weights = {
         key: value for key, value in model.state_dict().items() if not key.startswith("head.")
@@ -377,7 +511,7 @@ def test_safetensors_without_a_head(whole, model, x, answer, tmp_path):
 def test_the_image_size_is_told_by_a_square_grid_alone(tokens, size):
     with torch.device("meta"):
         sketch = timm.create_model(ARCH, patch_size=(16, 8), **FEW)
-    assert _own_size(sketch, {"pos_embed": torch.zeros(1, tokens, 24)}) == size
+    assert own_size(sketch, {"pos_embed": torch.zeros(1, tokens, 24)}, 8192) == size
 
 
 @pytest.mark.parametrize("theirs", [None, (1, 197, 24), (198, 24), (1, 1 + 81, 24)])
@@ -389,7 +523,7 @@ def test_the_image_size_stays_where_positions_do_not_tell_another(theirs, has):
         sketch.pos_embed = None
     state = {} if theirs is None else {"pos_embed": torch.zeros(theirs)}
     told = has and theirs == (1, 1 + 81, 24)
-    assert _own_size(sketch, state) == ((144, 144) if told else None)
+    assert own_size(sketch, state, 8192) == ((144, 144) if told else None)
 
 
 def test_half_the_numbers_are_the_fewest_that_are_read():
@@ -456,6 +590,7 @@ def folder(model, tmp_path_factory):
     many = {"head.weight": torch.ones(1, 24).expand(10**7, 24)}
     torch.save(weights | many, folder / "classes.pth")
     torch.save(weights | {"pos_embed": torch.ones(1, 0, 24)}, folder / "nowhere.pth")
+    torch.save({"visual.conv1.weight": torch.ones(24, 3, 16, 16)}, folder / "tower.pth")
     few = {key: torch.ones(1, 2, 3, 4, 5)[0, 0] for key in "abcd"}
     torch.save(few, folder / "few.pth")
     return folder
@@ -464,12 +599,18 @@ def folder(model, tmp_path_factory):
 @pytest.mark.parametrize(
     "name, reason",
     [
-        (f"pickled.pth@{ARCH}", "holds more than tensors, and is not run; save its state_dict al"),
+        (f"pickled.pth@{ARCH}", r"tensors \(timm.*VisionTransformer\), and .*\)\.state_dict\(\), "),
         (f"other.pth@{ARCH}", r"has no 'patch_embed.proj.weight' .*\(layer.weight, ...\)"),
         (f"edited.pth@{ARCH}", "do not load: .*blocks.0.mlp.fc2.shift.*; name the architecture"),
         (f"broken.safetensors@{ARCH}", "does not load"),
-        ("mine.pth@vit_small_patch16_224", "do not load: .*; name the architecture that they are"),
-        (f"eighths.pth@{ARCH}", r"its patches are \(8, 8\), not \(16, 16\); name the architecture"),
+        (
+            "mine.pth@vit_small_patch16_224",
+            "24 channels in the file, 48 in vit_small.*; give '@vit_tiny_p",
+        ),
+        (
+            f"eighths.pth@{ARCH}",
+            f"8 x 8 pixels a patch in the file, 16 x 16 in {ARCH}; name the arc",
+        ),
         (f"number.pth@{ARCH}", "is a single number; save it again"),
         (f"endless.pth@{ARCH}", "the weights in .* cannot be read .*recursion.*; save them again"),
         (f"classes.pth@{ARCH}", "the head in .* has 10000000 classes; take it out of the file"),
@@ -477,12 +618,20 @@ def folder(model, tmp_path_factory):
         (f"few.pth@{ARCH}", r"\(a, b, c, ...\); give weights under timm's names"),
         (
             "mine.pth@vit_huge_patch16_gap_448",
-            "they are [0-9]+ numbers, not 6[0-9]{8}; name the",
+            "2 blocks in the file, 32 in vit_huge_patch16_gap_448, 24 channels in the file, 1280",
         ),
         (f"mine.pth@{ARCH}.badtag", "cannot be read .*badtag.*; give one that timm makes"),
         ("mine.pth@resnet18", "'resnet18' in .* is not a plain Vision Transformer; choose"),
         ("mine.pth@vit_tiny_patch16_225", "timm has no architecture .*; did you mean '@vit_tiny_"),
         ("mine.pth", "names no architecture; give 'file:PATH@ARCH'"),
+        (
+            "mine.pth@open_clip:ViT-B-33",
+            "open_clip has no architecture .*; did you mean 'ViT-B-32'",
+        ),
+        ("tower.pth@open_clip:RN50", "is not a Vision Transformer; choose an open_clip ViT"),
+        ("mine.pth@open_clip:ViT-B-32", "has no 'conv1.weight' .*; give weights under open_clip's"),
+        ("tower.pth@open_clip:ViT-B-32", "the weights of .* cannot be read .*; name the archi"),
+        (f"tower.pth@{ARCH}", "under timm's names, or for a tower of open_clip '@open_clip:ARCH'$"),
         (f"gone.pth@{ARCH}", "there is no file '.*gone.pth'; give the path of a .pth or .safet"),
     ],
 )
@@ -524,14 +673,16 @@ GIVEN = FEW | {"img_size": 64}
         (recipe() | {"model_args": GIVEN | {"num_classes": 9}}, "", "do not load: .*head.weight"),
         (recipe() | {"model_args": GIVEN | {"pretrained_strict": False}}, "blocks.1", "do not l"),
         (recipe(num_classes=-1) | {"model_args": GIVEN}, "", "num_classes: -1 is less than the"),
-        (recipe() | {"model_args": GIVEN | {"patch_size": 8}}, "", "its patches are .16, 16., not"),
+        (
+            recipe() | {"model_args": GIVEN | {"patch_size": 8}},
+            "",
+            "16 x 16 pixels a patch in the f",
+        ),
         (recipe() | {"model_args": GIVEN | {"colour": 1}}, "", "architecture of .* cannot be read"),
         (recipe(mean=[1, 2]) | {"model_args": GIVEN}, "", "pretrained_cfg.mean: "),
         (recipe(input_size=[1, 64, 64]), "", "input_size.0: 3 was expected"),
         ([ARCH], "", "is not of type 'object'"),
-        (recipe() | {"arguments": {}, "neurons": {}}, "", "written by `edit`; load it with the mo"),
-        ({"architecture": None, "arguments": {}, "neurons": {}}, "", "was written by `edit`"),
-        ({"arguments": {}, "neurons": {}}, "", "was written by `edit`"),
+        (recipe() | {"arguments": {}, "neurons": {}}, "", "'.*' is a required.*again with `edit`"),
         ({"architecture": None}, "", "names no architecture of timm"),
         ({"architecture": "a\n" * 10**5}, "", "is a 'a a a.*, not a plain Vision Transformer"),
         (recipe() | {"model_args": GIVEN | {"device": "meta"}}, "", "device: 'cpu' was expected"),
@@ -548,7 +699,7 @@ GIVEN = FEW | {"img_size": 64}
         (
             recipe() | {"model_args": GIVEN | {"embed_dim": 3072}},
             "",
-            "numbers, not 2[0-9]*; name th",
+            "24 channels in the file, 3072 in its config.json; name th",
         ),
     ],
 )

@@ -223,7 +223,7 @@ def test_outliers_in_one_half_alone_give_no_advice(sides):
         (
             lambda x: [FIXED * (not one) for one in grey(x)],
             "Position decides where they stand, but content whether they do: a grey picture has "
-            "0.0 of them",
+            "0 of them",
         ),
         # None is left when the content is rolled: no share, and no place that they keep.
         (lambda x: [[5] * bool(one) for one in left(x)], "Content decides: they leave"),

@@ -1,5 +1,6 @@
 """One model examined: controls whose answer is known, what is written of them, and the command."""
 
+import html
 import json
 import os
 import shlex
@@ -15,7 +16,8 @@ import torch
 
 from helpers.cli import OUTLIERS, main
 from helpers.images import load_images
-from helpers.interventions import RegisterNeuron
+from helpers.interventions import RegisterNeuron, unwritable
+from helpers.interventions import test_time_registers as moved_neurons
 from helpers.measures.stats import Estimate
 from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone
 from helpers.models.family import nameless
@@ -130,7 +132,7 @@ def test_the_page_needs_no_network_and_shows_names_as_text(examined):
     reader = Reader()
     reader.feed(text := page(named, pictures))
     assert not reader.outside and "script" not in reader.tags and "&lt;script&gt;" in text
-    assert (reader.tags.count("svg"), reader.tags.count("table")) == (6, 8)
+    assert (reader.tags.count("svg"), reader.tags.count("table")) == (6, 9)
     assert "prefers-color-scheme: dark" in text
 
 
@@ -262,6 +264,88 @@ def test_the_command_that_is_printed_runs_as_it_is_pasted(tmp_path, monkeypatch,
     assert main(words[3:]) == 0
     for file in ("numbers.json", "page.html", "edited/README.md", "edited/config.json"):
         assert str(tmp_path) not in (tmp_path / file).read_text()
+
+
+def test_a_folder_of_edit_is_examined_beside_its_model(tmp_path, monkeypatch, capsys):
+    """The same images in both: no outliers after `edit`, and a register with their norm."""
+    monkeypatch.chdir(tmp_path)
+    neuron = f"{PLANTED_BLOCK['control-position']}:{REGISTER_NEURON}"
+    images = "--images scenes -n 8 --seed 1"
+    assert main(f"edit control-position --neurons {neuron} {images} --out edited".split()) == 0
+    capsys.readouterr()
+    files = "--out two.html --json two.json --exit-code"
+    command = f"diagnose control-position --against edited {images} {files}"
+    assert main(command.split()) == OUTLIERS
+    out = capsys.readouterr().out
+    assert out.startswith("control-position | local-dir:edited\nimages with an outlier: 100 % [")
+    found = json.loads((tmp_path / "two.json").read_text())
+    first, second = found["models"]
+    assert (first["outliers"], second["outliers"]) == (True, False)
+    assert second["details"]["register_norm"]["value"] > 10 * second["max_norm_before"]
+    assert found["same_answer"] is None and found["version"] == 2  # controls have no classes
+    reader = Reader()
+    reader.feed((tmp_path / "two.html").read_text())
+    assert not reader.outside and reader.tags.count("img") == 8 * (1 + 2 * 2)
+    assert main(["diagnose", "control-clean", "--against", "control-clean", "--figures", "x"]) == 2
+    assert "--figures is of one model" in capsys.readouterr().err
+
+
+def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch):
+    backbone = load_backbone("control-position")
+    module = sys.modules["helpers.own.diagnose"]  # whose name is that of its function
+    monkeypatch.setattr(module, "unwritable", lambda _: "is no model that it writes")
+    found = diagnose(backbone, load_images("scenes", 8, 1))
+    lines = advice(found)
+    at = next(i for i, line in enumerate(lines) if line.startswith("from "))
+    assert lines[at - 1].endswith("of it, since it is no model that it writes:")
+    assert not any("helpers edit" in line for line in lines)
+    made = {}
+    exec("\n".join(lines[at : at + 3]), made)
+    pixels = torch.randn(1, 3, *backbone.image_size)
+    with moved_neurons(backbone, found.moved):
+        torch.testing.assert_close(made["model"](pixels), backbone(pixels))
+    assert "load_backbone(&#39;control-position&#39;)" in page(found, {})
+
+
+def test_edit_is_asked_whether_it_can():
+    assert unwritable(load_backbone("control-position")) == ""
+    told = unwritable(load_backbone("open_clip:ViT-B-32/openai", pretrained=False))
+    assert told.startswith("is a tower of open_clip; give the timm name of these weights")
+
+
+@pytest.mark.parametrize("given, shown", [("a b/x.pth", "a b/x.pth"), ("{}/x.pth", "x.pth")])
+def test_the_command_on_the_page_has_no_folder_of_this_machine(examined, tmp_path, given, shown):
+    (tmp_path / "x.pth").touch()
+    model = f"file:{given.format(tmp_path)}@vit_tiny_patch16_224"
+    text = page(examined["control-position"], {}, model)
+    command = text.partition('<pre tabindex="0"><code>')[2].partition("</code>")[0]
+    words = shlex.split(html.unescape(command))
+    assert words[4] == f"file:{shown}@vit_tiny_patch16_224" and words[-2:] == ["--out", "edited"]
+    assert ("Run it in the folder" in text) == (given != shown)
+
+
+@pytest.mark.parametrize("shift, told", [(0, False), (1, True)])
+def test_labels_that_the_head_does_not_know_are_told(shift, told):
+    torch.manual_seed(0)
+    backbone = load_backbone("control-clean")
+    backbone.model.reset_classifier(5)
+    images = load_images("scenes", 8, 1)
+    named = [x["answer"] for x in diagnose(backbone, images).by_image]
+    labels = (np.array(named) + shift * np.arange(1, 9)) % 5
+    found = diagnose(backbone, replace(images, labels=labels), labelled=True)
+    right = (labels == named).mean()
+    assert found.answers.right.value == right and found.answers.classes == 5
+    line = f"Labels: {round(8 * right)} of 8 answers are right, no more than the commonest label"
+    assert any(x.startswith(line) for x in advice(found)) == told
+
+
+def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(examined):
+    shown = examined["control-clean"]._repr_html_()
+    assert shown.startswith('<iframe title="Diagnosis" sandbox srcdoc="&lt;!doctype html&gt;')
+    reader = Reader()
+    reader.feed(shown)
+    assert reader.tags == ["iframe"] and "Image by image" in html.unescape(shown)
+    assert not plt.get_fignums()
 
 
 def _planted(name):

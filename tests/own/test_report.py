@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf, nan
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,8 @@ from helpers.interventions import RegisterNeuron
 from helpers.measures.outliers import Firing
 from helpers.measures.stats import NONE, Estimate
 from helpers.own import Diagnosis, advice, drawn, page, svg, to_json
-from helpers.own.diagnose import FoundSinks, Neuron, Place, State
+from helpers.own.diagnose import Answers, FoundSinks, Neuron, Place, State, Thumbnails
+from helpers.own.report import RULES, _number, against, beside, page_of_two
 
 GRID, PICTURE = torch.arange(16.0).reshape(4, 4) / 100, torch.zeros(8, 8, 3)
 
@@ -35,8 +37,8 @@ STATES = {
     "matched units moved": state(290.0, 0.8, agreement=of(1.0)),
 }
 WITH = Diagnosis(
-    model={"name": "a vit", "image_size": (64, 64)},
-    images={"name": "scenes"},
+    model={"name": "a vit", "image_size": (64, 64), "registers": 0, "weights_hash": "abc"},
+    images={"name": "scenes", "digest": "def", "seed": 3},
     n=20,
     tested=10,
     outliers=True,
@@ -127,7 +129,7 @@ def test_four_cells(outliers, share, cell):
     assert told[1] == (
         f"Sinks: in {round(20 * share)} of 20 images nearly all queries of some head give at least "
         "half of their attention to the same few patches, in 4 to [CLS]. Of the sinks of one token "
-        "75% write next to nothing and 25% the same to all queries."
+        "75 % write next to nothing and 25 % the same to all queries."
     )
     assert any("its attention is not" in line for line in told) == (cell == "sinks alone")
     assert any("nothing for registers" in line for line in told) == (cell == "neither")
@@ -143,8 +145,8 @@ def test_advice_by_hand():
     assert advice(WITH, "it's") == [
         "Outliers: 15 of 20 images have a patch above three times the median norm, 1.5 an image; "
         "they appear after block 1 (0 is the first).",
-        "25% of them stand in the corners. Position decides: they stay where they are when the "
-        "content is rolled, and a grey picture has 2.0 of them.",
+        "25 % of the outliers stand in the corners. Position decides: they stay where they are "
+        "when the content is rolled, and a grey picture has 2 of them.",
         "On images in which it was not searched, neuron 2 of block 1 is 2 times as active at "
         "outliers as elsewhere; of the others in that block one that writes most nearly as much "
         "is active at outliers alone.",
@@ -158,8 +160,8 @@ def test_advice_by_hand():
     ]
     assert "edit 'a vit' --neurons" in advice(WITH)[4]
     assert advice(WITHOUT) == [
-        "No outliers: 0 of 20 images have a patch above three times the median norm. By chance "
-        "alone up to 17% of such images could have one.",
+        "No outliers: 0 of 20 images have a patch above three times the median norm. At 95 % "
+        "confidence this excludes only that more than 17 % of such images have one.",
         "There is nothing for registers to take over. If maps of attention look noisy all the "
         "same, norms are not the cause.",
     ]
@@ -183,7 +185,7 @@ def test_without_answers_the_feature_is_told():
         ({"usual": 0.63, "rolled": 0.43}, "Content decides: they leave"),
         ({"usual": 0.63, "rolled": nan}, "Content decides: they leave"),
         ({"usual": 0.62, "rolled": 0.62}, "no few places: content decides where"),
-        ({"grey": 0.05}, "but content whether they do: a grey picture has 0.1 of them"),
+        ({"grey": 0.05}, "but content whether they do: a grey picture has 0.05 of them"),
         ({"grey": 0.06}, "Position decides: they stay"),
     ],
 )
@@ -195,7 +197,7 @@ def test_position_or_content(place, words):
 @pytest.mark.parametrize(
     "ratio, words",
     [
-        (of(99_999.0), "1e+05 times as active"),
+        (of(99_999.0), "100,000 times as active"),
         (of(1e5), "active at outliers alone"),
         (of(nan), "silent at both"),
         (NONE, "silent at both"),
@@ -204,6 +206,93 @@ def test_position_or_content(place, words):
 def test_how_a_neuron_fires(ratio, words):
     neuron = replace(WITH.neurons[0], firing=fires(ratio))
     assert f"neuron 2 of block 1 is {words}" in advice(replace(WITH, neurons=[neuron]))[2]
+
+
+@pytest.mark.parametrize(
+    "number, text",
+    [
+        *((10400.0, "10,400"), (1e6, "1,000,000"), (123456.0, "123,000"), (99.96, "100")),
+        *((0.7012, "0.701"), (-2.0, "-2"), (0.0, "0"), (0.000123, "0.000123"), (nan, "nan")),
+    ],
+)
+def test_numbers_have_one_form(number, text):
+    assert _number(number) == text
+
+
+def test_how_many_outliers_an_empty_count_excludes():
+    told = advice(replace(WITHOUT, images_with_outliers=Estimate(0.0, 0.0, 0.24, 12), n=12))[0]
+    assert told.endswith("this excludes only that more than 24 % of such images have one.")
+
+
+def test_the_registers_of_a_model_are_told():
+    model = WITHOUT.model | {"registers": 4}
+    sinks = replace(SINKS, received=SINKS.received | {"registers": [of(0.1), of(0.3)]})
+    found = replace(WITHOUT, model=model, register_norm=of(530.0), sinks=sinks)
+    words = advice(found)
+    assert words[2] == (
+        "Registers: the highest of the model's 4 has a norm of 530 after the last block, mean over "
+        "images; the highest patch has 280. In block 1 registers get 30 % of all attention."
+    )
+    assert "There is nothing for registers" not in " ".join(words)
+    assert "norm of the highest after the last block" in page(found, {})
+
+
+def test_labels_are_told_where_the_head_does_not_know_them():
+    for right, commonest, told in ((0.0, 0.1, True), (0.2, 0.1, False), (0.75, 1.0, False)):
+        found = replace(WITHOUT, answers=Answers(of(right, 20), commonest, (0, 9), 1000))
+        line = f"Labels: {round(20 * right)} of 20 answers are right, no more than the commonest"
+        assert any(x.startswith(line) for x in advice(found)) == told
+
+
+THUMBNAILS = Thumbnails(
+    [1, 0], np.zeros((2, 8, 8, 3), np.uint8), torch.stack([9 * GRID, GRID]), GRID.expand(2, 4, 4)
+)
+NAMES = [
+    {"image": name, "outliers": i, "largest_over_median": 7.0 + i, "shared_attention": None}
+    for i, name in enumerate(("<a>", "b"))
+]
+
+
+def shown(diagnosis, answers=(3, 4), received=True, **changes):
+    rows = [row | {"answer": answer} for row, answer in zip(NAMES, answers, strict=True)]
+    maps = THUMBNAILS if received else replace(THUMBNAILS, received=None)
+    return replace(diagnosis, by_image=rows, thumbnails=maps, classes=5, **changes)
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_each_image_is_shown_with_its_maps(received):
+    text = page(shown(WITH, received=received), {})
+    assert text.count("<img ") == 2 * (2 + received) and "&lt;a&gt;: 7 x the median, 0 out" in text
+    first, second = text.split('<figure style="order: ')[1:]
+    assert first.startswith("0; --place: 1") and second.startswith("1; --place: 0")
+    assert "b: 8 x the median, 1 outlier<" in first
+    assert ("attention received (0 % to 15 %" in text) == received
+    assert "patch norms (0.000001 to 1.35, dark to bright, logarithmic)" in text
+
+
+def test_scope_tells_what_was_searched_alone():
+    none = replace(WITH, neurons=[], left_out={"register neurons": "none"})
+    for found, told in ((WITH, "neurons and places"), (none, "places")):
+        assert f"searched for {told}, which" in page(found, {})
+    assert "searched" not in page(WITHOUT, {})
+
+
+def test_two_models_beside_each_other():
+    a, b = shown(WITH), shown(WITHOUT, (3, 2), model=WITH.model | {"name": "b<b>", "registers": 1})
+    found = against(a, b)
+    assert [one["model"] for one in found["models"]] == ["a vit", "b<b>"]
+    assert (found["same_answer"]["value"], found["version"]) == (0.5, 2)
+    json.dumps(found, allow_nan=False)
+    rows = beside(a, b)
+    assert rows["images with an outlier"] == ("75 % [65, 85]", "0 % [0, 17]")
+    assert rows["registers"] == ("0", "1") and rows["first block with one"] == ("1", "-")
+    assert rows["same answer as the first"] == ("-", "50 %") and "right answer" not in rows
+    text = page_of_two(a, b)
+    assert "b&lt;b&gt;" in text and "b<b>" not in text and text.count("<img ") == 2 * 5
+    assert "<svg" in text and not plt.get_fignums()
+    other = replace(b, classes=6)
+    assert against(a, other)["same_answer"] is None and page_of_two(a, other)
+    assert against(a, replace(shown(b, (None, None))))["same_answer"] is None
 
 
 def cells(text):
@@ -217,8 +306,9 @@ def test_the_cells_of_the_page():
         "none": (0.0, NONE),
     }
     text = page(replace(WITH, rules=rules), {"one": ("<svg></svg>", "what it is")})
-    assert cells(text)[:9] == [
-        "median:3", "1.25%", "50% [40, 60]", "mad:10", "0.00%", "25%", "none", "0.00%", "-"
+    assert cells(text)[:12] == [
+        "median:3", RULES["median:3"], "1.25 %", "50 % [40, 60]",
+        "mad:10", RULES["mad:10"], "0 %", "25 %", "none", "", "0 %", "-"
     ]  # fmt: skip
     assert "<svg></svg><figcaption>what it is" in text
     assert "at the 4 most frequent positions" in text
@@ -231,9 +321,11 @@ def test_the_cells_of_the_page():
     ]  # fmt: skip
     at = cells(text).index("before")
     assert cells(text)[at : at + 6] == [
-        "before", "300 [300, 300]", "0.8 [0.7, 0.9]", "-", "1 [0.9, 1.1]", "0.987 [0.887, 1.09]"
+        "before", "300 [300, 300]", "80 % [70, 90]", "-", "100 % [90, 110]", "0.987 [0.887, 1.09]"
     ]  # fmt: skip
-    assert cells(text)[-2:] == ["7", "91%"]
+    at = cells(text).index("7")
+    assert cells(text)[at : at + 2] == ["7", "91 %"]
+    assert cells(text)[-4:] == ["weights, digest", "abc", "images, digest and seed", "def, 3"]
 
 
 @pytest.mark.parametrize(
