@@ -4,6 +4,7 @@ cache made here."""
 import os
 import pickle
 import sys
+from dataclasses import replace
 
 import huggingface_hub
 import numpy as np
@@ -665,3 +666,12 @@ def test_a_picture_as_the_model_sees_it(name):
     assert seen.shape == (*backbone.image_size, 3)
     torch.testing.assert_close(seen, expected.movedim(0, -1), rtol=0, atol=1e-5)
     assert torch.equal(backbone.as_seen(backbone.preprocess(image)), seen)
+
+
+def test_pixels_of_unknown_preprocessing_are_shown_from_the_darkest_to_the_brightest():
+    backbone = replace(load_backbone("control-clean"), transform=lambda image: image)
+    pixels = torch.tensor([[[-2.0, 0.0, 0.5]], [[1.0, 2.0, -1.0]], [[0.0, 0.0, 1.5]]])
+    expected = [[[0, 0.75, 0.5], [0.5, 1, 0.5], [0.625, 0.25, 0.875]]]
+    torch.testing.assert_close(backbone.as_seen(pixels), torch.tensor(expected))
+    for plain in (torch.ones(3, 2, 2), torch.rand(3, 2, 2)):  # nothing says that these are not
+        assert torch.equal(backbone.as_seen(plain), plain.movedim(0, -1))

@@ -14,7 +14,7 @@ from helpers.capture import Captured, ClsAttention, Output, TokenNorms, capture
 from helpers.images import Images, load_images
 from helpers.models import TokenLayout, load_backbone
 from helpers.own import advice, diagnose
-from helpers.own.diagnose import _as_seen, _Session
+from helpers.own.diagnose import _Session
 
 LEFT, RIGHT = (Image.new("RGB", (224, 224)) for _ in range(2))  # white on one side, else black
 LEFT.paste("white", (0, 0, 112, 224))
@@ -133,14 +133,6 @@ def test_a_head_that_gives_no_number_a_class_gives_no_answers():
     backbone = load_backbone("control-clean", image_size=64)
     backbone.model.head = nn.Sequential(nn.Linear(64, 6), nn.Unflatten(1, (2, 3)))
     assert "answers" in diagnose(backbone, pictures("lrlr")).left_out
-
-
-def test_a_picture_is_shown_from_its_darkest_to_its_brightest():
-    pixels = torch.tensor([[[-2.0, 0.0, 0.5]], [[1.0, 2.0, -1.0]], [[0.0, 0.0, 1.5]]])
-    expected = [[[0, 0.75, 0.5], [0.5, 1, 0.5], [0.625, 0.25, 0.875]]]
-    torch.testing.assert_close(_as_seen(pixels), torch.tensor(expected))
-    assert _as_seen(torch.ones(3, 2, 2)).abs().max() == 0
-    assert _as_seen(torch.tensor([[[0.0, 1e-6]]] * 3)).max() == 1
 
 
 def test_what_is_counted():
