@@ -214,7 +214,7 @@ def test_outliers_in_one_half_alone_give_no_advice(sides):
         (lambda x: [FIXED for _ in x], "Position decides: they stay where they are"),
         (
             lambda x: [FIXED * (not one) for one in grey(x)],
-            "Position decides where they stand, but content whether they do: a grey picture has "
+            "Position decides where they are, but content whether there are any: a grey image has "
             "0 of them",
         ),
         # None is left when the content is rolled: no share, and no place that they keep.
@@ -234,7 +234,7 @@ def test_places_are_those_of_images_in_which_they_were_not_searched():
     """Each image has outliers at patches of its own: no place is usual in the others."""
     count = iter(range(10_000))
     found, words = said(lambda x: [[4 + next(count) % 12] for _ in x], "lllll")
-    assert found.place.usual.value == 0 and "in no few places: content decides where" in words
+    assert found.place.usual.value == 0 and "no fixed places: content decides where" in words
 
 
 def test_as_many_places_as_outliers_are_usual_by_chance():
@@ -242,7 +242,7 @@ def test_as_many_places_as_outliers_are_usual_by_chance():
     draws = torch.Generator().manual_seed(0)
     found, words = said(lambda x: [torch.randperm(16, generator=draws)[:7].tolist() for _ in x])
     assert 0.4 < found.place.usual.value < 0.6
-    assert "in no few places: content decides where" in words
+    assert "no fixed places: content decides where" in words
 
 
 def test_as_many_places_are_usual_as_an_image_has_outliers():

@@ -127,9 +127,10 @@ def test_four_cells(outliers, share, cell):
     assert written["details"]["sinks"]["nop"]["value"] == 0.75
     told = advice(found)
     assert told[1] == (
-        f"Sinks: in {round(20 * share)} of 20 images nearly all queries of some head give at least "
-        "half of their attention to the same few patches, in 4 to [CLS]. Of the sinks of one token "
-        "75 % write next to nothing and 25 % the same to all queries."
+        f"Sinks: in {round(20 * share)} of 20 images, nearly all queries of some head give at "
+        "least half of their attention to the same few patches, in 4 to [CLS]. Of the single-token "
+        "sinks, 75 % write almost nothing (no-op) and 25 % write the same to all queries "
+        "(broadcast)."
     )
     assert any("its attention is not" in line for line in told) == (cell == "sinks alone")
     assert any("nothing for registers" in line for line in told) == (cell == "neither")
@@ -143,16 +144,16 @@ def test_a_model_whose_attention_cannot_be_read_has_no_cell():
 
 def test_advice_by_hand():
     assert advice(WITH, "it's") == [
-        "Outliers: 15 of 20 images have a patch above three times the median norm, 1.5 an image; "
-        "they appear after block 1 (0 is the first).",
-        "25 % of the outliers stand in the corners. Position decides: they stay where they are "
-        "when the content is rolled, and a grey picture has 2 of them.",
-        "On images in which it was not searched, neuron 2 of block 1 is 2 times as active at "
-        "outliers as elsewhere; of the others in that block one that writes most nearly as much "
+        "Outliers: 15 of 20 images have a patch above three times the median norm, 1.5 outliers "
+        "per image; they appear after block 1 (0 is the first).",
+        "25 % of the outliers are in the corners. Position decides: they stay where they are "
+        "when the content is rolled, and a grey image has 2 of them.",
+        "On the images that were not searched, neuron 2 of block 1 is 2 times as active at "
+        "outliers as elsewhere; a matched neuron of that block, which writes nearly as much, "
         "is active at outliers alone.",
-        "With 1:2, 3:4 moved to an appended token the largest norm goes from 300 to 40, and the "
-        "images with outliers from 8 to 1 of 10; with others that write most nearly as much moved "
-        "it is 290.",
+        "With 1:2, 3:4 moved to an appended token, the largest norm goes from 300 to 40, and the "
+        "images with outliers from 8 to 1 of 10. With matched neurons moved instead, the largest "
+        "norm is 290.",
         "For maps and dense features move them: python -m helpers edit 'it'\"'\"'s' --neurons "
         "1:2,3:4 --out edited",
         "The answer stays the same on 9 of 10 images. This rests on 10 images: measure on your "
@@ -162,7 +163,7 @@ def test_advice_by_hand():
     assert advice(WITHOUT) == [
         "No outliers: 0 of 20 images have a patch above three times the median norm. At 95 % "
         "confidence this excludes only that more than 17 % of such images have one.",
-        "There is nothing for registers to take over. If maps of attention look noisy all the "
+        "There is nothing for registers to take over. If attention maps look noisy all the "
         "same, norms are not the cause.",
     ]
 
@@ -174,7 +175,7 @@ def test_what_costs_too_many_answers_is_left(same, kept):
 
 
 def test_without_answers_the_feature_is_told():
-    assert advice(moved(agreement=None))[-1].startswith("The pooled feature keeps a cosine of 0.98")
+    assert advice(moved(agreement=None))[-1].startswith("The pooled feature has a cosine of 0.98")
 
 
 @pytest.mark.parametrize(
@@ -184,8 +185,8 @@ def test_without_answers_the_feature_is_told():
         ({"usual": 0.63, "rolled": 0.45}, "Position decides: they stay"),
         ({"usual": 0.63, "rolled": 0.43}, "Content decides: they leave"),
         ({"usual": 0.63, "rolled": nan}, "Content decides: they leave"),
-        ({"usual": 0.62, "rolled": 0.62}, "no few places: content decides where"),
-        ({"grey": 0.05}, "but content whether they do: a grey picture has 0.05 of them"),
+        ({"usual": 0.62, "rolled": 0.62}, "no fixed places: content decides where"),
+        ({"grey": 0.05}, "but content whether there are any: a grey image has 0.05"),
         ({"grey": 0.06}, "Position decides: they stay"),
     ],
 )
