@@ -69,7 +69,7 @@ def test_the_figure_leaves_controls_out(few):
     sizes = checkpoints.sizes(checkpoints.values(few)["census"])
     assert [value.model for _, value in sizes] == [
         "AugReg, ImageNet-21k, then 1k",
-        "twin trained here, scenes, labels",
+        "trained from scratch here, scenes, labels",
     ]
     assert sizes[0][0] == 5_717_416 and sizes[0][1].value == 1
 
