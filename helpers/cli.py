@@ -805,10 +805,10 @@ def census(project, models, images, n, out, seed, batch_size, planned, force, de
     with Lines(len(places), "checkpoint") as lines:
         for name, path in places.items():
             start = time.monotonic()
-            if not force and one_each.is_done(path, pictures, seed):
-                lines(Outcome(name, "kept"))
-                continue
             try:
+                if not force and one_each.is_done(path, pictures, seed):
+                    lines(Outcome(name, "kept"))
+                    continue
                 one_each.measure(name, pictures, path, origin, **options)
             except (ModelUnavailable, ValueError, OSError, RuntimeError, MemoryError) as error:
                 failed += 1

@@ -175,7 +175,7 @@ def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
         [sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    executed = nbformat.read("notebooks/own/executed.ipynb", 4)
+    executed = nbformat.read("executed.ipynb", 4)
     assert not [
         output
         for cell in executed.cells

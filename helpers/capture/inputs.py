@@ -18,6 +18,7 @@ from helpers.images import Images
 from helpers.models import Backbone
 
 MOST_WORKERS = 16  # processes that load images for one GPU, unless given
+MOST_PIXEL = 50  # normalised pixels are within some units of zero, raw ones reach 255
 NAMES = ("pixel_values", "image", "img")  # of the image in an item that is a dictionary
 FORMS = (
     "a list of PIL images, paths or uint8 arrays, pixels (image, 3, height, width), or "
@@ -55,6 +56,15 @@ def check_pixels(backbone: Backbone, pixels: Tensor) -> None:
         raise ValueError(
             f"pixels of type {pixels.dtype}; capture takes normalised floats, or PIL images to "
             "normalise by itself"
+        )
+    _check_normalised(pixels)
+
+
+def _check_normalised(pixels: Tensor) -> None:
+    if (highest := pixels.abs().amax()) > MOST_PIXEL:
+        raise ValueError(
+            f"pixels reach {highest:.4g}; give them normalised as the model was trained, or PIL "
+            "images to normalise by itself"
         )
 
 
@@ -97,6 +107,7 @@ class PixelSet(Dataset):
             return self.preprocess(item)
         shape, dtype = tuple(getattr(item, "shape", ())), getattr(item, "dtype", None)
         if isinstance(item, Tensor) and item.is_floating_point() and shape == wanted:
+            _check_normalised(item)
             return item.to(torch.float32)
         colours = shape[2:] in ((), (1,), (3,), (4,))
         if isinstance(item, np.ndarray) and dtype == np.uint8 and item.ndim > 1 and colours:

@@ -197,7 +197,7 @@ def _more_than_tensors(path: Path, name: str, said: str) -> str:
     line = shlex.quote(f'import torch; torch.save({line}, "weights.pth")')
     return (
         f"'{name}' holds more than tensors{held}, and is not run; if you trust it, save its "
-        f"weights alone: python -c {line}"
+        f"weights alone{', from the key that holds them' * (weights[0] == '[')}: python -c {line}"
     )
 
 

@@ -31,13 +31,18 @@ def file_of(model: str) -> str:
 
 
 def is_done(path: Path, images: Images, seed: int) -> bool:
-    """Whether a file is there, whole, of today's form and of these images."""
+    """Whether a file is there, whole and of today's form.
+
+    Raises ValueError where it is of other images or another seed.
+    """
     try:
         found = checkpoints.read(path)
     except ValueError:
         return False
     own = found["details"]["images"]["digest"], found["n"], found["seed"]
-    return own == (images.digest, len(images), seed)
+    if own != (images.digest, len(images), seed):
+        raise ValueError(f"{path} is of other images; give --force to replace it, or another --out")
+    return True
 
 
 def measure(

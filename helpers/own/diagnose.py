@@ -50,7 +50,7 @@ from helpers.measures.norms import onset_block, outliers, threshold
 from helpers.measures.outliers import PRESENT, Firing, firing, leading_channels, outlier_images
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
-from helpers.models import Backbone
+from helpers.models import Backbone, backbone_of, known
 
 # Of the images: outliers in no more of them make no model with outliers, as in the claims.
 FEW = 0.05
@@ -64,6 +64,7 @@ THUMBNAILS, SIDE = 300, 112  # images that are kept to be shown, and their longe
 PACKAGES = ("registers-reproduced", "torch", "timm", "open_clip_torch", "numpy", "pillow")
 CONCENTRATION = ("top", "peak", "entropy")
 SINKS = "attention sinks"
+UNNAMED = "has no name by which it loads"
 LEAST = 4  # images: two to search in and two to test on
 
 
@@ -301,11 +302,17 @@ class Diagnosis:
 
 
 def diagnose(
-    backbone: Backbone, images: Any, *, labelled: bool = False, seed: int = 0, **options: Any
+    backbone: str | nn.Module | Backbone,
+    images: Any,
+    *,
+    labelled: bool = False,
+    seed: int = 0,
+    **options: Any,
 ) -> Diagnosis:
     """Examine one model.
 
     Args:
+        backbone: a Backbone, or what `load_backbone` takes.
         images: at least 4, as in `capture`; photographs as the model's training saw them.
         labelled: whether the images' labels are the classes of the model's head.
         seed: of matched units and of bootstraps.
@@ -313,6 +320,7 @@ def diagnose(
 
     Raises ValueError for fewer images, labels that are not the head's, and what `capture` raises.
     """
+    backbone = backbone_of(backbone)
     images = images_of(backbone, images)
     if len(images) < LEAST:
         raise ValueError(
@@ -371,7 +379,7 @@ def diagnose(
         else None,
         answers=session.answers(named) if labelled else None,
         classes=session.classes,
-        unwritable=unwritable(backbone),
+        unwritable=unwritable(backbone) or ("" if known(backbone.name) else UNNAMED),
         thumbnails=session.thumbnails(plain),
         made={"date": date.today().isoformat(), "python": python_version(), **_versions()},
         **found,

@@ -26,7 +26,7 @@ from helpers.claims.checkpoints import VERSION
 from helpers.measures.stats import Estimate, share
 from helpers.models.family import nameless, parts_of
 from helpers.names import short_names
-from helpers.own.diagnose import FEW, Diagnosis
+from helpers.own.diagnose import FEW, UNNAMED, Diagnosis
 
 ONLY = 1e5  # times as active at outliers: elsewhere is rounding
 MOST_LOST = 0.9  # agreement with the unedited model below which moving neurons costs too much
@@ -116,10 +116,11 @@ def remedy(d: Diagnosis, model: str = "") -> str:
         units = ",".join(f"{x.block}:{x.unit}" for x in d.moved)
         return f"python -m helpers edit {shlex.quote(model)} --neurons {units} --out edited"
     units = [(x.block, x.unit) for x in d.moved]
+    given = "module" if d.unwritable == UNNAMED else repr(model)
     return (
         "from helpers.interventions import model_with_test_time_registers\n"
         "from helpers.models import load_backbone\n"
-        f"model = model_with_test_time_registers(load_backbone({model!r}), {units})"
+        f"model = model_with_test_time_registers(load_backbone({given}), {units})"
     )
 
 

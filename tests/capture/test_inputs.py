@@ -145,6 +145,15 @@ def test_what_is_no_image(backbone, item, reason):
     assert "\n" not in str(error.value)
 
 
+def test_pixels_that_nobody_normalised_are_refused(backbone):
+    """They would be measured without a word, and look like a model without outliers."""
+    pixels = torch.rand(2, 3, 64, 64)
+    pixels[1] *= 255
+    for given in (pixels, [*pixels]):
+        with pytest.raises(ValueError, match=r"pixels reach 25\d.*; give them normalised"):
+            capture(backbone, given, [PatchNorms()])
+
+
 @pytest.mark.parametrize("reducers", [[PatchNorms], PatchNorms(), PatchNorms, "norms", ["norms"]])
 def test_what_are_no_reducers(backbone, pictures, reducers):
     message = r"reducers: .* is no (reducer|list); give a list of those of helpers.capture"

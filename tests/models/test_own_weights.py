@@ -386,7 +386,7 @@ def test_the_line_that_is_printed_takes_the_weights_out(
     torch.save(content, "it's.pth", _use_new_zipfile_serialization=zipped)
     with pytest.raises(ValueError, match=r"more than tensors \(fractions.Fraction\), and") as error:
         load_backbone(f"file:it's.pth@{ARCH}")
-    words = shlex.split(str(error.value).partition("its weights alone: ")[2])
+    words = shlex.split(str(error.value).partition("from the key that holds them: ")[2])
     assert words[:2] == ["python", "-c"]
     subprocess.run([sys.executable, *words[1:]], check=True)
     assert load_backbone(f"file:weights.pth@{ARCH}").model.num_classes == 7

@@ -63,9 +63,13 @@ def test_a_census_goes_on_where_it_stopped(made, tmp_path, capsys):
     assert said[0] == f"{MODELS[0]}  kept" and said[1].startswith(f"{MODELS[1]}  measured  (")
     assert said[2] == f"2 of 2 checkpoints in {tmp_path}" and first.stat().st_mtime_ns == before
     assert checkpoints.read(second)["model"] == MODELS[1]
-    assert run(tmp_path, MODELS[0], n=6) == 0 and checkpoints.read(first)["n"] == 6
-    assert run(tmp_path, MODELS[0], n=6, more=["--seed", "1"]) == 0
-    assert checkpoints.read(first)["seed"] == 1
+    for n, more in ((6, []), (checkpoints.read(first)["n"], ["--seed", "1"])):
+        assert run(tmp_path, MODELS[0], n=n, more=more) == 1
+        assert "is of other images; give --force to replace it" in capsys.readouterr().out
+        assert first.stat().st_mtime_ns == before
+    assert run(tmp_path, MODELS[0], n=6, more=["--seed", "1", "--force"]) == 0
+    found = checkpoints.read(first)
+    assert (found["n"], found["seed"]) == (6, 1)
 
 
 def test_one_that_cannot_be_had_does_not_end_it(tmp_path, capsys):

@@ -307,6 +307,18 @@ def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch):
     assert "load_backbone(&#39;control-position&#39;)" in page(found, {})
 
 
+def test_a_module_is_examined_and_its_advice_names_no_command():
+    module = load_backbone("control-position").model
+    data = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    found = diagnose(load_backbone(module, name="mine", data=data), load_images("scenes", 8, 1))
+    assert found.outliers and found.unwritable == "has no name by which it loads"
+    lines = advice(found)
+    assert lines[-2].startswith("model = model_with_test_time_registers(load_backbone(module), [")
+    assert not any("helpers edit" in line for line in lines)
+    named = diagnose("control-clean", load_images("scenes", 4, 1))
+    assert not named.outliers and not named.unwritable
+
+
 def test_edit_is_asked_whether_it_can():
     assert unwritable(load_backbone("control-position")) == ""
     told = unwritable(load_backbone("open_clip:ViT-B-32/openai", pretrained=False))
