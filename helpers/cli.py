@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
             raise
         return _failed(told, 2)
     except KeyboardInterrupt:
-        told = "stopped; what had finished is kept, and the same command goes on from there"
+        told = "stopped; `run`, `train` and `census` given again go on from what had finished"
         print(told, file=sys.stderr)
         return 130
 
@@ -774,7 +774,9 @@ def edit(project, batch_size, neurons, auto, registers, out, pt2, force, **loade
 @click.option("--seed", type=NATURAL, default=0, help="of the choice of images")
 @click.option("--batch-size", type=COUNT, default=16)
 @click.option("--plan", "planned", is_flag=True, help="measure nothing: how many, hours, gigabytes")
-@click.option("--force", is_flag=True, help="measure again what is there of the same images")
+@click.option(
+    "--force", is_flag=True, help="measure again, and replace what is there, also of other images"
+)
 @DEVICE
 def census(project, models, images, n, out, seed, batch_size, planned, force, device):
     """Diagnose many checkpoints, one JSON each, and go on where it stopped. A list is @papers,

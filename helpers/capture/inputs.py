@@ -61,9 +61,10 @@ def check_pixels(backbone: Backbone, pixels: Tensor) -> None:
 
 
 def _check_normalised(pixels: Tensor) -> None:
-    if (highest := pixels.abs().amax()) > MOST_PIXEL:
+    low, high = pixels.aminmax()
+    if (reach := max(-low, high)) > MOST_PIXEL:
         raise ValueError(
-            f"pixels reach {highest:.4g}; give them normalised as the model was trained, or PIL "
+            f"pixels reach {reach:.4g}; give them normalised as the model was trained, or PIL "
             "images to normalise by itself"
         )
 

@@ -38,8 +38,6 @@ Pixels = Float[Tensor, "image 3 height width"]
 Kept = tuple[Tensor, ...]  # one (image, ...) for each key
 # Of [CLS] after an attention layer; the first three are attended to.
 PARTS = ("patches", "registers", "cls", "bias", "skip")
-CHUNK = {"cuda": 2**26}  # numbers of attention at a time, by what a cache holds
-CHUNK_ELSEWHERE = 2**18
 
 
 class Reducer:
@@ -683,6 +681,11 @@ def _ranks_of_sinks(x: Update, event: Float[Tensor, "image head"]) -> Float[Tens
     return rank
 
 
+def chunk(device: str) -> int:
+    """Numbers of attention that are held at a time, by what a cache of the device holds."""
+    return 2**26 if device == "cuda" else 2**18
+
+
 def received_attention(
     q: Tensor, k: Tensor, scale: float
 ) -> tuple[Float[Tensor, "image head token"], Float[Tensor, "image head row"]]:
@@ -692,7 +695,7 @@ def received_attention(
     images, _, rows, _ = q.shape
     q, k, tokens = q.flatten(0, 1), k.flatten(0, 1), k.shape[2]
     got, totals = q.new_zeros(len(q), tokens), q.new_empty(len(q), rows)
-    most = CHUNK.get(q.device.type, CHUNK_ELSEWHERE)
+    most = chunk(q.device.type)
     heads = max(1, most // (rows * tokens))
     each = max(1, most // (heads * tokens))
     for head in range(0, len(q), heads):
@@ -747,7 +750,7 @@ def by_rows(
     """`fused_attention` on any device, with at most a chunk of attention at a time (at least one
     row of each head).
     """
-    most = CHUNK.get(q.device.type, CHUNK_ELSEWHERE) // (len(q) * q.shape[1] * k.shape[-2])
+    most = chunk(q.device.type) // (len(q) * q.shape[1] * k.shape[-2])
     logits = ((chunk @ k.mT).mul_(scale) for chunk in q.split(max(1, most), dim=-2))
     found = [(rows.softmax(dim=-1) @ k, rows.logsumexp(dim=-1)) for rows in logits]
     means, totals = zip(*found, strict=True)

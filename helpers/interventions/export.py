@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from jaxtyping import Float
 from safetensors.torch import save
@@ -172,9 +171,8 @@ def unwritable(backbone: Backbone) -> str:
     if odd := _odd(backbone.model):
         return odd
     try:
-        name, arguments = _architecture(backbone.model)
         with torch.device("meta"):  # without memory
-            again = timm.create_model(name, **arguments) if name else modeling.made(**arguments)
+            again = modeling.made(*_architecture(backbone.model))
     except Exception as error:  # of the kinds of timm's errors there is no end
         return f"is not rebuilt from its architecture ({one_line(error)})"
     ours, theirs = (

@@ -9,6 +9,7 @@ from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported where they are first needed
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -271,12 +272,10 @@ def recounted(before: float, after: float, n: int) -> Recount:
     back = list(
         takewhile(lambda other: _sign_p(other, abs(net)) < SIGNIFICANT, range(most_back + 1))
     )
-    from scipy.stats import fisher_exact  # here, since it takes half a second to import
-
     return Recount(
         *right,
         net,
-        float(fisher_exact([[k, n - k] for k in right]).pvalue),
+        float(scipy.stats.fisher_exact([[k, n - k] for k in right]).pvalue),
         _sign_p(0, abs(net)),
         abs(net) + 2 * back[-1] if back else None,
     )
@@ -312,9 +311,7 @@ def least_significant() -> int:
 
 def _sign_p(other: int, net: int) -> float:
     """McNemar's p-value of `other` answers changed in one direction, `other + net` in the other."""
-    from scipy.stats import binomtest  # here, since it takes half a second to import
-
-    return float(binomtest(other, 2 * other + net).pvalue) if other + net else 1.0
+    return float(scipy.stats.binomtest(other, 2 * other + net).pvalue) if other + net else 1.0
 
 
 # Training and test images, one of each class.

@@ -5,6 +5,7 @@ code).
 """
 
 import numpy as np
+import scipy  # its parts are imported where they are first needed
 import torch
 from jaxtyping import Bool, Float
 from scipy.special import entr
@@ -224,12 +225,10 @@ def sinks_by_image(
 
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Ranks of (image, patch) with ties, without the mean of each image."""
-    from scipy.stats import rankdata  # here, since it takes half a second to import
-
     order = x.argsort(axis=1, kind="stable")
     ordered = np.take_along_axis(x, order, axis=1)
     apart = np.diff(ordered, axis=1) > TIE * np.maximum(abs(ordered[:, 1:]), abs(ordered[:, :-1]))
     groups = np.zeros(x.shape)
     np.put_along_axis(groups, order[:, 1:], apart.cumsum(axis=1), axis=1)
-    ranks = rankdata(groups, axis=1)
+    ranks = scipy.stats.rankdata(groups, axis=1)
     return ranks - ranks.mean(axis=1, keepdims=True)

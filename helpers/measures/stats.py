@@ -29,6 +29,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported where they are first needed
 from jaxtyping import Bool, Float, Num, Shaped
 from scipy.special import expit, logit, ndtr, ndtri, stdtrit
 
@@ -407,9 +408,7 @@ def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) ->
     p, q = len(positive), len(negative)
     if p == 0 or q == 0:
         return math.nan
-    from scipy.stats import rankdata  # here, since it takes half a second to import
-
-    ranks = rankdata(np.concatenate([positive, negative]))
+    ranks = scipy.stats.rankdata(np.concatenate([positive, negative]))
     return float((ranks[:p].sum() - p * (p + 1) / 2) / (p * q))
 
 
@@ -511,10 +510,8 @@ def mcnemar(a_correct: Answers, b_correct: Answers) -> float:
             f"mcnemar cannot pair answers on {len(a)} and {len(b)} images; "
             "give true or false for each image"
         )
-    from scipy.stats import binomtest  # here, since it takes half a second to import
-
     only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
-    return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
+    return float(scipy.stats.binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
 
 def macro_auc(scores: Float[Array, "image class"], labels: Labels) -> float:
@@ -727,9 +724,7 @@ def _share_interval(k: int, n: int) -> tuple[float, float]:
     """
     if n < FEWEST:
         return NO_INTERVAL
-    from scipy.stats import binomtest  # here, since it takes half a second to import
-
-    interval = binomtest(int(k), int(n)).proportion_ci(LEVEL, method="wilson")
+    interval = scipy.stats.binomtest(int(k), int(n)).proportion_ci(LEVEL, method="wilson")
     return float(interval.low), float(interval.high)
 
 

@@ -220,7 +220,7 @@ class Backbone(ABC):
         shown = pixels.cpu() * std + mean
         low, high = shown.aminmax()
         if torch.equal(shown, pixels.cpu()) and (low < 0 or high > 1):
-            shown = (shown - low) / (high - low)
+            shown = (shown - low) / (high - low).clamp(min=1e-6)
         return shown.clamp(0, 1).movedim(0, -1)
 
     @property

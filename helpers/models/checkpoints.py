@@ -44,7 +44,7 @@ from helpers.models.family import (
     saved_in,
 )
 from helpers.models.open_clip_family import wrap_open_clip
-from helpers.models.shapes import ANCHOR, differences, fitting, own_size, sketched
+from helpers.models.shapes import ANCHOR, differences, fitting, on_meta, own_size
 from helpers.models.timm_family import create, is_plain, wrap_at
 
 FOLDER, HUB, FILE = "local-dir:", "hf-hub:", "file:"
@@ -262,7 +262,7 @@ def _filled(
 def _sketched(name: str, source: str, **classes: int) -> nn.Module:
     """The architecture without memory."""
     with reading(f"the architecture of '{name}'", "give one that timm makes"):
-        return sketched(source, **classes)
+        return on_meta(source, **classes)
 
 
 def _misfit(

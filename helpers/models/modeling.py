@@ -105,16 +105,18 @@ def add_registers(
     return model
 
 
-def made(norm_eps: float = 1e-6, gated: bool = False, **arguments) -> VisionTransformer:
-    """A VisionTransformer that has no name in timm, such as one of transformers."""
-    options = {"mlp_layer": SwiGLUPacked} if gated else {}
-    return VisionTransformer(norm_layer=partial(nn.LayerNorm, eps=norm_eps), **options, **arguments)
+def made(name: str | None, arguments: dict) -> nn.Module:
+    """The model before registers and weights; a VisionTransformer where timm has no name for it."""
+    if name:
+        return timm.create_model(name, **arguments)
+    own = {"norm_eps": 1e-6, "gated": False} | arguments
+    norm, gated = partial(nn.LayerNorm, eps=own.pop("norm_eps")), own.pop("gated")
+    return VisionTransformer(norm_layer=norm, **{"mlp_layer": SwiGLUPacked} if gated else {}, **own)
 
 
 def unloaded(config: dict) -> nn.Module:
     """The model that config.json describes, with weights as they are before any are loaded."""
-    name, arguments = config["architecture"], config["arguments"]
-    model = timm.create_model(name, **arguments) if name else made(**arguments)
+    model = made(config["architecture"], config["arguments"])
     return add_registers(model, config["registers"], config["neurons"], config["clear"])
 
 

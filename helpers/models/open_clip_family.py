@@ -4,6 +4,8 @@ The library is imported when one of them is asked for: a machine without it can 
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -109,17 +111,23 @@ def load_with(
 
     Raises ValueError where they are not its own.
     """
-    root, told = logging.getLogger(), lambda record: "initialized randomly" not in str(record.msg)
-    root.addFilter(told)  # the weights come below
-    try:
-        visual = _made(name, arch.removeprefix(PREFIX), None, framing)
-    finally:
-        root.removeFilter(told)
+    visual = _made(name, arch.removeprefix(PREFIX), None, framing)
     if state is not None:
         with reading(f"the weights of '{name}'", "name the architecture that they are for"):
             visual.load_state_dict(state)
         require_real(name, {key: value.dtype for key, value in state.items()})
     return wrap_open_clip(name, visual, visual.preprocess_cfg, framing, state is not None)
+
+
+@contextmanager
+def _unannounced() -> Iterator[None]:
+    """Without open_clip's warning of random weights, where they are meant or come later."""
+    root, told = logging.getLogger(), lambda record: "initialized randomly" not in str(record.msg)
+    root.addFilter(told)
+    try:
+        yield
+    finally:
+        root.removeFilter(told)
 
 
 def _made(name: str, arch: str, tag: str | None, framing: Framing) -> nn.Module:
@@ -138,7 +146,7 @@ def _made(name: str, arch: str, tag: str | None, framing: Framing) -> nn.Module:
         raise ValueError(f"'{name}' is not a Vision Transformer; choose an open_clip ViT")
     config = open_clip.get_pretrained_cfg(arch, tag) if tag else {}
     size = framing.fitted(name, (vision["patch_size"], vision["patch_size"]))
-    with loading(name):
+    with loading(name), nullcontext() if tag else _unannounced():
         open_clip.pretrained.download_pretrained(config)  # apart, so that a miss keeps its error
         return open_clip.create_model(
             arch,

@@ -24,7 +24,7 @@ MOST = 3  # that are proposed
 _BEHIND = re.compile(r"blocks\.[1-9]")  # weights of other blocks than the first
 
 
-def sketched(name: str, **options: Any) -> nn.Module:
+def on_meta(name: str, **options: Any) -> nn.Module:
     """The architecture without memory."""
     with torch.device("meta"):
         return timm.create_model(name, **options)
@@ -96,9 +96,9 @@ def fitting(
         if len(found) == MOST or time.monotonic() > end:
             break
         try:  # of one block first, which is made in a tenth of the time
-            if _outline(sketched(name, num_classes=0, depth=1), True) != _outline(state, True):
+            if _outline(on_meta(name, num_classes=0, depth=1), True) != _outline(state, True):
                 continue
-            whole = sketched(name, num_classes=0)
+            whole = on_meta(name, num_classes=0)
         except Exception:  # of the kinds of timm's errors there is no end
             continue
         ours, theirs = whole.pos_embed, state.get("pos_embed")

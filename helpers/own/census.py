@@ -14,14 +14,12 @@ from helpers.claims import checkpoints
 from helpers.files import digest_of_json, write_text
 from helpers.images import Images
 from helpers.models import load_backbone, sketched
-from helpers.own.diagnose import diagnose
+from helpers.own.diagnose import PACKAGES, diagnose
 from helpers.own.report import to_json
 
 # Of an image or a block each, and what follows from the rest: a page of all checkpoints needs none.
-LEFT_OUT = ("by_image", "received", "concentration", "norms", "advice")
+LEFT_OUT = ("by_image", "received", "concentration", "norms", "advice", "made")
 DIGITS = 5
-# Of what is installed, with what a diagnosis is computed.
-PACKAGES = ("numpy", "open_clip_torch", "pillow", "scipy", "timm", "torch", "torchvision")
 BYTES = 4  # of a weight in float32, as most are stored
 
 

@@ -61,7 +61,8 @@ SHOWN = 3  # register neurons that are described, and images that are shown
 COUNTS = (1, 2, 3, 5, 10)
 KEPT = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
 THUMBNAILS, SIDE = 300, 112  # images that are kept to be shown, and their longer side in pixels
-PACKAGES = ("registers-reproduced", "torch", "timm", "open_clip_torch", "numpy", "pillow")
+# Of what is installed, with what a diagnosis is computed.
+PACKAGES = ("numpy", "open_clip_torch", "pillow", "scipy", "timm", "torch", "torchvision")
 CONCENTRATION = ("top", "peak", "entropy")
 SINKS = "attention sinks"
 UNNAMED = "has no name by which it loads"
@@ -232,7 +233,7 @@ class Diagnosis:
             none.
         answers: None unless labels are given.
         classes: of the model's head; 0 where it has none.
-        unwritable: what the model is where `edit` does not write it; '' where it does.
+        unwritable: why `edit` does not write the model, as the end of a sentence; '' where it does.
         thumbnails: at most 300.
         made: date, and versions of packages.
     """
@@ -647,7 +648,7 @@ class _Session:
 def _versions() -> dict[str, str]:
     """Of the packages that decide the numbers, as far as they are installed."""
     found = {}
-    for name in PACKAGES:
+    for name in ("registers-reproduced", *PACKAGES):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -73,7 +73,7 @@ def lines(
             if value != defaults.get(name) and name != "n":
                 yield f"  {name} = {value!r}"
     total = sum(reckoned.values())
-    more = f", {len(reckoned)} of about {total:.0f} h on one GPU" if reckoned else ""
+    more = f", and {total:.0f} h on one GPU for {len(reckoned)} of them" if reckoned else ""
     more += f", and {unknown} whose time is unknown" if unknown else ""
     share = f"; {jobs} at a time" if jobs > 1 else ""
     place = project.place(run).relative_to(project.root).as_posix()

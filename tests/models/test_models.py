@@ -673,5 +673,6 @@ def test_pixels_of_unknown_preprocessing_are_shown_from_the_darkest_to_the_brigh
     pixels = torch.tensor([[[-2.0, 0.0, 0.5]], [[1.0, 2.0, -1.0]], [[0.0, 0.0, 1.5]]])
     expected = [[[0, 0.75, 0.5], [0.5, 1, 0.5], [0.625, 0.25, 0.875]]]
     torch.testing.assert_close(backbone.as_seen(pixels), torch.tensor(expected))
+    assert not backbone.as_seen(torch.full((3, 2, 2), -1.0)).any()
     for plain in (torch.ones(3, 2, 2), torch.rand(3, 2, 2)):  # nothing says that these are not
         assert torch.equal(backbone.as_seen(plain), plain.movedim(0, -1))

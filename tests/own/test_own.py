@@ -301,9 +301,9 @@ def test_what_edit_refuses_is_advised_as_python_that_runs(monkeypatch):
     assert not any("helpers edit" in line for line in lines)
     made = {}
     exec("\n".join(lines[at : at + 3]), made)
-    pixels = torch.randn(1, 3, *backbone.image_size)
+    pixels = torch.randn(1, 3, *backbone.image_size, generator=torch.Generator().manual_seed(0))
     with moved_neurons(backbone, found.moved):
-        torch.testing.assert_close(made["model"](pixels), backbone(pixels))
+        torch.testing.assert_close(made["model"](pixels), backbone(pixels), rtol=1e-4, atol=1e-3)
     assert "load_backbone(&#39;control-position&#39;)" in page(found, {})
 
 

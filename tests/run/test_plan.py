@@ -241,7 +241,7 @@ def test_a_plan_knows_the_hours_of_a_dry_run(project):
     (project.root / "book" / "dry.json").write_text(json.dumps(told))
     hours = "aa1-first: n = 5, time 6.2 h on one GPU (by a dry run, see book/dry.json)"
     for first, *_, last in (planned(), planned("mine", "large")):
-        assert first == hours and "0 s of notebooks, 1 of about 6 h on one GPU" in last
+        assert first == hours and "0 s of notebooks, and 6 h on one GPU for 1 of them" in last
     assert "time unknown" in planned(rate="2")[0] and "time unknown" in planned("mine")[0]
     (project.root / "book" / "dry.json").write_text("{}")
     with pytest.raises(ValueError, match="book/dry.json"):

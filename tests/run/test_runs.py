@@ -296,7 +296,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     assert process.returncode == 130
     # Before it, on a slow machine, what runs.
     assert errors.splitlines()[-1] == (
-        "stopped; what had finished is kept, and the same command goes on from there"
+        "stopped; `run`, `train` and `census` given again go on from what had finished"
     )
     assert written(project) == FINISHED[:2]
     assert (kernel := int(pid_file.read_text())) != int(first_pid)
