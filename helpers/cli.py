@@ -28,7 +28,7 @@ from helpers.claims import project as place
 from helpers.claims.history import SEEN
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project
-from helpers.claims.result import Claim, Result, check_run, read_result
+from helpers.claims.result import Claim, Result, as_expected, check_run, read_result
 from helpers.extras import missing
 from helpers.foreign import UNPRINTABLE, one_line, printable
 from helpers.run.progress import Outcome, calibrated, duration
@@ -330,15 +330,15 @@ def _loaded(model: str, images: str, n: int | None, seed: int, device: str) -> t
 
 @command("list")
 def list_claims(project):
-    """Show every claim: identifier, title, notebook, and its verdict in each run."""
+    """Show every claim: identifier, title, and its verdict in each run."""
     claims, verdicts = project.registry.claims, {}
     for path, kind in _results(project):
         told = verdict(claims[path.stem], path) if path.stem in claims else UNREADABLE
         verdicts.setdefault(path.stem, []).append(f"{path.parent.name}{kind}: {told}")
-    last = "verdict of each run, and whether it agrees with the paper"
-    rows = [("claim", "title", "notebook", last)]
+    rows = [("claim", "title", "verdict of each run, and whether it agrees with the paper")]
     for id, claim in claims.items():
-        rows.append((id, claim.title, _notebook(claim), "; ".join(verdicts.get(id, "-"))))
+        none = "-" if claim.notebook else "no notebook yet"
+        rows.append((id, claim.title, "; ".join(verdicts.get(id, [none]))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
@@ -356,9 +356,13 @@ def _results(project: Project) -> list[tuple[Path, str]]:
 
 
 def verdict(claim: Claim, path: Path) -> str:
-    """The verdict of a result and whether it agrees with the paper, or that it cannot be read."""
+    """The verdict of a result and whether it agrees with the paper; of that on the controls how
+    many are as expected; or that it cannot be read.
+    """
     try:
-        return _answers(Result.from_json(claim, read_result(path)))
+        result = Result.from_json(claim, read_result(path))
+        controls = path.parent.name == CONTROLS and result.calibration()
+        return as_expected(controls) if controls else _answers(result)
     except (ValueError, OSError):
         return UNREADABLE
 
@@ -485,7 +489,9 @@ def run(
     from helpers.run import execute, parameters, plan
 
     failed, surveys = 0, {}
-    given = {"again": several, "profile": profile}
+    # Whose page is asked for without parameters, has them already.
+    again = several or (html and not overrides and profile is None)
+    given = {"again": again, "profile": profile}
     for own, claims in _chosen(project, ids, name, overrides, paper, changed, profile).items():
         check_run(own)
         if overrides and (project.runs / own).is_dir():
@@ -1139,7 +1145,7 @@ def new_claim(context, project, id, **texts):
     from helpers.run import scaffold
 
     for path in scaffold.new_claim(project, id, **texts):
-        print(path.relative_to(project.root))
+        print(os.path.relpath(path))  # also where the project is not the one around this folder
     own = context.parent.params["project"]
     where = f" --project {own}" if own else ""
     print(f"next: write statement and criterion, then python -m helpers{where} baselines {id}")

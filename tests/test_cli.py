@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -36,9 +37,8 @@ def test_list(project, typed):
     assert lines["aa1-first"].endswith(
         "  other: unreadable, see `check`; mine (not published): supported, not stated"
     )
-    assert "notebooks/beyond/aa2-second.ipynb" in lines["aa2-second"]
     assert lines["aa2-second"].endswith("other: unreadable, see `check`")
-    assert "none yet: needs probes" in lines["aa3-later"] and lines["aa3-later"].endswith("  -")
+    assert lines["aa3-later"].endswith("  no notebook yet")
     margin(project, 3)
     assert listed(typed)["aa1-first"].endswith(
         "mine (not published): supported, not stated (by an earlier criterion; by today's refuted, "
@@ -73,7 +73,8 @@ def test_run_prints_a_line_a_notebook(typed):
     note, out = typed("run aa1-first -p n=1 --jobs 1").split("\n", 1)
     assert note.startswith("note: left at the controls' values: models=")
     where = "results in _build/runs/mine; `book` shows them, `publish mine` publishes them\n"
-    assert out.startswith("aa1-first  ") and out.endswith(where) and out.count("\n") == 2
+    assert re.match(r"aa1-first  refuted  \([.\d]+ s\): 1 refuted: score = 1 > 1 fails on", out)
+    assert out.endswith(where) and out.count("\n") == 2
     assert typed("run aa1-first -p n=1") == f"{note}\naa1-first  kept\n{where}"
     failed = typed("run aa1-first aa2-second --run other -p mode=fail", 1).splitlines()[1:3]
     heads = sorted(line.split(":")[0] for line in failed)

@@ -139,6 +139,9 @@ def test_the_pages_of_a_new_claim(folder, monkeypatch, capsys):
     assert page == str(folder / "_build" / "pages" / "mine" / "html" / OWN_PAGE)
     text = Path(page).read_text()
     assert "Outliers keep to the border" in text and "Registers, reproduced" not in text
+    made = Path(page).stat().st_mtime_ns
+    assert main(["run", ID, "--run", "mine", "--html"]) == 0  # with the parameters that it has
+    assert f"{ID}  kept\n" in capsys.readouterr().out and Path(page).stat().st_mtime_ns > made
     assert main(shlex.split(COMMANDS[3])[3:]) == 0
     *_, page = capsys.readouterr().out.splitlines()
     assert Path(page) == folder / "_build" / "html" / "index.html"

@@ -177,11 +177,13 @@ def wrap_at(
 
 def refused(name: str, pretrained: bool) -> str:
     """As in `Family`; for a path or a repository the form in which it is named."""
-    form, path = "", located(name)
+    form, path, (file, at, _) = "", located(name), name.rpartition("@")
     if name in timm.list_models() or name in timm.list_pretrained():
         return ""
     if os.path.isfile(path):
         form = f"'file:{name}@ARCH', with the timm architecture that its weights are for"
+    elif at and os.path.isfile(located(file)):
+        form = f"'file:{name}'"
     elif name and os.path.isfile(path / "config.json"):
         form = f"'local-dir:{name}' where timm saved it, or 'transformers:{name}'"
     elif REPOSITORY.fullmatch(name):

@@ -93,6 +93,8 @@ def check_result(path: Path, project: Project) -> None:
     # Where the criterion was changed, and not the verdict, `outdated` reports it.
     if moved and not _earlier(data, stored, _differing(project, data)):
         raise ValueError(f"its values now give other verdicts: {moved}")
+    if path.parent.name == CONTROLS:
+        _check_calibration(stored)
 
 
 def absolute_path(path: Path) -> bool:
@@ -224,8 +226,12 @@ def _check_source(path: Path, claim: Claim) -> None:
     if stored != own:
         command = f"python -m helpers baselines {claim.id}"
         raise ValueError(f"{beside.name} holds other numbers; run `{command}`")
-    controls = Result.from_json(claim, bundle(notebook)).calibration()
-    if unexpected(controls):
+    _check_calibration(Result.from_json(claim, bundle(notebook)))
+
+
+def _check_calibration(result: Result) -> None:
+    """Raise ValueError where a control gave something else than was expected."""
+    if unexpected(controls := result.calibration()):
         raise ValueError(f"{as_expected(controls)}; mend the measure, or what is expected")
 
 

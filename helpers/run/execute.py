@@ -135,10 +135,8 @@ def run_claims(
             result["provenance"]["exploratory"] = True
         publish(folder, {id: executed})
         controls = Result.from_json(project.registry[id], result).calibration()
-        seconds = result["provenance"]["wall_s"]
-        return Outcome(
-            id, result["verdict"], seconds, calibration=controls if run == CONTROLS else {}
-        )
+        told = {"calibration": controls} if run == CONTROLS else {"reason": result["reason"]}
+        return Outcome(id, result["verdict"], result["provenance"]["wall_s"], **told)
 
     return parallel(
         run_one,

@@ -319,6 +319,11 @@ def resolve_all(
         stay = {name: own[name] for name in own if name not in (*given, *MACHINE)}
         if given and all(resolved[id][name] == value for name, value in stay.items()):
             left[id] = stay
+    if "n" in overrides:
+        told = [own for id, own in resolved.items() if id not in left]
+        others = {name for own in told for name in own if name.startswith("n_")}
+        if others := sorted(others - overrides.keys()):
+            lines.append(f"-p n changes no other number of images or trials: {', '.join(others)}")
     if len(left) == 1:
         ((_, stay),) = left.items()
         shown = [f"{name}={_short(repr(value))}" for name, value in stay.items()]

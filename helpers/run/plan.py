@@ -11,14 +11,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations_with_replacement
+from itertools import chain, combinations_with_replacement
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers.claims.project import Project
 from helpers.files import Workspace
 from helpers.foreign import reading
-from helpers.run.parameters import MODELS, SETS, as_list
+from helpers.run.parameters import MODELS, SETS, as_list, names_in
 from helpers.run.progress import Outcome, duration, expected
 
 # In place of the numbers of images of a notebook, the smaller for the smaller: no two of them, and
@@ -78,6 +78,14 @@ def lines(
     share = f"; {jobs} at a time" if jobs > 1 else ""
     place = project.place(run).relative_to(project.root).as_posix()
     yield f"{len(parameters)} claims into {place}: {duration(known)} of notebooks{more}{share}"
+    from helpers.models import in_a_library, sketched  # here, since it takes seconds to import
+
+    pairs = chain(*map(names_in, parameters.values()))
+    models = {text for name, text in pairs if name in MODELS and in_a_library(text)}
+    if models:
+        size = FLOAT * sum(sketched(model).parameters for model in models) / 1e9
+        told = "what is not cached is downloaded"
+        yield f"weights of published models ({len(models)}): {size:.2f} GB; {told}"
 
 
 def _stored_hours(project: Project, profile: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ IDLE = ("seed", "examples")
 
 class Outcome(NamedTuple):
     """What became of one notebook: a verdict, 'stored', 'works' (of a dry run), 'kept' (nothing to
-    do) or 'failed' with the reason; and what the controls gave, where it ran on them alone.
+    do) or 'failed', and why; and what the controls gave, where it ran on them alone.
     """
 
     id: str
@@ -30,12 +30,12 @@ class Outcome(NamedTuple):
     calibration: Calibration = MappingProxyType({})
 
     def __str__(self) -> str:
-        told = f"{self.status}: {self.reason}" if self.reason else self.status
+        told = self.status
         if self.calibration:  # a verdict on models that were built to be refuted would mislead
             told = f"{self.status}, " if self.status in ("kept", "stored") else ""
             told += as_expected(self.calibration)
-        seconds = f"  ({self.seconds:.1f} s)" if self.seconds and not self.reason else ""
-        return f"{self.id}  {told}{seconds}"
+        seconds = f"  ({self.seconds:.1f} s)" if self.seconds else ""
+        return f"{self.id}  {told}{seconds}" + (f": {self.reason}" if self.reason else "")
 
     @property
     def is_calibrated(self) -> bool:

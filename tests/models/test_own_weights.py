@@ -641,6 +641,12 @@ def test_files_that_are_refused(whole, folder, name, reason):
     assert "\n" not in str(error.value)
 
 
+def test_a_file_named_without_its_prefix(folder):
+    for name, form in ((f"mine.pth@{ARCH}", f"mine.pth@{ARCH}"), ("mine.pth", "mine.pth@ARCH")):
+        with pytest.raises(ValueError, match=f"; give 'file:{folder}/{form}'"):
+            load_backbone(f"{folder}/{name}")
+
+
 def test_a_folder_that_timm_saved(whole, model, x, answer, tmp_path):
     save_for_hf(model, tmp_path / "saved", model_args=GIVEN)
     name = f"local-dir:{tmp_path}/saved"

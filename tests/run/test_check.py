@@ -365,6 +365,17 @@ def test_the_controls_are_not_published(published):
     assert check.published(published) == [] and old(published) == []
 
 
+def test_a_control_that_is_not_as_expected(published):
+    edit_result(published, {"run": "controls"})
+    (published.runs / "mine").rename(published.runs / "controls")
+    edit_registry(published, {"claims/aa1-first/expected/control-clean": "refuted"})
+    (line,) = problems(published)
+    assert line == (
+        "book/runs/controls/aa1-first.json: 0/1 controls as expected: control-clean is supported, "
+        "not refuted; mend the measure, or what is expected"
+    )
+
+
 def test_numbers_beside_a_notebook(project):
     execute.store_outputs(project, ["aa1-first"], report=lambda outcome: None)
     assert problems(project) == []

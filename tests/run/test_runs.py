@@ -156,6 +156,22 @@ def test_what_stays_as_on_the_controls_is_told(project, typed):
     names = "models, dataset, rate, strict, mode"
     assert line == f"note: left at the controls' values, which `show ID` names: {names}"
     assert "left at" not in typed("run aa1-first --profile large -p dataset=scenes --plan")
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].source += "\nn_large = 3"
+    nbformat.write(notebook, path)
+    edit_profiles(project.root, lambda profiles: profiles["aa1-first"]["large"].update(rate=0.25))
+    told = "note: -p n changes no other number of images or trials: n_large\n"
+    for given, there in (("", True), (" -p n_large=4", False)):
+        lines = typed(f"run aa1-first --profile large -p n=3 -p dataset=scenes{given} --plan")
+        assert (told in lines) == there
+
+
+def test_the_weights_that_a_run_downloads_are_told(typed):
+    line = typed("run aa1-first -p models=vit_tiny_patch16_224.augreg_in21k --plan").splitlines()[
+        -1
+    ]
+    assert line == ("weights of published models (1): 0.04 GB; what is not cached is downloaded")
 
 
 def test_finished_is_kept_until_an_input_changes(project, monkeypatch):
