@@ -18,7 +18,8 @@ PAGES = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob("book
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_lists_every_public_name_of_its_modules(site, page):
     html = (site / "book" / "api" / f"{page}.html").read_text(encoding="utf-8")
-    for name in re.findall(r"automodule:: (\S+)\n +:members:", PAGES[page]):
+    listed = r"(?:automodule:: (?=\S+\n +:members:)|currentmodule:: )(\S+)\n"
+    for name in {*re.findall(listed, PAGES[page])}:
         module = importlib.import_module(name)
         public = getattr(module, "__all__", None) or [
             own
