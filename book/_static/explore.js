@@ -78,6 +78,10 @@ document.addEventListener("DOMContentLoaded", () => {
   const controls = (figure, chosen) => {
     figure.querySelector(".explore-live").hidden = false;
     for (const input of figure.querySelectorAll("input")) input.addEventListener("input", chosen);
+    const lead = figure.querySelector(".explore-lead"); // what it says is of the first model
+    figure.addEventListener("input", () => {
+      lead.style.visibility = radio(figure, `${figure.dataset.explore}-model`) === "0" ? "" : "hidden";
+    });
   };
   const radio = (figure, name) => figure.querySelector(`input[name="${name}"]:checked`)?.value ?? "0";
   const choose = (figure, name, value) => {

@@ -253,7 +253,10 @@ def test_colours_keep_their_meaning(patches):
 def test_a_model_without_outliers_offers_no_neuron(patches):
     other = next(data for data in stored("patches").values() if not data["neuron"])
     patches.locator("input[name=patches-state][value='set to zero']").check()
+    lead = patches.locator(".explore-lead")  # which is of the other model
+    assert lead.is_visible()
     patches.locator("input[name=patches-model][value='1']").check()
+    assert lead.is_hidden()
     assert patches.locator("input[name=patches-state][value='set to zero']").is_disabled()
     assert patches.locator("input[name=patches-state]:checked").get_attribute("value") == "before"
     patches.page.mouse.move(*point(patches, "norms", 0))
