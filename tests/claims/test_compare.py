@@ -127,7 +127,7 @@ def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_pa
     moved = written(tmp_path / "moved.json", {**stored, "verdict": "refuted"})
     assert main(["compare", str(same), str(moved)]) == 1
     assert "1 verdicts moved" in capsys.readouterr().out
-    assert main(["compare", "vit-tiny", "vit-tiny"]) == 0
+    assert main(["compare", "vit-tiny-2", "vit-tiny-2"]) == 0
     assert main(["compare", "vit-tiny", str(moved)]) == 1
     assert "only in A: " in capsys.readouterr().out
 

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from functools import partial
 
 import pytest
 import timm
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from test_transformers import STORED, written
 from timm.models._hub import save_for_hf
 
-from helpers.models import ModelUnavailable, load_backbone
+from helpers.models import ModelUnavailable, checkpoints, load_backbone, shapes
 
 ARCH = "vit_tiny_patch16_224"
 ARGUMENTS = {"img_size": 32, "depth": 1, "embed_dim": 12, "num_heads": 2, "num_classes": 3}
@@ -65,6 +66,9 @@ def models(tmp_path_factory, monkeypatch_of_module):
         return plain(name, **(small if name == ARCH else {}) | options)
 
     monkeypatch_of_module.setattr(timm, "create_model", create)
+    # What fits is searched for seconds, each time.
+    quick = partial(shapes.fitting, seconds=0.1)
+    monkeypatch_of_module.setattr(checkpoints, "fitting", quick)
     assert all(load_backbone(name).pretrained for name, _ in names.values()), "as they are"
     return names
 
