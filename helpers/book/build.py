@@ -25,7 +25,6 @@ from helpers.book.claim_page import Shown
 from helpers.book.render import Results, Runs, macro, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
 from helpers.claims import edition, history
-from helpers.claims.markdown import inert
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, HELPERS, Project
 from helpers.claims.registry import Registry
@@ -172,10 +171,12 @@ def assemble(
     # Before the notebooks are changed for their pages.
     downloads.write(data, *book)
     for id, (result, notebook) in book.controls.items():
-        claim = project.registry[id]
+        claim, first = project.registry[id], notebook.cells[0]
+        first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
         note = render("calibration_note.md.j2", claim=claim, shown=shown[id])
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
         end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
-        _write_notebook(notebook, source / claim.notebook, "Calibration: {}", note, end)
+        _write_notebook(notebook, source / claim.notebook, end)
     log = history.load(project.root)
     calibration, moved = _results(book.controls), dict(contents.get("meta", {}).get("moved", {}))
     for id, claim in project.registry.claims.items():
@@ -185,8 +186,9 @@ def assemble(
             claim,
             shown[id],
             calibration.get(id),
-            log.get(id, []),
+            history.rewritten(log.get(id, [])),
             explore.beside(id),
+            {path.stem for path in (source / "book").glob("*.md")},
         )
         _write(source / CLAIMS / f"{id}.md", text)
         for name, content in pictures.items():
@@ -287,11 +289,10 @@ def _write_run(
     calibration, place = _results(book.controls), downloads.folder(run, kind)
     up = "../" * (3 + place.count("/"))
     for id, (result, notebook) in executed.items():
-        claim = registry[id]
-        note = render("notebook_note.md.j2", claim=claim, up=up)
         end = downloads.on_page(place, id, result, notebook, up=up)
-        heading = f"{inert(claim.title)} Figures and code of run {run}"
-        _write_notebook(notebook, folder / "notebooks" / place / f"{id}.ipynb", heading, note, end)
+        first = render("notebook_first.md.j2", claim=registry[id], run=run, up=up)
+        notebook.cells[0] = nbformat.v4.new_markdown_cell(first)
+        _write_notebook(notebook, folder / "notebooks" / place / f"{id}.ipynb", end)
     # Of these claims alone: others that only controls answer were not run here.
     own_calibration = {id: data for id, data in calibration.items() if id in results}
     origins = [data["provenance"] for data in results.values()]
@@ -324,14 +325,8 @@ def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
     return rendered(path.read_text(encoding="utf-8"), path.name, v=quoted)
 
 
-def _write_notebook(
-    notebook: NotebookNode, target: Path, heading: str, note: str, end: str
-) -> None:
-    """Write an executed notebook with a heading, in which `{}` is its own, a note and an end."""
-    first = notebook.cells[0]
-    if own := re.match(r"# *(?:Calibration: *)?(.*)", first.source):
-        first.source = f"# {heading.format(own[1])}{first.source[own.end() :]}"
-    notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
+def _write_notebook(notebook: NotebookNode, target: Path, end: str) -> None:
+    """Write a notebook with a text at its end."""
     notebook.cells.append(nbformat.v4.new_markdown_cell(end))
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # new ones are random, and the same page is the same file

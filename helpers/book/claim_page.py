@@ -7,7 +7,7 @@ It is made of stored results, executed notebooks and templates. Nothing is compu
 import base64
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import yaml
@@ -17,7 +17,6 @@ from helpers.book import downloads
 from helpers.book.decisions import Decisions, axes
 from helpers.book.fragments import SYNTHETIC, TRAINED, called, group
 from helpers.book.render import render
-from helpers.claims import history
 from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
 from helpers.claims.result import Claim, Result
@@ -57,16 +56,18 @@ def page(
     claim: Claim,
     shown: Sequence[Shown],
     calibration: Mapping | None = None,
-    log: Sequence[Entry] = (),
+    changes: Sequence[Entry] = (),
     beside: str = "",
+    pages: Collection[str] = (),
 ) -> tuple[str, dict[str, bytes]]:
     """The page of a claim; lies in `book/claims/`.
 
     Args:
         shown: its results, a tab each; those on controls alone come last.
         calibration: its result on the controls.
-        log: the entries of its criterion.
+        changes: the entries of the log that changed its criterion.
         beside: what else shows what it asks, as Markdown.
+        pages: the pages of `book/` to which it may lead.
 
     Returns:
         The page as Markdown, and its figures, which lie beside it: name of the file -> content.
@@ -77,9 +78,9 @@ def page(
         claim=claim,
         tabs=tabs,
         controls=Result.from_json(claim, calibration).calibration() if calibration else {},
-        log=log,
-        changes=history.rewritten(log),
+        changes=changes,
         beside=beside,
+        pages=pages,
     )
     pictures = [tab["picture"] for tab in tabs if tab["picture"]]
     return text, {picture["name"]: picture["content"] for picture in pictures}

@@ -20,9 +20,12 @@ KINDS = (
     "book/explore",
     "book/scoreboard",
     "book/compare",
-    "book/claims/need_registers",
+    "book/claims",
     "book/runs/vit-tiny/index",
-    "book/runs/vit-tiny/nr1-artifacts",
+    "book/claims/nr1-artifacts",
+    "book/claims/nr5-registers",
+    "book/notebooks/vit-tiny/nr1-artifacts",
+    "book/where-outliers-are",
     "notebooks/need_registers/nr1-artifacts",
     "book/statistics",
     "book/methods",
@@ -132,7 +135,7 @@ def test_the_menu_of_formulas_finds_what_it_loads(server, page):
     [
         "book/index",
         "book/scoreboard",
-        "book/runs/vit-tiny/nr1-artifacts",
+        "book/claims/nr5-registers",
         "notebooks/need_registers/nr1-artifacts",
     ],
 )
@@ -156,7 +159,7 @@ def test_a_frame_that_scrolls_is_reached_by_the_keyboard(site, page):
     frames = page.locator(".figure-frame")
     for size, scrolls in ((PHONE_SIZE, True), (WINDOW, False)):
         page.set_viewport_size(size)
-        page.goto((site / "book/runs/vit-tiny/nr1-artifacts.html").as_uri())
+        page.goto((site / "book/notebooks/vit-tiny/nr1-artifacts.html").as_uri())
         seen = frames.evaluate_all(
             "all => all.map((frame) => [frame.scrollWidth > frame.clientWidth + 1, frame.tabIndex])"
         )
