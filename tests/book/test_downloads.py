@@ -94,7 +94,7 @@ def test_a_page_leads_to_the_notebook_that_it_shows(folder):
         name = downloads.notebook_of(page).removeprefix(f"{downloads.FOLDER}/")
         assert (folder / name).is_file()
     assert downloads.notebook_of(f"book/notebooks/own/mine/{ID}") == f"data/own/mine/{ID}.ipynb"
-    others = ("book/faq", f"book/runs/{RUN}/index", f"book/claims/{ID}")
+    others = ("book/data", f"book/runs/{RUN}/index", f"book/claims/{ID}")
     assert {*map(downloads.notebook_of, others)} == {None}
 
 
