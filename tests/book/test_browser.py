@@ -175,3 +175,12 @@ def test_search_finds_register(server, page):
     results = page.locator("#search-results li")
     assert results.count() >= 3
     assert "register" in results.first.inner_text().lower()
+
+
+def test_an_old_address_opens_the_tab_of_its_run(site, page):
+    page.goto((site / "book" / "runs" / "scratch" / "nr5-registers.html").as_uri())
+    page.wait_for_url("**/book/claims/nr5-registers.html#scratch")
+    assert page.locator("#scratch").is_visible()
+    assert page.locator(".finding-badges:visible").count() == 1
+    page.locator(".sd-tab-label", has_text="Synthetic models").click()
+    assert page.locator("#vit-tiny").is_visible() and not page.locator("#scratch").is_visible()

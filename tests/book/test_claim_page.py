@@ -156,10 +156,10 @@ def test_each_run_has_a_tab_and_those_on_controls_alone_come_last(claim):
     text, _ = claim_page.page(claim, runs)
     labels = [line.partition("} ")[2] for line in text.splitlines() if "{tab-item}" in line]
     assert labels == [
-        "ViT-L (DINOv2)",
-        "ViT-L (DINOv2) on other images",
-        "Trained from scratch here (yours: bob)",
-        "Synthetic models",
+        "ViT-L (DINOv2): supported",
+        "ViT-L (DINOv2) on other images: supported",
+        "Trained from scratch here (yours: bob): supported",
+        "Synthetic models: supported",
     ]
     assert text.count("{tab-set}") == 1 and "id='own-bob'" in text
 
