@@ -36,7 +36,8 @@ JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
 # What a project without a look of its own takes from the checkout of the package.
-CONFIG, LOOK = "_config.yml", ("book/_static", "book/references.bib")
+CONFIG = "_config.yml"
+LOOK = ("book/_static", "book/_static/favicon.svg", "book/references.bib")
 FIRST = "index"  # the first page where nobody wrote one
 FORWARD = "forward"  # pages that lead from an old address to the new one
 CLAIMS, COMPARE = "book/claims", "book/compare"  # the folder of claims' pages; the page of runs
