@@ -117,9 +117,9 @@ PHONE = """() => {
     const size = (11.1 * image.getBoundingClientRect().width) / image.naturalWidth;
     if (size < 8.9) small.push([image.getAttribute("src").slice(-30), size.toFixed(1)]);
   }
-  // A verdict in a table or a heading is seen without a click, unless its page folds it away for everyone.
+  // A verdict in a table or a heading is seen without a click, unless its page folds it away for everyone, or the name of its tab says it.
   const hidden = [...document.querySelectorAll("article .verdict")]
-    .filter((node) => !node.closest("details:not([open]), [hidden]") && !node.checkVisibility({ checkVisibilityCSS: true }))
+    .filter((node) => !node.closest("details:not([open]), [hidden], .sd-tab-content") && !node.checkVisibility({ checkVisibilityCSS: true }))
     .map((node) => node.outerHTML.slice(0, 120));
   return [...(overflow > 0 ? [overflow, ...culprits] : []), ...small, ...hidden];
 }"""  # noqa: E501

@@ -32,7 +32,7 @@ COMMANDS = [
     if "--project ." in line
 ]
 ID = "ab1-borders"
-OWN_PAGE = f"book/own/mine/{ID}.html"
+OWN_PAGE = f"book/claims/{ID}.html"
 OTHER = "raise RuntimeError('not ours')"
 
 
@@ -146,8 +146,8 @@ def test_the_pages_of_a_new_claim(folder, monkeypatch, capsys):
     *_, page = capsys.readouterr().out.splitlines()
     assert Path(page) == folder / "_build" / "html" / "index.html"
     site = Path(page).parent
-    assert f"notebooks/own/{ID}.html" in (site / "index.html").read_text()
-    assert (site / OWN_PAGE).is_file() and (site / "book" / "claims" / "own.html").is_file()
+    assert OWN_PAGE in (site / "index.html").read_text()
+    assert (site / OWN_PAGE).is_file() and (site / "notebooks" / "own" / f"{ID}.html").is_file()
 
 
 def test_papermill_without_our_command_line(folder, monkeypatch, capsys):

@@ -3,7 +3,7 @@
   const frames = () => document.querySelectorAll(".figure-frame, .table-frame, .scoreboard-frame");
   const update = () => {
     for (const frame of frames()) {
-      if (frame.scrollWidth > frame.clientWidth + 1) {
+      if (frame.scrollWidth > frame.clientWidth + 1 || frame.scrollHeight > frame.clientHeight + 1) {
         frame.tabIndex = 0;
         frame.setAttribute("role", "region");
       } else {

@@ -10,11 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from pathlib import Path
-from types import SimpleNamespace
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import nbformat
@@ -23,11 +21,13 @@ from nbformat import NotebookNode
 
 from helpers.book import checkpoints, cite, claim_page, downloads, explore, fragments
 from helpers.book.board import board
-from helpers.book.render import Results, Runs, render
+from helpers.book.claim_page import Shown
+from helpers.book.render import Results, Runs, macro, render
 from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
 from helpers.claims import edition, history
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, HELPERS, Project
+from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result, bundle, read_published
 
 Executed = tuple[dict, NotebookNode]  # a result, and the notebook that displays it
@@ -36,8 +36,11 @@ JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
 # What a project without a look of its own takes from the checkout of the package.
-CONFIG, LOOK = "_config.yml", ("book/_static", "book/references.bib")
+CONFIG = "_config.yml"
+LOOK = ("book/_static", "book/_static/favicon.svg", "book/references.bib")
 FIRST = "index"  # the first page where nobody wrote one
+FORWARD = "forward"  # pages that lead from an old address to the new one
+CLAIMS, COMPARE = "book/claims", "book/compare"  # the folder of claims' pages; the page of runs
 
 
 def build(
@@ -85,6 +88,7 @@ def build(
                     f"its log is {log}"
                 )
     shutil.copytree(place / downloads.FOLDER, new / downloads.FOLDER)
+    shutil.copytree(place / FORWARD, new, dirs_exist_ok=True)
     shutil.rmtree(site, ignore_errors=True)
     os.replace(new, site)
     return site
@@ -102,6 +106,21 @@ class Book(NamedTuple):
     def results(self) -> Runs:
         """The published results."""
         return {run: _results(executed) for run, executed in self.runs.items()}
+
+    def shown(self, id: str) -> list[Shown]:
+        """What the page of a claim shows: the run with most claims first, a reader's own last."""
+        registry, found = self.project.registry, []
+        for kind, stored, runs in (
+            ("runs", self.project.runs, self.runs),
+            ("own", self.project.own, self.own),
+        ):
+            for run, executed in sorted(runs.items(), key=lambda one: -len(one[1])):
+                if id in executed:
+                    values = TemplateValues(registry, {run: _results(executed)})
+                    reading = render_reading(stored / run, id, values)
+                    place, repeats = downloads.folder(run, kind), registry.replicates.get(run)
+                    found.append(Shown(place, *executed[id], reading, repeats))
+        return found
 
 
 def assemble(
@@ -140,30 +159,51 @@ def assemble(
         {id: _on_controls(project, id, stored) for id in ids},
         _executed(project, own, strict=False),
     )
-    source, data = place / "source", place / downloads.FOLDER
-    for folder in (source, data):
+    source, data, forward = (place / name for name in ("source", downloads.FOLDER, FORWARD))
+    for folder in (source, data, forward):
         shutil.rmtree(folder, ignore_errors=True)
+    forward.mkdir(parents=True)
     if only is None and (root / "book").is_dir():
         shutil.copytree(root / "book", source / "book", ignore=shutil.ignore_patterns("runs"))
     _dress(root, source)
-    contents = _contents(book, None if only else root / "_toc.yml")
+    shown = {id: book.shown(id) for id in project.registry.claims}
+    contents = _contents(book, None if only else root / "_toc.yml", shown)
     _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
     # Before the notebooks are changed for their pages.
     downloads.write(data, *book)
     for id, (result, notebook) in book.controls.items():
         claim, first = project.registry[id], notebook.cells[0]
         first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
-        note = render("calibration_note.md.j2", claim=claim, runs=book.runs)
+        note = render("calibration_note.md.j2", claim=claim, shown=shown[id])
         notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
         end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
         _write_notebook(notebook, source / claim.notebook, end)
-    for kind, folder, runs in (("runs", project.runs, book.runs), ("own", project.own, book.own)):
+    log = history.load(project.root)
+    calibration, moved = _results(book.controls), dict(contents.get("meta", {}).get("moved", {}))
+    for id, claim in project.registry.claims.items():
+        if only and id not in ids:
+            continue
+        text, pictures = claim_page.page(
+            claim,
+            shown[id],
+            calibration.get(id),
+            history.rewritten(log.get(id, [])),
+            explore.beside(id),
+            {path.stem for path in (source / "book").glob("*.md")},
+        )
+        _write(source / CLAIMS / f"{id}.md", text)
+        for name, content in pictures.items():
+            (source / CLAIMS / name).write_bytes(content)
+        for one in (one for one in shown[id] if one.anchor == one.run):  # of no reader's own
+            moved[f"book/runs/{one.run}/{id}"] = f"{CLAIMS}/{id}.html#{one.anchor}"
+    for kind, runs in (("runs", book.runs), ("own", book.own)):
         for run, executed in runs.items():
-            _write_run(book, kind, folder / run, executed, source / "book" / kind / run)
-    if only:
-        _write_papers(book, source / "book", [project.registry[id] for id in ids])
-    else:
-        _write_fragments(book, source / "book")
+            _write_run(book, kind, run, executed, source / "book")
+    if not only:
+        _write_fragments(book, source / "book", contents)
+    for old, new in moved.items():
+        text = macro("forward", "../" * old.count("/") + new)
+        _write(place / FORWARD / f"{old}.html", text)
     if not (first := source / f"{contents['root']}.md").is_file():
         _write(first, _first_page(book, whole=only is None))
     return source
@@ -235,37 +275,25 @@ def _results(executed: Mapping[str, Executed]) -> Results:
 
 
 def _write_run(
-    book: Book, kind: str, stored: Path, executed: Mapping[str, Executed], folder: Path
+    book: Book, kind: str, run: str, executed: Mapping[str, Executed], folder: Path
 ) -> None:
-    """The pages of a run and of its claims.
+    """The page of a run, and its notebooks as they were executed.
 
     Args:
         book: to which it belongs.
         kind: "runs" for what is published, or "own".
-        stored: the folder with its results, where commentaries lie beside them.
+        run: its name.
         executed: its claims.
-        folder: where to.
+        folder: `book/` of the sources.
     """
-    registry, run, results = book.project.registry, stored.name, _results(executed)
+    registry, results = book.project.registry, _results(executed)
     calibration, place = _results(book.controls), downloads.folder(run, kind)
-    values, log = TemplateValues(registry, {run: results}), history.load(book.project.root)
+    up = "../" * (3 + place.count("/"))
     for id, (result, notebook) in executed.items():
-        parts = (render_reading(stored, id, values), explore.beside(id))
-        reading = "\n\n".join(filter(None, parts))
-        page, picture = claim_page.page(
-            registry[id],
-            run,
-            result,
-            notebook,
-            reading,
-            calibration.get(id),
-            place,
-            history.rewritten(log.get(id, [])),
-        )
-        end = downloads.on_page(place, id, result, notebook, up=claim_page.UP)
-        _write_notebook(page, folder / f"{id}.ipynb", end)
-        if picture:
-            (folder / picture["name"]).write_bytes(picture["content"])
+        end = downloads.on_page(place, id, result, notebook, up=up)
+        first = render("notebook_first.md.j2", claim=registry[id], run=run, up=up)
+        notebook.cells[0] = nbformat.v4.new_markdown_cell(first)
+        _write_notebook(notebook, folder / "notebooks" / place / f"{id}.ipynb", end)
     # Of these claims alone: others that only controls answer were not run here.
     own_calibration = {id: data for id, data in calibration.items() if id in results}
     origins = [data["provenance"] for data in results.values()]
@@ -281,7 +309,7 @@ def _write_run(
         origins=origins,
         revisions=[cite.revision(origin) or "unknown" for origin in origins],
     )
-    _write(folder / "index.md", page)
+    _write(folder / kind / run / "index.md", page)
 
 
 def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
@@ -309,55 +337,39 @@ def _write_notebook(notebook: NotebookNode, target: Path, end: str) -> None:
     nbformat.write(notebook, target)
 
 
-def _contents(book: Book, path: Path | None) -> dict:
-    """The table of contents at `path`, else one of what is shown, with the pages that are written
-    here.
+def _contents(book: Book, path: Path | None, shown: Mapping[str, Sequence[Shown]]) -> dict:
+    """The table of contents at `path`, else one of what is shown, in which the page of a claim
+    stands for its notebook, with what was executed below it.
 
-    The run with most findings comes first. A page of findings has its calibration below it, folded;
-    a claim with several has it below the first.
+    Claims that it does not name, and runs, are below the page that compares them.
     """
-    registry = book.project.registry
+    registry, listed = book.project.registry, set[str]()
+    chapters = [{"file": registry[id].notebook} for id in book.controls]
+    toc = {"format": "jb-book", "root": FIRST, "parts": [{"chapters": chapters}]}
     if path is not None:
         toc = yaml.safe_load(path.read_text(encoding="utf-8"))
+    entries = [one for part in toc["parts"] for one in part["chapters"]]
+    for entry in entries:  # which grows by what is below
+        entries += entry.get("sections", [])
+        folder, id = PurePath(entry["file"]).with_suffix("").parts[-2:]
+        if (claim := registry.claims.get(id)) and folder in ("claims", claim.source.folder):
+            listed.add(id)
+            entry["file"] = f"{CLAIMS}/{id}"
+            places = [f"book/notebooks/{one.place}/{id}" for one in shown[id]]
+            places += [claim.notebook.removesuffix(".ipynb")] if claim.notebook else []
+            entry |= {"sections": [{"file": place} for place in places]} if places else {}
+    rest = [f"book/runs/{run}/index" for run in book.runs]
+    if path is not None:
+        rest += [f"{CLAIMS}/{id}" for id in registry.claims if id not in listed]
+    pages = [{"file": page} for page in rest]
+    compare = next((one for one in entries if one["file"] == COMPARE), None)
+    if compare is not None:
+        compare["sections"] = pages
     else:
-        pages = [{"file": registry[id].notebook.removesuffix(".ipynb")} for id in book.controls]
-        toc = {"format": "jb-book", "root": FIRST, "parts": [{"chapters": pages}]}
-    captions = [part.get("caption") for part in toc["parts"]]
-    if "Findings" not in captions:
-        toc["parts"].insert(0, {"caption": "Findings", "chapters": []})
-    below: set[str] = set()  # calibration pages that are below a page of findings
-
-    def chapters(kind: str, runs: Executions) -> list[dict]:
-        found = []
-        for run, executed in sorted(runs.items(), key=lambda one: -len(one[1])):
-            sections = []
-            for id in executed:
-                entry: dict = {"file": f"book/{kind}/{run}/{id}", "title": registry[id].title}
-                page = (registry[id].notebook or "").removesuffix(".ipynb")
-                if page not in below:
-                    entry["sections"] = [{"file": page, "title": "Calibration"}]
-                    below.add(page)
-                sections.append(entry)
-            found.append({"file": f"book/{kind}/{run}/index", "sections": sections})
-        return found
-
-    parts = []
-    for part in toc["parts"]:
-        if part.get("caption") == "Findings":
-            parts.append({"caption": "Findings", "chapters": chapters("runs", book.runs)})
-            parts.append({"caption": "Your own runs", "chapters": chapters("own", book.own)})
-            continue
-        part["chapters"] = [one for one in part["chapters"] if one["file"] not in below]
-        for chapter in part["chapters"]:
-            if chapter["file"] == "book/claims":
-                papers = registry.papers.values()
-                chapter["sections"] = [{"file": f"book/claims/{one.folder}"} for one in papers]
-        parts.append(part)
-    if not any(one["file"] == "book/claims" for part in parts for one in part["chapters"]):
-        papers = dict.fromkeys(registry[id].paper for id in book.controls)
-        pages = [{"file": f"book/claims/{registry.papers[id].folder}"} for id in papers]
-        parts.append({"caption": "Claims", "chapters": pages})
-    toc["parts"] = [part for part in parts if part["chapters"]]
+        toc["parts"].append({"caption": "Runs", "chapters": pages})
+    own = [{"file": f"book/own/{run}/index"} for run in book.own]
+    toc["parts"].append({"caption": "Your own runs", "chapters": own})
+    toc["parts"] = [part for part in toc["parts"] if part["chapters"]]
     return toc
 
 
@@ -374,26 +386,11 @@ def _first_page(book: Book, whole: bool) -> str:
     return "\n\n".join([f"# {book.project.root.name}", *boards, cited])
 
 
-def _write_papers(book: Book, folder: Path, claims: Iterable[Claim]) -> None:
-    """The pages of papers with these of their claims, and without what the whole book says more."""
-    papers: dict[str, dict[str, Claim]] = {}
-    for claim in claims:
-        papers.setdefault(claim.paper, {})[claim.id] = claim
-    for id, own in papers.items():
-        paper = replace(book.project.registry.papers[id], errors=[])
-        about = {"registry": SimpleNamespace(claims=own), "runs": book.results, "log": ()}
-        page = render("paper_page.md.j2", paper=paper, **about)
-        _write(folder / "claims" / f"{paper.folder}.md", page)
-
-
-def _write_fragments(book: Book, folder: Path) -> None:
-    """The page of each paper, and what hand-written pages quote and include."""
+def _write_fragments(book: Book, folder: Path, contents: Mapping) -> None:
+    """What hand-written pages quote and include; a page with claims below it a list of these."""
     root, registry, runs = book.project.root, book.project.registry, book.results
     calibration = _results(book.controls)
     known = fragments.values(book.project, runs, calibration)
-    for paper in registry.papers.values():
-        page = render("paper_page.md.j2", **known, paper=paper)
-        _write(folder / "claims" / f"{paper.folder}.md", page)
     template_values = TemplateValues(registry, runs)
     for path in sorted(folder.glob("*.md")):
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
@@ -403,12 +400,25 @@ def _write_fragments(book: Book, folder: Path) -> None:
     texts = {
         **fragments.fragments(known),
         "scoreboard": board(registry, runs, calibration),
+        **{
+            f"claims-{PurePath(page).name}": render("claims_list.html.j2", **known, claims=claims)
+            for page, claims in _pages_with_claims(contents, registry)
+        },
         "cards": cards(root / "book" / "cards.yml", template_values),
         **{part: render("changes.md.j2", part=part, **changed) for part in edition.PARTS},
         **explore.fragments(root, registry),
     }
     for name, text in texts.items():
         _write(folder / "_generated" / f"{name}.md", text)
+
+
+def _pages_with_claims(contents: Mapping, registry: Registry) -> Iterator[tuple[str, list[Claim]]]:
+    """The chapters that have pages of claims below them, with these claims."""
+    for chapter in (one for part in contents["parts"] for one in part["chapters"]):
+        files = [PurePath(one["file"]) for one in chapter.get("sections", ())]
+        claims = [registry[one.name] for one in files if one.parent == PurePath(CLAIMS)]
+        if claims:
+            yield chapter["file"], claims
 
 
 def _draw(folder: Path, known: Mapping) -> None:

@@ -1,81 +1,119 @@
-"""The page of a claim in a run: what decided it, what it means, its figures, limits and method.
+"""The page of a claim: for each run a tab with the answer, one figure, the tests and their
+verdicts, the paper beside ours, limits and the command; everything else is folded.
 
-It is made of the stored result, the executed notebook and two templates. Nothing is computed again.
+It is made of stored results, executed notebooks and templates. Nothing is computed again.
 """
 
 import base64
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
-import nbformat
 import yaml
 from nbformat import NotebookNode
 
 from helpers.book import downloads
 from helpers.book.decisions import Decisions, axes
+from helpers.book.fragments import SYNTHETIC, TRAINED, called, group
 from helpers.book.render import render
+from helpers.claims.criteria import CONTROL
 from helpers.claims.history import Entry
-from helpers.claims.result import MIME, Claim, Result
+from helpers.claims.result import Claim, Result
 
-UP = "../../../"  # from `book/runs/<run>/` to the root of the book
-KEY = "key"  # tags the cell that draws the picture of the first screen
+KEY = "key"  # tags the cell that draws the figure of the page
 # Kind of a picture -> how its file ends, and how a notebook holds it.
 PICTURES = {"image/svg+xml": ("svg", str.encode), "image/png": ("png", base64.b64decode)}
-CODE_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input"}
 HOW_TO_READ = "## How to read this"
+# Parameters that name a model -> what a reader puts there.
+YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
+
+
+class Shown(NamedTuple):
+    """A result on the page of its claim: where its files lie below `data/`, the result, the
+    notebook that was executed, the commentary as Markdown, and the run that it repeats on other
+    images.
+    """
+
+    place: str
+    data: Mapping
+    notebook: NotebookNode
+    reading: str = ""
+    repeats: str | None = None
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return self.place.rpartition("/")[2]
+
+    @property
+    def anchor(self) -> str:
+        """What an address of the page ends with after `#`, to open this tab."""
+        return self.place.replace("/", "-")
 
 
 def page(
     claim: Claim,
-    run: str,
-    data: Mapping,
-    notebook: NotebookNode,
-    reading: str = "",
+    shown: Sequence[Shown],
     calibration: Mapping | None = None,
-    place: str = "",
     changes: Sequence[Entry] = (),
-) -> tuple[NotebookNode, dict | None]:
-    """The page of the stored result `data`; lies in `book/runs/<run>/`.
+    beside: str = "",
+    pages: Collection[str] = (),
+) -> tuple[str, dict[str, bytes]]:
+    """The page of a claim; lies in `book/claims/`.
 
     Args:
-        notebook: executed in this run.
-        reading: the commentary, as Markdown with its numbers filled in.
-        calibration: the claim's result on the controls.
-        place: where its downloads lie, below `data/`; in the folder of the run unless given.
+        shown: its results, a tab each; those on controls alone come last.
+        calibration: its result on the controls.
         changes: the entries of the log that changed its criterion.
+        beside: what else shows what it asks, as Markdown.
+        pages: the pages of `book/` to which it may lead.
 
     Returns:
-        The page as a notebook, and its `key_picture`, which lies beside it.
+        The page as Markdown, and its figures, which lie beside it: name of the file -> content.
     """
+    tabs = sorted((_tab(claim, one) for one in shown), key=lambda tab: tab["label"] == SYNTHETIC)
+    text = render(
+        "claim_page.md.j2",
+        claim=claim,
+        tabs=tabs,
+        controls=Result.from_json(claim, calibration).calibration() if calibration else {},
+        changes=changes,
+        beside=beside,
+        pages=pages,
+    )
+    pictures = [tab["picture"] for tab in tabs if tab["picture"]]
+    return text, {picture["name"]: picture["content"] for picture in pictures}
+
+
+def _tab(claim: Claim, shown: Shown) -> dict:
+    """What the template of a tab is filled in from."""
+    place, data, notebook, reading, _ = shown
     found, parameters = Decisions(claim, data), data.get("parameters", {})
-    picture = key_picture(notebook, claim.id)
-    figures = [_without_code(cell) for cell in notebook.cells if _is_shown(cell)]
-    about = {
-        "claim": claim,
-        "run": run,
+    picture = key_picture(notebook)
+    name = f"{claim.id}.{shown.anchor}.{picture['kind']}" if picture else ""
+    cells = (cell.source for cell in notebook.cells)
+    how_to_read = next((text for text in cells if text.startswith(HOW_TO_READ)), "")
+    return {
+        "shown": shown,
+        "label": called(found)
+        + (" on other images" if shown.repeats else "")
+        + (f" (yours: {shown.run})" if "/" in place else ""),
         "found": found,
         "stored": found.stored,
         "result": found.result,
-        "changes": changes,
         "axes": axes(found.rows, shares=True),
-        "picture": picture,
-        "images": downloads.images_of(data),
-        "data": f"{UP}{downloads.FOLDER}/{place or run}/{claim.id}",
-        "command": rerun(claim, run, parameters),
+        "picture": picture and picture | {"name": name},
+        "command": rerun(claim, shown.run, parameters),
+        "yours": yours(claim, shown.run, parameters),
         "reading": reading,
-        "has_figures": bool(figures),
-        "controls": Result.from_json(claim, calibration).calibration() if calibration else {},
-        "how_to_read": next((x.source for x in notebook.cells if _says_how_to_read(x)), ""),
+        # A notebook names its neighbours, whose claims have pages of their own here.
+        "how_to_read": re.sub(
+            r"\]\(([\w-]+)(\.ipynb)?\)", r"](\1.md)", how_to_read.removeprefix(HOW_TO_READ)
+        ).strip(),
         "parameters": parameters,
-        "code": code(notebook),
+        "end": downloads.on_page(place, claim.id, data, notebook, up="../../"),
     }
-    top, rest = (
-        nbformat.v4.new_markdown_cell(render(f"claim_page_{part}.md.j2", **about))
-        for part in ("top", "rest")
-    )
-    whole = nbformat.v4.new_notebook(cells=[top, *figures, rest], metadata=notebook.metadata)
-    return whole, picture
 
 
 def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
@@ -84,13 +122,32 @@ def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
     What the notebook's defaults and the profile called `run` give is left out, and so is what the
     notebook has no more or has as another kind of value.
     """
-    known = {**claim.parameters, **claim.profiles.get(run, {})}
-    words = ["python", "-m", "helpers", "run", claim.id, "--run", run]
+    given = _given(claim, run, parameters)
+    return shlex.join(["python", "-m", "helpers", "run", claim.id, "--run", run, *given])
+
+
+def yours(claim: Claim, run: str, parameters: Mapping) -> str:
+    """The same command for a model of the reader's; '' of a run on models that were trained here,
+    which answers nothing of another.
+    """
+    models = parameters.get("models", ())
+    if all(model.startswith(CONTROL) or group(model) in TRAINED for model in models):
+        return ""
+    profile = ["--profile", run] if run in claim.profiles else []
+    own = [f"-p {name}='[\"{YOURS[name]}\"]'" for name in YOURS if name in claim.parameters]
+    others = {name: value for name, value in parameters.items() if name not in YOURS}
+    words = ["python", "-m", "helpers", "run", claim.id, *profile, "--run", "mine"]
+    return " ".join([shlex.join([*words, *_given(claim, run, others)]), *own])
+
+
+def _given(claim: Claim, run: str, parameters: Mapping) -> list[str]:
+    """The words of a command that give what neither the notebook nor the profile gives."""
+    known, words = {**claim.parameters, **claim.profiles.get(run, {})}, []
     for name, value in parameters.items():
         is_known = name in known and isinstance(value, list) == isinstance(known[name], list)
         if is_known and value != known[name]:
             words += ["-p", f"{name}={_argument(value)}"]
-    return shlex.join(words)
+    return words
 
 
 def _argument(value: object) -> str:
@@ -102,65 +159,20 @@ def _argument(value: object) -> str:
     return " ".join(str(value).split())
 
 
-def code(notebook: NotebookNode) -> str:
-    """The notebook's text and code, without what the page shows elsewhere, as Markdown."""
-    parts = []
-    for cell in notebook.cells[1:]:
-        if cell.cell_type == "markdown" and not _says_how_to_read(cell):
-            # A fold may hold no headings.
-            parts.append(re.sub(r"^#+ +(.*)$", r"**\1**", cell.source, flags=re.MULTILINE))
-        elif cell.cell_type == "code" and not {"parameters", "injected-parameters"} & _tags(cell):
-            parts.append(f"````python\n{cell.source}\n````")
-            printed = "".join(_printed(cell)).rstrip()
-            parts += [f"````text\n{printed}\n````"] if printed else []
-    return "\n\n".join(parts)
-
-
-def key_picture(notebook: NotebookNode, id: str) -> dict | None:
+def key_picture(notebook: NotebookNode) -> dict | None:
     """The picture of the cell that is tagged so, else the first there is.
 
     Returns:
-        name and content of its file, and alt and caption, what is said of it.
+        kind and content of its file, and alt and caption, what is said of it.
     """
-    for cell in sorted(notebook.cells, key=lambda cell: KEY not in _tags(cell)):
+    for cell in sorted(notebook.cells, key=lambda cell: KEY not in cell.metadata.get("tags", ())):
         for data in (output.get("data", {}) for output in cell.get("outputs", ())):
             for kind in (kind for kind in PICTURES if kind in data):
                 about, read = cell.metadata.get("mystnb", {}), PICTURES[kind][1]
                 return {
-                    "name": f"{id}.key.{PICTURES[kind][0]}",
+                    "kind": PICTURES[kind][0],
                     "content": read(data[kind]),
                     "alt": about.get("image", {}).get("alt", ""),
                     "caption": about.get("figure", {}).get("caption", ""),
                 }
     return None
-
-
-def _tags(cell: NotebookNode) -> set[str]:
-    return set(cell.metadata.get("tags", ()))
-
-
-def _says_how_to_read(cell: NotebookNode) -> bool:
-    return cell.source.startswith(HOW_TO_READ)
-
-
-def _printed(cell: NotebookNode) -> Iterable[str]:
-    """The text that a cell printed, unless it shows something better."""
-    for output in cell.get("outputs", ()):
-        if output.output_type == "stream":
-            yield output.text
-        elif set(output.get("data", ())) == {"text/plain"}:
-            yield output.data["text/plain"] + "\n"
-
-
-def _is_shown(cell: NotebookNode) -> bool:
-    """Whether a cell shows a figure or a table, but neither the claim's card nor the result."""
-    kinds = {kind for output in cell.get("outputs", ()) for kind in output.get("data", ())}
-    if kinds & {*PICTURES, "text/html"}:
-        return True
-    return "text/markdown" in kinds and MIME not in kinds and "load_registry()[" not in cell.source
-
-
-def _without_code(cell: NotebookNode) -> NotebookNode:
-    """A cell of which only the outputs are seen."""
-    tags = sorted(_tags(cell) - CODE_TAGS | {"remove-input"})
-    return nbformat.from_dict({**cell, "metadata": {**cell.metadata, "tags": tags}})

@@ -174,8 +174,8 @@ def notebook_of(page: str) -> str | None:
     match page.split("/"):
         case ["notebooks", _, id]:
             return f"{FOLDER}/{CONTROLS}/{id}.zip"
-        case ["book", ("runs" | "own") as kind, run, id] if id != "index":
-            return f"{FOLDER}/{folder(run, kind)}/{id}.ipynb"
+        case ["book", "notebooks", *place, id]:
+            return f"{FOLDER}/{'/'.join(place)}/{id}.ipynb"
     return None
 
 

@@ -97,12 +97,12 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
 
 
 def beside(id: str) -> str:
-    """What shows what a claim asks, for its page in `book/runs/<run>/`; '' where nothing does."""
+    """What shows what a claim asks, for its page in `book/claims/`; '' where nothing does."""
     if id not in PLACES:
         return ""
     kind, heading = PLACES[id]
-    measured = "Measured apart from this run; [Touch it](../../explore.md) says on what."
-    return f"## {heading}\n\n{measured}\n\n```{{include}} ../../_generated/explore-{kind}.md\n```"
+    measured = "Measured apart from these runs; [Touch it](../explore.md) says on what."
+    return f"## {heading}\n\n{measured}\n\n```{{include}} ../_generated/explore-{kind}.md\n```"
 
 
 def read(path: Path) -> dict:

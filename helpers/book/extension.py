@@ -58,6 +58,15 @@ def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree:
         for button in group.get("buttons", ()):
             if button["label"] == "download-source-button":
                 button |= {"url": context["pathto"](notebook, 1), "text": Path(notebook).suffix}
+    for at, name in ((1, "prev"), (2, "next")):  # past what is no page of its own in the order
+        beside = app.builder.relations.get(pagename, (None,) * 3)[at]
+        while beside and notebook_of(beside):
+            beside = app.builder.relations[beside][at]
+        if beside and context.get(name) and not notebook:
+            title = app.builder.render_partial(app.env.titles[beside])["title"]
+            context[name] = {"link": context["pathto"](beside), "title": title}
+        else:
+            context[name] = None
     # The theme's heading for print, which it fills in without escaping it.
     context["pagetitle"] = escape(context.get("pagetitle", ""))
     if context.get("body") and doctree is not None:

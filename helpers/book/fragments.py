@@ -26,6 +26,7 @@ from helpers.claims.project import Project, git
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
 from helpers.claims.statistics import Judgement
+from helpers.names import short_name
 
 # How the names of the models begin that this project trained, what a row of them is called, and
 # some of them in a sentence.
@@ -34,6 +35,7 @@ TRAINED = {
     "registers": ("ViT-Ti, fine-tuned here", "models fine-tuned from ViT-Ti"),
     "sinks": ("Trained on sink tasks here", "models trained on tasks that require a sink"),
 }
+SYNTHETIC, FEW = "Synthetic models", 3  # what controls are called together; how many are named
 DIFFERS, CALIBRATED = "runs differ", "calibration only"
 # How the tests come out that decide a verdict on one model.
 OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}
@@ -82,6 +84,10 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "registry": registry,
         "runs": runs,
         "results": results,
+        "found": {
+            id: {run: Decisions(claim, own[id]) for run, own in counted.items() if id in own}
+            for id, claim in registry.claims.items()
+        },
         "measured": Counter(id for own in runs.values() for id in own),
         "counted": sum(map(len, counted.values())),
         "standings": [
@@ -118,6 +124,7 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "columns": downloads.COLUMNS,
         "citation": cite.bibtex_whole(runs, git(root, "rev-parse", "HEAD")),
         "strip": strip(registry, counted),
+        "called": called,
         "difference": difference,
         "rewritten": history.rewritten,
         "rounded": rounded,
@@ -167,6 +174,15 @@ def standing(claim: Claim, results: Sequence[Result]) -> tuple[str, str]:
 def group(model: str) -> str:
     """The kind of a model that was trained here, by TRAINED; any other model itself."""
     return next((kind for kind in TRAINED if model.startswith(kind)), model)
+
+
+def called(found: Decisions) -> str:
+    """The models of a result in a few words, each kind of those that were trained here once."""
+    models = [*found.result.by_model] or [*found.result.not_run]
+    kinds = [group(model) for model in models if not model.startswith(CONTROL)]
+    names = [TRAINED[kind][0] if kind in TRAINED else short_name(kind) for kind in kinds]
+    names = list(dict.fromkeys(names)) or [SYNTHETIC]
+    return ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if names[FEW:] else "")
 
 
 def _judged(runs: Runs) -> list[tuple[str, str, str, str]]:

@@ -185,9 +185,10 @@ PAGES = {
     "full": (
         "_toc.yml",
         "book/said.md",
-        "book/claims/beyond.md",
+        "book/claims/aa1-first.md",
+        "book/claims/aa3-later.md",
         "book/runs/mine/index.md",
-        "book/runs/mine/aa1-first.ipynb",
+        "book/notebooks/mine/aa1-first.ipynb",
         "book/own/bob/index.md",
         "notebooks/beyond/aa2-second.ipynb",
     ),
@@ -214,7 +215,9 @@ def test_golden_pages_of_a_small_project(kind, request, file_regression):
     assert {path: path.read_bytes() for path in stored} == stored
     if kind == "full":
         book = source / "book"
-        assert (book / "runs" / "mine" / "aa1-first.key.png").read_bytes() == PNG
+        assert (book / "claims" / "aa1-first.mine.png").read_bytes() == PNG
+        forward = source.parent / "forward" / "book" / "runs" / "mine" / "aa1-first.html"
+        assert "url=../../../book/claims/aa1-first.html#mine'" in forward.read_text()
         assert (source.parent / "data" / "own" / "bob" / "aa1-first.json").is_file()
         drawn = ("bench-speed", "bench-memory", "coverage")
         assert all((book / "_static" / f"{name}.svg").stat().st_size > 5000 for name in drawn)
@@ -226,9 +229,9 @@ def test_every_page_of_the_contents_is_there_and_nothing_old(full):
     assemble(full.root)
     assert not (source / "book" / "old.md").exists()
     named = re.findall(r"file: (.*)", (source / "_toc.yml").read_text())
-    assert len(named) == 11
+    assert len(named) == 13
     assert [page for page in named if not list(source.glob(f"{page}.*"))] == []
-    assert not list((source / "book" / "runs").rglob("*.json")), "results are data, not pages"
+    assert not list((source / "book").glob("*/*/*.json")), "results are data, not pages"
 
 
 def test_the_run_on_controls_is_calibration_and_never_a_finding(library):
@@ -336,8 +339,8 @@ def test_what_others_wrote_is_no_markup_on_any_page(library):
         found[path.parent.name, path.stem] = page.get_text().replace("`", "")
     counts = {place: " ".join(text.split()).count(shown) for place, text in found.items()}
     # Each as it was typed, but for the backticks of code.
-    assert counts["mine", "aa1-first"] > 60 and counts["mine", "index"] > 25, counts
-    assert counts["claims", "beyond"] > 20 and counts["book", "claims"] > 35, counts
+    assert counts["claims", "aa1-first"] > 40 and counts["mine", "index"] > 25, counts
+    assert counts["claims", "aa3-later"] > 5 and counts["book", "claims"] > 40, counts
     assert counts["html", "genindex"] == 2, counts  # in the sidebar
     # What MathJax is told is there, without a network.
     assert '"loader": {"load": ["ui/safe"]}' in (site / "book" / "statistics.html").read_text()
@@ -400,12 +403,13 @@ def test_the_pages_of_a_few_claims(full):
     pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     pages = {name for name in pages if name.partition("/")[0] in ("book", "notebooks")}
     assert pages == {
+        "book/claims/aa1-first.html",
+        "book/notebooks/mine/aa1-first.html",
         "book/runs/mine/aa1-first.html",
         "book/runs/mine/index.html",
-        "book/claims/beyond.html",
         "notebooks/beyond/aa1-first.html",
     }
-    text = (site / "book" / "runs" / "mine" / "aa1-first.html").read_text()
+    text = (site / "book" / "claims" / "aa1-first.html").read_text()
     assert "Two is more than one" in text
     assert "aa2-second" not in (site / "index.html").read_text()
 

@@ -20,9 +20,12 @@ KINDS = (
     "book/explore",
     "book/scoreboard",
     "book/compare",
-    "book/claims/need_registers",
+    "book/claims",
     "book/runs/vit-tiny/index",
-    "book/runs/vit-tiny/nr1-artifacts",
+    "book/claims/nr1-artifacts",
+    "book/claims/nr5-registers",
+    "book/notebooks/vit-tiny/nr1-artifacts",
+    "book/where-outliers-are",
     "notebooks/need_registers/nr1-artifacts",
     "book/statistics",
     "book/methods",
@@ -132,7 +135,7 @@ def test_the_menu_of_formulas_finds_what_it_loads(server, page):
     [
         "book/index",
         "book/scoreboard",
-        "book/runs/vit-tiny/nr1-artifacts",
+        "book/claims/nr5-registers",
         "notebooks/need_registers/nr1-artifacts",
     ],
 )
@@ -156,7 +159,7 @@ def test_a_frame_that_scrolls_is_reached_by_the_keyboard(site, page):
     frames = page.locator(".figure-frame")
     for size, scrolls in ((PHONE_SIZE, True), (WINDOW, False)):
         page.set_viewport_size(size)
-        page.goto((site / "book/runs/vit-tiny/nr1-artifacts.html").as_uri())
+        page.goto((site / "book/notebooks/vit-tiny/nr1-artifacts.html").as_uri())
         seen = frames.evaluate_all(
             "all => all.map((frame) => [frame.scrollWidth > frame.clientWidth + 1, frame.tabIndex])"
         )
@@ -172,3 +175,12 @@ def test_search_finds_register(server, page):
     results = page.locator("#search-results li")
     assert results.count() >= 3
     assert "register" in results.first.inner_text().lower()
+
+
+def test_an_old_address_opens_the_tab_of_its_run(site, page):
+    page.goto((site / "book" / "runs" / "scratch" / "nr5-registers.html").as_uri())
+    page.wait_for_url("**/book/claims/nr5-registers.html#scratch")
+    assert page.locator("#scratch").is_visible()
+    assert page.locator(".finding-badges:visible").count() == 1
+    page.locator(".sd-tab-label", has_text="Synthetic models").click()
+    assert page.locator("#vit-tiny").is_visible() and not page.locator("#scratch").is_visible()

@@ -5,11 +5,11 @@ import shlex
 from dataclasses import replace
 from html import unescape
 
-import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from helpers.book import claim_page
+from helpers.book.claim_page import Shown
 from helpers.book.decisions import Decisions, axes
 from helpers.book.render import macro
 from helpers.claims.criteria import Criterion, Test, Value
@@ -70,15 +70,18 @@ def notebook(claim):
     )
 
 
-def shown(page):
-    """A page as text: its Markdown, and what is seen of its code."""
-    notebook, picture = page
-    nbformat.validate(notebook)
-    parts = [f"=== pictures: {picture['name'] if picture else ''}"]
-    for cell in notebook.cells:
-        tags = cell.metadata.get("tags", "")
-        parts.append(cell.source if cell.cell_type == "markdown" else f"=== {cell.source} {tags}")
-    return "\n".join(parts)
+def made(data):
+    """A result as it is published."""
+    origin = {"git_revision": "a", "git_dirty": False, "started": "2026"} | data.get(
+        "provenance", {}
+    )
+    return {"run": "mine", **data, "provenance": origin}
+
+
+def page(claim, data, notebook=None, reading="", **more):
+    """The page of one result, and its figures."""
+    one = Shown("mine", made(data), notebook or new_notebook(), reading)
+    return claim_page.page(claim, [one], **more)
 
 
 SIZES = [{"name": "scenes <b>", "n": 1000, "hub": "nearest/one"}]
@@ -111,9 +114,9 @@ def test_golden_pages(claim, notebook, file_regression, case):
     claim = replace(claim, expected={"control-clean": "refuted"})
     calibration = claim.judge(values("control-clean", 0.9, 90, 90)).to_json()
     reading = "## What was found\n\nThis."
-    page = claim_page.page(claim, "mine", data, notebook, reading, calibration)
-    assert page[1]["content"] == b"<svg/>"
-    file_regression.check(shown(page), extension=".md")
+    text, pictures = page(claim, data, notebook, reading, calibration=calibration)
+    assert pictures == {f"{claim.id}.mine.svg": b"<svg/>"}
+    file_regression.check(text, extension=".md")
 
 
 def test_a_page_says_that_the_first_criterion_gave_another_verdict_and_when_it_changed(claim):
@@ -121,26 +124,68 @@ def test_a_page_says_that_the_first_criterion_gave_another_verdict_and_when_it_c
     change = Entry("2026-02-03", None, "", "real data", "", {}, {})
     for first in ("supported", "refuted", "inconclusive"):
         stored = data | {"first_verdict": first}
-        page = claim_page.page(claim, "mine", stored, new_notebook(), changes=[change])
-        says = f"The criterion that was written first gives <em>{first}</em>"
-        assert (says in shown(page)) is (first != data["verdict"])
-        assert ("on 2026-02-03, seen by then: real data." in shown(page)) is (says in shown(page))
+        text, _ = page(claim, stored, changes=[change])
+        says = f"The criterion that was written first gives {macro('badge', first)}"
+        assert (says in text) is (first != data["verdict"])
+        assert ("on 2026-02-03, seen by then: real data, and" in text) is (says in text)
 
 
 def test_a_page_marks_a_verdict_that_the_images_may_have_shaped(claim):
     data = claim.judge(values("a", 0.9, 90, 90)).to_json()
     marked = {"after_the_fact": True, "provenance": {"exploratory": True}}
     for stored, shows in ((data, False), (data | marked, True)):
-        page = shown(claim_page.page(claim, "mine", stored, new_notebook()))
+        text, _ = page(claim, stored)
         for mark in ("after the fact", "exploratory"):
-            assert (f"verdicts.html#as-first-written'>{mark}</a>" in page) is shows
+            assert (f"verdicts.html#as-first-written'>{mark}</a>" in text) is shows
 
 
 def test_a_page_without_figures_values_or_a_run(claim):
     data = claim.judge([], not_run={"a": "no"}).to_json()
-    text = shown(claim_page.page(claim, "mine", data, new_notebook()))
-    assert "Not run: None of the models could be run" in text and "{figure}" not in text
-    assert "{dropdown} Code" not in text and "Figures and tables" not in text
+    text, pictures = page(claim, data)
+    assert "Not run: None of the models could be run" in text and "- `a`: no\n" in text
+    assert "{figure}" not in text and not pictures and "{tab-set}" not in text
+
+
+def test_each_run_has_a_tab_and_those_on_controls_alone_come_last(claim):
+    def of_run(place, model, repeats=None):
+        data = claim.judge(values(model, 0.9, 90, 52)).to_json() | {"run": place}
+        return Shown(place, made(data), new_notebook(), repeats=repeats)
+
+    runs = [of_run("on-controls", "control-clean"), of_run("mine", DINOV2)]
+    runs += [of_run("mine-2", DINOV2, "mine"), of_run("own/bob", "scratch-reg0-seed1")]
+    text, _ = claim_page.page(claim, runs)
+    labels = [line.partition("} ")[2] for line in text.splitlines() if "{tab-item}" in line]
+    assert labels == [
+        "ViT-L (DINOv2): supported",
+        "ViT-L (DINOv2) on other images: supported",
+        "Trained from scratch here (yours: bob): supported",
+        "Synthetic models: supported",
+    ]
+    assert text.count("{tab-set}") == 1 and "id='own-bob'" in text
+
+
+def test_a_claim_without_a_result_says_why_and_what_controls_gave(claim):
+    calibration = claim.judge(values("control-clean", 0.9, 90, 90)).to_json()
+    claim = replace(claim, waiting="It needs weights.", expected={"control-clean": "supported"})
+    text, pictures = claim_page.page(claim, [], calibration)
+    assert "It needs weights." in text and not pictures
+    assert f"- control-clean: {macro('badge', 'supported')}, where supported was expected" in text
+
+
+def test_the_command_for_a_model_of_the_readers():
+    """With the images of the run, and nothing of a run on models that were trained here."""
+    claim, pretrained = REGISTRY["nr5-registers"], {"models": ["vit_tiny"], "n": 7, "twins": [""]}
+    words = shlex.split(claim_page.yours(claim, "vit-tiny", pretrained))
+    assert words[3:9] == ["run", claim.id, "--profile", "vit-tiny", "--run", "mine"]
+    given = dict(word.split("=", 1) for word in words[10::2])
+    assert given == {
+        "n": "7",
+        "models": '["YOUR_MODEL"]',
+        "twins": '["THE_SAME_WITHOUT_REGISTERS"]',
+    }
+    assert parse("models", given["models"], claim.parameters["models"]) == ["YOUR_MODEL"]
+    ours = {"models": ["control-clean", "scratch-reg0", "registers-asked-reg4"]}
+    assert claim_page.yours(claim, "scratch", ours) == ""
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,11 @@ def test_files_of_a_result_are_there_with_a_link(tmp_path, count):
 
 
 def test_a_page_leads_to_the_notebook_that_it_shows(folder):
-    for page in (f"book/runs/{RUN}/{ID}", f"notebooks/paper/{ID}"):
+    for page in (f"book/notebooks/{RUN}/{ID}", f"notebooks/paper/{ID}"):
         name = downloads.notebook_of(page).removeprefix(f"{downloads.FOLDER}/")
         assert (folder / name).is_file()
-    assert downloads.notebook_of(f"book/own/mine/{ID}") == f"data/own/mine/{ID}.ipynb"
-    others = ("book/faq", f"book/runs/{RUN}/index", "book/claims/sorts")
+    assert downloads.notebook_of(f"book/notebooks/own/mine/{ID}") == f"data/own/mine/{ID}.ipynb"
+    others = ("book/data", f"book/runs/{RUN}/index", f"book/claims/{ID}")
     assert {*map(downloads.notebook_of, others)} == {None}
 
 

@@ -74,7 +74,7 @@ def test_a_run_that_repeats_another_counts_in_no_sum(project):
     (moved,) = known["moved_verdicts"]
     assert moved[:2] == ("mine", claim.id) and moved[-1]["run"] == "mine-2"
     page = fragments.fragments(known | {"log": LOG})["first-verdicts"]
-    assert "1 of 1 published results" in page and "runs/mine-2/aa1-first.ipynb" in page
+    assert "1 of 1 published results" in page and "claims/aa1-first.html#mine-2" in page
 
 
 def test_models_that_were_trained_here_are_counted_together(project):
@@ -87,9 +87,9 @@ def test_models_that_were_trained_here_are_counted_together(project):
     assert "vit-a</span> and 2 small models trained from scratch." in scope
     assert "2 of 3 decided verdicts rest on <span title='vit-a'>vit-a</span> alone." in scope
     assert re.findall(r"class='square (\S+)' href='(\S+)'", strip) == [
-        ("supported", "runs/mine/aa1-first.html"),
-        ("supported", "runs/mine/aa2-second.html"),
-        ("refuted", "runs/twins/aa1-first.html"),
+        ("supported", "claims/aa1-first.html#mine"),
+        ("supported", "claims/aa2-second.html#mine"),
+        ("refuted", "claims/aa1-first.html#twins"),
     ]
     assert "2 supported" in strip and "Trained from scratch here" in strip
     # What was measured on the model, and not the square alone, says how it came out.

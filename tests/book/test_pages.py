@@ -34,16 +34,30 @@ def attributes(pages):
 
 def test_every_claim_run_and_notebook_has_its_page(site, pages):
     project = Project()
+    claims = project.registry.claims
     names = {path.relative_to(site).with_suffix("").as_posix() for path in pages}
     assert {f"notebooks/{path.parent.name}/{path.stem}" for path in notebooks(project)} <= names
     runs = published(project)
-    assert {f"book/runs/{run}/{id}" for run, results in runs.items() for id in results} <= names
+    assert {f"book/claims/{id}" for id in claims} <= names
+    for folder in ("notebooks", "runs"):  # the notebooks, and the addresses that they once had
+        pairs = {f"book/{folder}/{run}/{id}" for run, own in runs.items() for id in own}
+        assert pairs <= names
     assert {f"book/runs/{run}/index" for run in runs} <= names
     assert {"book/index", "book/scoreboard", "book/claims", "book/verdicts", "search"} <= names
 
 
 def notebooks(project):
     return (project.source(id) for id in project.with_notebook())
+
+
+def test_the_sidebar_has_at_most_25_entries_on_every_page(pages):
+    found = {text.count("toctree-l") for text in pages.values() if "bd-docs-nav" in text}
+    assert len(found) == 1 and 20 <= found.pop() <= 25
+
+
+def test_old_addresses_lead_on_to_the_tab_of_their_run(site):
+    text = (site / "book" / "runs" / "scratch" / "nr5-registers.html").read_text()
+    assert "url=../../../book/claims/nr5-registers.html#scratch'" in text
 
 
 def test_no_two_pages_share_a_title(site, pages):

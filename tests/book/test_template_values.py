@@ -177,7 +177,7 @@ def test_a_card_says_its_value_draws_it_and_says_where_it_no_longer_holds(tmp_pa
     text = made(tmp_path, values, CARD)
     assert "<p>It is 2.</p>" in text and "One &lt;b&gt;" in text and "class='measured'" in text
     assert "moved" not in text and "<a href='y.html'><strong>In</strong> go</a>" in text
-    claim = "<a href='runs/mine/aa1-first.html'>The score exceeds one.</a>"
+    claim = "<a href='claims/aa1-first.html#mine'>The score exceeds one.</a>"
     assert f"{claim} <span class='verdict supported'" in text
     assert cards(tmp_path / "none.yml", values) == ""
     says = "<p class='moved' role='note'>No longer so as it is written. score (vit-a): 2 [1.5, 2.5]"

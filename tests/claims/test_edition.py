@@ -118,7 +118,7 @@ def test_what_was_published_at_a_revision_is_compared_with_today(project, capsys
     now = {"mine": {path.stem: json.loads(path.read_text()) for path in paths}}
     text = page(project.root, project.registry, now)
     assert "Compared are 1 results" in text["edition-about"]
-    assert "New: [aa2-second](runs/mine/aa2-second.ipynb)" in text["edition-about"]
+    assert "New: <a href='claims/aa2-second.html#mine'>aa2-second</a>" in text["edition-about"]
     for part in ("verdicts", "values"):
         assert "(mine): One image | was enough." in text[f"edition-{part}"], text
     assert "n: 2 → 1" in text["edition-verdicts"] and "| 2 | 1 | -1 |" in text["edition-values"]
