@@ -28,7 +28,7 @@ from helpers.claims import edition, history
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, HELPERS, Project
 from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Result, bundle, read_published
+from helpers.claims.result import MIME, Claim, Result, bundle, displayed, read_published
 
 Executed = tuple[dict, NotebookNode]  # a result, and the notebook that displays it
 Executions = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was executed
@@ -156,7 +156,7 @@ def assemble(
     book = Book(
         project,
         published(project, is_shown),
-        {id: _on_controls(project, id, stored) for id in ids},
+        {id: _on_controls(project, id, stored) for id in ids if not only or _ran(project, id)},
         _executed(project, own, strict=False),
     )
     source, data, forward = (place / name for name in ("source", downloads.FOLDER, FORWARD))
@@ -259,6 +259,12 @@ def _executed(project: Project, paths: Iterable[Path], strict: bool = True) -> E
     return {run: {id: own[id] for id in order if id in own} for run, own in found.items()}
 
 
+def _ran(project: Project, id: str) -> bool:
+    """Whether a claim was run on the controls, here or for the notebook that is stored."""
+    here = (project.runs / CONTROLS / f"{id}.ipynb").is_file()
+    return here or bool(displayed(read_notebook(project.source(id)), MIME))
+
+
 def _on_controls(project: Project, id: str, stored: bool) -> Executed:
     """A claim's notebook on the controls, as run here or else as the source is stored."""
     path = project.runs / CONTROLS / f"{id}.ipynb"
@@ -344,7 +350,8 @@ def _contents(book: Book, path: Path | None, shown: Mapping[str, Sequence[Shown]
     Claims that it does not name, and runs, are below the page that compares them.
     """
     registry, listed = book.project.registry, set[str]()
-    chapters = [{"file": registry[id].notebook} for id in book.controls]
+    there = [id for id in registry.claims if id in book.controls or shown[id]]
+    chapters = [{"file": registry[id].notebook} for id in there]
     toc = {"format": "jb-book", "root": FIRST, "parts": [{"chapters": chapters}]}
     if path is not None:
         toc = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -356,7 +363,7 @@ def _contents(book: Book, path: Path | None, shown: Mapping[str, Sequence[Shown]
             listed.add(id)
             entry["file"] = f"{CLAIMS}/{id}"
             places = [f"book/notebooks/{one.place}/{id}" for one in shown[id]]
-            places += [claim.notebook.removesuffix(".ipynb")] if claim.notebook else []
+            places += [claim.notebook.removesuffix(".ipynb")] if id in book.controls else []
             entry |= {"sections": [{"file": place} for place in places]} if places else {}
     rest = [f"book/runs/{run}/index" for run in book.runs]
     if path is not None:
