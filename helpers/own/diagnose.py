@@ -47,13 +47,18 @@ from helpers.interventions import (
 from helpers.measures.attention import mass, sinks_by_image, with_sink, writes
 from helpers.measures.blocks import median_onset, over_blocks, peak_block
 from helpers.measures.norms import onset_block, outliers, threshold
-from helpers.measures.outliers import PRESENT, Firing, firing, leading_channels, outlier_images
+from helpers.measures.outliers import (
+    FEW,
+    PRESENT,
+    Firing,
+    firing,
+    leading_channels,
+    outlier_images,
+)
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
 from helpers.models import Backbone, backbone_of, known
 
-# Of the images: outliers in no more of them make no model with outliers, as in the claims.
-FEW = 0.05
 RULES = (PRESENT, "mad:10", "percentile:98")
 SHOWN = 3  # register neurons that are described, and images that are shown
 # Of neurons that may be moved: the smallest that leaves outliers in few images is taken. As many as
