@@ -1,6 +1,7 @@
 """What is said of outliers that were planted by a rule: where they stand, from where on, and
 whether moving neurons removes them."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.functional import one_hot
 
 from helpers.capture import Captured, ClsAttention, Output, TokenNorms, capture
 from helpers.images import Images, load_images
+from helpers.interventions import test_time_registers as moving  # else pytest would collect it
 from helpers.models import TokenLayout, load_backbone
 from helpers.own import advice, diagnose
 from helpers.own.diagnose import _Session
@@ -325,6 +327,18 @@ def test_the_attention_on_outliers_is_that_of_the_matrix():
     assert found.sinks.received["outliers"][2].value == pytest.approx(expected.item(), rel=1e-5)
     top = matrix.mean(2).topk(1).values.mean()  # 1 % of 17 tokens is one
     assert found.sinks.concentration["top"][2].value == pytest.approx(top.item(), rel=1e-5)
+    # Before and after, on the images that were not searched; the moved model has a token more.
+    assert found.moved and found.states["set to zero"].received is None
+    for name, units in {"before": None, "moved": found.moved}.items():
+        with moving(backbone, units) if units else nullcontext():
+            backbone(torch.stack([backbone.preprocess(images[i]) for i in (1, 3, 5)]))
+        q, k, _ = qkv[-1].unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4).double()
+        assert q.shape[2] == 17 + (name == "moved")
+        matrix = (q @ k.mT * attn.scale).softmax(-1)
+        expected = matrix[..., [1 + patch for patch in FIXED]].sum(-1).mean()
+        state = found.states[name]
+        assert state.received[2].value == pytest.approx(expected.item(), rel=1e-5)
+        assert state.most_received.value == max(x.value for x in state.received)
 
 
 def test_images_are_told_one_by_one():
