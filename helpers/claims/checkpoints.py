@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from helpers.claims.criteria import CONTROL
 from helpers.files import read_signed
 from helpers.measures.stats import NONE, Estimate, Estimates
 from helpers.models import known, published
@@ -148,9 +149,14 @@ def members(
             with its images at several sides.
         sides: of images in pixels; each group of them is one size of a control.
 
-    Raises ValueError for a name that tells no recipe or no size.
+    Raises ValueError for a name that tells no recipe or no size, and for a checkpoint `beside` a
+    control.
     """
     if beside:
+        if others := [model for model in models if not model.startswith(CONTROL)]:
+            raise ValueError(
+                f"{others[0]!r} is no control; give -p other_recipe= and -p image_sizes='[[0]]'"
+            )
         return {
             model: [
                 Member(name, side, recipe, f"{min(own)} to {max(own)} px", recipe == "control")
@@ -186,8 +192,10 @@ def measured(
     every = {own["model"]: own for own in map(read, sorted(Path(folder).glob("*.json")))}
     there = {model: every[model]["details"] for model in models if model in every}
     shown = {own["images"]["digest"]: own["images"] for own in there.values()}
-    if len(shown) != 1:
-        raise ValueError(f"{folder} has {len(shown)} sets of images of these models; give one")
+    if not there:
+        raise ValueError(f"{folder} has no file of these models; give one that `census` wrote to")
+    if len(shown) > 1:
+        raise ValueError(f"{folder} is of {len(shown)} sets of images; measure all on the same")
     (images,) = shown.values()
     if images["n"] != n:
         raise ValueError(f"{folder} is of {images['n']} images; give -p n={images['n']}")

@@ -73,6 +73,8 @@ def test_what_is_compared_says_recipe_and_size():
         ("control-position", 256, "240 to 256 px", True),
         ("control-clean", 224, "224 to 224 px", False),
     ]
+    with pytest.raises(ValueError, match="'scratch-reg0' is no control; give -p other_recipe= and"):
+        checkpoints.members(["control-clean", "scratch-reg0"], "control-clean")
     for name in ("scratch-reg0", "vit_small_patch16_224.mine"):
         with pytest.raises(ValueError, match=f"{name}' tells no recipe or no size; name"):
             checkpoints.members([name])
@@ -118,8 +120,15 @@ def test_the_files_of_a_census_are_judged(tmp_path):
         assert result.by_model["AugReg"]["recipe_over_size"].n == 27
     with pytest.raises(ValueError, match="by-size is of 200 images; give -p n=200"):
         checkpoints.measured(str(tmp_path / "by-size"), models, 100)
-    with pytest.raises(ValueError, match="nowhere has 0 sets of images of these models; give one"):
+    with pytest.raises(ValueError, match="nowhere has no file of these models; give one that"):
         checkpoints.measured(str(tmp_path / "nowhere"), models, 200)
+    one = json.loads((tmp_path / "by-size" / census.file_of(models[0])).read_text())
+    del one["sha256"]
+    one["details"]["images"]["digest"] = "0" * 16
+    path = tmp_path / "by-size" / census.file_of(models[0])
+    path.write_text(json.dumps(one | {"sha256": digest_of_json(one)}))
+    with pytest.raises(ValueError, match="by-size is of 2 sets of images; measure all on the same"):
+        checkpoints.measured(str(tmp_path / "by-size"), models, 200)
 
 
 def test_names_and_lists_mix_and_unknown_lists_are_refused():
