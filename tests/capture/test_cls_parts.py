@@ -225,6 +225,7 @@ def test_what_a_sink_writes_goes_through_the_norm_of_the_heads(kind, option):
     (update,), (mixed,), (whole,) = updates, inputs, added
     heads, weights = update.attention.v.shape[1], update.head_weights().double()
     spread = (mixed.var(-1, correction=0) + norm.eps).sqrt()[..., None]
+    assert_near(update.spread, spread[..., 0])
     each = mixed.unflatten(-1, (heads, -1)).movedim(2, 1) @ weights.mT / spread[:, None]
     constant = proj.weight.double() @ norm.bias.double() + (
         0 if proj.bias is None else proj.bias.double()

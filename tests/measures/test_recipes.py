@@ -41,8 +41,10 @@ def test_r_squared_in_closed_form():
     # Means of groups are all 1/2: nothing is explained, and 1 - 3/2 is left of it.
     assert adjusted_r_squared(y, np.array(["a", "b", "a", "b"])) == -0.5
     assert adjusted_r_squared(y, np.zeros(4)) == 0
-    assert np.isnan(adjusted_r_squared(y, np.arange(4)))
-    assert np.isnan(adjusted_r_squared(np.full(4, 0.1), np.array([0, 0, 1, 1])))
+    with np.errstate(all="raise"):
+        assert np.isnan(adjusted_r_squared(y, np.arange(4)))
+        alike = np.full(3, 0.1)  # whose mean is another number
+        assert alike.mean() != 0.1 and np.isnan(adjusted_r_squared(alike, np.array([0, 0, 1])))
     rows = np.stack([y, [0, 0, 1, 1], [0, 1, 0, 1]], axis=1)
     assert first_over_second(rows) == 1.5 and first_over_second(rows[:, [0, 2, 1]]) == -1.5
 
@@ -67,6 +69,9 @@ def test_corners_are_of_judged_checkpoints_with_outliers():
     found = recipe_estimates(own, list("aabbbbb"), list("xyxyxyx"), judged)
     assert found["checkpoints_with"] == 5 / 7
     assert found["corner_share_21k"].value == pytest.approx(3.4 / 4)
+    # Corners that are alike in all checkpoints could have varied.
+    alike = recipe_estimates([one(1)] * 8, list("aabbaabb"), list("xy" * 4), [True] * 8)
+    assert alike["corner_share_21k"].low < 0.5 < alike["corner_share_21k"].high
     with pytest.raises(ValueError, match="1 recipes, 2 sizes and 2 marks for 2 checkpoints"):
         recipe_estimates(own[:2], ["a"], ["x", "y"], [True, True])
     with pytest.raises(ValueError, match="for 0 checkpoints"):
