@@ -65,6 +65,16 @@ def short_name(model: str) -> str:
     return f"{name} ({', '.join(said)})" if said else name
 
 
+def size_name(model: str) -> str:
+    """The size in a timm name, as figures call it; '' where it tells none.
+
+    >>> size_name("vit_base_patch32_384.augreg_in1k"), size_name("control-clean")
+    ('B', '')
+    """
+    parts = _MODEL.fullmatch(model.removeprefix(STUB))
+    return _SIZES[parts[2]] if parts else ""
+
+
 def short_names(models: list[str]) -> list[str]:
     """The short name of each model; the whole name of those that would share one."""
     return _told_apart(models, map(short_name, models))

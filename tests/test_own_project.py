@@ -23,7 +23,9 @@ from helpers.run import check, scaffold
 
 PAGE = (Path(__file__).parents[1] / "book" / "own-project.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE, flags=re.M | re.S)
-*RECIPES, PAPERMILL = [text for kind, text in BLOCKS if kind == "python"]
+PYTHON = [text for kind, text in BLOCKS if kind == "python"]
+(BRIDGE,) = [text for text in PYTHON if "transformer_lens" in text]
+*RECIPES, PAPERMILL = [text for text in PYTHON if text != BRIDGE]
 COMMANDS = [
     line
     for kind, text in BLOCKS
@@ -76,10 +78,21 @@ def test_recipes(tmp_path, monkeypatch, capsys):
     assert printed[4:] == ["True", "(4, 4) torch.Size([1, 16])"]
 
 
+def test_the_recipe_beside_transformer_lens(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformer_lens", reason="TransformerLens is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    names = {}
+    for text in (*RECIPES[:2], BRIDGE):
+        exec(compile(text, "own-project.md", "exec"), names)
+    assert capsys.readouterr().out.splitlines()[-1] == "(2, 196) True"
+
+
 def test_the_page_begins_with_short_recipes():
     """On tokens and attention, each of at most ten lines beside its imports."""
     assert PAGE.index("(recipe-tokens)=") < PAGE.index("\n## Install\n")
-    for text, name in zip(RECIPES[:2], ("token_layout(", "cls_attention("), strict=True):
+    first = ("token_layout(", "cls_attention(", "TransformerBridge.")
+    for text, name in zip(PYTHON[:3], first, strict=True):
         lines = [x for x in text.splitlines() if x and not x.startswith(("import ", "from "))]
         assert name in text and len(lines) <= 10
 

@@ -21,6 +21,8 @@ MEASURED = {
 }
 ENDS = ("value", "low", "high")
 SYNTHETIC = "control-"
+# Parameters from which on a checkpoint is called so, the largest first: Ti, S, B, and L or more.
+SIZES = {150e6: "150 M or more", 50e6: "50 to 150 M", 10e6: "10 to 50 M", 0: "0 to 10 M"}
 
 
 def values(root: Path) -> dict[str, Any]:
@@ -46,13 +48,15 @@ def values(root: Path) -> dict[str, Any]:
 def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     details, model = found["details"], found["model"]
     family, training = checkpoints.trained(model)
+    parameters = details["source"]["parameters"]
     units = [f"{block}:{unit}" for block, unit, *_ in found["neurons"][:1]]
     return {
         "model": model,
         "synthetic": model.startswith(SYNTHETIC),
         "family": family,
         "training": training,
-        "parameters": details["source"]["parameters"],
+        "parameters": parameters,
+        "size": next(name for least, name in SIZES.items() if parameters >= least),
         "registers": details["source"]["registers"],
         "images": details["images"]["name"],
         "n": found["n"],

@@ -203,7 +203,7 @@ class Sinks(Reducer):
     queries: str = "read"
     blocks: Blocks = "all"
     writes: bool = False
-    point = "update"
+    point = "writes"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -677,6 +677,8 @@ def _ranks_of_sinks(x: Update, event: Float[Tensor, "image head"]) -> Float[Tens
         if images.any():
             q, k, v = (y[images, head] for y in (attention.q, attention.k, attention.v))
             mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
+            if x.spread is not None:
+                mixed = mixed / x.spread[images][..., None]
             rank[images, head] = update_rank(mixed, weights[head])
     return rank
 

@@ -4,20 +4,27 @@
 The lists and the trainings stand in checkpoints.yml.
 """
 
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from functools import cache
+from math import nan
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import yaml
 
+from helpers.claims.criteria import CONTROL
 from helpers.files import read_signed
+from helpers.measures.stats import NONE, Estimate, Estimates
 from helpers.models import known, published
+from helpers.names import STUB, size_name
 from helpers.settings import nearest
 
 VERSION = 2  # of the form of a diagnosis as JSON
 FOLDER = "book/checkpoints"  # of a project, with the files that its book shows
 UNKNOWN = ("other", "not known here")
+BEGAN = "ImageNet-21k"  # how a recipe begins whose training began there
 _TEXT, _NUMBER = {"type": "string", "minLength": 1}, {"type": "number"}
 _MAYBE = {"type": ["number", "null"]}
 _ESTIMATE = {
@@ -112,3 +119,104 @@ def read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
     return found
+
+
+class Member(NamedTuple):
+    """A checkpoint among those that are compared.
+
+    Attributes:
+        model, side: its name, and the side of its images in pixels; 0 for its own.
+        recipe, size: what trained it, and how large it is, in words.
+        judged: whether its corner share is asked for: that of a training which began with
+            ImageNet-21k.
+    """
+
+    model: str
+    side: int
+    recipe: str
+    size: str
+    judged: bool
+
+
+def members(
+    models: Sequence[str], beside: str = "", sides: Sequence[Sequence[int]] = ((0,),)
+) -> dict[str, list[Member]]:
+    """The checkpoints that are compared with each other, under the name of their family.
+
+    Args:
+        models: published checkpoints, whose names say recipe and size; or controls.
+        beside: a control that stands for the other recipe. Then each model is a family of its own,
+            with its images at several sides.
+        sides: of images in pixels; each group of them is one size of a control.
+
+    Raises ValueError for a name that tells no recipe or no size, and for a checkpoint `beside` a
+    control.
+    """
+    if beside:
+        if others := [model for model in models if not model.startswith(CONTROL)]:
+            raise ValueError(
+                f"{others[0]!r} is no control; give -p other_recipe= and -p image_sizes='[[0]]'"
+            )
+        return {
+            model: [
+                Member(name, side, recipe, f"{min(own)} to {max(own)} px", recipe == "control")
+                for recipe, name in (("control", model), ("clean", beside))
+                for own in sides
+                for side in own
+            ]
+            for model in models
+        }
+    found: dict[str, list[Member]] = {}
+    for model in models:
+        (family, recipe), size = trained(model.removeprefix(STUB)), size_name(model)
+        if family == UNKNOWN[0] or not size:
+            raise ValueError(f"{model!r} tells no recipe or no size; name checkpoints of @augreg")
+        began = recipe.startswith(BEGAN)
+        own = [Member(model, side, recipe, size, began) for group in sides for side in group]
+        found.setdefault(family, []).extend(own)
+    return found
+
+
+def measured(
+    folder: str, models: Sequence[str], n: int
+) -> tuple[dict[str, Estimates], dict[str, SimpleNamespace], SimpleNamespace, dict[str, str]]:
+    """What `python -m helpers census` found of models, from its files.
+
+    Returns:
+        Model -> "outlier_images" and "corner_share", as
+        `helpers.measures.recipes.presence_and_corners` gives them; model -> what has its `source`;
+        the images, without pictures; and model -> why there is nothing of it.
+
+    Raises ValueError where a file is not whole, or they are of other images or of none.
+    """
+    every = {own["model"]: own for own in map(read, sorted(Path(folder).glob("*.json")))}
+    there = {model: every[model]["details"] for model in models if model in every}
+    shown = {own["images"]["digest"]: own["images"] for own in there.values()}
+    if not there:
+        raise ValueError(f"{folder} has no file of these models; give one that `census` wrote to")
+    if len(shown) > 1:
+        raise ValueError(f"{folder} is of {len(shown)} sets of images; measure all on the same")
+    (images,) = shown.values()
+    if images["n"] != n:
+        raise ValueError(f"{folder} is of {images['n']} images; give -p n={images['n']}")
+    sources = {model: SimpleNamespace(source=own["source"]) for model, own in there.items()}
+    found = {
+        model: {
+            "outlier_images": _estimate(own["images_with_outliers"]),
+            "corner_share": _estimate(own["place"] and own["place"]["corners"]),
+        }
+        for model, own in there.items()
+    }
+    missing = {model: f"{folder} has no file of it" for model in models if model not in there}
+    described = SimpleNamespace(
+        name=images["name"], ids=(), contents=(), describe=lambda: dict(images)
+    )
+    return found, sources, described, missing
+
+
+def _estimate(stored: Mapping[str, float | None] | None) -> Estimate:
+    """An estimate of a file, which has null for nan."""
+    if stored is None:
+        return NONE
+    value, low, high = (nan if stored[x] is None else stored[x] for x in ("value", "low", "high"))
+    return Estimate(value, low, high, int(stored["n"]))

@@ -50,6 +50,7 @@ from helpers.measures.stats import (
 
 # The rule of all criteria that ask whether there are outliers; a percentile finds some anywhere.
 PRESENT = "median:3"
+FEW = 0.05  # of the images: outliers in no more of them make no model with outliers
 LARGEST_RATIO = 1e6  # of a neuron that is silent elsewhere
 
 

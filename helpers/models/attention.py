@@ -15,15 +15,17 @@ from helpers.models.tokens import TokenLayout
 class Sublayer(NamedTuple):
     """The layers around the attention of a block.
 
-    y = x + gamma * projection(attention(norm1(x))), then the MLP of norm2(y).
+    y = x + gamma * projection(inner(attention(norm1(x)))), then the MLP of norm2(y).
 
-    gamma: (width,), LayerScale; None where there is none.
+    gamma: (width,), LayerScale; None where there is none. inner: a LayerNorm over all heads
+    together (EVA-02); None where there is none.
     """
 
     norm1: nn.Module
     projection: nn.Linear
     gamma: Tensor | None
     norm2: nn.Module
+    inner: nn.LayerNorm | None = None
 
 
 class Attention:
@@ -187,10 +189,21 @@ class Update:
 
     before, after: (image, token, width), the stream as the model has it, in float32. attention: the
     Attention. bias: (width,), that of the output projection, after LayerScale; zeros where there is
-    none.
+    none. spread: (image, token), the standard deviation by which a LayerNorm of the heads divides
+    what each query gets; None without one. With one, `contribution` and `bias` are not defined.
     """
 
-    def __init__(self, before: Tensor, attention: Attention, after: Tensor, layers: Sublayer):
+    def __init__(
+        self,
+        before: Tensor,
+        attention: Attention,
+        after: Tensor,
+        layers: Sublayer,
+        mixed: Tensor | None = None,
+    ):
+        self.inner, self.spread = layers.inner, None
+        if mixed is not None:
+            self.spread = (mixed.float().var(-1, correction=0) + layers.inner.eps).sqrt()
         self.before, self.attention, self.after = before.float(), attention, after.float()
         self.weight, bias = layers.projection.weight.float(), layers.projection.bias
         gamma = self.weight.new_ones(len(self.weight)) if layers.gamma is None else layers.gamma
@@ -209,13 +222,20 @@ class Update:
     def head_weights(self) -> Float[Tensor, "head width dim"]:
         """What makes of each head's values what they add to the stream.
 
-        Output projection and LayerScale.
+        Output projection and LayerScale; after a LayerNorm of the heads, what is left to do is to
+        divide by the `spread` of the query, which the model took of all heads together.
         """
-        heads = self.attention.v.shape[1]
-        return (self.weight * self.gamma[:, None]).unflatten(1, (heads, -1)).movedim(1, 0)
+        heads, weight = self.attention.v.shape[1], self.weight * self.gamma[:, None]
+        if self.inner is not None:
+            weight = weight if self.inner.weight is None else weight * self.inner.weight.float()
+            weight = weight - weight.mean(1, keepdim=True)  # the norm takes the mean away
+        return weight.unflatten(1, (heads, -1)).movedim(1, 0)
 
     def value_norms(self) -> Float[Tensor, "image head token"]:
-        """The norm of what each head would add to the stream for full attention to one token."""
+        """The norm of what each head would add to the stream for full attention to one token.
+
+        Times the `spread` of the query where there is one.
+        """
         # Head by head: all at once they would take as many streams as there are heads.
         each = zip(self.attention.v.unbind(1), self.head_weights(), strict=True)
         return torch.stack([(v @ weight.mT).norm(dim=-1) for v, weight in each], dim=1)

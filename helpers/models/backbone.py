@@ -25,6 +25,7 @@ from helpers.models.attention import Sublayer, Update
 from helpers.models.family import nameless
 from helpers.models.tokens import TokenLayout
 
+NORMALISED = "normalises what its attention returns"
 See = Callable[[Any], object]  # called with what goes through a point of a model
 Change = Callable[[Tensor], Tensor]  # returns what takes the place of a tensor
 PLAIN = bool | int | float | str | tuple | None  # settings of a module
@@ -37,6 +38,7 @@ POINTS = (
     "neurons",
     "attention",
     "update",
+    "writes",
     "feature",
     "output",
 )
@@ -305,12 +307,13 @@ class Backbone(ABC):
         Points of a block: 'residual' (image, token, width), after the block; 'final', the same
         through the model's final norm; 'neurons' (image, token, hidden), the input of the second
         MLP layer, which is the neuron in gated MLPs too; 'attention', an Attention; 'update', an
-        Update; 'normed', a pair: 'residual', and what the next LayerNorm (before the next block's
-        attention, or the final one) makes of it. Points of the model, whatever the block: 'pixels'
-        (image, 3, height, width), normalised; 'embedding' (image, row, column, width), patches
-        before the position embedding; 'feature' (image, width), pooled, before the classification
-        head; 'output', what the model returns. Remove the handle afterwards. Raises ValueError for
-        another point, and where an unusual block has none.
+        Update; 'writes', the same, also where a LayerNorm of the heads follows; 'normed', a pair:
+        'residual', and what the next LayerNorm (before the next block's attention, or the final
+        one) makes of it. Points of the model, whatever the block: 'pixels' (image, 3, height,
+        width), normalised; 'embedding' (image, row, column, width), patches before the position
+        embedding; 'feature' (image, width), pooled, before the classification head; 'output', what
+        the model returns. Remove the handle afterwards. Raises ValueError for another point, and
+        where an unusual block has none.
         """
         match point:
             case "pixels":
@@ -329,8 +332,8 @@ class Backbone(ABC):
             case "attention":
                 self.require_attention(block)
                 return self.watch_attention(block, see)
-            case "update":
-                return self.watch_update(block, see)
+            case "update" | "writes":
+                return self.watch_update(block, see, normalised=point == "writes")
             case "normed":
                 after = block % self.depth + 1
                 norm = self.final_norm if after == self.depth else self.norm_before(after)
@@ -372,18 +375,33 @@ class Backbone(ABC):
             )
         return norm
 
-    def watch_update(self, block: int, see: See) -> "Handles":
-        """The 'update' of `watch`."""
+    def watch_update(self, block: int, see: See, normalised: bool) -> "Handles":
+        """The 'update' of `watch`, or its 'writes', which may be `normalised`."""
         layers, seen = self.sublayer(block), {}
+        if layers.inner is not None and not normalised:
+            raise self.no_sum(block, NORMALISED)
 
         def after(x: Tensor) -> None:
-            see(Update(seen.pop("before"), seen.pop("attention"), x, layers))
+            see(Update(after=x, layers=layers, **seen))
+            seen.clear()
 
+        places = {self.blocks[block]: "before", layers.inner: "mixed"}
         return Handles([
-            on_input(self.blocks[block], lambda x: seen.update(before=x)),
+            *(
+                on_input(place, lambda x, name=name: seen.update({name: x}))
+                for place, name in places.items()
+                if place is not None
+            ),
             self.watch_attention(block, lambda attention: seen.update(attention=attention)),
             on_input(layers.norm2, after),
         ])  # fmt: skip
+
+    def no_sum(self, block: int, why: str) -> ValueError:
+        """The refusal of a block whose attention adds no sum over the tokens, and why that is."""
+        return ValueError(
+            f"block {block} of '{self.name}' {why}, so this is no sum over the tokens; choose "
+            "another model"
+        )
 
     def change_input(self, change: Change) -> RemovableHandle:
         """Replace the tokens (image, token, width) that enter the first block.

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from helpers.foreign import reading
 from helpers.models.attention import RotaryAttention, Sublayer, TimmAttention
 from helpers.models.backbone import (
+    NORMALISED,
     Backbone,
     Change,
     Handles,
@@ -62,23 +63,21 @@ class TimmBackbone(Backbone):
     def sublayer(self, block: int) -> Sublayer:
         self.require_attention(block)
         layers, attn = self.blocks[block], self.blocks[block].attn
-        odd = None
-        if not isinstance(getattr(attn, "norm", nn.Identity()), nn.Identity) or not hasattr(
+        odd, inner = None, getattr(attn, "norm", nn.Identity())
+        if not isinstance(inner, nn.Identity | nn.LayerNorm) or not hasattr(
             layers, self.scale_name
         ):
-            odd = "normalises what its attention returns"
+            odd = NORMALISED
         elif getattr(attn, "gate", None) is not None:
             odd = "gates what its attention returns"
         elif not isinstance(attn.proj, nn.Linear):
             odd = f"projects what its attention returns by {type(attn.proj).__name__}"
         if odd:
-            raise ValueError(
-                f"block {block} of '{self.name}' {odd}, so this is no sum over the tokens; choose "
-                "another model"
-            )
+            raise self.no_sum(block, odd)
         scale = getattr(layers, self.scale_name)
         gamma = scale if isinstance(scale, Tensor) else getattr(scale, "gamma", None)
-        return Sublayer(layers.norm1, attn.proj, gamma, layers.norm2)
+        inner = inner if isinstance(inner, nn.LayerNorm) else None
+        return Sublayer(layers.norm1, attn.proj, gamma, layers.norm2, inner)
 
     def watch_attention(self, block: int, see: See) -> RemovableHandle:
         attn = self.blocks[block].attn

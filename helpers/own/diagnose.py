@@ -47,13 +47,18 @@ from helpers.interventions import (
 from helpers.measures.attention import mass, sinks_by_image, with_sink, writes
 from helpers.measures.blocks import median_onset, over_blocks, peak_block
 from helpers.measures.norms import onset_block, outliers, threshold
-from helpers.measures.outliers import PRESENT, Firing, firing, leading_channels, outlier_images
+from helpers.measures.outliers import (
+    FEW,
+    PRESENT,
+    Firing,
+    firing,
+    leading_channels,
+    outlier_images,
+)
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
 from helpers.models import Backbone, backbone_of, known
 
-# Of the images: outliers in no more of them make no model with outliers, as in the claims.
-FEW = 0.05
 RULES = (PRESENT, "mad:10", "percentile:98")
 SHOWN = 3  # register neurons that are described, and images that are shown
 # Of neurons that may be moved: the smallest that leaves outliers in few images is taken. As many as
@@ -150,6 +155,8 @@ class State:
         accuracy: where the labels are the classes; else None.
         register_norm: of the appended token after the last block; None where there is none.
         sinks: share of the images with a sink of patches; None where it was not asked for.
+        received: attention of all queries on the patches that are outliers in the unedited model,
+            their sum after each block, mean over heads; None where `sinks` is.
     """
 
     norms: list[Estimate]
@@ -161,6 +168,12 @@ class State:
     accuracy: Estimate | None = None
     register_norm: Estimate | None = None
     sinks: Estimate | None = None
+    received: list[Estimate] | None = None
+
+    @property
+    def most_received(self) -> Estimate | None:
+        """That of the block where these patches together get most."""
+        return max(self.received, key=lambda x: x.value) if self.received else None
 
 
 @dataclass(frozen=True)
@@ -623,9 +636,9 @@ class _Session:
         self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
     ) -> State:
         norms, appended = now.patches("token_norms"), now.appended("token_norms")
-        largest, optional = norms[:, -1].amax(1), {}
+        largest, optional, without = norms[:, -1].amax(1), {}, ~mask.any(1)
         if "cls_attention" in now.tensors:
-            kept = mass(now.patches("cls_attention"), mask).masked_fill(~mask.any(1), torch.nan)
+            kept = mass(now.patches("cls_attention"), mask).masked_fill(without, torch.nan)
             optional["outlier_attention"] = over_images(kept, limits=(0, 1), continuous=True)
         if "answers" not in self.left_out:
             answers, others = now["output"].argmax(1), before["output"].argmax(1)
@@ -636,6 +649,9 @@ class _Session:
             optional["register_norm"] = over_images(appended.amax(1))
         if "sink_patches" in now.tensors:
             optional["sinks"] = share(with_sink(now["sink_patches"]))
+            kept = mass(now.patches("received"), mask[:, None])
+            kept = kept.masked_fill(without[:, None], torch.nan)
+            optional["received"] = over_blocks(kept)
         return State(
             over_blocks(norms.amax(-1)),
             over_images(largest),

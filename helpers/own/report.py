@@ -55,6 +55,7 @@ COLUMNS = {
     "images with outliers": "images_with_outliers",
     "images with a sink of patches": "sinks",
     "[CLS] attention on former outliers": "outlier_attention",
+    "attention of all queries on them, in the block with most": "most_received",
     "norm of the appended token": "register_norm",
     "same answer": "agreement",
     "right answer": "accuracy",
@@ -401,8 +402,12 @@ def drawn(d: Diagnosis) -> dict[str, tuple[Figure, str]]:
         made["norms-by-block"] = plt.gcf(), what
         if d.sinks:
             axis = figures.rows(1, each=3.3)[0, 0]
-            figures.block_curves(d.sinks.received, axis, "share of all attention\nin the block")
-            what = "Which tokens the queries attend to, mean over heads, with intervals."
+            curves, what = dict(d.sinks.received), "Which tokens the queries attend to"
+            if "moved" in d.states and d.states["moved"].received:
+                curves["former outliers, moved"] = d.states["moved"].received
+                what += ", and what the outliers together get once the neurons are moved"
+            figures.block_curves(curves, axis, "share of all attention\nin the block")
+            what += ": mean over heads, with intervals."
             made["received-by-block"] = plt.gcf(), what
         if d.outliers:
             figures.share_maps({d.model["name"]: d.share_map}, figures.rows(1, each=3.6))

@@ -98,3 +98,28 @@ def test_every_file_is_a_row_of_the_book():
     rows = table(checkpoints.values(ROOT))
     paths = (ROOT / FOLDER).glob("*.json")
     assert rows.keys() == {json.loads(path.read_text())["model"] for path in paths}
+
+
+def test_the_table_is_narrowed_by_choices_and_search(few, opened, tmp_path):
+    """In Chromium, from disk."""
+    static, path = ROOT / "book" / "_static" / "sortable.js", tmp_path / "page.html"
+    text = render("fragments/checkpoints.html.j2", **checkpoints.values(few))
+    head = "<!doctype html><html lang='en'><meta charset='utf-8'><body>"
+    path.write_text(f"{head}{text}<script src='{static.as_uri()}'></script>", encoding="utf-8")
+    page = opened(path.as_uri())
+
+    def shown():
+        return page.locator("tbody tr:visible td:first-child").all_inner_texts()
+
+    assert shown() == [VIT, *SHOWN]
+    choose = {x: page.locator(f"select[name={x}]") for x in ("family", "size", "cell")}
+    assert choose["size"].locator("option").all_inner_texts() == ["all", "0 to 10 M"]
+    choose["family"].select_option("AugReg")
+    assert shown() == [VIT]
+    choose["family"].select_option("all")
+    choose["cell"].select_option("sinks alone")
+    assert shown() == [SHOWN[0]]
+    page.get_by_label("Search this table").fill("augreg")
+    assert shown() == []
+    choose["cell"].select_option("all")
+    assert shown() == [VIT]

@@ -1,6 +1,7 @@
 """What is said of outliers that were planted by a rule: where they stand, from where on, and
 whether moving neurons removes them."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.functional import one_hot
 
 from helpers.capture import Captured, ClsAttention, Output, TokenNorms, capture
 from helpers.images import Images, load_images
+from helpers.interventions import test_time_registers as moving  # else pytest would collect it
 from helpers.models import TokenLayout, load_backbone
 from helpers.own import advice, diagnose
 from helpers.own.diagnose import _Session
@@ -313,18 +315,32 @@ def test_a_planted_sink_without_outliers_is_one_that_norms_miss(count):
 
 def test_the_attention_on_outliers_is_that_of_the_matrix():
     backbone = plant(lambda x: [FIXED for _ in x], {1: 6})
-    images = pictures("lrlrlr")
-    found = diagnose(backbone, images)
-    qkv = []
+    images, qkv = pictures("lrlrlr"), []
     attn = backbone.blocks[2].attn
+    # All queries would give all to [CLS]: so each token gets a little, no two the same.
+    attn.qkv.register_forward_hook(lambda *args: 0.1 * args[-1])
+    found = diagnose(backbone, images)
     attn.qkv.register_forward_hook(lambda *args: qkv.append(args[-1]))
     backbone(torch.stack([backbone.preprocess(image) for image in images]))
     q, k, _ = qkv[0].unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4).double()
     matrix = (q @ k.mT * attn.scale).softmax(-1)
     expected = matrix[..., [1 + patch for patch in FIXED]].sum(-1).mean()
     assert found.sinks.received["outliers"][2].value == pytest.approx(expected.item(), rel=1e-5)
+    assert 0.01 < expected < 0.4
     top = matrix.mean(2).topk(1).values.mean()  # 1 % of 17 tokens is one
     assert found.sinks.concentration["top"][2].value == pytest.approx(top.item(), rel=1e-5)
+    # Before and after, on the images that were not searched; the moved model has a token more.
+    assert found.moved and found.states["set to zero"].received is None
+    for name, units in {"before": None, "moved": found.moved}.items():
+        with moving(backbone, units) if units else nullcontext():
+            backbone(torch.stack([backbone.preprocess(images[i]) for i in (1, 3, 5)]))
+        q, k, _ = qkv[-1].unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4).double()
+        assert q.shape[2] == 17 + (name == "moved")
+        matrix = (q @ k.mT * attn.scale).softmax(-1)
+        expected = matrix[..., [1 + patch for patch in FIXED]].sum(-1).mean()
+        state = found.states[name]
+        assert state.received[2].value == pytest.approx(expected.item(), rel=1e-5)
+        assert state.most_received.value == max(x.value for x in state.received)
 
 
 def test_images_are_told_one_by_one():

@@ -1,0 +1,102 @@
+"""Which part of a training goes with outliers: checkpoints as the units, not images."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from helpers.measures._arrays import PatchScores
+from helpers.measures.norms import outliers
+from helpers.measures.outliers import FEW, PRESENT, outlier_images
+from helpers.measures.stats import Estimate, Estimates, bootstrap, over_images, share_at
+
+
+def presence_and_corners(norms: PatchScores, corners: Sequence[int]) -> Estimates:
+    """What `recipe_estimates` takes of one checkpoint.
+
+    Args:
+        norms: patch norms after the last block.
+        corners: indices of the corner patches.
+
+    Returns:
+        "outlier_images", the share of images with an outlier; "corner_share", of all outliers the
+        share in the corners, nan without any.
+    """
+    found = outliers(norms, PRESENT)
+    return {"outlier_images": outlier_images(norms), "corner_share": share_at(found, corners)}
+
+
+def adjusted_r_squared(
+    values: Float[np.ndarray, " checkpoint"], groups: Shaped[np.ndarray, " checkpoint"]
+) -> float:
+    """How much of the variance the means of groups explain, adjusted for how many groups there are.
+
+    1 - (variance within / (n - groups)) / (variance / (n - 1)) (Theil 1961), at most 1 and below 0
+    for groups that explain less than as many random ones. Nan where the values are all alike, and
+    where each is a group of its own.
+    """
+    _, group = np.unique(groups, return_inverse=True)
+    n, count = len(values), np.bincount(group)
+    means = np.bincount(group, weights=values) / count
+    total = ((values - values.mean()) ** 2).sum()
+    if n <= len(count) or total <= 1e-12 * n:
+        return np.nan
+    within = ((values - means[group]) ** 2).sum()
+    return float(1 - within / (n - len(count)) / (total / (n - 1)))
+
+
+def first_over_second(rows: Float[np.ndarray, "checkpoint 3"]) -> float:
+    """`adjusted_r_squared` by the first grouping minus that by the second.
+
+    Args:
+        rows: the value and the numbers of both groups of each checkpoint.
+    """
+    values, first, second = rows.T
+    return adjusted_r_squared(values, first) - adjusted_r_squared(values, second)
+
+
+def recipe_estimates(
+    checkpoints: Sequence[Estimates],
+    recipes: Sequence[str],
+    sizes: Sequence[str],
+    judged: Sequence[bool],
+    seed: int = 0,
+) -> Estimates:
+    """Whether the recipe of checkpoints explains their outliers better than their size does.
+
+    Args:
+        checkpoints: of each what `presence_and_corners` gives.
+        recipes, sizes: of each.
+        judged: whether it belongs to those whose corner share is asked for.
+        seed: of the bootstrap over checkpoints.
+
+    Returns:
+        "recipe_over_size": adjusted R squared of the share of images with an outlier by the recipe
+        minus that by the size; "corner_share_21k": share of the outliers in the corners, mean over
+        those that are judged and have outliers in more than 5 % of the images. Both have intervals
+        over checkpoints. "checkpoints_with": the share of these checkpoints with outliers in more
+        than 5 % of the images; a plain number, since it says whether there is anything to explain
+        in these, and nothing of others.
+
+    Raises:
+        ValueError: more or fewer recipes, sizes or marks than checkpoints, or no checkpoint.
+    """
+    if not checkpoints or {len(recipes), len(sizes), len(judged)} != {len(checkpoints)}:
+        given = f"{len(recipes)} recipes, {len(sizes)} sizes and {len(judged)} marks"
+        raise ValueError(f"{given} for {len(checkpoints)} checkpoints; give one of each for each")
+    present = np.array([own["outlier_images"].value for own in checkpoints])
+    corners = np.array([own["corner_share"].value for own in checkpoints])
+    has, groups = present > FEW, [np.unique(x, return_inverse=True)[1] for x in (recipes, sizes)]
+    asked = corners[has & np.array(judged)]
+    return {
+        "recipe_over_size": _of_checkpoints(
+            bootstrap(np.stack([present, *groups], axis=1), first_over_second, seed=seed)
+        ),
+        "corner_share_21k": _of_checkpoints(over_images(asked, (0, 1), counts=True)),
+        "checkpoints_with": float(has.mean()),
+    }
+
+
+def _of_checkpoints(estimate: Estimate) -> Estimate:
+    """An estimate whose rows were checkpoints; what it takes of each is no number of an image."""
+    return estimate._replace(over="checkpoints", per_image=None)
