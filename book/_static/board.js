@@ -1,9 +1,9 @@
 /* What a scoreboard gains from a script: its form chooses and sorts, and the address keeps the choice. Without it the table is whole,
    in the order of the papers. Nothing is judged here: every verdict and distance stands in the table. */
 document.addEventListener("DOMContentLoaded", () => {
-  const form = document.querySelector("form.board-choice");
-  if (!form) return;
   const table = document.querySelector("table.scoreboard");
+  if (!table) return;
+  const form = document.querySelector("form.board-choice");
   const order = [...table.tBodies];
   const claims = order.filter((body) => body.classList.contains("claim"));
   const papers = order.filter((body) => body.classList.contains("paper"));
