@@ -284,7 +284,8 @@ def test_a_fresh_result_is_compared_with_what_is_published(published, tmp_path, 
     expected = "2 verdicts, none moved; largest deviation 0 of its tolerance; other"
     assert expected in capsys.readouterr().out
     text = page(tmp_path)
-    assert text.startswith("2 of 2 verdicts are the same.") and text.count("aa1-first.ipynb") == 1
+    assert text.startswith("2 of 2 verdicts are the same.")
+    assert text.count("aa1-first.html#mine") == 1
     assert " | 2 of 2 | 0 |" in text and "Those that are not" not in text
 
 
@@ -310,7 +311,7 @@ def test_with_other_parameters_both_sides_run_here(published, monkeypatch, tmp_p
     (row,) = portable.read(file, "rows")["rows"]
     assert row["given"] == {"n": "7"} and row["worst"]["ratio"] > 1
     same, _, others = page(tmp_path).partition("Those that are not:")
-    link = "[aa1-first](runs/mine/aa1-first.ipynb) (mine)"
+    link = "<a href='claims/aa1-first.html#mine'>aa1-first</a> (mine)"
     assert same.startswith("0 of 2 verdicts are the same.") and " | 0 of 2 | " in same
     assert f"| {link} | 7 |" in same
     for model in ("all together", "clean (control)"):
