@@ -538,11 +538,11 @@ def run(
 
 def _print_pages(project: Project, run: str, ids: Sequence[str]) -> None:
     """Make the pages of a run's claims, and print where they are."""
-    from helpers.book.build import build
+    from helpers.book.build import CLAIMS, build
 
     site = build(project.root, project.root / "_build" / "pages" / run, only=(run, ids))
     for id in ids:
-        print(site / "book" / "claims" / f"{id}.html")
+        print(site / CLAIMS / f"{id}.html")
 
 
 @command("cache")

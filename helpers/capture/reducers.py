@@ -753,7 +753,7 @@ def by_rows(
     row of each head).
     """
     most = chunk(q.device.type) // (len(q) * q.shape[1] * k.shape[-2])
-    logits = ((chunk @ k.mT).mul_(scale) for chunk in q.split(max(1, most), dim=-2))
+    logits = ((part @ k.mT).mul_(scale) for part in q.split(max(1, most), dim=-2))
     found = [(rows.softmax(dim=-1) @ k, rows.logsumexp(dim=-1)) for rows in logits]
     means, totals = zip(*found, strict=True)
     return torch.cat(means, dim=-2), torch.cat(totals, dim=-1)

@@ -213,11 +213,6 @@ def known(name: str, pretrained: bool = True) -> bool:
     return not family_of(name).refused(name, pretrained)
 
 
-def in_a_library(name: str) -> bool:
-    """Whether timm or open_clip publishes weights called `name`."""
-    return any(name in family.names() for family in NAMED)
-
-
 def published(pattern: str) -> list[str]:
     """The plain Vision Transformers of timm and open_clip with published weights whose names fit a
     pattern such as 'vit_*.augreg*'; of a name without a * itself.

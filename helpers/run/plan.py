@@ -78,11 +78,10 @@ def lines(
     share = f"; {jobs} at a time" if jobs > 1 else ""
     place = project.place(run).relative_to(project.root).as_posix()
     yield f"{len(parameters)} claims into {place}: {duration(known)} of notebooks{more}{share}"
-    from helpers.models import in_a_library, sketched  # here, since it takes seconds to import
+    from helpers.models import published, sketched  # here, since it takes seconds to import
 
     pairs = chain(*map(names_in, parameters.values()))
-    models = {text for name, text in pairs if name in MODELS and in_a_library(text)}
-    if models:
+    if models := {text for name, text in pairs if name in MODELS} & {*published("*")}:
         size = FLOAT * sum(sketched(model).parameters for model in models) / 1e9
         told = "what is not cached is downloaded"
         yield f"weights of published models ({len(models)}): {size:.2f} GB; {told}"
