@@ -53,7 +53,9 @@ PRESETS |= {
     # Which weights learn: those of PH-Reg; the blocks around the onset; none but the registers.
     "ph-reg": replace(_ASKED, target="mean", space="normed", free="ph-reg", lr=1e-3),
     "blocks": replace(_ASKED, free="blocks:6-8", lr=3e-4),
-    "registers-only": replace(_ASKED, free="registers", lr=1e-2),
+    "registers-only": (_ONLY := replace(_ASKED, free="registers", lr=1e-2)),
+    # The same for longer, whatever the loss; measured every 100 steps.
+    "frozen": replace(_ONLY, steps=600, checkpoints=7),
     # Registers that stay random.
     "fixed": replace(_ASKED, tokens="fixed"),
     # What wrote the outliers is taken out for good, and the model learns on: towards its own [CLS]
