@@ -30,6 +30,26 @@ _TAGS = {
     "mae": "MAE", "openai": "CLIP", "laion2b": "OpenCLIP", "laion400m": "OpenCLIP", "webli": "SigLIP", "sam": "SAM",  # noqa: E501
     "orig": "original", "in21k": "21k",
 }  # fmt: skip
+# Presets of `helpers.training` in the field's words, and how each of the models is called.
+_PRESETS = {
+    "asked": "clean target", "mean": "PH-Reg target", "median": "median target",
+    "offered": "free registers", "offered-cls": "free registers, [CLS] target",
+    "ph-reg": "PH-Reg target and weights",
+    "blocks": "clean target, blocks 6 to 8", "registers-only": "clean target, registers only",
+    "fixed": "clean target, random registers",
+    "regrow": "unit removed", "regrow-cls": "unit removed, [CLS] target",
+    "regrow-labels": "unit removed, labels", "regrow-frozen": "unit removed, block frozen",
+    "regrow-other": "random unit removed",
+    "cpu": "plain recipe", "gap": "mean pooling", "deep": "16 blocks",
+    "no-decay": "no weight decay",
+    "fine": "96 px images", "long": "400 epochs", "hard": "hard scenes", "cifar10": "CIFAR-10",
+    "quiet": "no-op", "quiet-decay0": "no-op, no weight decay",
+    "broadcast-decay0": "broadcast, no weight decay", "quiet-sigmoid": "no-op, sigmoid attention",
+    "quiet-layerscale": "no-op, LayerScale", "quiet-cls": "no-op, with [CLS]",
+    "quiet-sgd": "no-op, SGD",
+}  # fmt: skip
+_TRAINED = {None: "Small ViT", "registers": "ViT-Ti", "sinks": "Small ViT"}
+_OWN = re.compile(r"(?:scratch|(registers|sinks)-(.+))-reg(\d+)(?:-seed(\d+))?")
 _MODEL = re.compile(rf"([a-z0-9]+?)_({'|'.join(_SIZES)})\d*_patch\d+[^.]*(?:\.(.*))?")
 
 _NAMED = re.compile(r"\w[\w./-]*\w")  # a word of a label that may be a model
@@ -46,12 +66,12 @@ def short_name(model: str) -> str:
     >>> short_name("vit_small_patch14_reg4_dinov2.lvd142m")
     'ViT-S (4 reg., DINOv2)'
     >>> short_name("registers-mean-reg4-seed1")  # trained on from ViT-Ti by this project
-    'ViT-Ti mean, 4 reg., seed 1'
+    'ViT-Ti, PH-Reg target, 4 reg., seed 1'
     """
-    if own := re.fullmatch(r"(?:scratch|(registers|sinks)-(.+))-reg(\d+)(?:-seed(\d+))?", model):
+    if own := _OWN.fullmatch(model):
         kind, added, count, seed = own.groups()
-        name = f"{'ViT-Ti' if kind == 'registers' else 'Twin'}{f' {added}' if added else ''}"
-        return f"{name}, {count} reg." + (f", seed {seed}" if seed else "")
+        said = [_TRAINED[kind], *([preset_name(added)] if added else []), f"{count} reg."]
+        return ", ".join([*said, *([f"seed {seed}"] if seed else [])])
     if not (parts := _MODEL.fullmatch(model)):
         control = model.removeprefix("control-")
         return model if control == model else f"{control} (control)"
@@ -63,6 +83,15 @@ def short_name(model: str) -> str:
     said = [f"{registers[1]} reg."] if registers else []
     said += [word for begin, word in _TAGS.items() if tag and tag.startswith(begin)][:1]
     return f"{name} ({', '.join(said)})" if said else name
+
+
+def preset_name(preset: str) -> str:
+    """How a figure calls a way of training; one without such a name in its own words.
+
+    >>> preset_name("quiet"), preset_name("self-distillation")
+    ('no-op', 'self-distillation')
+    """
+    return _PRESETS.get(preset, preset)
 
 
 def size_name(model: str) -> str:

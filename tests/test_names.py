@@ -1,8 +1,12 @@
 """Short names of models."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from helpers.names import short_name, short_names, shortened, size_families
+import helpers
+from helpers.names import preset_name, short_name, short_names, shortened, size_families
 
 REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
 NAMES = {
@@ -10,7 +14,10 @@ NAMES = {
     "deit_tiny_patch16_224.fb_in1k": "DeiT-Ti",
     "deit3_medium_patch16_224.fb_in1k": "DeiT-III-M",
     REG4: "ViT-S (4 reg., DINOv2)",
-    "scratch-reg4-seed2": "Twin, 4 reg., seed 2",
+    "scratch-reg4-seed2": "Small ViT, 4 reg., seed 2",
+    "registers-asked-reg0": "ViT-Ti, clean target, 0 reg.",
+    "registers-offered-cls-reg4-seed1": "ViT-Ti, free registers, [CLS] target, 4 reg., seed 1",
+    "sinks-quiet-reg4": "Small ViT, no-op, 4 reg.",
     "control-clean": "clean (control)",
     "open_clip:ViT-B-32/laion2b_s34b_b79k": "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "test_vit.r160_in1k": "test_vit.r160_in1k",
@@ -20,6 +27,18 @@ NAMES = {
 @pytest.mark.parametrize("model", NAMES)
 def test_what_a_name_says_is_kept(model):
     assert short_name(model) == NAMES[model]
+
+
+def test_every_preset_that_was_trained_has_a_name_and_no_two_share_one():
+    weights = Path(helpers.__file__).parent / "weights"
+    found = {
+        re.sub(r"^(registers|sinks|scratch)-|-?reg\d+(-seed\d+)?$", "", path.stem)
+        for path in weights.glob("*.json")
+    } - {""}
+    names = [preset_name(preset) for preset in found]
+    assert len(found) > 20 and len({*names}) == len(names)
+    private = re.compile("asked|mean$|offered|quiet|fixed|regrow|reg$|decay0")
+    assert not [name for name in names if private.search(name)]
 
 
 def test_models_that_would_share_a_name_keep_their_own():

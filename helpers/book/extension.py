@@ -120,7 +120,7 @@ def inline(svg: str, number: int, label: str) -> str:
         raise ValueError("a figure is no SVG; draw it anew")
     own = f"f{number}"
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[start:], flags=re.DOTALL)
-    svg = re.sub(r'( id="|href="#|url\(#|[>}]#(?=\w+ \.\w+\{))', rf"\g<1>{own}-", svg)
+    svg = re.sub(r'( id="|href="#|url\(#|[>}]#(?=\w+(?: \.\w+)?\{))', rf"\g<1>{own}-", svg)
     svg = re.sub(r"(?<=[>}])\*(?=\{)", f".{own} *", svg)
     svg = INKS.sub("currentColor", svg).replace(PAPER, "var(--pst-color-background)")
     svg = re.sub(r"font-family: [^;\"}]*;?\s*", "", svg)

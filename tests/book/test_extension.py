@@ -49,7 +49,7 @@ def test_a_drawing_is_a_part_of_the_page(finish):
     assert len(ids) == len(set(ids))
     for drawn in soup.find_all("svg"):  # what a drawing refers to is in itself
         assert drawn["aria-label"] == "Norms < 5" and "norm" in drawn.get_text()
-        referred = {node["xlink:href"][1:] for node in drawn.find_all("use")}
+        referred = {node.get("href", node.get("xlink:href"))[1:] for node in drawn.find_all("use")}
         assert referred and referred <= {node["id"] for node in drawn.find_all(id=True)}
 
 
@@ -78,8 +78,8 @@ def test_the_rules_of_a_small_drawing_reach_itself_alone():
         selectors = re.findall(r"([^{}<>]+)\{[^{}]*\}", style)
         (own,) = re.findall(r'<svg[^>]* id="([^"]*)"', part)
         assert len(selectors) > 5 and own.startswith(f"f{number}-")
-        assert all(one.startswith((f".f{number} ", f"#{own} ")) for one in selectors)
-        named = {one.split(".")[-1] for one in selectors if one.startswith("#")}
+        assert all(f"{one} ".startswith((f".f{number} ", f"#{own} ")) for one in selectors)
+        named = {one.split(".")[-1] for one in selectors if one.startswith(f"#{own} ")}
         assert set(re.findall(r'class="(c\d+)"', part)) == named
         assert "sans-serif" not in part and re.search(r"font-size: [\d.]+px", part)
 
