@@ -27,6 +27,8 @@ MIN_N = 3  # images, or trainings, behind a value that a criterion decides by, u
 WHOLE = 100.0  # an accuracy where all is right, unless a test says otherwise
 FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds the two together
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
+NOT_TESTED = "not tested"  # is shown and never stored; `Result.shown` says of what
+SHOWN = (*VERDICTS[:3], NOT_TESTED, *VERDICTS[3:])
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
@@ -333,6 +335,20 @@ class Criterion:
                     return verdicts[together], role, forced
         return "not applicable", "tests", []
 
+    def lacking(self, values: Mapping[str, ByName]) -> list[Test]:
+        """What is needed and holds on no measured model: model -> name -> value."""
+        return [
+            test
+            for test in self.needs
+            if not any(self.outcome(test, own) for x, own in values.items() if test.concerns(x))
+        ]
+
+    def is_beside(self, model: str, values: ByName) -> bool:
+        """Whether a model is surely none of those of which the whole needs one."""
+        return any(
+            not test.concerns(model) or self.outcome(test, values) is False for test in self.needs
+        )
+
     def judge(
         self, values: Mapping[str, ByName], not_run: Mapping[str, str]
     ) -> tuple[str, str, list[dict[str, str]]]:
@@ -371,10 +387,8 @@ class Criterion:
             verdict = first
         else:
             verdict = last if set(kinds) == {last} else "inconclusive"
-        for test in self.needs if verdict == "supported" else ():
-            measured = (own for model, own in values.items() if test.concerns(model))
-            if not any(self.outcome(test, own) for own in measured):
-                return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
+        for test in self.lacking(values) if verdict == "supported" else ():
+            return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
         more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
         return verdict, f"{_count(found)}: {'; '.join(deciding[:3])}{more}."
