@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from helpers.book import checkpoints, cite, claim_page, downloads, explore, frag
 from helpers.book.board import board
 from helpers.book.claim_page import Shown
 from helpers.book.render import Results, Runs, macro, render
-from helpers.book.template_values import TemplateValues, cards, rendered, with_interval
+from helpers.book.template_values import TemplateValues, cards, rendered
 from helpers.claims import edition, history
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, HELPERS, Project
@@ -320,16 +321,14 @@ def _write_run(
 
 def render_reading(folder: Path, id: str, values: TemplateValues) -> str:
     """The commentary on a result, '' where there is none, in which `{{ v('iou', 'vit_tiny_...') }}`
-    stands for that value of that model, with its interval where this has a width in print.
+    stands for that value of that model, with its interval where this has a width in print; what
+    else quotes a value on a page does so here, of this result.
     """
     path = folder / f"{id}.reading.md"
     if not path.is_file():
         return ""
-
-    def quoted(name: str, model: str) -> str:
-        return with_interval(values.value(folder.name, id, name, model))
-
-    return rendered(path.read_text(encoding="utf-8"), path.name, v=quoted)
+    own = {name: partial(quote, folder.name, id) for name, quote in values.quotes.items()}
+    return rendered(path.read_text(encoding="utf-8"), path.name, **own)
 
 
 def _write_notebook(notebook: NotebookNode, target: Path, end: str) -> None:

@@ -19,7 +19,7 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
-from helpers.book.render import SIDES, Runs, macro, render
+from helpers.book.render import SHARE, SIDES, Runs, amount, macro, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Registry, Term, term
@@ -165,20 +165,26 @@ class TemplateValues:
                 )
             return one.test.in_trainings(one.value)
 
-        def number(*which: str) -> str:
-            return inert(replace(self.value(*which), low=None, high=None, unit=""))
+        more = {"in_trainings": in_trainings, "verdict": verdict, "evidence": evidence}
+        return rendered(text, name, **self.quotes, **more)
 
-        return rendered(
-            text,
-            name,
-            v=lambda *which: with_interval(self.value(*which)),
-            number=number,
-            percent=lambda *which: percent(self.value(*which)),
-            n=lambda *which: f"{self.value(*which).n:,}",
-            in_trainings=in_trainings,
-            verdict=verdict,
-            evidence=evidence,
-        )
+    @property
+    def quotes(self) -> dict[str, Callable[..., str]]:
+        """What quotes one value, from its run, claim, name and model: as pages and readings do."""
+
+        def quoted(run: str, claim: str, name: str, model: str) -> str:
+            return with_interval(self.value(run, claim, name, model), term(claim, name).unit)
+
+        def number(run: str, claim: str, name: str, model: str) -> str:
+            value = replace(self.value(run, claim, name, model), low=None, high=None)
+            return with_interval(value, term(claim, name).unit)
+
+        return {
+            "v": quoted,
+            "number": number,
+            "percent": lambda *which: percent(self.value(*which)),
+            "n": lambda *which: f"{self.value(*which).n:,}",
+        }
 
 
 def cards(path: Path, values: TemplateValues) -> str:
@@ -224,8 +230,13 @@ def rendered(text: str, name: str, **known: Callable[..., Any]) -> str:
         raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
 
 
-def with_interval(value: Value) -> str:
-    """A value as prose quotes it: with its interval, where this has a width in print."""
+def with_interval(value: Value, unit: str = "") -> str:
+    """A value as prose quotes it: with its interval, where this has a width in print.
+
+    A share is given in %, as tables give it; any other unit is the sentence's.
+    """
+    if unit.startswith(SHARE) and value.value is not None:
+        return amount(value, Term("", SHARE))
     # An interval whose ends print as the value does tells a reader nothing: `1 [1, 1]`.
     if len({None if x is None else f"{x:.3g}" for x in (value.value, value.low, value.high)}) == 1:
         value = replace(value, low=None, high=None)

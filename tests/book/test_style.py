@@ -19,6 +19,7 @@ NO_PROSE = (
     (r"!?\[([^\]]*)\]\([^)]*\)", r"\1"),
     (r"`[^`]*`", "code"),
     (r"\$[^$]*\$", "x"),
+    (r"\*", ""),
 )
 
 
@@ -28,14 +29,16 @@ def sentences(text):
         text = re.sub(pattern, stands, text, flags=re.M | re.S)
     for block in re.split(r"\n\s*\n|\n(?=[-*|#>]|\d+\. )", text):
         for cell in block.split("|"):
-            yield from re.split(r'(?<=[.!?:;])\s+(?=[A-Z(\[*"]|0)', " ".join(cell.split()))
+            text = " ".join(cell.split()).lstrip("-#> ")
+            yield from re.split(r'(?<=[.!?:;])\s+(?=[A-Z(\["\']|\d|[a-z]{2}\d)', text)
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("One. Two [of it](a.md) `x y`.\n- Three", ["One.", "Two of it code.", "- Three"]),
+        ("One. Two [of it](a.md) `x y`.\n- Three", ["One.", "Two of it code.", "Three"]),
         ("```\nno. Prose\n```\nA {{ v('a', 'b') }} %.", ["A 0."]),
+        ("**So.** Then", ["So.", "Then"]),
         ("| a. B | c |", ["", "a.", "B", "c", ""]),
     ],
 )

@@ -124,6 +124,13 @@ def test_a_value_has_an_interval_where_one_can_be_seen(low, high, quoted):
     assert with_interval(Value("x", "m", None, 1.0, low, high, 9)) == quoted
 
 
+def test_a_share_is_quoted_in_per_cent():
+    share = Value("x", "m", None, 0.98214, 0.976, 0.98501, 9)
+    assert with_interval(share, "share of images") == "98.2 % [97.6, 98.5]"
+    assert with_interval(Value("x", "m", None, 1.0), "share of images") == "100 %"
+    assert with_interval(share, "points") == "0.982 [0.976, 0.985]"
+
+
 def test_an_undefined_value_spans_nothing(project):
     value = RESULT["values"][0] | {"value": None, "low": None, "high": None, "n": 0}
     runs = {"mine": {"aa1-first": RESULT | {"values": [value]}}}
