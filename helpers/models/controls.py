@@ -9,6 +9,8 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
                        among the patches
     control-clean      no outlier at all
 
+Two more serve as a positive case of some claims; a section of its own says how (NOISE).
+
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
    `pos_embed` adds the position on a circle, the lattice, and a large constant (+C, -C). Because of
@@ -35,7 +37,7 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, product
 
 import torch
@@ -49,6 +51,8 @@ from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+NOISE = ("control-noise", "control-noise-registers")
+"""A matched pair for claims that none of CONTROLS can support; see `_noise_neurons`."""
 # What they expect; 1.0 shows them the whole image.
 CONTROL_DATA = {
     "mean": (0.5, 0.5, 0.5),
@@ -62,7 +66,10 @@ REGISTER_NEURON = 0
 """Hidden unit of the planted block's MLP that writes the high norm."""
 NORM_RATIO = 9.0
 """L2 norm of a token over that of a normal one when planted; a block later 11 to 16 times."""
-LATTICE = {"control-content": tuple(range(9, 196, 18)), "control-position": (46, 66, 129, 149)}
+LATTICE = {
+    "control-content": tuple(range(9, 196, 18)),
+    **dict.fromkeys(("control-position", "control-noise"), (46, 66, 129, 149)),
+}
 """Row-major patch indices of the 14x14 grid where outliers are planted.
 
 Every 18th patch (if it is flat), four fixed ones.
@@ -120,6 +127,10 @@ _LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = (
 )  # of [CLS]'s query in the last block, per unit
 
 
+_NOISE_BLOCK, _NOISE = 3, 60.0  # of NOISE: its planted block; what it makes of a detail
+Unit = tuple[Tensor, float, Tensor]  # a hidden unit: what it reads, its bias, what it writes
+
+
 def build_control(name: str) -> VisionTransformer:
     """A control as a timm ViT in eval mode.
 
@@ -130,7 +141,7 @@ def build_control(name: str) -> VisionTransformer:
     _check(name)
     model = VisionTransformer(
         img_size=_GRID * _PATCH, patch_size=_PATCH, embed_dim=_WIDTH, depth=_DEPTH,
-        num_heads=_HEADS, num_classes=0, reg_tokens=4 if name == "control-registers" else 0,
+        num_heads=_HEADS, num_classes=0, reg_tokens=4 if name.endswith("-registers") else 0,
         no_embed_class=True, act_layer=nn.ReLU, weight_init="skip",
     )  # fmt: skip
     with torch.no_grad():
@@ -142,7 +153,8 @@ def build_control(name: str) -> VisionTransformer:
             block.norm1.weight.fill_(_SCALE)
             block.norm2.weight.fill_(_SCALE)
             _attend(block.attn, gather=index == PLANTED_BLOCK.get(name), last=index == _DEPTH - 1)
-            for unit, (reads, bias, writes) in enumerate(_neurons(name, index)):
+            neurons = _noise_neurons(index) if name in NOISE else _neurons(name, index)
+            for unit, (reads, bias, writes) in enumerate(neurons):
                 (
                     block.mlp.fc1.weight[unit],
                     block.mlp.fc1.bias[unit],
@@ -178,8 +190,8 @@ def planted(name: str, pixels: Float[Tensor, "image 3 224 224"]) -> Bool[Tensor,
 
 
 def _check(name: str) -> None:
-    if name not in CONTROLS:
-        raise ValueError(f"unknown control '{name}'; choose one of {', '.join(CONTROLS)}")
+    if name not in (every := (*CONTROLS, *NOISE)):
+        raise ValueError(f"unknown control '{name}'; choose one of {', '.join(every)}")
 
 
 def _channels(*names: str) -> list[int]:
@@ -272,50 +284,100 @@ def _attend(attention: nn.Module, gather: bool, last: bool) -> None:
     attention.proj.weight.copy_(_balanced(writes).flatten(1))
 
 
-def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
+def _neurons(name: str, block: int) -> Iterator[Unit]:
     """The hidden units of one block's MLP: what each reads, its bias, what it writes.
 
     Steps 2, 3, 4 and 6.
     """
     planted_block, gate_block = PLANTED_BLOCK.get(name, _DEPTH), int(name == "control-content")
     if block == planted_block:
-        yield _vector(gate=2 * _ACTIVATION), -_ACTIVATION, _vector(load=_pair(_LOAD / _ACTIVATION))
+        yield _plant()
     if block == planted_block + 1:
         reads = _vector(surround=NORM_RATIO / _SURROUND, load=_pair((_NEED + 2) / (2 * _CONSTANT)))
         yield reads, -_NEED, _vector(load=_pair(_GAIN))
     if block == 0:
-        shut = _vector(lattice=-_SHUT if name == "control-position" else 0)
-        for detail, energy in zip(_channels("detail"), _channels("energy"), strict=True):
-            yield shut + _UNITS[detail], 0, _UNITS[energy]
-            yield shut - _UNITS[detail], 0, _UNITS[energy]
-        for hue, angle in zip(_channels("hue"), torch.arange(7) * 2 * math.pi / 7, strict=True):
-            direction = torch.cos(
-                angle - torch.arange(3) * 2 * math.pi / 3
-            )  # red, green and blue stand at 0, 120, 240 degrees
-            yield shut + _vector(colour=direction), -_MUTED, _UNITS[hue]
+        yield from _describe(_vector(lattice=-_SHUT if name == "control-position" else 0))
     if block == gate_block:
-        # The difference of two relus is a step: 1 on the lattice (in control-content: where it is
-        # flat), 0 elsewhere.
-        reads = _vector(lattice=10.0, energy=-6 / _FLAT_ENERGY if name == "control-content" else 0)
-        yield reads, -4, _vector(gate=1.0)
-        yield reads, -5, _vector(gate=-1.0)
+        yield from _gate(-6 / _FLAT_ENERGY if name == "control-content" else 0)
     if block > gate_block or name == "control-position":
         # What marks a planted token (2 where it does): the lattice while the gate is not yet there,
         # at last the load.
         mark, shrunk = _vector(gate=2.0) if block > gate_block else _vector(lattice=2.0), 1.0
         if block > planted_block:  # LayerNorm shrinks what stands beside a load
-            mark, shrunk = (
-                _vector(load=_pair(1 / _CONSTANT)),
-                NORM_RATIO if block == planted_block + 1 else _GROWN_RATIO,
-            )
-        # relu(mark - 1 + x / far) is 1 + x / far on a planted token and 0 elsewhere; the last unit
-        # gives the 1 back.
-        erased = _channels(
-            *_LOCAL, *(["position"] if block >= planted_block else [])
-        )  # step 5 still asks for the position
-        for local in erased:
-            yield mark + shrunk / _FAR * _UNITS[local], -1, -_FAR * _UNITS[local]
-        yield mark, -1, _FAR * _UNITS[erased].sum(0)
+            mark, shrunk = _loaded(), NORM_RATIO if block == planted_block + 1 else _GROWN_RATIO
+        # step 5 still asks for the position
+        erased = _channels(*_LOCAL, *(["position"] if block >= planted_block else []))
+        yield from _erase(mark, shrunk, {local: -_UNITS[local] for local in erased})
+
+
+def _loaded() -> Tensor:
+    """Reads 2 where a token has the load: LayerNorm makes of that the constant."""
+    return _vector(load=_pair(1 / _CONSTANT))
+
+
+def _plant() -> Unit:
+    """Step 6: the register neuron."""
+    return _vector(gate=2 * _ACTIVATION), -_ACTIVATION, _vector(load=_pair(_LOAD / _ACTIVATION))
+
+
+def _describe(shut: Tensor) -> Iterator[Unit]:
+    """Step 2, but for tokens that `shut` marks."""
+    for detail, energy in zip(_channels("detail"), _channels("energy"), strict=True):
+        yield shut + _UNITS[detail], 0, _UNITS[energy]
+        yield shut - _UNITS[detail], 0, _UNITS[energy]
+    for hue, angle in zip(_channels("hue"), torch.arange(7) * 2 * math.pi / 7, strict=True):
+        direction = torch.cos(
+            angle - torch.arange(3) * 2 * math.pi / 3
+        )  # red, green and blue stand at 0, 120, 240 degrees
+        yield shut + _vector(colour=direction), -_MUTED, _UNITS[hue]
+
+
+def _gate(energy: float) -> Iterator[Unit]:
+    """Step 3: the difference of two relus is a step, 1 on the lattice and 0 elsewhere.
+
+    A negative `energy` shuts it where a patch is not flat.
+    """
+    reads = _vector(lattice=10.0, energy=energy)
+    yield reads, -4, _vector(gate=1.0)
+    yield reads, -5, _vector(gate=-1.0)
+
+
+def _erase(mark: Tensor, shrunk: float, writes: Mapping[int, Tensor]) -> Iterator[Unit]:
+    """Step 4: where `mark` reads 2, add to the stream what a channel holds times its `writes`.
+
+    relu(mark - 1 + x / far) is 1 + x / far on a planted token and 0 elsewhere; the last unit gives
+    the 1 back. `shrunk` is what LayerNorm has divided a channel of such a token by.
+    """
+    for channel, written in writes.items():
+        yield mark + shrunk / _FAR * _UNITS[channel], -1, _FAR * written
+    yield mark, -1, -_FAR * sum(writes.values())
+
+
+# ---- Outliers that hold noise: positive controls
+# --------------------------------------------------------------------------------------------------
+# The outliers of CONTROLS hold what the image shows, so to move them costs accuracy, and registers
+# gain none. Some claims say the opposite, and none of CONTROLS could support them. The two models
+# of NOISE differ only in which tokens bear the load.
+
+
+def _noise_neurons(block: int) -> Iterator[Unit]:
+    """As `_neurons`, for NOISE, where the load lies at fixed positions or on four registers.
+
+    No token gathers anything, so an outlier holds nothing of the image as a whole. One block after
+    the load, and only where it is, a patch's colours, hues and energies are erased. Its detail (the
+    phase of a texture, which no class has in common) is written over its hues, `_NOISE` times as
+    large. So outliers spoil what [CLS] and the mean of the patches tell of the class. A register,
+    built in or appended at test time, has no detail and makes no noise.
+    """
+    if block == 0:
+        yield from _describe(_vector())
+        yield from _gate(0)
+    if block == _NOISE_BLOCK:
+        yield _plant()
+    if block == _NOISE_BLOCK + 1:
+        lost = {channel: -_UNITS[channel] for channel in _channels(*_GATHERED)}
+        details = dict(zip(_channels("detail"), _NOISE * _UNITS[_channels("hue")], strict=False))
+        yield from _erase(_loaded(), NORM_RATIO, lost | details)
 
 
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
@@ -325,7 +387,7 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 FAMILY = Family(
     (PREFIX,),
     (f"'{PREFIX}...'",),
-    lambda name, _: "" if name in CONTROLS else UNKNOWN,
+    lambda name, _: "" if name in (*CONTROLS, *NOISE) else UNKNOWN,
     _load,
-    lambda: list(CONTROLS),
+    lambda: [*CONTROLS, *NOISE],
 )

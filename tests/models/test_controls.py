@@ -28,7 +28,7 @@ from helpers.models import (
     load_backbone,
     planted,
 )
-from helpers.models.controls import LATTICE, build_control
+from helpers.models.controls import CHANNELS, LATTICE, NOISE, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
 SETS = [(64, 0), (64, 1)]
@@ -134,13 +134,13 @@ def neighbour_cosine(grid):
     return total / count
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", [*CONTROLS, *NOISE])
 def test_a_control_by_its_name(name):
     """An ordinary model, and the same each time."""
     model, backbone = build_control(name), load_backbone(name, pretrained=False)
     assert type(model) is VisionTransformer and not model.training and backbone.pretrained
     assert (len(model.blocks), model.embed_dim, model.num_classes) == (6, 64, 0)
-    assert backbone.layout.registers == model.num_reg_tokens == 4 * (name == "control-registers")
+    assert backbone.layout.registers == model.num_reg_tokens == 4 * name.endswith("-registers")
     for key, value in model.state_dict().items():
         assert value.isfinite().all() and torch.equal(value, backbone.model.state_dict()[key])
     pixels = backbone.preprocess(Image.new("RGB", (224, 224), (255, 0, 51)))
@@ -148,7 +148,7 @@ def test_a_control_by_its_name(name):
     assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", [*CONTROLS, *NOISE])
 def test_weights_are_those_of_every_stored_number(name):
     """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a
     control changes all that was measured on it, and says so here."""
@@ -369,3 +369,54 @@ def test_local_information(name):
         accuracy(tokens[images, index], index, images)
         < np.bincount(index).max() / len(index) + 0.15
     )
+
+
+# ---- Outliers that hold noise: positive controls
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "seed"), SETS)
+def test_noise_lies_at_four_positions_or_registers_bear_its_load(n, seed):
+    noise, registers = (run(name, n, seed) for name in NOISE)
+    median, places = noise.norms.median(), torch.zeros_like(noise.planted)
+    places[:, LATTICE["control-noise"]] = True
+    assert torch.equal(noise.planted, places) and not registers.planted.any()
+    assert (noise.norms[:, :3] < 1.5 * median).all()
+    assert ((noise.norms[:, 3:] > 8 * median) == places[:, None]).all()
+    assert registers.norms.max() < 1.5 * median
+    load = registers.layout.register_tokens(registers.stream).norm(dim=-1) / median
+    assert (load[:, :3] < 1.5).all() and (load[:, 3:] > 8).all()
+    on_registers = registers.layout.register_tokens(registers.attention, dim=-1).sum(1)
+    assert (noise.patch_attention[places].view(n, 4).sum(1) > 0.9).all()
+    assert (on_registers > 0.9).all()
+
+
+def test_noise_at_outliers_tells_neither_class_nor_colour_and_spoils_cls():
+    n = 160
+    pixels, labels = scenes(n, 0)
+    noise, registers = (run(name, n) for name in NOISE)
+    patches = [x.layout.patch_tokens(x.stream) for x in (noise, registers)]
+    images, chosen = one_per_image(noise.planted)
+    outlier = patches[0][images, -1, chosen].numpy()
+    assert accuracy(outlier, labels, images) < 0.3
+    assert r2(outlier, pixels.mean((2, 3)).numpy(), images) < 0.2
+    before, hue = (x[..., CHANNELS["hue"]] for x in (patches[0], patches[1]))
+    assert (before - hue).abs()[~noise.planted[:, None].expand(before.shape[:3])].max() < 1e-2
+    for kept, (least, most) in ((noise, (0, 0.5)), (registers, (0.8, 1))):
+        cls = kept.layout.cls_token(kept.stream)[:, -1].numpy()
+        assert least <= accuracy(cls, labels, np.arange(n)) <= most
+
+
+def test_noise_goes_with_the_load():
+    """One neuron writes the load; without it there is neither an outlier nor noise."""
+    name, (pixels, _) = NOISE[0], scenes(64, 0)
+    result, model = run(name), build_control(name)
+    fires = torch.zeros(result.neurons.shape[:2], dtype=torch.bool)
+    result.layout.patch_tokens(fires, dim=-1)[:] = result.planted
+    assert torch.equal(result.neurons[..., REGISTER_NEURON] > 0, fires)
+    with torch.no_grad():
+        model.blocks[3].mlp.fc2.weight[:, REGISTER_NEURON] = 0
+    stream, _, _ = forward(model, pixels, 3)
+    own, clean = (x[..., CHANNELS["hue"]] for x in (stream, run("control-clean").stream))
+    differ = result.layout.patch_tokens((own - clean).abs())
+    assert differ.max() < 1e-2 < (result.stream[..., CHANNELS["hue"]] - clean).abs().max()
