@@ -12,7 +12,7 @@ import numpy as np
 from helpers.book.render import render
 from helpers.claims.registry import Registry, term
 from helpers.files import read_signed
-from helpers.names import short_names
+from helpers.names import RULES, short_names
 from helpers.quantised import dequantise
 
 # Claim -> what shows what it asks, and the heading of this on its page.
@@ -39,12 +39,6 @@ MEASURES = {
     "onset_depth": "nr7-block-maps",
 }
 SHARES = ("outlier_tokens", "outlier_images", "onset_depth")  # printed in %
-RULES = {
-    "median:3": "3 × median",
-    "mad:10": "10 MAD",
-    "percentile:98": "98th percentile",
-    "fixed:150": "norm 150",
-}
 DEFAULT = 3  # medians
 # What is done, in a word and in a sentence; {} are the places where outliers usually are.
 CONDITIONS = {

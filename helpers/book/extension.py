@@ -96,6 +96,7 @@ def finished(body: str, find: Callable[[str], Path | None]) -> str:
             frame["aria-label"] = f"Our figure {number}"
             if path is not None and path.suffix == ".svg":
                 drawing = inline(path.read_text(encoding="utf-8"), number, image.get("alt", ""))
+                frame["style"] = re.search(r"--own:\d+px", drawing)[0]
                 # As it is, since the parser writes SVG in lower case.
                 frame.string = PreformattedString(drawing)
             elif path is not None and path.suffix == ".png":
@@ -142,7 +143,8 @@ def _size(image: Tag, path: Path) -> None:
 
 def _look(width: float, least: float) -> str:
     """The style of a picture `width` pixels wide, whose text is too small below `least`."""
-    return f"width:min(100%,{width:.0f}px);min-width:{f'{least:.0f}px' if least > PHONE else 0}"
+    least = f"{least:.0f}px" if least > PHONE else 0
+    return f"--own:{width:.0f}px;width:min(100%,{width:.0f}px);min-width:{least}"
 
 
 def _table(soup: BeautifulSoup, table: Tag, number: int) -> None:
