@@ -15,10 +15,11 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const cell of table.querySelectorAll("th[data-model], td[data-model]")) cell.classList.toggle("off", other(cell, "model"));
     for (const one of table.querySelectorAll(".one, .bars tr")) one.classList.toggle("off", other(one, "run"));
     for (const claim of claims) {
-      // A claim counts by its verdict in a run, and once a model is chosen, by that on the model.
+      // A claim counts once, as on every page; once a run or a model is chosen, by what was found there.
+      const whole = !chosen.run && !chosen.model;
       const cells = [...claim.querySelectorAll(chosen.model ? "td[data-model]:not(.off) > .one" : "td.whole > .one")];
-      const fits = cells.some((one) => ["run", "verdict", "first"].every((group) => !chosen[group] || one.dataset[group] === chosen[group]));
-      claim.hidden = !fits || other(claim, "paper");
+      const fits = cells.some((one) => ["run", "first", ...(whole ? [] : ["verdict"])].every((group) => !chosen[group] || one.dataset[group] === chosen[group]));
+      claim.hidden = !fits || other(claim, "paper") || (whole && Boolean(chosen.verdict) && claim.dataset.standing !== chosen.verdict);
     }
     table.append(...(chosen.sort ? [...papers, ...[...claims].sort((a, b) => distance(a) - distance(b) || 0)] : order));
     for (const paper of papers) {

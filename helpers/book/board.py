@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from helpers.book.counts import KINDS, standing
 from helpers.book.decisions import Decision, Decisions, axes
 from helpers.book.render import Results, Runs, distinct, render
-from helpers.claims.criteria import CONTROL, NOT_TESTED, SHOWN
+from helpers.claims.criteria import CONTROL, NOT_TESTED
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
@@ -124,10 +125,10 @@ def line(claim: Claim, own: Sequence[Entry]) -> dict[str, Any]:
     """A claim on the scoreboard, with what was published of it.
 
     Returns:
-        claim and entries; tests, all their rows, and the axes of their bars; distance, the least of
-        the entries' from their margins in half-widths of the interval of what decided them, None
-        where none has one; missing, the checkpoints of the paper on which it was not run: model ->
-        name and reason.
+        claim and entries; standing, as every page counts it; tests, all their rows, and the axes of
+        their bars; distance, the least of the entries' from their margins in half-widths of the
+        interval of what decided them, None where none has one; missing, the checkpoints of the
+        paper on which it was not run: model -> name and reason.
     """
     tests = [row for entry in own for row in entry.rows]
     far = [entry.rows[0].distance for entry in own if entry.deciders]
@@ -139,6 +140,7 @@ def line(claim: Claim, own: Sequence[Entry]) -> dict[str, Any]:
         "entries": own,
         "tests": tests,
         "axes": axes(tests),
+        "standing": standing(claim, [entry.stored for entry in own]).verdict,
         "distance": min((one for one in far if one is not None), default=None),
         "missing": {
             model: (name, reasons.get(model, "no published run asked for it"))
@@ -185,7 +187,7 @@ def board(
         "paper": {paper.id: paper.title for paper in papers},
         "model": names,
         "run": {entry.run: entry.run for own in found.values() for entry in own},
-        "verdict": {verdict: verdict for verdict in SHOWN},
+        "verdict": {kind: kind for kind in KINDS},
         "first": {"other": "another verdict", "same": "the same verdict"},
     }
     return render(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from helpers.book.render import axis
+from helpers.book.render import SHARE, axis
 from helpers.claims.criteria import NOT_TESTED
 from helpers.claims.registry import Term, term
 from helpers.claims.result import Claim, Result
@@ -130,6 +130,20 @@ def axes(rows: Sequence[Decision], shares: bool = False) -> dict[str, tuple[floa
         unit = row.term.unit if shares else ""
         found[row.test.value] = axis([other.value for other in own], marks, unit)
     return found
+
+
+def shared_axes(ones: Sequence) -> list[tuple[float, float]]:
+    """The ends of the axis of each comparison's bar.
+
+    Bars in one unit share an axis, and so do bars of one value: lengths are then compared.
+    """
+    kinds = [SHARE if one.term.unit.startswith(SHARE) else one.term.unit for one in ones]
+    kinds = [kind or one.value.name for kind, one in zip(kinds, ones, strict=True)]
+    found = {}
+    for kind in kinds:
+        own = [one for one, other in zip(ones, kinds, strict=True) if other == kind]
+        found[kind] = axis([one.value for one in own], [one.number for one in own], kind)
+    return [found[kind] for kind in kinds]
 
 
 def _reported(claim: Claim, result: Result) -> list[dict]:

@@ -5,14 +5,16 @@ controls and tables; `_static/explore.js` draws the maps from the data in the pa
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from helpers.book.render import render
+from helpers.claims.criteria import Value
 from helpers.claims.registry import Registry, term
 from helpers.files import read_signed
-from helpers.names import RULES, short_names
+from helpers.names import short_names
 from helpers.quantised import dequantise
 
 # Claim -> what shows what it asks, and the heading of this on its page.
@@ -39,6 +41,9 @@ MEASURES = {
     "onset_depth": "nr7-block-maps",
 }
 SHARES = ("outlier_tokens", "outlier_images", "onset_depth")  # printed in %
+# Those that have a threshold of their own. A percentile has none: it takes its share of the patches
+# of every model after every block.
+RULES = {"median:3": "3 × median", "mad:10": "10 MAD", "fixed:150": "norm 150"}
 DEFAULT = 3  # medians
 # What is done, in a word and in a sentence; {} are the places where outliers usually are.
 CONDITIONS = {
@@ -76,7 +81,7 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
     """
     templates = {
         "explore-patches.html.j2": patches,
-        "explore-thresholds.html.j2": thresholds,
+        "explore-thresholds.html.j2": partial(thresholds, registry),
         "explore-moves.md.j2": moves,
     }
     found = {}
@@ -169,7 +174,7 @@ def _largest(one: Mapping, norms: np.ndarray) -> list[list[list[str]]]:
     ]
 
 
-def thresholds(models: Sequence[Mapping]) -> dict:
+def thresholds(registry: Registry, models: Sequence[Mapping]) -> dict:
     """Template values: which patches a threshold takes, what is measured of them, and verdicts.
 
     The model with most outliers at the default comes first.
@@ -178,6 +183,7 @@ def thresholds(models: Sequence[Mapping]) -> dict:
     def outliers(one: Mapping) -> float:
         return one["measures"]["outlier_images"][one["multiples"].index(DEFAULT)][0]
 
+    models = [one | {"verdicts": _on_model(registry, one)} for one in models]
     models = sorted(models, key=outliers, reverse=True)
     first = models[0]
     at = first["multiples"].index(DEFAULT)
@@ -207,6 +213,22 @@ def thresholds(models: Sequence[Mapping]) -> dict:
     }
 
 
+def _on_model(registry: Registry, one: Mapping) -> dict[str, list[str]]:
+    """Claim -> the verdict on the model at each threshold, as every other page gives it.
+
+    Where a claim as a whole needs another kind of model, too, the file says that it was not there.
+    """
+    model, found, measures = one["model"], dict(one["verdicts"]), one["measures"]
+    plain = {"parameters": Value("parameters", model, value=one["sources"][0]["parameters"])}
+    every = [
+        plain | {name: Value(name, model, None, *rows[at]) for name, rows in measures.items()}
+        for at in range(len(one["multiples"]))
+    ]
+    for id in (id for id in found if registry[id].criterion.needs):
+        found[id] = [registry[id].criterion.on_model(model, values)[0] for values in every]
+    return found
+
+
 def _unchanged(one: Mapping, at: int) -> tuple[int, int]:
     """The first and the last threshold between which every verdict is that at `at`."""
     verdicts = list(zip(*one["verdicts"].values(), strict=True))
@@ -229,9 +251,11 @@ def _measured(row: Sequence, share: bool) -> str:
 
 def _rules(one: Mapping) -> list[tuple[str, float]]:
     """[label, place] of each rule, as a share of the width of a strip."""
-    logs, (rules, multiples) = np.log(one["multiples"]), zip(*one["rules"], strict=True)
-    places = (np.interp(np.log(multiples), logs, np.arange(len(logs))) + 0.5) / len(logs)
-    marks = zip(map(RULES.get, rules), places.round(4).tolist(), strict=True)
+    logs, own = np.log(one["multiples"]), [rule for rule in one["rules"] if rule[0] in RULES]
+    places = np.interp(np.log([x for _, x in own]), logs, np.arange(len(logs))) + 0.5
+    marks = zip(
+        (RULES[name] for name, _ in own), (places / len(logs)).round(4).tolist(), strict=True
+    )
     return sorted(marks, key=lambda mark: mark[1])
 
 

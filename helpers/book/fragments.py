@@ -9,22 +9,23 @@ Each fragment is a template in `templates/fragments/`, and all are filled in fro
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
 from helpers.book import checkpoints, cite, downloads, overview
 from helpers.book.board import repeats
+from helpers.book.counts import KINDS, count, standing, together
 from helpers.book.decisions import Decision, Decisions
 from helpers.book.render import Results, Runs, environment, render
 from helpers.claims import history, statistics
-from helpers.claims.criteria import ANSWERS, CONTROL, NOT_TESTED, SHOWN, Value
+from helpers.claims.criteria import ANSWERS, CONTROL, NOT_TESTED, Value
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
 from helpers.claims.project import Project, git
 from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Result
+from helpers.claims.result import Claim, Result, sources_of
 from helpers.claims.statistics import Judgement
 from helpers.names import short_name
 
@@ -33,24 +34,24 @@ from helpers.names import short_name
 TRAINED = {
     "scratch": ("Trained from scratch here", "small models trained from scratch"),
     "registers": ("ViT-Ti, fine-tuned here", "models fine-tuned from ViT-Ti"),
-    "sinks": ("Trained on sink tasks here", "models trained on tasks that require a sink"),
+    "sinks": (
+        "Trained on sink tasks here",
+        "models trained on tasks that need an attention sink, a token that draws much attention",
+    ),
 }
 SYNTHETIC, FEW = "Synthetic models", 3  # what controls are called together; how many are named
-DIFFERS, CALIBRATED = "runs differ", "calibration only"
 # How the tests come out that decide a verdict on one model.
 OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}
-ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as put to a model
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of
 # the machine.
 CARBON, PUE = 0.37, 1.19
 IMAGES = (5_000, 50_000, 1_281_167)  # of which a capture's cost is told
 BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
 CONSTANTS = {
-    "ANSWERED": ANSWERED,
     "ANSWERS": ANSWERS,
     "BAND": BAND,
     "IMAGES": IMAGES,
-    "KINDS": (*SHOWN, DIFFERS),
+    "KINDS": KINDS,
     "PER_KWH": PUE * CARBON,
     "SEEN": history.SEEN,
     "TRAINED": TRAINED,
@@ -89,11 +90,13 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
             for id, claim in registry.claims.items()
         },
         "measured": Counter(id for own in runs.values() for id in own),
-        "counted": sum(map(len, counted.values())),
-        "standings": [
-            standing(claim, [results[run][id] for run, own in counted.items() if id in own])
-            for id, claim in registry.claims.items()
-        ],
+        "counts": count(
+            registry,
+            {
+                id: standing(claim, [results[run][id] for run, own in counted.items() if id in own])
+                for id, claim in registry.claims.items()
+            },
+        ),
         "calibration": {
             id: Result.from_json(registry[id], data).calibration()
             for id, data in calibration.items()
@@ -146,30 +149,6 @@ def stored(root: Path, name: str) -> Any:
 
 
 # ---- Where claims stand
-
-
-def together(verdicts: Iterable[str]) -> str:
-    """What several verdicts on one claim say together: 'runs differ' where two decide otherwise,
-    else the first of SHOWN that is among them.
-    """
-    said = set(verdicts)
-    return DIFFERS if said.issuperset(statistics.DECIDED) else min(said, key=SHOWN.index)
-
-
-def standing(claim: Claim, results: Sequence[Result]) -> tuple[str, str]:
-    """Where a claim stands over its runs, by the stored verdicts on all but controls.
-
-    Returns:
-        One of ANSWERED or 'not applicable', 'calibration only', 'not run'; and the agreement with
-        the paper.
-    """
-    found = [one for one in results if one.without_controls]
-    if not found:
-        controls_only = claim.notebook and all(test.model for test in claim.criterion.tests)
-        return CALIBRATED if results or controls_only else "not run", "not stated"
-    answers = {one.agreement.answer for one in found} - {"not stated"}
-    answer = "mixed" if len(answers) > 1 else min(answers, default="not stated")
-    return together(one.without_controls for one in found), answer
 
 
 def group(model: str) -> str:
@@ -299,9 +278,19 @@ def _sharing(registry: Registry, runs: Runs) -> dict[str, Any]:
     checkpoints = sorted(
         found.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True
     )
-    runs_of_first = {run for run, _ in checkpoints[0][1][0]} if checkpoints else ()
     return {
         "models": models,
+        # Of the largest model, where the results say it.
+        "parameters": max(
+            (
+                source["parameters"]
+                for own in runs.values()
+                for data in own.values()
+                for source in sources_of(data)
+                if source["name"] in models and "parameters" in source
+            ),
+            default=None,
+        ),
         "of_papers": len(papers.intersection(models)),
         "others": [model for model in models if group(model) not in TRAINED],
         "trained": [
@@ -309,7 +298,6 @@ def _sharing(registry: Registry, runs: Runs) -> dict[str, Any]:
         ],
         "decided": len(found.decided),
         "checkpoints": checkpoints,
-        "total": sum(run in runs_of_first for run, _ in found.decided),
         "images": sorted(found.images.items(), key=lambda one: len(one[1]), reverse=True),
         "lists": list(found.lists.values()),
         "largest": max(found.lists.values(), key=lambda one: len(one[2]), default=None),

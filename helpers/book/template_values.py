@@ -19,6 +19,7 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
+from helpers.book.decisions import Decisions, shared_axes
 from helpers.book.render import SHARE, SIDES, Runs, amount, macro, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
@@ -119,7 +120,8 @@ class TemplateValues:
         return found
 
     def rests_on(self, text: str, declared: Sequence[Sequence[str]]) -> dict[str, list]:
-        """What the text `text` rests on: `comparisons`, and the `results` on each claim, with runs.
+        """What the text `text` rests on: `comparisons`, with the `spans` of their bars, and of each
+        claim its run and what decided it, the `verdicts`.
 
         Args:
             declared: what `comparisons` reads, and for each of these claims a list of run, claim
@@ -129,19 +131,19 @@ class TemplateValues:
             ValueError: the stored verdict is another one, or a claim has none declared; and the
                 errors of `comparisons`.
         """
-        verdicts = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
+        said_of = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
         comparisons = self.comparisons(text, [row for row in declared if len(row) != 3])
-        claims = dict.fromkeys([*verdicts, *((one.run, one.claim.id) for one in comparisons)])
-        results = [(run, self.result(run, claim)) for run, claim in claims]
-        for run, result in results:
-            said = verdicts.get((run, result.id), "none")
+        claims = dict.fromkeys([*said_of, *((one.run, one.claim.id) for one in comparisons)])
+        for run, claim in claims:
+            result, said = self.result(run, claim), said_of.get((run, claim), "none")
             if said != result.verdict:
                 raise ValueError(
                     f"the verdict on {result.id} in run {run} is {result.verdict!r}, and this text "
                     f"declares {said!r}; see that it is still true, and declare "
                     f"[{run}, {result.id}, {result.verdict}]"
                 )
-        return {"comparisons": comparisons, "results": results}
+        found = [(run, Decisions(self.registry[id], self.runs[run][id])) for run, id in claims]
+        return {"comparisons": comparisons, "spans": shared_axes(comparisons), "verdicts": found}
 
     def render(self, text: str, name: str) -> str:
         """The text with its values filled in; `name` is what to call it in an error.
@@ -204,9 +206,8 @@ def cards(path: Path, values: TemplateValues) -> str:
         for card in data["cards"]:
             card |= values.rests_on(path.name, card["rests_on"])
             card["says"] = Markup(values.render(card["says"], path.name).strip())
-            card["shows"] = {
-                label: card["comparisons"][which] for label, which in card["shows"].items()
-            }
+            shown = [card["comparisons"][which] for which in card["shows"].values()]
+            card["shows"] = [*zip(card["shows"], shown, shared_axes(shown), strict=True)]
         return render("landing_cards.html.j2", **data)
     except KeyError as error:
         raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None

@@ -67,6 +67,11 @@ class Entry:
     expected: dict[str, str]
     photographs: list[str] = field(default_factory=list)
 
+    @property
+    def judges(self) -> str:
+        """The digest of the criterion alone: another verdict expected on a control changes none."""
+        return digest({"criterion": self.criterion, "expected": {}})
+
 
 def form(claim: Mapping) -> dict[str, dict]:
     """What decides of a claim: criterion and expected verdicts.
@@ -306,13 +311,13 @@ def is_after_the_fact(entries: Sequence[Entry], parameters: Mapping[str, Any]) -
     seen.
     """
     seen = {name for entry in rewritten(entries) for name in entry.photographs}
-    changed = bool(entries) and entries[-1].digest != entries[0].digest
+    changed = bool(entries) and entries[-1].judges != entries[0].judges
     return changed and not seen.isdisjoint(judged_on(parameters))
 
 
 def rewritten(entries: Sequence[Entry]) -> list[Entry]:
     """Those of a claim's entries with another criterion than the one before."""
-    return [after for before, after in pairwise(entries) if before.digest != after.digest]
+    return [after for before, after in pairwise(entries) if before.judges != after.judges]
 
 
 def uncommitted(project: Project, ids: Iterable[str]) -> list[str]:

@@ -24,7 +24,6 @@ from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result, sources_of, values_of
 
 Runs = Mapping[str, Mapping[str, dict]]  # run -> claim -> result
-Verdicts = list[tuple[str, str]]  # run and claim of each
 ALPHA = 0.05  # of the stored intervals
 # of an interval: how far from its middle a value may lie on a scale for it to be the estimator's
 ALIKE = 0.02
@@ -206,16 +205,16 @@ class Shared:
     """What the verdicts of published results have in common.
 
     Attributes:
-        decided: (run, claim) of each verdict that is supported or refuted.
-        checkpoints: name of a checkpoint -> the decided verdicts that rest on it alone, and those
+        decided: the claims with a verdict that is supported or refuted, in some run.
+        checkpoints: name of a checkpoint -> the decided claims that rest on it alone, and those
             that rest on it and others.
         images: name of a set of images -> the claims with a model that was judged on images of it.
         lists: digest of a list of images -> its name, how many images, and the claims judged on
             exactly these.
     """
 
-    decided: Verdicts
-    checkpoints: dict[str, tuple[Verdicts, Verdicts]]
+    decided: list[str]
+    checkpoints: dict[str, tuple[list[str], list[str]]]
     images: dict[str, list[str]]
     lists: dict[str, tuple[str, int, list[str]]]
 
@@ -228,29 +227,32 @@ def shared(runs: Runs) -> Shared:
     A checkpoint is known by the digest of its weights, a list of images by its own. Results in
     which no model was judged count for no images.
     """
-    found = Shared([], {}, {}, {})
     names: dict[str, str] = {}  # of a checkpoint, by the digest of its weights
-    for run, id, data in ((run, *one) for run, own in runs.items() for one in own.items()):
+    rests_on: dict[str, dict[str, None]] = {}  # decided claim -> checkpoints
+    images: dict[str, list[str]] = {}
+    lists: dict[str, tuple[str, int, list[str]]] = {}
+    checkpoints: dict[str, tuple[list[str], list[str]]] = {}
+    for id, data in (one for own in runs.values() for one in own.items()):
         sources, verdict = sources_of(data), data["verdict"]
         weights = {source["name"]: source.get("weights_hash") for source in sources}
         if verdict in DECIDED:
-            found.decided.append((run, id))
-            rests_on = {
-                names.setdefault(weights.get(one["model"]) or one["model"], one["model"]): None
+            rests_on.setdefault(id, {}).update(
+                (names.setdefault(weights.get(one["model"]) or one["model"], one["model"]), None)
                 for one in data["verdicts"]
                 if one["verdict"] == verdict
-            }
-            for checkpoint in rests_on:
-                alone, with_others = found.checkpoints.setdefault(checkpoint, ([], []))
-                (with_others if len(rests_on) > 1 else alone).append((run, id))
+            )
         for source in sources if verdict not in ("not applicable", "not run") else ():
             if "digest" in source and "weights_hash" not in source:
                 name, n = source["name"], source["n"]
-                claims = found.images.setdefault(name, [])
-                _, _, same = found.lists.setdefault(source["digest"], (name, n, []))
+                claims = images.setdefault(name, [])
+                _, _, same = lists.setdefault(source["digest"], (name, n, []))
                 for own in (claims, same):
                     own += [id] if id not in own else []
-    return found
+    for id, own in rests_on.items():
+        for checkpoint in own:
+            alone, with_others = checkpoints.setdefault(checkpoint, ([], []))
+            (with_others if len(own) > 1 else alone).append(id)
+    return Shared([*rests_on], checkpoints, images, lists)
 
 
 def _has_width(value: Value) -> bool:

@@ -350,7 +350,7 @@ def _erase(mark: Tensor, shrunk: float, writes: Mapping[int, Tensor]) -> Iterato
     """
     for channel, written in writes.items():
         yield mark + shrunk / _FAR * _UNITS[channel], -1, _FAR * written
-    yield mark, -1, -_FAR * sum(writes.values())
+    yield mark, -1, 0 - _FAR * sum(writes.values())  # 0 - 0 is no -0, which digests tell apart
 
 
 # ---- Outliers that hold noise: positive controls

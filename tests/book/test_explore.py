@@ -62,7 +62,7 @@ def test_the_stored_picture_of_the_first_page_is_of_these_numbers():
     cat = [one["id"] for one in data["photographs"]].index("chelsea.png")
     page = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
     for name, digits in (("norms", 0), ("attention", 2)):
-        for state, word in (("before", "as trained"), ("moved", "unit moved")):
+        for state, word in (("before", "as trained"), ("moved", "unit shifted")):
             values = dequantise(data[name])[data["states"].index(state), cat, -1]
             assert f"{word}: largest {values.max():.{digits}f}," in page
     assert len(re.findall(r"src='\.\./_static/first/(.*?)'", page)) == 5
@@ -87,6 +87,41 @@ def test_thresholds_agree_with_the_published_run():
             assert multiple == pytest.approx(published, rel=1e-3), (model, rule)
         compared += 1
     assert compared, "no stored thresholds are of the images of xx4's run: measure them again"
+
+
+def test_verdicts_at_the_usual_threshold_are_those_of_every_other_page(runs):
+    """On each model, and by each rule that has a mark."""
+    registry, compared = load_registry(), 0
+    for model, data in stored("thresholds").items():
+        about = explore.thresholds(registry, [data])
+        verdicts, at = about["data"]["models"][0]["verdicts"], about["at"]
+        for id, own in verdicts.items():
+            (published,) = [
+                x["verdict"] for x in runs["vit-tiny"][id]["verdicts"] if x["model"] == model
+            ]
+            assert own[at] == published, (model, id)
+            compared += 1
+    assert compared == 12
+
+
+def test_the_onset_under_each_marked_rule_is_judged_as_the_published_run_judges_it(runs):
+    """The rule of a percentile finds outliers after the first block, so it has no mark."""
+    claim, values = load_registry()["nr7-block-maps"], runs["vit-tiny"]
+    published = {
+        value["name"]: value["value"]
+        for value in values["xx4-threshold-sensitivity"]["values"]
+        if value["model"] == REAL
+    }
+    data = stored("thresholds")[REAL]
+    marks = dict(explore.thresholds(load_registry(), [data])["data"]["models"][0]["rules"])
+    for rule, _ in data["rules"]:
+        onset = published[f"onset_depth_{rule.partition(':')[0]}"]
+        (test,) = claim.criterion.tests
+        if rule not in explore.RULES:
+            assert onset < test.margin
+            continue
+        at = int(marks[explore.RULES[rule]] * len(data["multiples"]))
+        assert onset >= test.margin and data["verdicts"][claim.id][at] == "supported"
 
 
 def test_moves_are_in_their_table():
@@ -266,6 +301,8 @@ def test_a_model_without_outliers_offers_no_neuron(patches):
 def test_the_threshold_moves_all_that_follows_from_it(page):
     figure, data = page.locator("figure[data-explore=thresholds]"), stored("thresholds")[REAL]
     slider, multiples = figure.locator("input[type=range]"), data["multiples"]
+    (shown,) = explore.thresholds(load_registry(), [data])["data"]["models"]
+    verdicts_on = shown["verdicts"]
     passed = np.array(data["photographs"][0]["passed"])
     assert slider.input_value() == str(multiples.index(3))
     slider.focus()
@@ -281,9 +318,9 @@ def test_the_threshold_moves_all_that_follows_from_it(page):
             scale, value = (100 if name in explore.SHARES else 1), own[at][0]
             nearly = pytest.approx(scale * (value or 0), abs=0.051 if scale == 100 else 0.0051)
             assert found == "–" if value is None else numbers(found)[0] == nearly
-        for id, verdicts in data["verdicts"].items():
+        for id, verdicts in verdicts_on.items():
             assert figure.locator(f"[data-verdict-of='{id}']").inner_text() == verdicts[at]
-    for id, verdicts in data["verdicts"].items():
+    for id, verdicts in verdicts_on.items():
         parts = figure.locator(f"[data-strip='{id}'] span").evaluate_all(
             "parts => parts.flatMap((part) => Array(+part.style.flexGrow).fill(part.className))"
         )

@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from conftest import edit_registry
 
 from helpers.book import fragments
@@ -13,7 +12,6 @@ from helpers.book.render import render
 from helpers.claims.criteria import Value
 from helpers.claims.history import Entry
 from helpers.claims.project import Project
-from helpers.claims.result import Result
 
 RUNS = {"mine": 3, "mine-2": -3}
 
@@ -31,36 +29,6 @@ def result(claim, scores, half=1.0, n=50):
     return stored | {"provenance": {"started": "2026-01-01"}}
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "expected"),
-    [
-        (["supported", "not applicable"], "supported"),
-        (["supported", "refuted", "inconclusive"], "runs differ"),
-        (["inconclusive", "refuted"], "refuted"),
-        (["inconclusive", "not applicable"], "inconclusive"),
-        (["not applicable"], "not applicable"),
-    ],
-)
-def test_several_verdicts_on_one_claim(verdicts, expected):
-    assert fragments.together(verdicts) == expected
-
-
-@pytest.mark.parametrize(
-    ("runs", "expected"),
-    [
-        ([{"vit-a": 3}, {"vit-a": 3}], "supported"),
-        ([{"vit-a": 3}, {"vit-a": -3}], "runs differ"),
-        ([{"vit-a": 3, "control-clean": -3}], "supported"),
-        ([{"control-clean": 3}], "calibration only"),
-        ([], "not run"),
-    ],
-)
-def test_a_claim_counts_once_and_controls_do_not(project, runs, expected):
-    claim = project.registry["aa1-first"]
-    found = [Result.from_json(claim, result(claim, scores)) for scores in runs]
-    assert fragments.standing(claim, found)[0] == expected
-
-
 def test_a_run_that_repeats_another_counts_in_no_sum(project):
     claim = project.registry["aa1-first"]
     first, again = (result(claim, {"vit-a": score}) | {"run": run} for run, score in RUNS.items())
@@ -69,12 +37,12 @@ def test_a_run_that_repeats_another_counts_in_no_sum(project):
     alone = fragments.values(project, {"mine": runs["mine"]}, {})
     vars(project)["registry"] = replace(project.registry, replicates={"mine-2": "mine"})
     known = fragments.values(project, runs, {})
-    for name in ("standings", "counted", "decided", "rows", "strip", "checkpoints", "images"):
+    for name in ("counts", "decided", "rows", "strip", "checkpoints", "images"):
         assert known[name] == alone[name], name
     (moved,) = known["moved_verdicts"]
     assert moved[:2] == ("mine", claim.id) and moved[-1]["run"] == "mine-2"
     page = fragments.fragments(known | {"log": LOG})["first-verdicts"]
-    assert "1 of 1 published results" in page and "claims/aa1-first.html#mine-2" in page
+    assert "1 of 1 tested claims" in page and "claims/aa1-first.html#mine-2" in page
 
 
 def test_models_that_were_trained_here_are_counted_together(project):
@@ -84,8 +52,9 @@ def test_models_that_were_trained_here_are_counted_together(project):
     known = fragments.values(project, {"mine": mine, "twins": {"aa1-first": twins}}, {})
     scope, strip = (render(f"fragments/{name}.html.j2", **known) for name in ("scope", "strip"))
     assert "We could not obtain any of the papers' checkpoints." in scope
-    assert "vit-a</span> and 2 small models trained from scratch." in scope
-    assert "2 of 3 decided verdicts rest on <span title='vit-a'>vit-a</span> alone." in scope
+    assert "What we tested:</strong> 2 claims, all our own." in scope
+    assert "vit-a</span> and 2 small models trained from scratch. We could" in scope
+    assert "1 of 2 decided claims rest on <span title='vit-a'>vit-a</span> alone." in scope
     assert re.findall(r"class='square (\S+)' href='(\S+)'", strip) == [
         ("supported", "claims/aa1-first.html#mine"),
         ("supported", "claims/aa2-second.html#mine"),

@@ -223,10 +223,11 @@ def test_shared_checkpoints_and_images_are_counted():
         },
     }
     found = shared(runs)
-    assert found.decided == [("mine", "aa1"), ("mine", "aa2"), ("other", "aa1"), ("other", "aa4")]
+    # A claim counts once: aa1 rests on the checkpoints of both runs.
+    assert found.decided == ["aa1", "aa2", "aa4"]
     assert found.checkpoints == {
-        "vit-b": ([("mine", "aa1"), ("mine", "aa2")], [("other", "aa4")]),
-        "vit-a": ([("other", "aa1")], [("other", "aa4")]),
+        "vit-b": (["aa2"], ["aa1", "aa4"]),
+        "vit-a": ([], ["aa1", "aa4"]),
     }
     assert found.images == {"photographs": ["aa1", "aa2", "aa4"]}
     assert found.lists == {
