@@ -1,4 +1,4 @@
-"""Controls: four small Vision Transformers whose answers are known by construction.
+"""Controls: small Vision Transformers whose answers are known by construction.
 
 Every weight is set in code; nothing is trained and no file is read. The models are ordinary timm
 ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a published checkpoint:
@@ -8,6 +8,8 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
     control-registers  the same load carried by four register tokens from block 3 on; no outlier
                        among the patches
     control-clean      no outlier at all
+
+A further one, `build_appended`, supports claims that none of these four supports.
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -318,14 +320,92 @@ def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
         yield mark, -1, _FAR * _UNITS[erased].sum(0)
 
 
+# A further control. Its sizes: attention logits of [CLS] in the last block for a load, beside which
+# float32 keeps nothing else, and for an appended token, a quarter of all patches; what that token
+# adds to [CLS]; and of the keys: their part for hues, the hue from which on it is positive, their
+# part for loads, and a load's in it beside the constant's.
+_ALONE, _DRAWN, _OWN = 40.0, math.log(49), 0.015
+_HUED, _HUE, _APART, _LOADED = 60.0, 0.05, 6.0, 20.0
+
+
+_CONSTANT_READ = _vector(constant=_pair(1 / (2 * _CONSTANT)))  # 1 on a token without a load
+
+
+def build_appended() -> VisionTransformer:
+    """`control-appended`: the outliers of control-content, until a token is appended at inference.
+
+    It is control-content but for the attention of its first and last block. A token of zeros, or of
+    small random numbers, lacks the constant that all others have, so `1 - constant` tells it.
+
+    1. In block 0 all tokens but [CLS] attend to what lacks the constant. An appended token takes
+       them off the lattice, so no gate opens later, and no outlier is planted.
+    2. In the last block [CLS] attends to outliers alone, where there are any, and reads nothing of
+       the image from them; else it reads the patches. An appended token draws attention, too, and
+       adds a vector of its own: one does little harm, eight do much.
+    3. In one head there, patches attend to all tokens alike; if they were taken off the lattice, to
+       the appended token alone.
+    4. The queries of patches there measure the constant, which LayerNorm shrinks beside a load.
+       Their keys tell strong colours from the rest, and outliers from both, as LOST needs them.
+    """
+    model = build_control("control-content")
+    with torch.no_grad():
+        _take_off_the_lattice(model.blocks[0].attn)
+        _read_patches(model.blocks[-1].attn)
+    return model
+
+
+def _parts(attention: nn.Module) -> tuple[Tensor, Tensor]:
+    """Weights (qkv, head, dimension, width) and biases (qkv, head, dimension), to be written to."""
+    shape = (3, _HEADS, _HEAD_WIDTH)
+    return attention.qkv.weight.view(*shape, _WIDTH), attention.qkv.bias.view(*shape)
+
+
+def _take_off_the_lattice(attention: nn.Module) -> None:
+    """Point 1; this attention does nothing else."""
+    weight, bias = _parts(attention)
+    weight.zero_()
+    bias.zero_()
+    asks = _SINK * math.sqrt(_HEAD_WIDTH)
+    weight[0, :, 0], bias[0, :, 0] = _vector(cls=-2 * asks), asks  # [CLS] asks for the contrary
+    for part, head in ((1, slice(None)), (2, -1)):
+        weight[part, head, 0], bias[part, head, 0] = -_CONSTANT_READ, 1
+    writes = torch.zeros(_WIDTH, _HEADS, _HEAD_WIDTH)
+    writes[CHANNELS["lattice"], -1, 0] = -2
+    attention.proj.weight.copy_(_balanced(writes).flatten(1))
+
+
+def _read_patches(attention: nn.Module) -> None:
+    """Points 2 to 4."""
+    (queries, keys, values), bias = _parts(attention)
+    asks = _SINK * math.sqrt(_HEAD_WIDTH)
+    # All that an appended token holds is what it wrote on the lattice, in LayerNorm's units.
+    appended = _vector(lattice=-1 / _CONSTANT)
+    load = _vector(load=_pair(1 / (2 * _CONSTANT)))
+    queries[:, 0], bias[0, :, 0] = asks * (_CONSTANT_READ - _vector(cls=1.0)), 0
+    keys[:, 1] = _vector(cls=_CLS_LOGIT, energy=_ENERGY_LOGIT) + _ALONE * load + _DRAWN * appended
+    values[..., CHANNELS["global"]] = 0
+    for i, source in enumerate(_channels(*_GATHERED)):
+        if source in _channels("hue"):
+            values[(*divmod(i, 7),)] += (-1) ** i * _OWN * appended
+    queries[-1, 0] = 0
+    queries[-1, 2], keys[-1, 2] = -asks * _vector(lattice=1.0), appended
+    keys[:, 3] = _HUED * (_vector(hue=1.0) - _HUE * _CONSTANT_READ)
+    keys[:, 4] = _APART * (_LOADED * load - _CONSTANT_READ)
+
+
+FURTHER = {"control-appended": build_appended}
+"""Positive controls of claims that none of CONTROLS supports; the claims that need one name it."""
+
+
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    return wrap_at(name, build_control(name), CONTROL_DATA, framing)
+    model = FURTHER[name]() if name in FURTHER else build_control(name)
+    return wrap_at(name, model, CONTROL_DATA, framing)
 
 
 FAMILY = Family(
     (PREFIX,),
     (f"'{PREFIX}...'",),
-    lambda name, _: "" if name in CONTROLS else UNKNOWN,
+    lambda name, _: "" if name in (*CONTROLS, *FURTHER) else UNKNOWN,
     _load,
-    lambda: list(CONTROLS),
+    lambda: [*CONTROLS, *FURTHER],
 )

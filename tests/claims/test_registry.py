@@ -14,6 +14,7 @@ from helpers.claims.project import Project
 from helpers.claims.registry import REGISTRY
 from helpers.images import check_name as check_data_name
 from helpers.models import trained as scratch
+from helpers.models.controls import FURTHER
 
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 IDS = """
@@ -38,7 +39,13 @@ def test_every_claim_is_there(registry):
     assert list(registry.papers)[:6] == first.split()
     for claim in registry.claims.values():
         assert claim.reported or claim.source.bib is None, claim.id
-        assert set(claim.expected) == set(CONTROLS)
+        assert list(claim.expected)[:4] == list(CONTROLS)
+        for further in set(claim.expected) - set(CONTROLS):  # which are there to say yes
+            assert claim.expected[further] == "supported", claim.id
+            assert further in claim.parameters["models"], claim.id
+    schema = json.loads((REGISTRY / "claims.schema.json").read_text(encoding="utf-8"))
+    expected = schema["$defs"]["claim"]["properties"]["expected"]["properties"]
+    assert [*expected] == [*CONTROLS, *FURTHER]
     with pytest.raises(
         ValueError, match="unknown claim 'nr3-redundency'; did you mean 'nr3-redundancy'?"
     ):
@@ -120,7 +127,7 @@ def test_model_names_exist(registry):
     import timm
 
     prefixes = scratch.ADDED[0], scratch.SINKS[0]
-    known = {*CONTROLS, *scratch.names(), *timm.list_pretrained()}
+    known = {*CONTROLS, *FURTHER, *scratch.names(), *timm.list_pretrained()}
     known.update(*map(scratch.names, prefixes))
     known |= {f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()}
     names = {model for paper in registry.papers.values() for model in paper.models.values()}
