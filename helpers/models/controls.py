@@ -1,4 +1,4 @@
-"""Controls: four small Vision Transformers whose answers are known by construction.
+"""Controls: small Vision Transformers whose answers are known by construction.
 
 Every weight is set in code; nothing is trained and no file is read. The models are ordinary timm
 ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a published checkpoint:
@@ -8,6 +8,13 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
     control-registers  the same load carried by four register tokens from block 3 on; no outlier
                        among the patches
     control-clean      no outlier at all
+
+Three more are for single claims, on which none of these could come out as supported:
+
+    control-decoupled  control-registers, where [CLS] is settled a block before the last, the class
+                       comes from registers alone, and patches only say where the texture is
+    control-coupled    control-clean, where the last block writes [CLS], all of it from patches
+    control-corners    control-position with its outliers in the corners
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -32,6 +39,13 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
    norm, yet by nothing of their own.
 7. Attend. In the last block [CLS] asks for load and surround, weakly for energy (contrast), and
    takes the image's colour, hue and energy from the tokens that it finds.
+8. Decouple. In the last two blocks of control-decoupled, [CLS] takes only hue, which tells the
+   class of a scene, and only from registers; the last head takes the position of patches with
+   energy. The last LayerNorm before attention shrinks the load, so that what is left of a register
+   there is of its image.
+9. Couple. In the last block of control-coupled, [CLS] takes hue from all patches, and writes it
+   longer than all that it had.
+10. Move. In control-corners the planted places and the corners have each other's embeddings.
 """
 
 import math
@@ -49,6 +63,12 @@ from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+VARIANTS = {
+    "control-decoupled": "control-registers",
+    "control-coupled": "control-clean",
+    "control-corners": "control-position",
+}
+"""Controls for single claims, and the one that each of them changes."""
 # What they expect; 1.0 shows them the whole image.
 CONTROL_DATA = {
     "mean": (0.5, 0.5, 0.5),
@@ -120,6 +140,12 @@ _LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = (
 )  # of [CLS]'s query in the last block, per unit
 
 
+# Of steps 8 and 9: the logit of registers where [CLS] takes nothing else, and of a patch per unit
+# of its energy; how much is taken of hue and of positions, and of hue where it is written late.
+_ONLY_LOGIT, _TEXTURE_LOGIT, _HUE_GAIN, _PLACE_GAIN = 24.0, 2.0, 10.0, 0.05
+_LATE_GAIN = 4000.0
+
+
 def build_control(name: str) -> VisionTransformer:
     """A control as a timm ViT in eval mode.
 
@@ -127,6 +153,11 @@ def build_control(name: str) -> VisionTransformer:
 
     Two builds are equal to the bit. Raises ValueError for an unknown name.
     """
+    if name in VARIANTS:
+        model = build_control(VARIANTS[name])
+        with torch.no_grad():
+            {"control-decoupled": _decouple, "control-coupled": _couple}.get(name, _move)(model)
+        return model
     _check(name)
     model = VisionTransformer(
         img_size=_GRID * _PATCH, patch_size=_PATCH, embed_dim=_WIDTH, depth=_DEPTH,
@@ -272,6 +303,58 @@ def _attend(attention: nn.Module, gather: bool, last: bool) -> None:
     attention.proj.weight.copy_(_balanced(writes).flatten(1))
 
 
+def _parts(attention: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each (head, dimension, width), and what the heads write."""
+    return *attention.qkv.weight.view(3, _HEADS, _HEAD_WIDTH, _WIDTH), attention.proj.weight.view(
+        _WIDTH, _HEADS, _HEAD_WIDTH
+    )
+
+
+def _gathered(name: str) -> list[tuple[int, int]]:
+    """Head and dimension that carry each gathered channel of this name."""
+    gathered = _channels(*_GATHERED)
+    return [divmod(gathered.index(channel), 7) for channel in _channels(name)]
+
+
+def _decouple(model: VisionTransformer) -> None:
+    """Step 8."""
+    for block in model.blocks[-2:]:
+        _attend(block.attn, gather=False, last=True)
+        _, keys, values, writes = _parts(block.attn)
+        keys[:, 1] = _vector(gate=_ONLY_LOGIT * _GROWN_RATIO)
+        for head, dimension in _gathered("colour") + _gathered("energy"):
+            values[head, dimension] = 0
+        values[:-1] *= _HUE_GAIN
+        values[-1] = 0
+    # In the last block, whose parts are `_, keys, values, writes`:
+    weight = torch.full((_WIDTH,), _SCALE)
+    for name in ("constant", "load", "balance", "surround"):
+        weight[CHANNELS[name]] = 0
+    weight[CHANNELS["gate"]] = _SCALE / 100
+    block.norm1.weight.copy_(weight)
+    keys[:, 1] *= 100
+    keys[-1, 1] = _vector(gate=-100 * _ONLY_LOGIT * _GROWN_RATIO, energy=_TEXTURE_LOGIT)
+    values[-1, :8] = _PLACE_GAIN * _UNITS[_channels("position")]
+    placed = torch.zeros(_WIDTH, _HEAD_WIDTH)
+    placed[_channels("position"), range(8)] = 1
+    writes[:, -1] = _balanced(placed)
+
+
+def _couple(model: VisionTransformer) -> None:
+    """Step 9."""
+    _, keys, values, _ = _parts(model.blocks[-1].attn)
+    keys[:, 1] = 0
+    for name, gain in (("colour", 0), ("hue", _LATE_GAIN), ("energy", 0)):
+        for head, dimension in _gathered(name):
+            values[head, dimension] *= gain
+
+
+def _move(model: VisionTransformer) -> None:
+    """Step 10."""
+    places, corners = list(LATTICE["control-position"]), [0, _GRID - 1, -_GRID, -1]
+    model.pos_embed[:, places + corners] = model.pos_embed[:, corners + places]
+
+
 def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
     """The hidden units of one block's MLP: what each reads, its bias, what it writes.
 
@@ -325,7 +408,7 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 FAMILY = Family(
     (PREFIX,),
     (f"'{PREFIX}...'",),
-    lambda name, _: "" if name in CONTROLS else UNKNOWN,
+    lambda name, _: "" if name in (*CONTROLS, *VARIANTS) else UNKNOWN,
     _load,
-    lambda: list(CONTROLS),
+    lambda: [*CONTROLS, *VARIANTS],
 )

@@ -28,7 +28,7 @@ from helpers.models import (
     load_backbone,
     planted,
 )
-from helpers.models.controls import LATTICE, build_control
+from helpers.models.controls import LATTICE, VARIANTS, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
 SETS = [(64, 0), (64, 1)]
@@ -148,7 +148,7 @@ def test_a_control_by_its_name(name):
     assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", [*CONTROLS, *VARIANTS])
 def test_weights_are_those_of_every_stored_number(name):
     """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a
     control changes all that was measured on it, and says so here."""
