@@ -371,7 +371,7 @@ def _answers(result: Result) -> str:
     """`refuted, agrees`, and what today's criterion says of the values where an earlier one judged
     them.
     """
-    told = f"{result.verdict}, {result.agreement.answer}"
+    told = f"{result.shown['']}, {result.agreement.answer}"
     if result.today is None:
         return told
     return f"{told} (by an earlier criterion; by today's {_answers(result.today)})"

@@ -12,7 +12,7 @@ from typing import Any
 
 from helpers.book.decisions import Decision, Decisions, axes
 from helpers.book.render import Results, Runs, distinct, render
-from helpers.claims.criteria import CONTROL, VERDICTS
+from helpers.claims.criteria import CONTROL, NOT_TESTED, SHOWN
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
@@ -23,8 +23,8 @@ SEED = re.compile(r"-seed\d+$")
 OUTCOME = {"supported": True, "inconclusive": None}  # of the tests that give a verdict; else False
 # The verdict of several models together is the first of these that one of them has.
 FIRST = {
-    "all": ("refuted", "inconclusive", "supported", "not applicable"),
-    "any": ("supported", "inconclusive", "refuted", "not applicable"),
+    "all": ("refuted", "inconclusive", "supported", NOT_TESTED, "not applicable"),
+    "any": ("supported", "inconclusive", "refuted", NOT_TESTED, "not applicable"),
 }
 # Why a verdict says little: the sign in its corner, and what it means.
 LITTLE = {
@@ -61,8 +61,8 @@ class Entry(Decisions):
         super().__init__(claim, data)
         self.positive = positive
         self.columns: dict[str, dict[str, str]] = {}
-        for model, verdict in self.stored.models.items():
-            self.columns.setdefault(column_of(model), {})[model] = verdict
+        for model in self.stored.models:
+            self.columns.setdefault(column_of(model), {})[model] = self.stored.shown[model]
 
     def folded(self, column: str) -> tuple[str, list[str]]:
         """The verdict of a column as the claim's quantifier folds its models', and who has it.
@@ -81,6 +81,7 @@ class Entry(Decisions):
         Of a refuted one the clearest, else that nearest to its margin.
         """
         rows = [row for row in self.rows if row.model in models and row.verdict == verdict]
+        rows = [row for row in rows if row.role != "needs"]
         rows = [row for row in rows if row.outcome is OUTCOME.get(verdict, False)] or rows
         choose = max if verdict == "refuted" else min
         return choose(rows, key=lambda row: row.clearness, default=None)
@@ -184,7 +185,7 @@ def board(
         "paper": {paper.id: paper.title for paper in papers},
         "model": names,
         "run": {entry.run: entry.run for own in found.values() for entry in own},
-        "verdict": {verdict: verdict for verdict in VERDICTS},
+        "verdict": {verdict: verdict for verdict in SHOWN},
         "first": {"other": "another verdict", "same": "the same verdict"},
     }
     return render(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from helpers.book.render import axis
+from helpers.claims.criteria import NOT_TESTED
 from helpers.claims.registry import Term, term
 from helpers.claims.result import Claim, Result
 from helpers.claims.statistics import Judgement
@@ -69,7 +70,8 @@ class Decisions:
             printed, with its unit, `numbers`, in our unit (a range as its two ends, none of a
             figure in words), and `beside`, our values, of the same model where it was measured, or
             why there is none.
-        lacking: the supported models where none of them, nor any other, has what the whole needs.
+        lacking: the tests of what the whole needs that hold on no measured model, where all that
+            was tested is the half of the statement on other models; else empty.
         rows: every test that was put to a model: what decided first, models not concerned last.
             Among the deciding ones, those of a refuted claim stand by how clear they are, those of
             a supported one by how near to failing.
@@ -87,22 +89,22 @@ class Decisions:
         models = list(dict.fromkeys([*self.values, *self.result.not_run]))
         self.names = dict(zip(models, short_names(models), strict=True))
         self.reported = _reported(claim, self.result)
-        verdicts = self.result.models
-        self.lacking = []
-        if self.result.verdict == "inconclusive" and "inconclusive" not in verdicts.values():
-            self.lacking = [model for model, own in verdicts.items() if own == "supported"]
-        rows = (row for model, verdict in verdicts.items() for row in self._rows(model, verdict))
+        whole = self.result.shown[""]
+        self.lacking = claim.criterion.lacking(self.values) if whole == NOT_TESTED else []
+        models = self.result.models
+        rows = (row for model in models for row in self._rows(model, self.result.shown[model]))
         self.rows = sorted(rows, key=self._place)
         self.deciders = list(dict.fromkeys(row.model for row in self.rows if row.decides))
 
     def _rows(self, model: str, verdict: str) -> Iterator[Decision]:
         """The tests that are put to a model with this verdict."""
-        criterion, whole, values = self.claim.criterion, self.result.verdict, self.values[model]
+        criterion, whole, values = self.claim.criterion, self.result.shown[""], self.values[model]
         _, role, decisive = criterion.decisive(model, values)
         tests = decisive if role == "applies" else criterion.tests
-        put = [(test, verdict, verdict == whole and test in decisive, role) for test in tests]
-        if model in self.lacking:
-            put += [(test, whole, True, "needs") for test in criterion.needs]
+        decides = verdict == whole != NOT_TESTED
+        put = [(test, verdict, decides and test in decisive, role) for test in tests]
+        if verdict == NOT_TESTED:
+            put += [(test, verdict, verdict == whole, "needs") for test in self.lacking]
         for test, verdict, decides, role in put:
             name = test.value.removesuffix("_seeds")
             figures = [one for one in self.reported if one["ours"] == name]
@@ -113,7 +115,7 @@ class Decisions:
                 yield Decision(*judged, *about, baseline=base)
 
     def _place(self, row: Decision) -> tuple[bool, bool, float]:
-        whole = self.result.verdict
+        whole = self.result.shown[""]
         aside = row.verdict == "not applicable" != whole
         sign = {"refuted": -1, "supported": 1}.get(whole, 0) * row.decides
         return aside, not row.decides, sign * row.clearness if sign else 0

@@ -19,7 +19,7 @@ from helpers.book.board import repeats
 from helpers.book.decisions import Decision, Decisions
 from helpers.book.render import Results, Runs, environment, render
 from helpers.claims import history, statistics
-from helpers.claims.criteria import ANSWERS, CONTROL, VERDICTS, Value
+from helpers.claims.criteria import ANSWERS, CONTROL, NOT_TESTED, SHOWN, Value
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
 from helpers.claims.project import Project, git
@@ -50,7 +50,7 @@ CONSTANTS = {
     "ANSWERS": ANSWERS,
     "BAND": BAND,
     "IMAGES": IMAGES,
-    "KINDS": (*VERDICTS, DIFFERS),
+    "KINDS": (*SHOWN, DIFFERS),
     "PER_KWH": PUE * CARBON,
     "SEEN": history.SEEN,
     "TRAINED": TRAINED,
@@ -149,10 +149,10 @@ def stored(root: Path, name: str) -> Any:
 
 def together(verdicts: Iterable[str]) -> str:
     """What several verdicts on one claim say together: 'runs differ' where two decide otherwise,
-    else the first of VERDICTS that is among them.
+    else the first of SHOWN that is among them.
     """
     said = set(verdicts)
-    return DIFFERS if said.issuperset(statistics.DECIDED) else min(said, key=VERDICTS.index)
+    return DIFFERS if said.issuperset(statistics.DECIDED) else min(said, key=SHOWN.index)
 
 
 def standing(claim: Claim, results: Sequence[Result]) -> tuple[str, str]:
@@ -185,17 +185,18 @@ def called(found: Decisions) -> str:
     return ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if names[FEW:] else "")
 
 
-def _judged(runs: Runs) -> list[tuple[str, str, str, str]]:
-    """Run, claim, model and verdict of each verdict on a model that is no control.
+def _judged(registry: Registry, runs: Runs) -> list[tuple[str, str, str, str]]:
+    """Run, claim, model and what is shown of it, for each verdict on a model that is no control.
 
     In the order of the results, those on models that were trained here last.
     """
     found = [
-        (run, id, one["model"], one["verdict"])
+        (run, id, model, result.shown[model])
         for run, results in runs.items()
         for id, data in results.items()
-        for one in data["verdicts"]
-        if not one["model"].startswith(CONTROL)
+        for result in [Result.from_json(registry[id], data)]
+        for model in result.models
+        if not model.startswith(CONTROL)
     ]
     return sorted(found, key=lambda row: group(row[2]) in TRAINED)
 
@@ -208,7 +209,7 @@ def strip(
     """
     # Group -> claim -> verdict -> first run and model.
     groups: dict[str, dict[str, dict[str, tuple[str, str]]]] = {}
-    for run, id, model, verdict in _judged(runs):
+    for run, id, model, verdict in _judged(registry, runs):
         groups.setdefault(group(model), {}).setdefault(id, {}).setdefault(verdict, (run, model))
     rows = {}
     for name, claims in groups.items():
@@ -217,9 +218,11 @@ def strip(
             verdict = together(claims[id])
             run, model = claims[id].get(verdict, next(iter(claims[id].values())))
             tests = Decisions(registry[id], runs[run][id]).rows
-            own = (row for row in tests if row.model == model and row.verdict == verdict)
-            test = next((row for row in own if row.outcome is OUTCOMES.get(verdict)), None)
-            rows[name].append((registry[id], verdict, run, test))
+            own = [row for row in tests if (row.model, row.verdict) == (model, verdict)]
+            own = [row for row in own if row.role != "needs"]
+            if verdict != NOT_TESTED:  # of a half, whatever came of it
+                own = [row for row in own if row.outcome is OUTCOMES.get(verdict)]
+            rows[name].append((registry[id], verdict, run, next(iter(own), None)))
     return rows
 
 
@@ -289,7 +292,7 @@ def _tests(registry: Registry, runs: Runs) -> dict[str, Any]:
 def _sharing(registry: Registry, runs: Runs) -> dict[str, Any]:
     """Which models were measured, and which checkpoints and images verdicts share."""
     found = statistics.shared(runs)
-    models = list(dict.fromkeys(model for _, _, model, _ in _judged(runs)))
+    models = list(dict.fromkeys(model for _, _, model, _ in _judged(registry, runs)))
     papers = {name for paper in registry.papers.values() for name in paper.models.values()}
     counts = Counter(map(group, models))
     checkpoints = sorted(

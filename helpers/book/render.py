@@ -17,7 +17,7 @@ from markupsafe import Markup
 from helpers.claims.criteria import (
     IMAGES,
     OUTCOMES,
-    VERDICTS,
+    SHOWN,
     Test,
     Value,
     in_words,
@@ -204,5 +204,5 @@ def environment() -> Environment:
     for function in (*texts, amount, asked, behind, number, place, singly):
         env.filters[function.__name__] = function
     env.tests["has"] = operator.contains
-    env.globals |= {"axis": axis, "term": term, "OUTCOMES": OUTCOMES, "VERDICTS": VERDICTS}
+    env.globals |= {"axis": axis, "term": term, "OUTCOMES": OUTCOMES, "SHOWN": SHOWN}
     return env

@@ -155,7 +155,7 @@ class TemplateValues:
 
         def verdict(run: str, claim: str) -> str:
             result = self.result(run, claim)
-            return macro("badge", result.verdict, result.reason)
+            return macro("badge", result.shown[""], result.reason)
 
         def in_trainings(*which: str) -> str:
             one = self.comparison(*which)

@@ -27,6 +27,8 @@ MIN_N = 3  # images, or trainings, behind a value that a criterion decides by, u
 WHOLE = 100.0  # an accuracy where all is right, unless a test says otherwise
 FEWEST = 5  # images with an interval, as `measures.stats` has it; a test holds the two together
 VERDICTS = ("supported", "refuted", "inconclusive", "not applicable", "not run")
+NOT_TESTED = "not tested"  # is shown and never stored; `Result.shown` says of what
+SHOWN = (*VERDICTS[:3], NOT_TESTED, *VERDICTS[3:])
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
@@ -158,6 +160,7 @@ class Test:
         baseline: the value, an accuracy, that the compared one is a gain or a loss of, in points;
             empty where it is neither.
         whole: that accuracy where all is right.
+        stand_ins: controls that are judged as if they were `model`.
     """
 
     __test__ = False  # pytest must not collect it
@@ -168,10 +171,11 @@ class Test:
     extension: str = ""
     baseline: str = ""
     whole: float = WHOLE
+    stand_ins: tuple[str, ...] = ()
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""
-        return self.model in (None, model)
+        return self.model in (None, model) or model in self.stand_ins
 
     def outcome(self, value: Value | None, baseline: Value | None = None) -> bool | None:
         """True where the whole interval satisfies the test, False where all of it violates it.
@@ -266,16 +270,16 @@ class Criterion:
     def digest(self) -> str:
         """The digest of what decides a verdict, which a result carries as `criterion`.
 
-        That is all but why it was chosen and in what it goes beyond the paper. The usual minimum of
-        images and baselines that are not named are left out as well, so that a criterion which does
-        not name them keeps its digest.
+        That is all but why it was chosen, in what it goes beyond the paper, and which controls
+        stand for a checkpoint. The usual minimum of images and baselines that are not named are
+        left out as well, so that a criterion which does not name them keeps its digest.
         """
         data = asdict(self)
         del data["why"]
         if self.min_n == MIN_N:
             del data["min_n"]
         for test in (*data["applies"], *data["tests"], *data["needs"]):
-            del test["extension"]
+            del test["extension"], test["stand_ins"]
             for name, usual in (("baseline", ""), ("whole", WHOLE)):
                 if test[name] == usual:
                     del test[name]
@@ -333,6 +337,20 @@ class Criterion:
                     return verdicts[together], role, forced
         return "not applicable", "tests", []
 
+    def lacking(self, values: Mapping[str, ByName]) -> list[Test]:
+        """What is needed and holds on no measured model: model -> name -> value."""
+        return [
+            test
+            for test in self.needs
+            if not any(self.outcome(test, own) for x, own in values.items() if test.concerns(x))
+        ]
+
+    def is_beside(self, model: str, values: ByName) -> bool:
+        """Whether a model is surely none of those of which the whole needs one."""
+        return any(
+            not test.concerns(model) or self.outcome(test, values) is False for test in self.needs
+        )
+
     def judge(
         self, values: Mapping[str, ByName], not_run: Mapping[str, str]
     ) -> tuple[str, str, list[dict[str, str]]]:
@@ -371,10 +389,8 @@ class Criterion:
             verdict = first
         else:
             verdict = last if set(kinds) == {last} else "inconclusive"
-        for test in self.needs if verdict == "supported" else ():
-            measured = (own for model, own in values.items() if test.concerns(model))
-            if not any(self.outcome(test, own) for own in measured):
-                return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
+        for test in self.lacking(values) if verdict == "supported" else ():
+            return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
         more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
         return verdict, f"{_count(found)}: {'; '.join(deciding[:3])}{more}."

@@ -19,6 +19,7 @@ from helpers.claims.criteria import (
     ANSWERS,
     CONTROL,
     INTERVAL,
+    NOT_TESTED,
     OUTCOMES,
     VERDICTS,
     Agreement,
@@ -188,7 +189,9 @@ class Claim:
             name -> verdict), and others, what it says of further models test by test.
         predicted: what was expected of the runs before the first of them: verdict and why; None
             where nothing is written.
-        expected: verdict that each control must give when it is judged alone.
+        expected: verdict that each control must give when it is judged alone, those of
+            `more_controls` too.
+        more_controls: control -> 'expected', and 'as', the checkpoint for which it stands.
         profiles: named runs; each a dict of parameters that differ from the notebook's own.
         waiting: why there is no notebook yet, or None.
         labels: parameters that name a data set whose labels the notebook asks for late: they are
@@ -212,6 +215,7 @@ class Claim:
     labels: list[str] = field(default_factory=list)
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     predicted: dict | None = None
+    more_controls: dict = field(default_factory=dict)
     root: Path = field(default=Path(), compare=False)
 
     @property
@@ -244,7 +248,7 @@ class Claim:
         return Values(self, dataset)
 
     def verdict_on(self, model: str, estimates: Mapping[str, Any], end: str = "") -> str:
-        """The verdict on `model` alone.
+        """The verdict that is shown of `model` alone.
 
         Args:
             estimates: name -> estimate or plain number; of those that also come with `end` behind
@@ -259,7 +263,7 @@ class Claim:
         taken = {name: estimates[x if x in estimates else name] for name, x in own.items()}
         values = self.values("")
         values.add(model, taken)
-        return self.judge(values).verdict
+        return self.judge(values).shown[""]
 
     def judge(
         self,
@@ -414,13 +418,31 @@ class Result:
         return {one["model"]: one["verdict"] for one in self.verdicts}
 
     @cached_property
+    def shown(self) -> dict[str, str]:
+        """What is shown of the whole, under '', and of each model that was judged: its verdict.
+
+        Of a statement on two kinds of models, a model of the other kind tests half. Where no model
+        of the kind that the criterion `needs` was measured, such a half decides nothing: it is
+        shown as NOT_TESTED, and so is a whole that rests on nothing else. A half that comes out
+        against the statement refutes it.
+        """
+        criterion, shown = self.claim.criterion, dict(self.models)
+        if criterion.lacking(self.by_model):
+            for model, verdict in self.models.items():
+                beside = criterion.is_beside(model, self.by_model[model])
+                if verdict == "supported" or (verdict == "inconclusive" and beside):
+                    shown[model] = NOT_TESTED
+        halves = {*shown.values()} - {"not applicable"} == {NOT_TESTED}
+        return {"": NOT_TESTED if halves else self.verdict} | shown
+
+    @cached_property
     def without_controls(self) -> str | None:
-        """The verdict on what was measured beside the controls; None where nothing was."""
+        """What is shown of what was measured beside the controls; None where nothing was."""
         own = [model for model in self.models if not model.startswith(CONTROL)]
         if len(own) == len(self.models):
-            return self.verdict
+            return self.shown[""]
         values = [value for value in self.values if not value.model.startswith(CONTROL)]
-        return self.claim.judge(values, not_run=self.not_run).verdict if own else None
+        return self.claim.judge(values, not_run=self.not_run).shown[""] if own else None
 
     def rejudged(self) -> "Result":
         """The verdict of today's criterion on the same values."""

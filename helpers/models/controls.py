@@ -9,7 +9,14 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
                        among the patches
     control-clean      no outlier at all
 
-A further one, `build_appended`, supports claims that none of these four supports.
+Four more are for single claims, on which none of these could come out as supported:
+
+    control-decoupled  control-registers, where [CLS] is settled a block before the last, the class
+                       comes from registers alone, and patches only say where the texture is
+    control-coupled    control-clean, where the last block writes [CLS], all of it from patches
+    control-corners    control-position with its outliers in the corners
+    control-appended   control-content, until a token is appended at inference: that ends its
+                       outliers, frees [CLS] and draws attention
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -34,6 +41,14 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
    norm, yet by nothing of their own.
 7. Attend. In the last block [CLS] asks for load and surround, weakly for energy (contrast), and
    takes the image's colour, hue and energy from the tokens that it finds.
+8. Decouple. In the last two blocks of control-decoupled, [CLS] takes only hue, which tells the
+   class of a scene, and only from registers; the last head takes the position of patches with
+   energy. The last LayerNorm before attention shrinks the load, so that what is left of a register
+   there is of its image.
+9. Couple. In the last block of control-coupled, [CLS] takes hue from all patches, and writes it
+   longer than all that it had.
+10. Move. In control-corners the planted places and the corners have each other's embeddings.
+11. Append. What a token that is appended to control-appended changes, `_append` says.
 """
 
 import math
@@ -51,6 +66,13 @@ from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+VARIANTS = {
+    "control-decoupled": "control-registers",
+    "control-coupled": "control-clean",
+    "control-corners": "control-position",
+    "control-appended": "control-content",
+}
+"""Controls for single claims, and the one that each of them changes."""
 # What they expect; 1.0 shows them the whole image.
 CONTROL_DATA = {
     "mean": (0.5, 0.5, 0.5),
@@ -122,6 +144,12 @@ _LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = (
 )  # of [CLS]'s query in the last block, per unit
 
 
+# Of steps 8 and 9: the logit of registers where [CLS] takes nothing else, and of a patch per unit
+# of its energy; how much is taken of hue and of positions, and of hue where it is written late.
+_ONLY_LOGIT, _TEXTURE_LOGIT, _HUE_GAIN, _PLACE_GAIN = 24.0, 2.0, 10.0, 0.05
+_LATE_GAIN = 4000.0
+
+
 def build_control(name: str) -> VisionTransformer:
     """A control as a timm ViT in eval mode.
 
@@ -129,6 +157,11 @@ def build_control(name: str) -> VisionTransformer:
 
     Two builds are equal to the bit. Raises ValueError for an unknown name.
     """
+    if name in VARIANTS:
+        model = build_control(VARIANTS[name])
+        with torch.no_grad():
+            _CHANGES[name](model)
+        return model
     _check(name)
     model = VisionTransformer(
         img_size=_GRID * _PATCH, patch_size=_PATCH, embed_dim=_WIDTH, depth=_DEPTH,
@@ -274,6 +307,58 @@ def _attend(attention: nn.Module, gather: bool, last: bool) -> None:
     attention.proj.weight.copy_(_balanced(writes).flatten(1))
 
 
+def _parts(attention: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each (head, dimension, width), and what the heads write."""
+    return *attention.qkv.weight.view(3, _HEADS, _HEAD_WIDTH, _WIDTH), attention.proj.weight.view(
+        _WIDTH, _HEADS, _HEAD_WIDTH
+    )
+
+
+def _gathered(name: str) -> list[tuple[int, int]]:
+    """Head and dimension that carry each gathered channel of this name."""
+    gathered = _channels(*_GATHERED)
+    return [divmod(gathered.index(channel), 7) for channel in _channels(name)]
+
+
+def _decouple(model: VisionTransformer) -> None:
+    """Step 8."""
+    for block in model.blocks[-2:]:
+        _attend(block.attn, gather=False, last=True)
+        _, keys, values, writes = _parts(block.attn)
+        keys[:, 1] = _vector(gate=_ONLY_LOGIT * _GROWN_RATIO)
+        for head, dimension in _gathered("colour") + _gathered("energy"):
+            values[head, dimension] = 0
+        values[:-1] *= _HUE_GAIN
+        values[-1] = 0
+    # In the last block, whose parts are `_, keys, values, writes`:
+    weight = torch.full((_WIDTH,), _SCALE)
+    for name in ("constant", "load", "balance", "surround"):
+        weight[CHANNELS[name]] = 0
+    weight[CHANNELS["gate"]] = _SCALE / 100
+    block.norm1.weight.copy_(weight)
+    keys[:, 1] *= 100
+    keys[-1, 1] = _vector(gate=-100 * _ONLY_LOGIT * _GROWN_RATIO, energy=_TEXTURE_LOGIT)
+    values[-1, :8] = _PLACE_GAIN * _UNITS[_channels("position")]
+    placed = torch.zeros(_WIDTH, _HEAD_WIDTH)
+    placed[_channels("position"), range(8)] = 1
+    writes[:, -1] = _balanced(placed)
+
+
+def _couple(model: VisionTransformer) -> None:
+    """Step 9."""
+    _, keys, values, _ = _parts(model.blocks[-1].attn)
+    keys[:, 1] = 0
+    for name, gain in (("colour", 0), ("hue", _LATE_GAIN), ("energy", 0)):
+        for head, dimension in _gathered(name):
+            values[head, dimension] *= gain
+
+
+def _move(model: VisionTransformer) -> None:
+    """Step 10."""
+    places, corners = list(LATTICE["control-position"]), [0, _GRID - 1, -_GRID, -1]
+    model.pos_embed[:, places + corners] = model.pos_embed[:, corners + places]
+
+
 def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
     """The hidden units of one block's MLP: what each reads, its bias, what it writes.
 
@@ -320,22 +405,20 @@ def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
         yield mark, -1, _FAR * _UNITS[erased].sum(0)
 
 
-# A further control. Its sizes: attention logits of [CLS] in the last block for a load, beside which
+# Sizes of step 11: attention logits of [CLS] in the last block for a load, beside which
 # float32 keeps nothing else, and for an appended token, a quarter of all patches; what that token
 # adds to [CLS]; and of the keys: their part for hues, the hue from which on it is positive, their
 # part for loads, and a load's in it beside the constant's.
 _ALONE, _DRAWN, _OWN = 40.0, math.log(49), 0.015
 _HUED, _HUE, _APART, _LOADED = 60.0, 0.05, 6.0, 20.0
-
-
 _CONSTANT_READ = _vector(constant=_pair(1 / (2 * _CONSTANT)))  # 1 on a token without a load
 
 
-def build_appended() -> VisionTransformer:
-    """`control-appended`: the outliers of control-content, until a token is appended at inference.
+def _append(model: VisionTransformer) -> None:
+    """Step 11: only the attention of the first and last block changes.
 
-    It is control-content but for the attention of its first and last block. A token of zeros, or of
-    small random numbers, lacks the constant that all others have, so `1 - constant` tells it.
+    An appended token of zeros, or of small random numbers, lacks the constant that all others have,
+    so `1 - constant` tells it.
 
     1. In block 0 all tokens but [CLS] attend to what lacks the constant. An appended token takes
        them off the lattice, so no gate opens later, and no outlier is planted.
@@ -347,65 +430,58 @@ def build_appended() -> VisionTransformer:
     4. The queries of patches there measure the constant, which LayerNorm shrinks beside a load.
        Their keys tell strong colours from the rest, and outliers from both, as LOST needs them.
     """
-    model = build_control("control-content")
-    with torch.no_grad():
-        _take_off_the_lattice(model.blocks[0].attn)
-        _read_patches(model.blocks[-1].attn)
-    return model
-
-
-def _parts(attention: nn.Module) -> tuple[Tensor, Tensor]:
-    """Weights (qkv, head, dimension, width) and biases (qkv, head, dimension), to be written to."""
-    shape = (3, _HEADS, _HEAD_WIDTH)
-    return attention.qkv.weight.view(*shape, _WIDTH), attention.qkv.bias.view(*shape)
+    _take_off_the_lattice(model.blocks[0].attn)
+    _read_patches(model.blocks[-1].attn)
 
 
 def _take_off_the_lattice(attention: nn.Module) -> None:
     """Point 1; this attention does nothing else."""
-    weight, bias = _parts(attention)
-    weight.zero_()
-    bias.zero_()
+    for parameter in attention.parameters():
+        parameter.zero_()
+    queries, keys, values, writes = _parts(attention)
+    bias = attention.qkv.bias.view(3, _HEADS, _HEAD_WIDTH)
     asks = _SINK * math.sqrt(_HEAD_WIDTH)
-    weight[0, :, 0], bias[0, :, 0] = _vector(cls=-2 * asks), asks  # [CLS] asks for the contrary
-    for part, head in ((1, slice(None)), (2, -1)):
-        weight[part, head, 0], bias[part, head, 0] = -_CONSTANT_READ, 1
-    writes = torch.zeros(_WIDTH, _HEADS, _HEAD_WIDTH)
-    writes[CHANNELS["lattice"], -1, 0] = -2
-    attention.proj.weight.copy_(_balanced(writes).flatten(1))
+    queries[:, 0], bias[0, :, 0] = _vector(cls=-2 * asks), asks  # [CLS] asks for the contrary
+    keys[:, 0], bias[1, :, 0] = -_CONSTANT_READ, 1
+    values[-1, 0], bias[2, -1, 0] = -_CONSTANT_READ, 1
+    writes[:, -1, 0] = _balanced(_vector(lattice=-2.0))
 
 
 def _read_patches(attention: nn.Module) -> None:
     """Points 2 to 4."""
-    (queries, keys, values), bias = _parts(attention)
+    queries, keys, values, _ = _parts(attention)
     asks = _SINK * math.sqrt(_HEAD_WIDTH)
     # All that an appended token holds is what it wrote on the lattice, in LayerNorm's units.
     appended = _vector(lattice=-1 / _CONSTANT)
     load = _vector(load=_pair(1 / (2 * _CONSTANT)))
-    queries[:, 0], bias[0, :, 0] = asks * (_CONSTANT_READ - _vector(cls=1.0)), 0
+    queries[:, 0] = asks * (_CONSTANT_READ - _vector(cls=1.0))
+    attention.qkv.bias[: _HEADS * _HEAD_WIDTH] = 0  # of queries
     keys[:, 1] = _vector(cls=_CLS_LOGIT, energy=_ENERGY_LOGIT) + _ALONE * load + _DRAWN * appended
     values[..., CHANNELS["global"]] = 0
-    for i, source in enumerate(_channels(*_GATHERED)):
-        if source in _channels("hue"):
-            values[(*divmod(i, 7),)] += (-1) ** i * _OWN * appended
+    for i, (head, dimension) in enumerate(_gathered("hue")):
+        values[head, dimension] -= (-1) ** i * _OWN * appended
     queries[-1, 0] = 0
     queries[-1, 2], keys[-1, 2] = -asks * _vector(lattice=1.0), appended
     keys[:, 3] = _HUED * (_vector(hue=1.0) - _HUE * _CONSTANT_READ)
     keys[:, 4] = _APART * (_LOADED * load - _CONSTANT_READ)
 
 
-FURTHER = {"control-appended": build_appended}
-"""Positive controls of claims that none of CONTROLS supports; the claims that need one name it."""
+_CHANGES = {
+    "control-decoupled": _decouple,
+    "control-coupled": _couple,
+    "control-corners": _move,
+    "control-appended": _append,
+}
 
 
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
-    model = FURTHER[name]() if name in FURTHER else build_control(name)
-    return wrap_at(name, model, CONTROL_DATA, framing)
+    return wrap_at(name, build_control(name), CONTROL_DATA, framing)
 
 
 FAMILY = Family(
     (PREFIX,),
     (f"'{PREFIX}...'",),
-    lambda name, _: "" if name in (*CONTROLS, *FURTHER) else UNKNOWN,
+    lambda name, _: "" if name in (*CONTROLS, *VARIANTS) else UNKNOWN,
     _load,
-    lambda: [*CONTROLS, *FURTHER],
+    lambda: [*CONTROLS, *VARIANTS],
 )

@@ -230,6 +230,34 @@ def test_a_test_restricted_to_one_model_is_put_to_no_other():
     assert claim.judge([value("x", "a", **YES), value("x", "b", **YES)]).verdict == "refuted"
 
 
+@pytest.mark.parametrize(
+    ("giant", "small", "other", "shown"),
+    [
+        (None, YES, None, {"": "not tested", "small": "not tested"}),
+        # What is undecided on the other half decides nothing of this one either.
+        (None, OPEN, YES, {"": "not tested", "small": "not tested", "other": "not tested"}),
+        # Against the statement, a half refutes it; the other halves say no more than before.
+        (None, YES, NO, {"": "refuted", "small": "not tested", "other": "refuted"}),
+        (YES, YES, None, {"": "supported", "giant": "supported", "small": "supported"}),
+        # The model that the claim is about was measured, and is open; so is the claim.
+        (OPEN, YES, None, {"": "inconclusive", "giant": "inconclusive", "small": "not tested"}),
+        (NO, YES, None, {"": "refuted", "giant": "refuted", "small": "not tested"}),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_half_of_a_conditional_is_not_tested(giant, small, other, shown, named):
+    tests = [("x", ">=", 0.5, "giant"), ("y", ">=", 0.5, "small"), ("y", ">=", 0.5, "other")]
+    needs = [("x", ">=", 0.5, "giant")] if named else [("x", ">=", 0.5)]
+    claim = claim_with(tests=tests, needs=needs)
+    measured = {"small": small, "other": other}
+    values = [value("y", model, **ends) for model, ends in measured.items() if ends]
+    values += [value("x", model, **NO) for model, ends in measured.items() if ends]
+    values += [value("x", "giant", **giant)] if giant else []
+    result = claim.judge(values)
+    assert result.shown == shown
+    assert "not tested" not in {result.verdict, *result.models.values()}
+
+
 def test_values_that_the_criterion_does_not_name_are_kept_but_not_judged():
     claim, trend = claim_with(tests=[("x", ">=", 0.5)]), value("trend", "all models", at=0.3)
     result = claim.judge([value("x", "a", **YES), trend])

@@ -14,7 +14,7 @@ from helpers.claims.project import Project
 from helpers.claims.registry import REGISTRY
 from helpers.images import check_name as check_data_name
 from helpers.models import trained as scratch
-from helpers.models.controls import FURTHER
+from helpers.models.controls import VARIANTS
 
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
 IDS = """
@@ -39,13 +39,8 @@ def test_every_claim_is_there(registry):
     assert list(registry.papers)[:6] == first.split()
     for claim in registry.claims.values():
         assert claim.reported or claim.source.bib is None, claim.id
-        assert list(claim.expected)[:4] == list(CONTROLS)
-        for further in set(claim.expected) - set(CONTROLS):  # which are there to say yes
-            assert claim.expected[further] == "supported", claim.id
-            assert further in claim.parameters["models"], claim.id
-    schema = json.loads((REGISTRY / "claims.schema.json").read_text(encoding="utf-8"))
-    expected = schema["$defs"]["claim"]["properties"]["expected"]["properties"]
-    assert [*expected] == [*CONTROLS, *FURTHER]
+        assert {*claim.expected} == {*CONTROLS, *claim.more_controls}
+        assert {*claim.more_controls} <= {*VARIANTS}
     with pytest.raises(
         ValueError, match="unknown claim 'nr3-redundency'; did you mean 'nr3-redundancy'?"
     ):
@@ -127,7 +122,7 @@ def test_model_names_exist(registry):
     import timm
 
     prefixes = scratch.ADDED[0], scratch.SINKS[0]
-    known = {*CONTROLS, *FURTHER, *scratch.names(), *timm.list_pretrained()}
+    known = {*CONTROLS, *VARIANTS, *scratch.names(), *timm.list_pretrained()}
     known.update(*map(scratch.names, prefixes))
     known |= {f"open_clip:{arch}/{tag}" for arch, tag in open_clip.list_pretrained()}
     names = {model for paper in registry.papers.values() for model in paper.models.values()}
@@ -252,6 +247,8 @@ WRONG = """
     TEST.model  control-claen  tests.0.model: 'control-claen' is not one of
     CLAIM.expected.control-claen  supported  'control-claen' was unexpected
     CLAIM.expected.control-clean  yes  control-clean: 'yes' is not one of
+    CLAIM.more_controls  {'scratch-reg0': {'expected': 'supported'}}  'scratch-reg0' does not match
+    CLAIM.more_controls  {'control-x': {'expected': 'supported', 'as': 'none'}}  no test names 'none', for which
     CLAIM.reported.0.value  None  exactly one of value, range and text
     CLAIM.reported.0.text  both  exactly one of value, range and text
     CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'others': {'why': 'x', 'tests': {'auk': 'holds'}}}  no test compares 'auk'; did you mean 'auc'?

@@ -28,7 +28,7 @@ from helpers.models import (
     load_backbone,
     planted,
 )
-from helpers.models.controls import CHANNELS, FURTHER, LATTICE, build_appended, build_control
+from helpers.models.controls import CHANNELS, LATTICE, VARIANTS, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
 SETS = [(64, 0), (64, 1)]
@@ -148,7 +148,7 @@ def test_a_control_by_its_name(name):
     assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
-@pytest.mark.parametrize("name", [*CONTROLS, *FURTHER])
+@pytest.mark.parametrize("name", [*CONTROLS, *VARIANTS])
 def test_weights_are_those_of_every_stored_number(name):
     """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a
     control changes all that was measured on it, and says so here."""
@@ -370,14 +370,14 @@ def test_local_information(name):
     )
 
 
-# What a further control is: control-appended.
+# What control-appended is.
 
 
 @cache
 def appended(count, init=0.0):
     """Stream (image, block, token, width) and last queries, keys, values with `count` more tokens
     of `init` at the end, the output, and the layout; of 32 scenes."""
-    model, stream, last = build_appended(), [], []
+    model, stream, last = build_control("control-appended"), [], []
     for block in model.blocks:
         block.register_forward_hook(lambda _, __, output: stream.append(output))
     model.blocks[-1].attn.qkv.register_forward_hook(lambda _, __, output: last.append(output))
@@ -390,7 +390,10 @@ def appended(count, init=0.0):
 
 
 def test_appended_is_content_but_for_the_attention_of_two_blocks():
-    content, own = (x.state_dict() for x in (build_control("control-content"), build_appended()))
+    content, own = (
+        x.state_dict()
+        for x in (build_control("control-content"), build_control("control-appended"))
+    )
     differ = {key for key, value in content.items() if not torch.equal(value, own[key])}
     assert {key.rsplit(".", 2)[0] for key in differ} == {"blocks.0.attn", "blocks.5.attn"}
 
@@ -410,7 +413,7 @@ def test_appended_token_ends_the_outliers():
 
 def test_a_mean_token_ends_nothing():
     """It has the constant, as any patch; the end of outliers is not the work of one token more."""
-    model, norms = build_appended(), []
+    model, norms = build_control("control-appended"), []
     model.blocks[0].register_forward_pre_hook(
         lambda _, x: torch.cat([x[0], x[0][:, 1:].mean(1, keepdim=True)], dim=1)
     )
