@@ -9,7 +9,7 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
                        among the patches
     control-clean      no outlier at all
 
-Four more are for single claims, on which none of these could come out as supported:
+Six more are for single claims, on which none of these could come out as supported:
 
     control-decoupled  control-registers, where [CLS] is settled a block before the last, the class
                        comes from registers alone, and patches only say where the texture is
@@ -17,6 +17,8 @@ Four more are for single claims, on which none of these could come out as suppor
     control-corners    control-position with its outliers in the corners
     control-appended   control-content, until a token is appended at inference: that ends its
                        outliers, frees [CLS] and draws attention
+    control-rise       control-clean, where neighbours differ until the last block makes them alike
+    control-dip        control-rise, where neighbours differ from the middle third of the blocks on
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -49,10 +51,13 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
    longer than all that it had.
 10. Move. In control-corners the planted places and the corners have each other's embeddings.
 11. Append. What a token that is appended to control-appended changes, `_append` says.
+12. Alternate. In control-rise and control-dip patches bear a mark, with the signs of a chessboard.
+    In block 0 or 2 two neurons make it larger than the constant, in the last block two erase it.
 """
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate, product
 
 import torch
@@ -71,6 +76,8 @@ VARIANTS = {
     "control-coupled": "control-clean",
     "control-corners": "control-position",
     "control-appended": "control-content",
+    "control-rise": "control-clean",
+    "control-dip": "control-clean",
 }
 """Controls for single claims, and the one that each of them changes."""
 # What they expect; 1.0 shows them the whole image.
@@ -411,6 +418,7 @@ def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
 # part for loads, and a load's in it beside the constant's.
 _ALONE, _DRAWN, _OWN = 40.0, math.log(49), 0.015
 _HUED, _HUE, _APART, _LOADED = 60.0, 0.05, 6.0, 20.0
+_CHESS = 60.0  # of step 12, by how much the mark is enlarged
 _CONSTANT_READ = _vector(constant=_pair(1 / (2 * _CONSTANT)))  # 1 on a token without a load
 
 
@@ -466,11 +474,28 @@ def _read_patches(attention: nn.Module) -> None:
     keys[:, 4] = _APART * (_LOADED * load - _CONSTANT_READ)
 
 
+def _alternate(model: VisionTransformer, start: int) -> None:
+    """Step 12, with the mark enlarged in block `start`."""
+    channel = _channels("global")[0]
+    mark = _balanced(_UNITS[channel])
+    row, column = torch.arange(_GRID)[:, None], torch.arange(_GRID)
+    model.pos_embed += ((-1.0) ** (row + column)).flatten()[:, None] * mark
+    # The units of LayerNorm in the last block, where the mark is part of what it divides by.
+    shrunk = math.sqrt((2 * _CONSTANT**2 + 10 + 2 * (1 + _CHESS) ** 2) / _WIDTH) / _SCALE
+    for block, gain in ((start, _CHESS), (_DEPTH - 1, -shrunk)):
+        mlp = model.blocks[block].mlp
+        for unit, sign in ((-1, 1), (-2, -1)):
+            mlp.fc1.weight[unit] = sign * _UNITS[channel]
+            mlp.fc2.weight[:, unit] = sign * gain * mark
+
+
 _CHANGES = {
     "control-decoupled": _decouple,
     "control-coupled": _couple,
     "control-corners": _move,
     "control-appended": _append,
+    "control-rise": partial(_alternate, start=0),
+    "control-dip": partial(_alternate, start=2),
 }
 
 

@@ -465,3 +465,18 @@ def test_norms_of_queries_keys_and_values_of_outliers():
     assert query[outliers].max() < 0.2 * query[~outliers].min()
     assert key[outliers].min() > 5 * key[~outliers].median()
     assert roc_auc_score(outliers.flatten(), value.flatten()) < 0.3
+
+
+@pytest.mark.parametrize(("name", "first"), [("control-rise", 0), ("control-dip", 2)])
+def test_neighbours_differ_until_the_last_block(name, first):
+    """By a mark; without it patches are nearly those of control-clean."""
+    stream, *_ = forward(build_control(name), scenes(8, 0)[0], 3)
+    clean, *_ = forward(build_control("control-clean"), scenes(8, 0)[0], 3)
+    for block in range(6):
+        patches, usual = (x[:, block, 1:].unflatten(1, (14, 14)) for x in (stream, clean))
+        similarity = neighbour_cosine(patches)
+        if first <= block < 5:
+            assert similarity.max() < -0.4
+        else:
+            assert similarity.mean() > 0.99
+            assert (patches - usual).norm(dim=-1).max() < 0.2 * usual.norm(dim=-1).min()
