@@ -160,6 +160,7 @@ class Test:
         baseline: the value, an accuracy, that the compared one is a gain or a loss of, in points;
             empty where it is neither.
         whole: that accuracy where all is right.
+        stand_ins: controls that are judged as if they were `model`.
     """
 
     __test__ = False  # pytest must not collect it
@@ -170,10 +171,11 @@ class Test:
     extension: str = ""
     baseline: str = ""
     whole: float = WHOLE
+    stand_ins: tuple[str, ...] = ()
 
     def concerns(self, model: str) -> bool:
         """Whether the test is put to `model`."""
-        return self.model in (None, model)
+        return self.model in (None, model) or model in self.stand_ins
 
     def outcome(self, value: Value | None, baseline: Value | None = None) -> bool | None:
         """True where the whole interval satisfies the test, False where all of it violates it.
@@ -268,16 +270,16 @@ class Criterion:
     def digest(self) -> str:
         """The digest of what decides a verdict, which a result carries as `criterion`.
 
-        That is all but why it was chosen and in what it goes beyond the paper. The usual minimum of
-        images and baselines that are not named are left out as well, so that a criterion which does
-        not name them keeps its digest.
+        That is all but why it was chosen, in what it goes beyond the paper, and which controls
+        stand for a checkpoint. The usual minimum of images and baselines that are not named are
+        left out as well, so that a criterion which does not name them keeps its digest.
         """
         data = asdict(self)
         del data["why"]
         if self.min_n == MIN_N:
             del data["min_n"]
         for test in (*data["applies"], *data["tests"], *data["needs"]):
-            del test["extension"]
+            del test["extension"], test["stand_ins"]
             for name, usual in (("baseline", ""), ("whole", WHOLE)):
                 if test[name] == usual:
                     del test[name]

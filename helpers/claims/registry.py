@@ -85,8 +85,10 @@ def load_registry(folder: Path | str | None = None) -> Registry:
     for name, data in sorted(files.items(), key=lambda item: item[1]["paper"].pop("order")):
         paper = registry.papers[Path(name).stem] = Paper(Path(name).stem, **data["paper"])
         for id, entry in data["claims"].items():
+            more = entry.get("more_controls", {})
             entry |= {
-                "criterion": _criterion(entry["criterion"]),
+                "criterion": _criterion(entry["criterion"], more),
+                "expected": entry["expected"] | {name: x["expected"] for name, x in more.items()},
                 "profiles": profiles.get(id, {}),
             }
             registry.claims[id] = Claim(id, paper.id, **entry, source=paper, root=root)
@@ -122,9 +124,19 @@ def _read(path: Path, schema: str) -> dict:
     return data
 
 
-def _criterion(entry: Mapping) -> Criterion:
-    kinds = ("applies", "tests", "needs")
-    tests = {kind: tuple(Test(**test) for test in entry.get(kind, ())) for kind in kinds}
+def _criterion(entry: Mapping, controls: Mapping[str, Mapping]) -> Criterion:
+    """The criterion of an entry, whose tests are put to `controls` that stand for a checkpoint."""
+    stand_ins: dict[str, tuple[str, ...]] = {}
+    for name, one in controls.items():
+        if "as" in one:
+            stand_ins[one["as"]] = (*stand_ins.get(one["as"], ()), name)
+    tests = {
+        kind: tuple(
+            Test(**test, stand_ins=stand_ins.get(test.get("model"), ()))
+            for test in entry.get(kind, ())
+        )
+        for kind in ("applies", "tests", "needs")
+    }
     return Criterion(**{**entry, **tests})
 
 
@@ -144,6 +156,11 @@ def _between_files(files: Mapping[str, dict]) -> Iterator[tuple[str, str]]:
                         file,
                         f"{id}: unknown model {model!r} of the paper; {nearest(model, models)}",
                     )
+            named = {test.get("model", ""): 0 for test in entry["criterion"]["tests"]}
+            for one in entry.get("more_controls", {}).values():
+                if one.get("as", "") not in (*named, ""):
+                    why = f"no test names {one['as']!r}, for which a control is to stand"
+                    yield file, f"{id}: {why}; {nearest(one['as'], named)}"
             own = {test["value"]: 0 for test in entry["criterion"]["tests"]}
             for value in entry.get("paper_says", {}).get("others", {}).get("tests", {}):
                 if value not in own:

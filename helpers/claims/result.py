@@ -189,7 +189,9 @@ class Claim:
             name -> verdict), and others, what it says of further models test by test.
         predicted: what was expected of the runs before the first of them: verdict and why; None
             where nothing is written.
-        expected: verdict that each control must give when it is judged alone.
+        expected: verdict that each control must give when it is judged alone, those of
+            `more_controls` too.
+        more_controls: control -> 'expected', and 'as', the checkpoint for which it stands.
         profiles: named runs; each a dict of parameters that differ from the notebook's own.
         waiting: why there is no notebook yet, or None.
         labels: parameters that name a data set whose labels the notebook asks for late: they are
@@ -213,6 +215,7 @@ class Claim:
     labels: list[str] = field(default_factory=list)
     paper_says: dict = field(default_factory=lambda: {"verdict": "not stated", "why": ""})
     predicted: dict | None = None
+    more_controls: dict = field(default_factory=dict)
     root: Path = field(default=Path(), compare=False)
 
     @property

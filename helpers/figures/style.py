@@ -45,8 +45,8 @@ VERDICTS = {
     "refuted": ("#b8400b", "white", "\N{MULTIPLICATION X}"),
     "inconclusive": ("#f2c94c", "#1f1a00", "\N{CIRCLE WITH LEFT HALF BLACK}"),
     "not applicable": ("#57606a", "white", "\N{EN DASH}"),
-    "not tested": ("none", INK, "?"),
     "not run": ("none", INK, "\N{WHITE CIRCLE}"),
+    "not tested": ("none", INK, "?"),
 }
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 # Inches of a figure with one column: its text is still read where a phone shows it 350 pixels wide.

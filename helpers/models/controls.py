@@ -1,4 +1,4 @@
-"""Controls: four small Vision Transformers whose answers are known by construction.
+"""Controls: small Vision Transformers whose answers are known by construction.
 
 Every weight is set in code; nothing is trained and no file is read. The models are ordinary timm
 ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a published checkpoint:
@@ -9,7 +9,18 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
                        among the patches
     control-clean      no outlier at all
 
-Two more serve as a positive case of some claims; a section of its own says how (NOISE).
+Eight more are for single claims, on which none of these could come out as supported:
+
+    control-decoupled  control-registers, where [CLS] is settled a block before the last, the class
+                       comes from registers alone, and patches only say where the texture is
+    control-coupled    control-clean, where the last block writes [CLS], all of it from patches
+    control-corners    control-position with its outliers in the corners
+    control-appended   control-content, until a token is appended at inference: that ends its
+                       outliers, frees [CLS] and draws attention
+    control-rise       control-clean, where neighbours differ until the last block makes them alike
+    control-dip        control-rise, where neighbours differ from the middle third of the blocks on
+    control-noise      outliers at fixed positions that hold noise alone and spoil the answer, and
+    control-noise-registers  its match, where four registers carry the load (`_noise_neurons`)
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -34,10 +45,21 @@ The residual stream is a table of named channels (`CHANNELS`), and each step bel
    norm, yet by nothing of their own.
 7. Attend. In the last block [CLS] asks for load and surround, weakly for energy (contrast), and
    takes the image's colour, hue and energy from the tokens that it finds.
+8. Decouple. In the last two blocks of control-decoupled, [CLS] takes only hue, which tells the
+   class of a scene, and only from registers; the last head takes the position of patches with
+   energy. The last LayerNorm before attention shrinks the load, so that what is left of a register
+   there is of its image.
+9. Couple. In the last block of control-coupled, [CLS] takes hue from all patches, and writes it
+   longer than all that it had.
+10. Move. In control-corners the planted places and the corners have each other's embeddings.
+11. Append. What a token that is appended to control-appended changes, `_append` says.
+12. Alternate. In control-rise and control-dip patches bear a mark, with the signs of a chessboard.
+    In block 0 or 2 two neurons make it larger than the constant, in the last block two erase it.
 """
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate, product
 
 import torch
@@ -51,8 +73,19 @@ from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+VARIANTS = {
+    "control-decoupled": "control-registers",
+    "control-coupled": "control-clean",
+    "control-corners": "control-position",
+    "control-appended": "control-content",
+    "control-rise": "control-clean",
+    "control-dip": "control-clean",
+}
+"""Controls for single claims, and the one that each of them changes."""
 NOISE = ("control-noise", "control-noise-registers")
 """A matched pair for claims that none of CONTROLS can support; see `_noise_neurons`."""
+FURTHER = (*VARIANTS, *NOISE)
+"""Every control that is run for some claims alone."""
 # What they expect; 1.0 shows them the whole image.
 CONTROL_DATA = {
     "mean": (0.5, 0.5, 0.5),
@@ -127,6 +160,10 @@ _LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = (
 )  # of [CLS]'s query in the last block, per unit
 
 
+# Of steps 8 and 9: the logit of registers where [CLS] takes nothing else, and of a patch per unit
+# of its energy; how much is taken of hue and of positions, and of hue where it is written late.
+_ONLY_LOGIT, _TEXTURE_LOGIT, _HUE_GAIN, _PLACE_GAIN = 24.0, 2.0, 10.0, 0.05
+_LATE_GAIN = 4000.0
 _NOISE_BLOCK, _NOISE = 3, 60.0  # of NOISE: its planted block; what it makes of a detail
 Unit = tuple[Tensor, float, Tensor]  # a hidden unit: what it reads, its bias, what it writes
 
@@ -138,7 +175,12 @@ def build_control(name: str) -> VisionTransformer:
 
     Two builds are equal to the bit. Raises ValueError for an unknown name.
     """
-    _check(name)
+    if name in VARIANTS:
+        model = build_control(VARIANTS[name])
+        with torch.no_grad():
+            _CHANGES[name](model)
+        return model
+    _check(name, (*CONTROLS, *FURTHER))
     model = VisionTransformer(
         img_size=_GRID * _PATCH, patch_size=_PATCH, embed_dim=_WIDTH, depth=_DEPTH,
         num_heads=_HEADS, num_classes=0, reg_tokens=4 if name.endswith("-registers") else 0,
@@ -174,12 +216,12 @@ def planted(name: str, pixels: Float[Tensor, "image 3 224 224"]) -> Bool[Tensor,
     one grey level.
 
     Args:
-        name: one of CONTROLS.
+        name: one of CONTROLS or NOISE.
         pixels: normalised with mean 0.5 and standard deviation 0.5, hence in [-1, 1].
 
     Raises ValueError for an unknown name.
     """
-    _check(name)
+    _check(name, (*CONTROLS, *NOISE))
     patches = (
         pixels.unfold(2, _PATCH, _PATCH).unfold(3, _PATCH, _PATCH).flatten(4)
     )  # (image, 3, row, column, pixel)
@@ -189,9 +231,9 @@ def planted(name: str, pixels: Float[Tensor, "image 3 224 224"]) -> Bool[Tensor,
     return mask & flat if name == "control-content" else mask
 
 
-def _check(name: str) -> None:
-    if name not in (every := (*CONTROLS, *NOISE)):
-        raise ValueError(f"unknown control '{name}'; choose one of {', '.join(every)}")
+def _check(name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise ValueError(f"unknown control '{name}'; choose one of {', '.join(known)}")
 
 
 def _channels(*names: str) -> list[int]:
@@ -282,6 +324,58 @@ def _attend(attention: nn.Module, gather: bool, last: bool) -> None:
     values[-1, 0] = _vector(energy=_SURROUND)
     writes[CHANNELS["surround"], -1, 0] = 1
     attention.proj.weight.copy_(_balanced(writes).flatten(1))
+
+
+def _parts(attention: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each (head, dimension, width), and what the heads write."""
+    return *attention.qkv.weight.view(3, _HEADS, _HEAD_WIDTH, _WIDTH), attention.proj.weight.view(
+        _WIDTH, _HEADS, _HEAD_WIDTH
+    )
+
+
+def _gathered(name: str) -> list[tuple[int, int]]:
+    """Head and dimension that carry each gathered channel of this name."""
+    gathered = _channels(*_GATHERED)
+    return [divmod(gathered.index(channel), 7) for channel in _channels(name)]
+
+
+def _decouple(model: VisionTransformer) -> None:
+    """Step 8."""
+    for block in model.blocks[-2:]:
+        _attend(block.attn, gather=False, last=True)
+        _, keys, values, writes = _parts(block.attn)
+        keys[:, 1] = _vector(gate=_ONLY_LOGIT * _GROWN_RATIO)
+        for head, dimension in _gathered("colour") + _gathered("energy"):
+            values[head, dimension] = 0
+        values[:-1] *= _HUE_GAIN
+        values[-1] = 0
+    # In the last block, whose parts are `_, keys, values, writes`:
+    weight = torch.full((_WIDTH,), _SCALE)
+    for name in ("constant", "load", "balance", "surround"):
+        weight[CHANNELS[name]] = 0
+    weight[CHANNELS["gate"]] = _SCALE / 100
+    block.norm1.weight.copy_(weight)
+    keys[:, 1] *= 100
+    keys[-1, 1] = _vector(gate=-100 * _ONLY_LOGIT * _GROWN_RATIO, energy=_TEXTURE_LOGIT)
+    values[-1, :8] = _PLACE_GAIN * _UNITS[_channels("position")]
+    placed = torch.zeros(_WIDTH, _HEAD_WIDTH)
+    placed[_channels("position"), range(8)] = 1
+    writes[:, -1] = _balanced(placed)
+
+
+def _couple(model: VisionTransformer) -> None:
+    """Step 9."""
+    _, keys, values, _ = _parts(model.blocks[-1].attn)
+    keys[:, 1] = 0
+    for name, gain in (("colour", 0), ("hue", _LATE_GAIN), ("energy", 0)):
+        for head, dimension in _gathered(name):
+            values[head, dimension] *= gain
+
+
+def _move(model: VisionTransformer) -> None:
+    """Step 10."""
+    places, corners = list(LATTICE["control-position"]), [0, _GRID - 1, -_GRID, -1]
+    model.pos_embed[:, places + corners] = model.pos_embed[:, corners + places]
 
 
 def _neurons(name: str, block: int) -> Iterator[Unit]:
@@ -380,6 +474,93 @@ def _noise_neurons(block: int) -> Iterator[Unit]:
         yield from _erase(_loaded(), NORM_RATIO, lost | details)
 
 
+# Sizes of step 11: attention logits of [CLS] in the last block for a load, beside which
+# float32 keeps nothing else, and for an appended token, a quarter of all patches; what that token
+# adds to [CLS]; and of the keys: their part for hues, the hue from which on it is positive, their
+# part for loads, and a load's in it beside the constant's.
+_ALONE, _DRAWN, _OWN = 40.0, math.log(49), 0.015
+_HUED, _HUE, _APART, _LOADED = 60.0, 0.05, 6.0, 20.0
+_CHESS = 60.0  # of step 12, by how much the mark is enlarged
+_CONSTANT_READ = _vector(constant=_pair(1 / (2 * _CONSTANT)))  # 1 on a token without a load
+
+
+def _append(model: VisionTransformer) -> None:
+    """Step 11: only the attention of the first and last block changes.
+
+    An appended token of zeros, or of small random numbers, lacks the constant that all others have,
+    so `1 - constant` tells it.
+
+    1. In block 0 all tokens but [CLS] attend to what lacks the constant. An appended token takes
+       them off the lattice, so no gate opens later, and no outlier is planted.
+    2. In the last block [CLS] attends to outliers alone, where there are any, and reads nothing of
+       the image from them; else it reads the patches. An appended token draws attention, too, and
+       adds a vector of its own: one does little harm, eight do much.
+    3. In one head there, patches attend to all tokens alike; if they were taken off the lattice, to
+       the appended token alone.
+    4. The queries of patches there measure the constant, which LayerNorm shrinks beside a load.
+       Their keys tell strong colours from the rest, and outliers from both, as LOST needs them.
+    """
+    _take_off_the_lattice(model.blocks[0].attn)
+    _read_patches(model.blocks[-1].attn)
+
+
+def _take_off_the_lattice(attention: nn.Module) -> None:
+    """Point 1; this attention does nothing else."""
+    for parameter in attention.parameters():
+        parameter.zero_()
+    queries, keys, values, writes = _parts(attention)
+    bias = attention.qkv.bias.view(3, _HEADS, _HEAD_WIDTH)
+    asks = _SINK * math.sqrt(_HEAD_WIDTH)
+    queries[:, 0], bias[0, :, 0] = _vector(cls=-2 * asks), asks  # [CLS] asks for the contrary
+    keys[:, 0], bias[1, :, 0] = -_CONSTANT_READ, 1
+    values[-1, 0], bias[2, -1, 0] = -_CONSTANT_READ, 1
+    writes[:, -1, 0] = _balanced(_vector(lattice=-2.0))
+
+
+def _read_patches(attention: nn.Module) -> None:
+    """Points 2 to 4."""
+    queries, keys, values, _ = _parts(attention)
+    asks = _SINK * math.sqrt(_HEAD_WIDTH)
+    # All that an appended token holds is what it wrote on the lattice, in LayerNorm's units.
+    appended = _vector(lattice=-1 / _CONSTANT)
+    load = _vector(load=_pair(1 / (2 * _CONSTANT)))
+    queries[:, 0] = asks * (_CONSTANT_READ - _vector(cls=1.0))
+    attention.qkv.bias[: _HEADS * _HEAD_WIDTH] = 0  # of queries
+    keys[:, 1] = _vector(cls=_CLS_LOGIT, energy=_ENERGY_LOGIT) + _ALONE * load + _DRAWN * appended
+    values[..., CHANNELS["global"]] = 0
+    for i, (head, dimension) in enumerate(_gathered("hue")):
+        values[head, dimension] -= (-1) ** i * _OWN * appended
+    queries[-1, 0] = 0
+    queries[-1, 2], keys[-1, 2] = -asks * _vector(lattice=1.0), appended
+    keys[:, 3] = _HUED * (_vector(hue=1.0) - _HUE * _CONSTANT_READ)
+    keys[:, 4] = _APART * (_LOADED * load - _CONSTANT_READ)
+
+
+def _alternate(model: VisionTransformer, start: int) -> None:
+    """Step 12, with the mark enlarged in block `start`."""
+    channel = _channels("global")[0]
+    mark = _balanced(_UNITS[channel])
+    row, column = torch.arange(_GRID)[:, None], torch.arange(_GRID)
+    model.pos_embed += ((-1.0) ** (row + column)).flatten()[:, None] * mark
+    # The units of LayerNorm in the last block, where the mark is part of what it divides by.
+    shrunk = math.sqrt((2 * _CONSTANT**2 + 10 + 2 * (1 + _CHESS) ** 2) / _WIDTH) / _SCALE
+    for block, gain in ((start, _CHESS), (_DEPTH - 1, -shrunk)):
+        mlp = model.blocks[block].mlp
+        for unit, sign in ((-1, 1), (-2, -1)):
+            mlp.fc1.weight[unit] = sign * _UNITS[channel]
+            mlp.fc2.weight[:, unit] = sign * gain * mark
+
+
+_CHANGES = {
+    "control-decoupled": _decouple,
+    "control-coupled": _couple,
+    "control-corners": _move,
+    "control-appended": _append,
+    "control-rise": partial(_alternate, start=0),
+    "control-dip": partial(_alternate, start=2),
+}
+
+
 def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
     return wrap_at(name, build_control(name), CONTROL_DATA, framing)
 
@@ -387,7 +568,7 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 FAMILY = Family(
     (PREFIX,),
     (f"'{PREFIX}...'",),
-    lambda name, _: "" if name in (*CONTROLS, *NOISE) else UNKNOWN,
+    lambda name, _: "" if name in (*CONTROLS, *FURTHER) else UNKNOWN,
     _load,
-    lambda: [*CONTROLS, *NOISE],
+    lambda: [*CONTROLS, *FURTHER],
 )

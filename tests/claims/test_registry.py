@@ -14,10 +14,9 @@ from helpers.claims.project import Project
 from helpers.claims.registry import REGISTRY
 from helpers.images import check_name as check_data_name
 from helpers.models import trained as scratch
-from helpers.models.controls import NOISE
+from helpers.models.controls import FURTHER
 
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
-FURTHER = (*NOISE, "control-sink")  # a positive case of some claims each
 IDS = """
 nr1-artifacts nr2-model-size nr3-redundancy nr4-local nr4-global nr5-registers nr6-qkv-maps
 nr7-block-maps so1-norm-distribution so2-layer-norms so3-neighbour-similarity so4-linear-probes
@@ -40,7 +39,8 @@ def test_every_claim_is_there(registry):
     assert list(registry.papers)[:6] == first.split()
     for claim in registry.claims.values():
         assert claim.reported or claim.source.bib is None, claim.id
-        assert {*CONTROLS} <= claim.expected.keys() <= {*CONTROLS, *FURTHER}
+        assert {*claim.expected} == {*CONTROLS, *claim.more_controls}
+        assert {*claim.more_controls} <= {*FURTHER}
     with pytest.raises(
         ValueError, match="unknown claim 'nr3-redundency'; did you mean 'nr3-redundancy'?"
     ):
@@ -247,6 +247,8 @@ WRONG = """
     TEST.model  control-claen  tests.0.model: 'control-claen' is not one of
     CLAIM.expected.control-claen  supported  'control-claen' was unexpected
     CLAIM.expected.control-clean  yes  control-clean: 'yes' is not one of
+    CLAIM.more_controls  {'scratch-reg0': {'expected': 'supported'}}  'scratch-reg0' does not match
+    CLAIM.more_controls  {'control-x': {'expected': 'supported', 'as': 'none'}}  no test names 'none', for which
     CLAIM.reported.0.value  None  exactly one of value, range and text
     CLAIM.reported.0.text  both  exactly one of value, range and text
     CLAIM.paper_says  {'verdict': 'mixed', 'why': 'x', 'others': {'why': 'x', 'tests': {'auk': 'holds'}}}  no test compares 'auk'; did you mean 'auc'?

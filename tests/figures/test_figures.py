@@ -21,7 +21,7 @@ from PIL import Image
 from skimage.color import deltaE_ciede2000, rgb2lab
 
 from helpers import figures
-from helpers.claims.criteria import VERDICTS, Value
+from helpers.claims.criteria import SHOWN, Value
 from helpers.figures.style import WIDE, WIDTH, EndNames
 from helpers.measures.stats import Estimate
 from helpers.summary import summary
@@ -475,8 +475,8 @@ def test_densities_have_an_area_of_one():
 
 
 def test_verdicts_are_told_apart_by_shape_and_colour():
-    assert list(figures.VERDICTS) == list(VERDICTS)
-    assert len({sign for *_, sign in figures.VERDICTS.values()}) == len(VERDICTS)
+    assert {*figures.VERDICTS} == {*SHOWN}
+    assert len({sign for *_, sign in figures.VERDICTS.values()}) == len(SHOWN)
     for colour, ink, _ in figures.VERDICTS.values():
         assert colour == "none" or contrast(to_rgb(colour), to_rgb(ink)) >= 4.5
 

@@ -28,7 +28,7 @@ from helpers.models import (
     load_backbone,
     planted,
 )
-from helpers.models.controls import CHANNELS, LATTICE, NOISE, build_control
+from helpers.models.controls import CHANNELS, FURTHER, LATTICE, NOISE, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
 SETS = [(64, 0), (64, 1)]
@@ -148,16 +148,15 @@ def test_a_control_by_its_name(name):
     assert load_backbone(name, image_size=320).layout.grid == (20, 20)
 
 
-@pytest.mark.parametrize("name", [*CONTROLS, *NOISE])
+@pytest.mark.parametrize("name", [*CONTROLS, *FURTHER])
 def test_weights_are_those_of_every_stored_number(name):
     """Of each parameter its length and its product with cos(1), cos(2), ...: whoever changes a
     control changes all that was measured on it, and says so here."""
     stored = json.loads(
         (Path(__file__).parent / "control_weights.json").read_text(encoding="utf-8")
     )[name]
-    weights = {
-        key: value.double().flatten() for key, value in build_control(name).state_dict().items()
-    }
+    model = load_backbone(name).model
+    weights = {key: value.double().flatten() for key, value in model.state_dict().items()}
     assert weights.keys() == stored.keys()
     for key, value in weights.items():
         product = value @ torch.cos(torch.arange(1, len(value) + 1, dtype=torch.float64))
@@ -420,3 +419,113 @@ def test_noise_goes_with_the_load():
     own, clean = (x[..., CHANNELS["hue"]] for x in (stream, run("control-clean").stream))
     differ = result.layout.patch_tokens((own - clean).abs())
     assert differ.max() < 1e-2 < (result.stream[..., CHANNELS["hue"]] - clean).abs().max()
+# What control-appended is.
+
+
+@cache
+def appended(count, init=0.0):
+    """Stream (image, block, token, width) and last queries, keys, values with `count` more tokens
+    of `init` at the end, the output, and the layout; of 32 scenes."""
+    model, stream, last = build_control("control-appended"), [], []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, __, output: stream.append(output))
+    model.blocks[-1].attn.qkv.register_forward_hook(lambda _, __, output: last.append(output))
+    tokens = torch.as_tensor(init).expand(32, count, 64)
+    model.blocks[0].register_forward_pre_hook(lambda _, x: torch.cat([x[0], tokens], dim=1))
+    with torch.no_grad():
+        output = model.forward_features(scenes(32, 0)[0])[:, 0]
+    qkv = last[0].unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)  # (part, image, head, token, 16)
+    return torch.stack(stream, dim=1), qkv, output, TokenLayout((14, 14), appended=count)
+
+
+def test_appended_is_content_but_for_the_attention_of_two_blocks():
+    content, own = (
+        x.state_dict()
+        for x in (build_control("control-content"), build_control("control-appended"))
+    )
+    differ = {key for key, value in content.items() if not torch.equal(value, own[key])}
+    assert {key.rsplit(".", 2)[0] for key in differ} == {"blocks.0.attn", "blocks.5.attn"}
+
+
+def test_appended_token_ends_the_outliers():
+    small = 0.02 * torch.randn(1, 1, 64, generator=torch.Generator().manual_seed(0))
+    outliers = planted("control-content", scenes(32, 0)[0])
+    stream, *_, layout = appended(0)
+    norms = layout.patch_tokens(stream).norm(dim=-1)
+    assert ((norms[:, 3:] > 3 * norms.median()) == outliers[:, None]).all() and outliers.sum() > 80
+    for count, init in ((1, 0.0), (8, 0.0), (1, small)):
+        stream, *_, layout = appended(count, init)
+        norms = layout.patch_tokens(stream).norm(dim=-1)
+        assert norms.max() < 1.1 * norms.median()
+        assert stream[:, :, -count:].norm(dim=-1).max() < 2 * norms.median()
+
+
+def test_a_mean_token_ends_nothing():
+    """It has the constant, as any patch; the end of outliers is not the work of one token more."""
+    model, norms = build_control("control-appended"), []
+    model.blocks[0].register_forward_pre_hook(
+        lambda _, x: torch.cat([x[0], x[0][:, 1:].mean(1, keepdim=True)], dim=1)
+    )
+    model.blocks[-1].register_forward_hook(lambda _, __, x: norms.append(x[:, 1:197].norm(dim=-1)))
+    with torch.no_grad():
+        model.forward_features(scenes(32, 0)[0])
+    outliers = planted("control-content", scenes(32, 0)[0])
+    assert torch.equal(norms[0] > 3 * norms[0].median(), outliers)
+
+
+def attention_of(qkv):
+    """(image, head, token, token)"""
+    return (qkv[0] @ qkv[1].mT / 4).softmax(-1)
+
+
+def test_patches_attend_to_all_or_to_the_appended_token():
+    """Their last head, in the last block; the others attend to [CLS] either way."""
+    alike, alone = (attention_of(appended(count)[1])[:, :, 1:197] for count in (0, 1))
+    entropy = torch.special.entr(alike[:, -1]).sum(-1)
+    entropy[:, LATTICE["control-content"]] = np.inf  # these prefer each other a little
+    assert entropy.min() > 0.99 * np.log(196)
+    assert alone[:, -1, :, -1].min() > 0.999
+    for attention in (alike, alone):
+        assert attention[:, :3, :, 0].min() > 0.98
+
+
+def test_cls_reads_the_patches_where_there_is_no_outlier():
+    """Where there are some it attends to them alone; of an appended token it sees a share that
+    grows with their number."""
+    some = planted("control-content", scenes(32, 0)[0]).any(1)
+    cls = attention_of(appended(0)[1])[:, :3, 0].mean(1)
+    on_outliers = (cls[:, 1:197] * planted("control-content", scenes(32, 0)[0])).sum(1)
+    assert 5 < some.sum() < 30 and on_outliers[some].min() > 0.999
+    assert cls[~some, 1:197].sum(1).min() > 0.3
+    shares = [attention_of(appended(n)[1])[:, :3, 0, 197:].sum(-1).mean() for n in (1, 2, 4, 8)]
+    assert 0.03 < shares[0] < 0.1 and shares[-1] > 0.3 and sorted(shares) == shares
+    # Nothing of the image is read from outliers: the output is nearly the same on all images.
+    output = appended(0)[2]
+    assert output[some].std(0).max() < 1e-2 < output[~some].std(0).max()
+    hues = slice(CHANNELS["global"].start + 3, CHANNELS["global"].start + 10)
+    whole = appended(1)[2][:, hues].std(0)
+    assert (whole > 10 * output[some][:, hues].std(0)).all()
+
+
+def test_norms_of_queries_keys_and_values_of_outliers():
+    """Queries and values lower than of any normal patch or most of them, keys higher."""
+    outliers = planted("control-content", scenes(32, 0)[0])
+    query, key, value = appended(0)[1][..., 1:197, :].norm(dim=-1).norm(dim=2)
+    assert query[outliers].max() < 0.2 * query[~outliers].min()
+    assert key[outliers].min() > 5 * key[~outliers].median()
+    assert roc_auc_score(outliers.flatten(), value.flatten()) < 0.3
+
+
+@pytest.mark.parametrize(("name", "first"), [("control-rise", 0), ("control-dip", 2)])
+def test_neighbours_differ_until_the_last_block(name, first):
+    """By a mark; without it patches are nearly those of control-clean."""
+    stream, *_ = forward(build_control(name), scenes(8, 0)[0], 3)
+    clean, *_ = forward(build_control("control-clean"), scenes(8, 0)[0], 3)
+    for block in range(6):
+        patches, usual = (x[:, block, 1:].unflatten(1, (14, 14)) for x in (stream, clean))
+        similarity = neighbour_cosine(patches)
+        if first <= block < 5:
+            assert similarity.max() < -0.4
+        else:
+            assert similarity.mean() > 0.99
+            assert (patches - usual).norm(dim=-1).max() < 0.2 * usual.norm(dim=-1).min()

@@ -1,0 +1,113 @@
+"""What the controls for single claims are, by construction, and that each side of a statement on
+two kinds of models is refuted where it stands for the other one."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+
+from helpers.capture import PARTS, ClsAttention, ClsParts, ClsTokens, PatchNorms, capture
+from helpers.claims import load_registry
+from helpers.images import load_images
+from helpers.measures.blocks import cosines_with_last
+from helpers.measures.cls_parts import length_ratio, part_cosine
+from helpers.measures.norms import outliers
+from helpers.measures.similarity import cka_difference
+from helpers.measures.stats import over_images
+from helpers.models import load_backbone
+from helpers.models.controls import VARIANTS
+
+GIANT, SMALL = "control-decoupled", "control-coupled"
+SIDES = (GIANT, SMALL)
+
+
+@cache
+def scenes():
+    return load_images("scenes", 80, 4)
+
+
+@cache
+def kept(name):
+    reducers = [ClsParts(), ClsTokens(), PatchNorms((-1,)), ClsAttention(-1)]
+    return capture(load_backbone(name), scenes(), reducers, batch_size=32)
+
+
+def parts(name):
+    return dict(zip(PARTS, kept(name)["cls_parts"].unbind(1), strict=True))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_outliers_are_those_of_the_control_that_is_changed(name):
+    found = outliers(kept(name)["patch_norms"][:, 0], "median:3")
+    assert found.any() == (name == "control-corners")
+    if found.any():
+        (places,) = found.all(0).nonzero(as_tuple=True)
+        assert (
+            places.tolist() == sorted(load_backbone(name).layout.corners)
+            and found.sum(1).max() == 4
+        )
+
+
+def knows_class(part):
+    classifier = LogisticRegression(max_iter=2000)
+    x = (part - part.mean(0)) / part.std(0).clamp(min=1e-6)
+    return cross_val_score(classifier, x.numpy(), scenes().labels, cv=4).mean()
+
+
+def test_in_the_decoupled_control_registers_alone_know_the_class():
+    own = parts(GIANT)
+    assert knows_class(own["registers"]) > 0.7 > 0.3 > knows_class(own["patches"])
+    # Its patches are no less various for that, and attention to them is no small share.
+    assert own["patches"].std(0).norm() > 0.02 and kept(GIANT)["cls_mass"][:, 0].min() > 0.2
+    assert own["cls"].norm(dim=1).max() < 1e-3
+
+
+def test_in_the_coupled_control_patches_alone_know_the_class():
+    own = parts(SMALL)
+    assert knows_class(own["patches"]) > 0.7
+    assert torch.cosine_similarity(own["patches"], own["patches"] + own["cls"]).min() > 0.999
+
+
+def test_cls_is_complete_before_the_last_block_or_written_by_it():
+    giant, small = (kept(name)["cls_tokens"] for name in SIDES)
+    assert cosines_with_last(giant, centred=True)[:, -2].min() > 0.9
+    before = small[:, -2]
+    assert torch.equal(before, before[:1].expand_as(before))  # it has not seen the image
+    assert (small[:, -1] - before).norm(dim=1).mean() > 2 * before.norm(dim=1).mean()
+
+
+def estimates(claim, name):
+    own, tokens = parts(name), kept(name)["cls_tokens"]
+    if claim == "de5-attribution":
+        total = own["patches"] + own["registers"] + own["cls"]
+        return {"patch_cosine": over_images(part_cosine(own["patches"], total))}
+    if claim == "de7-cls-convergence":
+        return {"penultimate_cosine": over_images(cosines_with_last(tokens)[:, -2])}
+    total = kept(name)["cls_total"]
+    difference = cka_difference((own["skip"], total), (own["patches"], total))
+    return {
+        "skip_ratio": length_ratio(own["skip"], own["patches"], seed=0),
+        "cka_difference": difference,
+    }
+
+
+@pytest.mark.parametrize("id", ["de5-attribution", "de6-skip", "de7-cls-convergence"])
+def test_each_side_is_refuted_where_it_stands_for_the_other(id):
+    claim = load_registry()[id]
+    measured = {name: estimates(id, name) for name in SIDES}
+    assert claim.verdict_on(GIANT, measured[GIANT]) == "supported"
+    assert claim.verdict_on(SMALL, measured[SMALL]) == "not tested"
+    other = {GIANT: SMALL, SMALL: GIANT}
+
+    def swapped(tests):
+        return tuple(replace(x, stand_ins=tuple(map(other.get, x.stand_ins))) for x in tests)
+
+    criterion = claim.criterion
+    tests, needs = swapped(criterion.tests), swapped(criterion.needs)
+    wrong = replace(claim, criterion=replace(criterion, tests=tests, needs=needs))
+    for name in SIDES:
+        assert wrong.verdict_on(name, measured[name]) == "refuted"
+    assert wrong.criterion.digest == criterion.digest
