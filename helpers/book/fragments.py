@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from helpers.book import checkpoints, cite, downloads
-from helpers.book.board import repeats
+from helpers.book.board import never_positive, repeats
 from helpers.book.decisions import Decision, Decisions
 from helpers.book.render import Results, Runs, environment, render
 from helpers.claims import history, statistics
@@ -90,6 +90,7 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         },
         "measured": Counter(id for own in runs.values() for id in own),
         "counted": sum(map(len, counted.values())),
+        "doubtful": never_positive(registry, calibration),
         "standings": [
             standing(claim, [results[run][id] for run, own in counted.items() if id in own])
             for id, claim in registry.claims.items()

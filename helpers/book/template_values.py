@@ -9,7 +9,7 @@ within Jinja's sandbox, so they reach nothing else.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,14 @@ class TemplateValues:
 
     Attributes:
         runs: run -> claim -> result, without the controls.
+        doubtful: claims whose test was never seen to say yes (`board.never_positive`).
         broken: comparisons that no longer hold, by the name of the text that declared them; filled
             by `render` and `cards`.
     """
 
     registry: Registry
     runs: Runs
+    doubtful: Set[str] = frozenset()
     broken: dict[str, list[Comparison]] = field(default_factory=dict)
 
     def result(self, run: str, claim: str) -> Result:
@@ -141,7 +143,7 @@ class TemplateValues:
                     f"declares {said!r}; see that it is still true, and declare "
                     f"[{run}, {result.id}, {result.verdict}]"
                 )
-        return {"comparisons": comparisons, "results": results}
+        return {"comparisons": comparisons, "results": results, "doubtful": self.doubtful}
 
     def render(self, text: str, name: str) -> str:
         """The text with its values filled in; `name` is what to call it in an error.
@@ -155,7 +157,9 @@ class TemplateValues:
 
         def verdict(run: str, claim: str) -> str:
             result = self.result(run, claim)
-            return macro("badge", result.shown[""], result.reason)
+            shown = result.shown[""]
+            doubt = macro("no_yes", shown, claim in self.doubtful)
+            return macro("badge", shown, result.reason) + doubt
 
         def in_trainings(*which: str) -> str:
             one = self.comparison(*which)
@@ -201,7 +205,7 @@ def cards(path: Path, values: TemplateValues) -> str:
             card["shows"] = {
                 label: card["comparisons"][which] for label, which in card["shows"].items()
             }
-        return render("landing_cards.html.j2", **data)
+        return render("landing_cards.html.j2", **data, doubtful=values.doubtful)
     except KeyError as error:
         raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None
     except Exception as error:  # what data of any form and its templates raise has many kinds
