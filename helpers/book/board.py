@@ -37,7 +37,8 @@ LITTLE = {
     "controls only": ("2", "Only controls were measured, which are constructed for this project."),
     "control never positive": (
         "3",
-        "On no control was the claim found to hold: the measurement was never seen to say yes.",
+        "Never seen to say yes on a synthetic model: the test found the claim to hold on none of "
+        "them, so a no may be the test's own.",
     ),
 }
 
@@ -104,16 +105,23 @@ def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, l
     Of a claim about controls and nothing else, its calibration.
     """
     found: dict[str, list[Entry]] = {}
-    repeated = repeats(registry, runs)
+    repeated, doubtful = repeats(registry, runs), never_positive(registry, calibration)
     for id, claim in registry.claims.items():
-        own, positive = [x[id] for run, x in runs.items() if id in x and run not in repeated], True
-        if id in calibration:
-            controls = Result.from_json(claim, calibration[id]).calibration()
-            positive = any(got == "supported" for got, _ in controls.values())
-            if not own and all(test.model for test in claim.criterion.tests):
-                own = [calibration[id] | {"run": CONTROLS}]
-        found[id] = [Entry(claim, data, positive) for data in own]
+        own = [x[id] for run, x in runs.items() if id in x and run not in repeated]
+        if id in calibration and not own and all(test.model for test in claim.criterion.tests):
+            own = [calibration[id] | {"run": CONTROLS}]
+        found[id] = [Entry(claim, data, id not in doubtful) for data in own]
     return found
+
+
+def never_positive(registry: Registry, calibration: Results) -> set[str]:
+    """The claims that were found to hold on none of their controls, each judged alone."""
+    return {
+        id
+        for id, data in calibration.items()
+        for controls in [Result.from_json(registry[id], data).calibration()]
+        if all(got != "supported" for got, _ in controls.values())
+    }
 
 
 def repeats(registry: Registry, runs: Runs) -> Runs:

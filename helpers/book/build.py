@@ -397,7 +397,7 @@ def _write_fragments(book: Book, folder: Path, contents: Mapping) -> None:
     root, registry, runs = book.project.root, book.project.registry, book.results
     calibration = _results(book.controls)
     known = fragments.values(book.project, runs, calibration)
-    template_values = TemplateValues(registry, runs)
+    template_values = TemplateValues(registry, runs, known["doubtful"])
     for path in sorted(folder.glob("*.md")):
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(template_values.render(text, f"book/{path.name}"), encoding="utf-8")

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from helpers.book import checkpoints, cite, downloads, overview
-from helpers.book.board import repeats
+from helpers.book.board import never_positive, repeats
 from helpers.book.counts import KINDS, count, standing, together
 from helpers.book.decisions import Decision, Decisions
 from helpers.book.render import Results, Runs, environment, render
@@ -97,6 +97,7 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
                 for id, claim in registry.claims.items()
             },
         ),
+        "doubtful": never_positive(registry, calibration),
         "calibration": {
             id: Result.from_json(registry[id], data).calibration()
             for id, data in calibration.items()

@@ -9,7 +9,7 @@ within Jinja's sandbox, so they reach nothing else.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,14 @@ class TemplateValues:
 
     Attributes:
         runs: run -> claim -> result, without the controls.
+        doubtful: claims whose test was never seen to say yes (`board.never_positive`).
         broken: comparisons that no longer hold, by the name of the text that declared them; filled
             by `render` and `cards`.
     """
 
     registry: Registry
     runs: Runs
+    doubtful: Set[str] = frozenset()
     broken: dict[str, list[Comparison]] = field(default_factory=dict)
 
     def result(self, run: str, claim: str) -> Result:
@@ -143,7 +145,12 @@ class TemplateValues:
                     f"[{run}, {result.id}, {result.verdict}]"
                 )
         found = [(run, Decisions(self.registry[id], self.runs[run][id])) for run, id in claims]
-        return {"comparisons": comparisons, "spans": shared_axes(comparisons), "verdicts": found}
+        return {
+            "comparisons": comparisons,
+            "spans": shared_axes(comparisons),
+            "verdicts": found,
+            "doubtful": self.doubtful,
+        }
 
     def render(self, text: str, name: str) -> str:
         """The text with its values filled in; `name` is what to call it in an error.
@@ -157,7 +164,9 @@ class TemplateValues:
 
         def verdict(run: str, claim: str) -> str:
             result = self.result(run, claim)
-            return macro("badge", result.shown[""], result.reason)
+            shown = result.shown[""]
+            doubt = macro("no_yes", shown, claim in self.doubtful)
+            return macro("badge", shown, result.reason) + doubt
 
         def in_trainings(*which: str) -> str:
             one = self.comparison(*which)
@@ -208,7 +217,7 @@ def cards(path: Path, values: TemplateValues) -> str:
             card["says"] = Markup(values.render(card["says"], path.name).strip())
             shown = [card["comparisons"][which] for which in card["shows"].values()]
             card["shows"] = [*zip(card["shows"], shown, shared_axes(shown), strict=True)]
-        return render("landing_cards.html.j2", **data)
+        return render("landing_cards.html.j2", **data, doubtful=values.doubtful)
     except KeyError as error:
         raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None
     except Exception as error:  # what data of any form and its templates raise has many kinds

@@ -9,6 +9,7 @@ from conftest import edit_registry
 
 from helpers.book import fragments
 from helpers.book.render import render
+from helpers.book.template_values import TemplateValues
 from helpers.claims.criteria import Value
 from helpers.claims.history import Entry
 from helpers.claims.project import Project
@@ -136,3 +137,23 @@ def test_before_anything_is_there_the_pages_say_so(project):
     assert empty == {"dependence", "scope", "strip", "speed", "memory"}
     said = {name for name, text in found.items() if text.removesuffix("\n```").endswith(" yet.")}
     assert found.keys() - said - empty == {"claims", "data-columns", "data-cite"}
+
+
+@pytest.mark.parametrize(("score", "doubtful"), [(3.0, False), (-3.0, True)])
+def test_a_test_that_was_never_seen_to_say_yes_is_marked_until_a_control_passes(
+    project, score, doubtful
+):
+    claim = project.registry["aa1-first"]
+    runs = {"mine": {claim.id: result(claim, {"vit-a": -3.0})}}
+    control = next(iter(claim.expected))
+    known = fragments.values(project, runs, {claim.id: result(claim, {control: score})})
+    (square,) = re.findall(r"<a class='square ([^']*)'", render("fragments/strip.html.j2", **known))
+    assert square == ("refuted no-yes" if doubtful else "refuted")
+    pages = fragments.fragments(known)
+    assert ("never seen to say yes" in pages["strip"]) is doubtful
+    assert (f"claims/{claim.id}.md" in pages["never-yes"]) is doubtful
+    values = TemplateValues(project.registry, runs, known["doubtful"])
+    page = values.render("{{ evidence(['mine', 'aa1-first', 'refuted']) }}", "a page")
+    assert ("verdicts.html#never-yes" in page) is doubtful
+    listed = render("claims_list.html.j2", **known, claims=[claim])
+    assert ("verdicts.html#never-yes" in listed) is doubtful
