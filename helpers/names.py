@@ -94,6 +94,17 @@ def preset_name(preset: str) -> str:
     return _PRESETS.get(preset, preset)
 
 
+def family_name(model: str) -> str:
+    """How a figure calls the models that differ from this one in their registers alone.
+
+    >>> family_name("registers-mean-reg0") == short_name("registers-mean-reg0").split(",")[0]
+    True
+    >>> family_name("control-noise")
+    'noise (control)'
+    """
+    return re.sub(r", \d+ reg\.(?=,|$)", "", short_name(model))
+
+
 def size_name(model: str) -> str:
     """The size in a timm name, as figures call it; '' where it tells none.
 

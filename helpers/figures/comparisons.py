@@ -72,13 +72,14 @@ def size_prevalence(
     return ax
 
 
-def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
+def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
     """One quantity of several models with its intervals, and the criterion as a dashed line.
 
     Args:
         values: each has name, unit, model, value, low and high (None where undefined); one name for
             all.
         margin: of the criterion.
+        label: of the axis that shows the values; their name and unit unless given.
     """
     if not values:
         return say(ax, "There is nothing to draw: no model has this value.")
@@ -97,7 +98,7 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
             ax.annotate(f"{value.value:.3g}", (value.value, row), **above)
     ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
-    ax.set(xlabel=axis_label(values))
+    ax.set(xlabel=label or axis_label(values))
     add_legend(ax, ax.get_legend_handles_labels()[0])
     return ax
 
@@ -168,8 +169,9 @@ def compared_settings(
     """`compared` with settings in place of models.
 
     Args:
-        groups: group, such as the model -> setting -> estimate, anything with value, low and high;
-            nan or None in it is undefined. A group may lack a setting, or have None for it.
+        groups: group, such as the model -> setting -> estimate, anything with value, low and high,
+            and maybe trainings; nan or None in it is undefined. A group may lack a setting, or have
+            None for it.
         label, reference: as in `compared`.
     """
 
@@ -178,7 +180,8 @@ def compared_settings(
             return None
         ends = (getattr(estimate, end) for end in ("value", "low", "high"))
         value, low, high = (None if x is None or math.isnan(x) else x for x in ends)
-        return SimpleNamespace(model=setting, value=value, low=low, high=high)
+        each = getattr(estimate, "trainings", ())
+        return SimpleNamespace(model=setting, value=value, low=low, high=high, trainings=each)
 
     settings = dict.fromkeys(setting for own in groups.values() for setting in own)
     rows = {group: [named(x, own.get(x)) for x in settings] for group, own in groups.items()}

@@ -579,6 +579,19 @@ def test_settings_are_compared_as_models_are():
     assert len(ax.containers) == 2
 
 
+def test_settings_keep_the_dots_of_their_trainings():
+    value = Estimate(2.0, 0.5, 3.0, 2, over="trainings", trainings=[(1.0, 0, 2), (3.0, 2, 4)])
+    ax = figures.compared_settings({"one": {"a family": value}}, plt.subplots()[1])
+    dots = [line.get_xydata()[0][0] for line in ax.lines if line.get_marker() == "."]
+    assert dots == [1, 3]
+
+
+def test_the_axis_of_a_forest_is_named_as_told():
+    value = Value("auc_matched", "m", None, 0.8, 0.7, 0.9, 9)
+    for label, shown in (("", "auc matched"), ("same position (AUC)", "same position (AUC)")):
+        assert figures.forest([value], 0.6, plt.subplots()[1], label).get_xlabel() == shown
+
+
 @pytest.mark.parametrize("upright", [False, True])
 def test_single_trainings_are_dots_beside_their_mean(upright):
     each = [(1.0, 0.5, 1.5), (2.0, 1.5, 2.5), (6.0, 5.5, 6.5)]
