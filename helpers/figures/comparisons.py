@@ -72,13 +72,14 @@ def size_prevalence(
     return ax
 
 
-def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
+def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
     """One quantity of several models with its intervals, and the criterion as a dashed line.
 
     Args:
         values: each has name, unit, model, value, low and high (None where undefined); one name for
             all.
         margin: of the criterion.
+        label: of the axis that shows the values; name and unit unless given.
     """
     if not values:
         return say(ax, "There is nothing to draw: no model has this value.")
@@ -97,7 +98,7 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
             ax.annotate(f"{value.value:.3g}", (value.value, row), **above)
     ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
-    ax.set(xlabel=axis_label(values))
+    ax.set(xlabel=label or axis_label(values))
     add_legend(ax, ax.get_legend_handles_labels()[0])
     return ax
 
@@ -178,7 +179,8 @@ def compared_settings(
             return None
         ends = (getattr(estimate, end) for end in ("value", "low", "high"))
         value, low, high = (None if x is None or math.isnan(x) else x for x in ends)
-        return SimpleNamespace(model=setting, value=value, low=low, high=high)
+        singly = getattr(estimate, "trainings", None)
+        return SimpleNamespace(model=setting, value=value, low=low, high=high, trainings=singly)
 
     settings = dict.fromkeys(setting for own in groups.values() for setting in own)
     rows = {group: [named(x, own.get(x)) for x in settings] for group, own in groups.items()}
@@ -256,13 +258,13 @@ def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
                 (j - 0.47, i - 0.44), 0.94, 0.88, boxstyle="square,pad=0", linewidth=0.8, **frame
             )
             ax.add_patch(cell)
-            ax.text(j - 0.43, i, shape, ha="left", va="center", fontsize=8, color=ink)
-            ax.text(j + 0.06, i, row[column], ha="center", va="center", fontsize=8, color=ink)
-    ax.set_xticks(range(len(columns)), [wrapped(column, 14) for column in columns])
-    ax.set_yticks(range(len(table)), table)
+            written = {"ha": "center", "va": "center", "fontsize": SMALL, "color": ink}
+            ax.text(j, i, f"{shape} {row[column]}", **written)
+    ax.set_xticks(range(len(columns)), [wrapped(column, 18) for column in columns])
+    ax.set_yticks(range(len(table)), [wrapped(row, 40) for row in table])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    make_room(ax, 0.28 * len(table))
+    make_room(ax, 0.36 * len(table))
     return ax
 
 
