@@ -848,7 +848,7 @@ def _tell_plan(costs: Sequence, places: Mapping[str, Path]) -> int:
 
 
 @command("explore patches vit_tiny_patch16_224.augreg_in21k_ft_in1k")
-@click.argument("what", type=click.Choice(["patches", "thresholds", "moves"]))
+@click.argument("what", type=click.Choice(["patches", "maps", "thresholds", "moves"]))
 @_for_a_model
 @click.option("--changed", type=COUNT, help="moves: how many of the images are changed, not all")
 def explore(project, what, model, images, n, seed, batch_size, device, changed):
@@ -863,7 +863,9 @@ def explore(project, what, model, images, n, seed, batch_size, device, changed):
     (model,) = models.portable([model])  # what is committed names no folder of this machine
     origin = provenance(project.root) | _machine(device)
     measure, options = partial(exploring.patches, model), {"device": device}
-    if what != "patches":
+    if what == "maps":
+        measure = partial(exploring.maps, model)
+    elif what != "patches":
         pictures, options["batch_size"] = load_images(images, n, seed), batch_size
     if what == "thresholds":
         claims = project.registry

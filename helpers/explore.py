@@ -117,6 +117,27 @@ def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
     }
 
 
+def maps(model: str, *, device: str = "cpu") -> dict[str, Any]:
+    """Norm and [CLS] attention of every patch in the last block, on three photographs.
+
+    Returns:
+        `model`; `grid`; `norms` and `attention`, packed (photograph, patch), as in `patches`;
+        `sources`.
+
+    Raises ValueError for a model without [CLS].
+    """
+    photographs, _ = shown(load_backbone(model).image_size)
+    kept = [PatchNorms(-1), ClsAttention(-1)]
+    (found,) = _captured(model, photographs, kept, whole=True, device=device).values()
+    return {
+        "model": model,
+        "grid": list(found.layout.grid),
+        "norms": quantise(found["patch_norms"].numpy()),
+        "attention": quantise(found.patches("cls_attention").numpy()),
+        "sources": [found.source, photographs.describe()],
+    }
+
+
 def thresholds(
     model: str,
     images: Images,

@@ -48,6 +48,13 @@ _PRESETS = {
     "quiet-layerscale": "no-op, LayerScale", "quiet-cls": "no-op, with [CLS]",
     "quiet-sgd": "no-op, SGD",
 }  # fmt: skip
+# Outlier rules as figures call them.
+RULES = {
+    "median:3": "3 × median",
+    "mad:10": "10 MAD",
+    "percentile:98": "98th percentile",
+    "fixed:150": "norm 150",
+}
 _TRAINED = {None: "Small ViT", "registers": "ViT-Ti", "sinks": "Small ViT"}
 _OWN = re.compile(r"(?:scratch|(registers|sinks)-(.+))-reg(\d+)(?:-seed(\d+))?")
 _MODEL = re.compile(rf"([a-z0-9]+?)_({'|'.join(_SIZES)})\d*_patch\d+[^.]*(?:\.(.*))?")

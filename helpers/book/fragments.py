@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
-from helpers.book import checkpoints, cite, downloads, overview
+from helpers.book import checkpoints, cite, downloads, gallery, overview
 from helpers.book.board import never_positive, repeats
 from helpers.book.counts import KINDS, count, standing, together
 from helpers.book.decisions import Decision, Decisions
@@ -137,6 +137,7 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         **_sharing(registry, counted),
         **_tests(registry, counted),
         **overview.values(registry, counted),
+        **gallery.values(root),
     }
 
 

@@ -1,4 +1,6 @@
-"""All claims in one figure: how far the value that decided each one lies from the margin of its
+"""All claims in one figure, and how an outlier forms in another.
+
+The first tells how far the value that decided each one lies from the margin of its
 criterion, in units that compare.
 
 The unit is half of the value's own 95 % interval: beyond 1, the interval excludes the margin. The
@@ -14,6 +16,7 @@ from helpers.book.render import Runs
 from helpers.claims.criteria import CONTROL
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim
+from helpers.names import short_name
 
 WIDTH, EDGE = 300, 8  # of a row's drawing in pixels, and what is left free at its ends
 LAST = 300  # the distance at the ends of the axis; what is beyond is drawn there
@@ -70,8 +73,9 @@ def claims(registry: Registry, runs: Runs) -> list[Row]:
 
 
 def values(registry: Registry, runs: Runs) -> dict[str, Any]:
-    """What the template of the figure is filled in from."""
-    return {"forest": claims(registry, runs), "forest_ticks": TICKS, "forest_at": place}
+    """What the templates of the figure, and of how an outlier forms, are filled in from."""
+    drawn = {"forest": claims(registry, runs), "forest_ticks": TICKS, "forest_at": place}
+    return drawn | {"formation": formation(runs)}
 
 
 def _row(claim: Claim, run: str, data: Mapping) -> Row:
@@ -102,3 +106,27 @@ def place(distance: float) -> float:
     most = 1 + math.log10(LAST)
     half = (WIDTH - 2 * EDGE) / 2
     return round(EDGE + half + math.copysign(half * along / most, distance), 1)
+
+
+# What the diagram of how an outlier forms quotes, from which claim and model.
+FORMATION = (
+    "xx2-corner-outliers",
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    ("swapped_share", "constant_filled", "channel_share", "channel_share_normal", "corner_filled"),
+    ("neuron_activation", "neuron_elsewhere", "max_norm", "max_norm_ablated"),
+    ("neuron_block", "neuron_unit"),
+)
+
+
+def formation(runs: Runs) -> dict[str, str]:
+    """The numbers of the diagram, in print; none where no run has them all."""
+    id, model, shares, means, counts = FORMATION
+    for own in runs.values():
+        if id in own:
+            found = {v["name"]: v["value"] for v in own[id]["values"] if v["model"] == model}
+            if found.keys() >= {*shares, *means, *counts}:
+                text = {name: f"{100 * found[name]:.3g} %" for name in shares}
+                text |= {name: f"{found[name]:.3g}" for name in means}
+                text |= {name: f"{found[name]:.0f}" for name in counts}
+                return text | {"model": short_name(model)}
+    return {}

@@ -259,13 +259,13 @@ def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
                 (j - 0.47, i - 0.44), 0.94, 0.88, boxstyle="square,pad=0", linewidth=0.8, **frame
             )
             ax.add_patch(cell)
-            ax.text(j - 0.43, i, shape, ha="left", va="center", fontsize=8, color=ink)
-            ax.text(j + 0.06, i, row[column], ha="center", va="center", fontsize=8, color=ink)
-    ax.set_xticks(range(len(columns)), [wrapped(column, 14) for column in columns])
-    ax.set_yticks(range(len(table)), table)
+            written = {"ha": "center", "va": "center", "fontsize": SMALL, "color": ink}
+            ax.text(j, i, f"{shape} {row[column]}", **written)
+    ax.set_xticks(range(len(columns)), [wrapped(column, 18) for column in columns])
+    ax.set_yticks(range(len(table)), [wrapped(row, 40) for row in table])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    make_room(ax, 0.28 * len(table))
+    make_room(ax, 0.36 * len(table))
     return ax
 
 

@@ -50,7 +50,7 @@ def block_norms(
             )
         ends.append(line)  # the largest quantile
     ax.set(xlabel="block (0 = first)", ylabel="patch L2 norm after the block")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
     log_axis(ax, "y")
     kinds = [
         key(name, color=GREY, linestyle=linestyle)
@@ -106,7 +106,7 @@ def response(
     if len(places) <= TICKS:
         ax.set_xticks(places, [f"{x:g}" for x in places])
     elif all(x.is_integer() for x in places):
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
     low, high = ax.get_ylim()
     middle, reach = (low + high) / 2, FLAT * max(abs(low), abs(high))
     if high - low < reach:  # else a flat line would be magnified, with an offset on its axis
@@ -132,6 +132,7 @@ def trainings(
     ylabel: str = "",
     reference: float | None = None,
     bottom: float | None = None,
+    legend: bool = True,
 ) -> np.ndarray:
     """What was followed along trainings, one line each: a panel a recipe, a colour a kind of model.
 
@@ -139,9 +140,10 @@ def trainings(
         panels: title -> kind, such as a number of registers -> one (steps, values) a training, each
             (checkpoint,). A panel may lack a kind. All panels have one scale of values, each has
             its own scale of steps.
-        axes: at least one a panel, (row, column); the rest are left empty.
+        axes: at least one a panel, (row, column); the first of the rest has the legend.
         reference: drawn as a horizontal dashed line.
         bottom: lower end of the scale, such as 0 for a share; that of the values unless given.
+        legend: one for several calls is enough.
     """
     axes = np.atleast_2d(axes)
     for ax in axes.flat[len(panels) :]:
@@ -182,7 +184,11 @@ def trainings(
     handles = [key(kind, **look) for kind, look in looks.items()]
     if reference is not None:
         handles.append(key(f"reference: {reference:g}", **REFERENCE))
-    add_legend(axes[0, -1] if len(panels) >= columns else used[-1], handles, beside=True)
+    if legend and len(panels) < axes.size:
+        free = axes.flat[len(panels)]
+        free.legend(handles, [wrapped(one.get_label()) for one in handles], loc="upper left")
+    elif legend:
+        add_legend(axes[0, -1], handles, beside=True)
     return axes
 
 

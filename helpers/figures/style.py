@@ -51,7 +51,7 @@ VERDICTS = {
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 # Inches of a figure with one column: its text is still read where a phone shows it 350 pixels wide.
 WIDTH = 5.0
-WIDE = 7.0  # of a figure with several columns, which a phone scrolls
+WIDE = 9.2  # of a figure as wide as the text of a page, which a phone scrolls
 SMALL = 9.5  # points: 9 pixels on such a phone
 # The look of all figures: no plate behind them, text as text, constrained layout.
 STYLE = {
@@ -87,9 +87,14 @@ STYLE = {
 }
 
 
-def rows(count: int, columns: int = 1, each: float = 2.2, more: float = 0.0) -> np.ndarray:
-    """Axes (row, column) of a new figure, `each` inches for a row and `more` around them."""
-    width = WIDTH if columns == 1 else WIDE
+def rows(
+    count: int, columns: int = 1, each: float = 2.2, more: float = 0.0, wide: bool = False
+) -> np.ndarray:
+    """Axes (row, column) of a new figure, `each` inches for a row and `more` around them.
+
+    It is as wide as a phone, or as the text of a page with several columns or where it is `wide`.
+    """
+    width = WIDE if wide or columns > 1 else WIDTH
     return plt.subplots(count, columns, figsize=(width, more + each * count), squeeze=False)[1]
 
 
@@ -232,7 +237,9 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
         default=0,
     )
     longest = max(len(line) for text in texts for line in text.split("\n"))
-    fit = int((ax.figure.get_figwidth() - 0.2 - 0.085 * names) / (0.45 + 0.083 * longest))
+    grid = ax.get_gridspec()
+    width = ax.figure.get_figwidth() / (grid.ncols if grid is not None else 1)
+    fit = int((width - 0.2 - 0.085 * names) / (0.45 + 0.083 * longest))
     drawn = ax.legend(
         handles,
         texts,

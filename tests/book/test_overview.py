@@ -79,3 +79,25 @@ def test_the_figure_is_a_table_with_words_and_numbers_behind_it(shown, rows):
     assert any(row.reported for row in rows)
     assert len(numbers.tbody.find_all("tr")) == len(rows) and soup.figcaption.text
     assert environment().get_template("fragments/forest.html.j2").render(forest=[]).strip() == ""
+
+
+def test_how_an_outlier_forms_is_told_in_stored_numbers_or_not_at_all(shown):
+    _, runs = shown
+    told = overview.formation(runs)
+    id, model, shares, means, counts = overview.FORMATION
+    (own,) = (results[id] for results in runs.values() if id in results)
+    found = {v["name"]: v["value"] for v in own["values"] if v["model"] == model}
+    for name in shares:
+        assert float(told[name].removesuffix(" %")) == pytest.approx(100 * found[name], rel=5e-3)
+    for name in (*means, *counts):
+        assert float(told[name]) == pytest.approx(found[name], rel=5e-3)
+    template = environment().get_template("fragments/formation.html.j2")
+    soup = BeautifulSoup(template.render(formation=told), "html.parser")
+    steps = soup.find_all("li")
+    assert (
+        len(steps) == 4 and soup.figure["aria-label"] and f"Unit {told['neuron_unit']}" in str(soup)
+    )
+    assert all(svg.has_attr("aria-hidden") for svg in soup.find_all("svg"))
+    without = [value for value in own["values"] if value["name"] != "max_norm_ablated"]
+    assert overview.formation({"one": {id: own | {"values": without}}}) == {}
+    assert template.render(formation={}).strip() == ""

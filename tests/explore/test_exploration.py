@@ -16,7 +16,7 @@ from helpers import interventions
 from helpers.capture import OnPatches, PatchNorms, capture
 from helpers.claims import load_registry
 from helpers.cli import main
-from helpers.explore import JUDGED, PHOTOGRAPHS, moves, patches, shown, thresholds
+from helpers.explore import JUDGED, PHOTOGRAPHS, maps, moves, patches, shown, thresholds
 from helpers.files import digest_of_json
 from helpers.images import load_images
 from helpers.measures.norms import outliers, threshold
@@ -48,6 +48,15 @@ def test_what_is_shown_is_what_the_model_sees():
 @pytest.fixture(scope="module")
 def planted():
     return patches("control-position")
+
+
+def test_maps_are_those_of_the_last_block_of_patches(planted):
+    found = maps("control-position")
+    assert found["grid"] == planted["grid"] and "jpeg" not in str(found)
+    for kind in ("norms", "attention"):
+        last = dequantise(planted[kind])[0, :, -1]
+        step = planted[kind]["step"] + found[kind]["step"]
+        assert dequantise(found[kind]) == pytest.approx(last, abs=step)
 
 
 def test_medians_outliers_and_attention_are_of_the_norms_as_they_are_stored(planted):

@@ -450,7 +450,7 @@ def test_no_plate_nothing_clipped_and_text_read_on_a_phone(name):
     if name == "marked_patches":
         return
     wide = np.ndim(axes) > 0 or name in ("found_boxes", "verdict_table")
-    assert width == (WIDE if wide else WIDTH)
+    assert width <= WIDE if wide else width == WIDTH
     if not wide:
         texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
         assert min(text.get_fontsize() for text in texts) / 72 * 350 / width >= 9
