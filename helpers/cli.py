@@ -31,6 +31,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, as_expected, check_run, read_result
 from helpers.extras import missing
 from helpers.foreign import UNPRINTABLE, one_line, printable
+from helpers.names import ALIASES, stored_name
 from helpers.run.progress import Outcome, calibrated, duration
 from helpers.settings import check_choice, require_path
 
@@ -244,9 +245,9 @@ def _there(context: object, option: object, name: str) -> str:
 
 
 def _model(context: object, option: object, name: str | None) -> str | None:
-    """The model; a folder that timm or `edit` wrote by its form."""
+    """The model, by the name that results keep; a folder that timm or `edit` wrote by its form."""
     saved = name and os.path.isfile(os.path.join(name, "config.json"))
-    return f"local-dir:{name}" if saved else name
+    return f"local-dir:{name}" if saved else name and stored_name(name)
 
 
 def _machine(device: str) -> dict:
@@ -790,7 +791,7 @@ def census(project, models, images, n, out, seed, batch_size, planned, force, de
     from helpers.claims import checkpoints
     from helpers.models import ModelUnavailable, check_name, portable
 
-    names = checkpoints.named([*models])
+    names = checkpoints.named([stored_name(name) for name in models])
     for name in names:
         check_name(name)
     from helpers.own import census as one_each
@@ -925,7 +926,7 @@ def explore(project, what, model, images, n, seed, batch_size, device, changed):
 def train(project, preset, base, registers, seeds, texts, name, out, device, workers, jobs):
     """Train models that differ in their registers alone; what was stopped goes on, what is finished
     is kept. PRESET is a recipe of helpers/training/recipes.py: cpu, ..., gpu; of finished models:
-    asked, ..., regrow; of tasks that ask for a sink: quiet, broadcast.
+    clean-target, ..., regrow; of tasks that require a sink: no-op, broadcast.
     """
     from helpers import training
     from helpers.images import check_name
@@ -933,8 +934,9 @@ def train(project, preset, base, registers, seeds, texts, name, out, device, wor
     from helpers.run.parameters import checked, parse
     from helpers.run.provenance import provenance
 
+    preset = stored_name(preset)
     if preset not in training.PRESETS:
-        known = ", ".join(training.PRESETS)
+        known = ", ".join([*training.PRESETS, *ALIASES])
         raise ValueError(f"unknown preset {preset!r}; choose one of {known}")
     recipe = type(training.PRESETS[preset])
     own, kind = asdict(training.PRESETS[preset]), training.KINDS[recipe]

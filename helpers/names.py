@@ -1,5 +1,5 @@
 """Short names of models, for figures and pages: `vit_tiny_patch16_224.augreg_in21k_ft_in1k` is
-ViT-Ti (AugReg).
+ViT-Ti (AugReg). And the names of recipes, beside those that results and files of weights keep.
 """
 
 import re
@@ -11,6 +11,14 @@ STUB = "stub:"  # begins the name of random weights or other images, which a dry
 # config.json.
 FILES = ("file:", "scratch:", "registers:", "sinks:")
 LOCAL = (*FILES, "local-dir:", "transformers:")
+# How pages name a recipe or a task -> its name in stored results, weight files and presets.
+ALIASES = {
+    "clean-target": "asked",
+    "ph-reg-target": "mean",
+    "free-register": "offered",
+    "no-op": "quiet",
+}
+_ALIAS = re.compile(rf"((?:registers-|sinks-)?)({'|'.join(ALIASES)})(?=-|$)(.*)", re.DOTALL)
 
 _SIZES = {
     "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G",  # noqa: E501
@@ -36,6 +44,7 @@ _PRESETS = {
     "offered": "free registers", "offered-cls": "free registers, [CLS] target",
     "ph-reg": "PH-Reg target and weights",
     "blocks": "clean target, blocks 6 to 8", "registers-only": "clean target, registers only",
+    "frozen": "clean target, registers only, 600 steps",
     "fixed": "clean target, random registers",
     "regrow": "unit removed", "regrow-cls": "unit removed, [CLS] target",
     "regrow-labels": "unit removed, labels", "regrow-frozen": "unit removed, block frozen",
@@ -55,33 +64,33 @@ RULES = {
     "percentile:98": "98th percentile",
     "fixed:150": "norm 150",
 }
-_TRAINED = {None: "Small ViT", "registers": "ViT-Ti", "sinks": "Small ViT"}
-_OWN = re.compile(r"(?:scratch|(registers|sinks)-(.+))-reg(\d+)(?:-seed(\d+))?")
+_OWN = re.compile(r"(scratch|registers|sinks)(?:-(.+))?-reg(\d+)(?:-seed(\d+))?")
 _MODEL = re.compile(rf"([a-z0-9]+?)_({'|'.join(_SIZES)})\d*_patch\d+[^.]*(?:\.(.*))?")
 
+_TRAINED = {"scratch": "From-scratch ViT", "registers": "ViT-Ti", "sinks": "Sink-task ViT"}
 _NAMED = re.compile(r"\w[\w./-]*\w")  # a word of a label that may be a model
 
 
 def short_name(model: str) -> str:
     """How a figure calls the model: family, size, registers and pretraining of a timm name.
 
-    A control or another name as it is.
+    Of a reference model its name, and any other name as it is.
 
     Two checkpoints may share a short name, so it labels and does not identify; `short_names` keeps
     them apart.
 
     >>> short_name("vit_small_patch14_reg4_dinov2.lvd142m")
     'ViT-S (4 reg., DINOv2)'
-    >>> short_name("registers-mean-reg4-seed1")  # trained on from ViT-Ti by this project
+    >>> short_name("registers-mean-reg4-seed1")  # fine-tuned from ViT-Ti by this project
     'ViT-Ti, PH-Reg target, 4 reg., seed 1'
     """
     if own := _OWN.fullmatch(model):
-        kind, added, count, seed = own.groups()
-        said = [_TRAINED[kind], *([preset_name(added)] if added else []), f"{count} reg."]
+        kind, recipe, count, seed = own.groups()
+        said = [_TRAINED[kind], *([preset_name(recipe)] if recipe else []), f"{count} reg."]
         return ", ".join([*said, *([f"seed {seed}"] if seed else [])])
     if not (parts := _MODEL.fullmatch(model)):
         control = model.removeprefix("control-")
-        return model if control == model else f"{control} (control)"
+        return model if control == model else f"{control} (reference)"
     family, size, tag = parts.groups()
     if family not in _FAMILIES:
         return model
@@ -93,7 +102,7 @@ def short_name(model: str) -> str:
 
 
 def preset_name(preset: str) -> str:
-    """How a figure calls a way of training; one without such a name in its own words.
+    """How a figure calls a recipe or a task of this project; one without such a name as it is.
 
     >>> preset_name("quiet"), preset_name("self-distillation")
     ('no-op', 'self-distillation')
@@ -101,13 +110,36 @@ def preset_name(preset: str) -> str:
     return _PRESETS.get(preset, preset)
 
 
+def recipe_name(recipe: str) -> str:
+    """How pages list a recipe or a task, as it may be typed; `stored_name` is the way back.
+
+    >>> recipe_name("offered-cls"), recipe_name("mean"), recipe_name("broadcast")
+    ('free-register-cls', 'ph-reg-target', 'broadcast')
+    """
+    known = {stored: said for said, stored in ALIASES.items()}
+    first, dash, rest = recipe.partition("-")
+    return f"{known.get(first, first)}{dash}{rest}"
+
+
+def stored_name(name: str) -> str:
+    """The name that results and files of weights keep of a model, recipe or task; others as is.
+
+    >>> stored_name("registers-clean-target-reg4-seed1"), stored_name("no-op")
+    ('registers-asked-reg4-seed1', 'quiet')
+    """
+    if not (parts := _ALIAS.fullmatch(name)):
+        return name
+    kind, recipe, rest = parts.groups()
+    return f"{kind}{ALIASES[recipe]}{rest}"
+
+
 def family_name(model: str) -> str:
     """How a figure calls the models that differ from this one in their registers alone.
 
-    >>> family_name("registers-mean-reg0") == short_name("registers-mean-reg0").split(",")[0]
-    True
+    >>> family_name("registers-mean-reg0")
+    'ViT-Ti, PH-Reg target'
     >>> family_name("control-noise")
-    'noise (control)'
+    'noise (reference)'
     """
     return re.sub(r", \d+ reg\.(?=,|$)", "", short_name(model))
 
@@ -153,7 +185,7 @@ def size_families(models: Iterable[str]) -> list[list[str]]:
 
 def shortened(texts: Iterable[str]) -> list[str]:
     """Labels of a figure with the short name of each model in them: `control-clean: moved` is
-    `clean (control): moved`.
+    `clean (reference): moved`.
 
     Labels that would become the same stay as they are.
     """

@@ -137,6 +137,7 @@ REFUSED = {
     "edit control-clean --out x": "give either --neurons B:U,B:U or --auto",
     "edit control-clean --out x --neurons 7": "'7' is not a list of neurons such as 7:417,7:12",
     "train": "Missing argument 'PRESET'",
+    "train no-op --base vit_tiny_patch16_224": "--base: 'quiet' trains from scratch; leave it out",
     "train cpo": "unknown preset 'cpo'; choose one of cpu, gap, ",
     "train cpu --out /dev/null": "/dev/null is no place for files; choose another",
     "train cpu --set stpes=20": "unknown parameter 'stpes'; did you mean 'steps'?",

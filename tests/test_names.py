@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 import helpers
-from helpers.names import preset_name, short_name, short_names, shortened, size_families
+from helpers.names import (
+    ALIASES,
+    preset_name,
+    recipe_name,
+    short_name,
+    short_names,
+    shortened,
+    size_families,
+    stored_name,
+)
+from helpers.run.parameters import _with_known_names
+from helpers.training import PRESETS
 
 REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
 NAMES = {
@@ -14,11 +25,11 @@ NAMES = {
     "deit_tiny_patch16_224.fb_in1k": "DeiT-Ti",
     "deit3_medium_patch16_224.fb_in1k": "DeiT-III-M",
     REG4: "ViT-S (4 reg., DINOv2)",
-    "scratch-reg4-seed2": "Small ViT, 4 reg., seed 2",
+    "scratch-reg4-seed2": "From-scratch ViT, 4 reg., seed 2",
     "registers-asked-reg0": "ViT-Ti, clean target, 0 reg.",
     "registers-offered-cls-reg4-seed1": "ViT-Ti, free registers, [CLS] target, 4 reg., seed 1",
-    "sinks-quiet-reg4": "Small ViT, no-op, 4 reg.",
-    "control-clean": "clean (control)",
+    "sinks-quiet-reg4": "Sink-task ViT, no-op, 4 reg.",
+    "control-clean": "clean (reference)",
     "open_clip:ViT-B-32/laion2b_s34b_b79k": "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "test_vit.r160_in1k": "test_vit.r160_in1k",
 }
@@ -64,7 +75,7 @@ def test_a_family_differs_in_its_sizes_alone():
 def test_labels_are_shortened_within_their_text():
     tiny = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
     assert shortened([f"{tiny}, moved", "control-clean: others", "4 registers", f"norm\n{REG4}"]) == [  # noqa: E501
-        "ViT-Ti (AugReg), moved", "clean (control): others", "4 registers", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip  # noqa: E501
+        "ViT-Ti (AugReg), moved", "clean (reference): others", "4 registers", "norm\nViT-S (4 reg., DINOv2)"]  # fmt: skip  # noqa: E501
 
 
 def test_labels_that_would_become_the_same_stay():
@@ -73,3 +84,19 @@ def test_labels_that_would_become_the_same_stay():
         shortened([in_21k, tuned]) == [in_21k, tuned]
         and shortened([tuned, tuned]) == ["ViT-Ti (AugReg)"] * 2
     )
+
+
+def test_a_recipe_is_known_by_the_name_on_pages_and_by_the_stored_one():
+    for said, stored in ALIASES.items():
+        assert stored_name(said) == stored and stored in PRESETS
+        assert recipe_name(stored).lower() == said and stored_name(stored) == stored
+    assert stored_name("sinks-no-op-decay0-reg1") == "sinks-quiet-decay0-reg1"
+    # What only looks like one.
+    others = ["no-ops", "clean-targets", "folder:clean-target", "my-no-op", REG4]
+    assert [stored_name(name) for name in others] == others
+
+
+def test_a_run_keeps_the_stored_names():
+    given = {"models": ["registers-clean-target-reg4", "control-clean"], "dataset": "no-op", "n": 4}
+    kept = {"models": ["registers-asked-reg4", "control-clean"], "dataset": "quiet", "n": 4}
+    assert _with_known_names(given) == kept

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers import names
 from helpers.book.render import render
 from helpers.claims.criteria import Value
 from helpers.claims.registry import Registry, term
@@ -43,7 +44,7 @@ MEASURES = {
 SHARES = ("outlier_tokens", "outlier_images", "onset_depth")  # printed in %
 # Those that have a threshold of their own. A percentile has none: it takes its share of the patches
 # of every model after every block.
-RULES = {"median:3": "3 × median", "mad:10": "10 MAD", "fixed:150": "norm 150"}
+RULES = {rule: name for rule, name in names.RULES.items() if not rule.startswith("percentile")}
 DEFAULT = 3  # medians
 # What is done, in a word and in a sentence; {} are the places where outliers usually are.
 CONDITIONS = {

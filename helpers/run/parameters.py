@@ -17,7 +17,7 @@ import yaml
 
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, read_result
-from helpers.names import LOCAL
+from helpers.names import LOCAL, stored_name
 from helpers.run.provenance import hardware
 from helpers.settings import check_choice, nearest, outlier_rule, parsed, settings_of
 
@@ -254,19 +254,23 @@ def resolve(
 
 
 def _with_known_names(parameters: Mapping) -> dict:
-    """The parameters with the models of this machine by the last part of their path.
+    """The parameters with the models of this machine by the last part of their path, and with those
+    trained here by the names that results keep.
 
     Kernels find them by REGISTERS_MODELS. Raises ValueError for an unknown model or data set.
     """
-    sets = data_sets(parameters)
     # Here, since both take seconds to import and `list` and `check` need neither.
     from helpers import images, models
 
-    local = [text for _, text in names_in(parameters) if text.startswith(LOCAL)]
+    given = [text for _, text in names_in(parameters)]
+    local = [text for text in given if text.startswith(LOCAL)]
+    known = {text: stored_name(text) for text in given}
+    known |= dict(zip(local, models.portable(local), strict=True))
     written = json.dumps(parameters)
-    for path, short in zip(local, models.portable(local), strict=True):
-        written = written.replace(json.dumps(path), json.dumps(short))
+    for text, name in known.items():
+        written = written.replace(json.dumps(text), json.dumps(name))
     parameters = json.loads(written)
+    sets = data_sets(parameters)
     named = [(name, text) for name, text in names_in(parameters) if name in MODELS and text]
     named += [("by_model", parsed(text)[0]) for text in parameters.get("by_model", ())]
     for check, pairs in ((models.check_name, named), (images.check_name, sets)):

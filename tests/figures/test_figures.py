@@ -33,7 +33,7 @@ LONG = [
     "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "control-clean",
 ]
-SHORT = ["ViT-Ti (AugReg)", LONG[1], "clean (control)"]  # as figures call them
+SHORT = ["ViT-Ti (AugReg)", LONG[1], "clean (reference)"]  # as figures call them
 DRAWN = {}  # name -> function that gives the axes
 BASELINE = Path(__file__).with_name("baseline")
 
@@ -399,7 +399,7 @@ def test_a_wrapped_title_has_the_short_name_of_its_model():
     shares = dict.fromkeys((f"{tiny}, as it is", "control-content, rolled", tiny), np.zeros((2, 2)))
     axes = figures.share_maps(shares, plt.subplots(1, 3)[1])
     titles = [ax.get_title().replace("\n", " ") for ax in axes]
-    assert titles == ["ViT-Ti (AugReg), as it is", "content (control), rolled", "ViT-Ti (AugReg)"]
+    assert titles == ["ViT-Ti (AugReg), as it is", "content (reference), rolled", "ViT-Ti (AugReg)"]
 
 
 @pytest.mark.parametrize("name", PICTURES)

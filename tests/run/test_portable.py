@@ -314,7 +314,7 @@ def test_with_other_parameters_both_sides_run_here(published, monkeypatch, tmp_p
     link = "<a href='claims/aa1-first.html#mine'>aa1-first</a> (mine)"
     assert same.startswith("0 of 2 verdicts are the same.") and " | 0 of 2 | " in same
     assert f"| {link} | 7 |" in same
-    for model in ("all together", "clean (control)"):
+    for model in ("all together", "clean (reference)"):
         assert f"| {link} | {model} | <span class='verdict supported'>" in others
 
 
