@@ -180,6 +180,8 @@ def assemble(
         end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")
         _write_notebook(notebook, source / claim.notebook, end)
     log = history.load(project.root)
+    config = yaml.safe_load((source / CONFIG).read_text(encoding="utf-8"))
+    repository = config.get("repository", {})
     calibration, moved = _results(book.controls), dict(contents.get("meta", {}).get("moved", {}))
     for id, claim in project.registry.claims.items():
         if only and id not in ids:
@@ -191,6 +193,7 @@ def assemble(
             history.rewritten(log.get(id, [])),
             explore.beside(id),
             {path.stem for path in (source / "book").glob("*.md")},
+            repository,
         )
         _write(source / CLAIMS / f"{id}.md", text)
         for name, content in pictures.items():
@@ -201,7 +204,7 @@ def assemble(
         for run, executed in runs.items():
             _write_run(book, kind, run, executed, source / "book")
     if not only:
-        _write_fragments(book, source / "book", contents)
+        _write_fragments(book, source / "book", contents, data)
     for old, new in moved.items():
         text = macro("forward", "../" * old.count("/") + new)
         _write(place / FORWARD / f"{old}.html", text)
@@ -392,8 +395,11 @@ def _first_page(book: Book, whole: bool) -> str:
     return "\n\n".join([f"# {book.project.root.name}", *boards, cited])
 
 
-def _write_fragments(book: Book, folder: Path, contents: Mapping) -> None:
-    """What hand-written pages quote and include; a page with claims below it a list of these."""
+def _write_fragments(book: Book, folder: Path, contents: Mapping, data: Path) -> None:
+    """What hand-written pages quote and include; a page with claims below it a list of these.
+
+    Into `data`, what is too long for a page.
+    """
     root, registry, runs = book.project.root, book.project.registry, book.results
     calibration = _results(book.controls)
     known = fragments.values(book.project, runs, calibration)
@@ -402,6 +408,7 @@ def _write_fragments(book: Book, folder: Path, contents: Mapping) -> None:
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(template_values.render(text, f"book/{path.name}"), encoding="utf-8")
     _draw(folder / "_static", known)
+    downloads.write_more(data, root, known)
     changed = edition.page(root, registry, runs)
     texts = {
         **fragments.fragments(known),

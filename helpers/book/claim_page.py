@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
 import yaml
 from nbformat import NotebookNode
@@ -59,6 +60,7 @@ def page(
     changes: Sequence[Entry] = (),
     beside: str = "",
     pages: Collection[str] = (),
+    repository: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, bytes]]:
     """The page of a claim; lies in `book/claims/`.
 
@@ -68,6 +70,7 @@ def page(
         changes: the entries of the log that changed its criterion.
         beside: what else shows what it asks, as Markdown.
         pages: the pages of `book/` to which it may lead.
+        repository: `url` and `branch` of the project, as `_config.yml` gives them.
 
     Returns:
         The page as Markdown, and its figures, which lie beside it: name of the file -> content.
@@ -81,6 +84,7 @@ def page(
         changes=changes,
         beside=beside,
         pages=pages,
+        launch=launch(claim, repository or {}),
     )
     pictures = [tab["picture"] for tab in tabs if tab["picture"]]
     return text, {picture["name"]: picture["content"] for picture in pictures}
@@ -113,6 +117,24 @@ def _tab(claim: Claim, shown: Shown) -> dict:
         ).strip(),
         "parameters": parameters,
         "end": downloads.on_page(place, claim.id, data, notebook, up="../../"),
+    }
+
+
+def launch(claim: Claim, repository: Mapping[str, str]) -> dict[str, str]:
+    """Where a claim's notebook runs without an installation: name of the service -> address.
+
+    Nothing for a claim without a notebook, or a repository that is not on GitHub.
+    """
+    owned = re.fullmatch(
+        r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", repository.get("url", "")
+    )
+    if not owned or not claim.notebook:
+        return {}
+    name, branch = owned[1], quote(repository.get("branch") or "main", safe="")
+    return {
+        "Colab": f"https://colab.research.google.com/github/{name}/blob/{branch}/{claim.notebook}",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/{branch}?urlpath=lab/tree/{claim.notebook}",
+        "install": f"%pip install git+https://github.com/{name}@{branch}",
     }
 
 

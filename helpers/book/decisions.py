@@ -36,11 +36,6 @@ class Decision(Judgement):
     name: str
 
     @property
-    def outcome(self) -> bool | None:
-        """True where the test holds, False where it fails, None where it is undecided."""
-        return self.test.outcome(self.value, self.baseline)
-
-    @property
     def term(self) -> Term:
         """What the value is called."""
         return term(self.id, self.test.value)

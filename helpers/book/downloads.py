@@ -10,7 +10,7 @@ not there.
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nbformat
@@ -20,14 +20,17 @@ from nbformat import NotebookNode
 from helpers.book import cite
 from helpers.book.render import Runs, counted, over, render
 from helpers.claims import per_image
+from helpers.claims.criteria import OUTCOMES
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
 from helpers.claims.result import IMAGES_SUFFIX, Result
+from helpers.claims.statistics import Judgement
 from helpers.files import write_zip
 
 FOLDER = "data"  # of the built book
 VALUES, COLUMNS_FILE, NAMES_FILE = "values.csv", "values.dictionary.csv", "values.names.csv"
 IMAGES_FILE = "images.dictionary.csv"
+TESTS, MACHINES = "tests.csv", ("portability.json", "second-pass.json")
 # Claim -> its result, and the notebook that displays it.
 Executed = Mapping[str, tuple[dict, NotebookNode]]
 # The columns of the CSV: name, type of the cells, and what they say.
@@ -152,6 +155,41 @@ def write(
         (place / f"{id}.json").write_text(text, encoding="utf-8")
         members = {f"{id}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
         write_zip(place / f"{id}.zip", members | _drawings(id, notebook))
+
+
+def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
+    """A row for every test that was put to a model: its value, outcome, p-values, and what it could
+    have decided; `corrected` has both corrected p-values of a test with one.
+    """
+    found = []
+    for row in rows:
+        value, (bonferroni, hochberg) = row.value, corrected.get(row, (None, None))
+        holds_from, fails_from = row.thresholds or (None, None)
+        found.append({
+            "run": row.run, "claim": row.id, "model": row.model, "test": str(row.test),
+            "value": value and value.value, "low": value and value.low,
+            "high": value and value.high, "n": value and value.n,
+            "outcome": OUTCOMES[row.outcome],
+            "distance": row.distance, "p": _told(row.p), "bonferroni": _told(bonferroni),
+            "benjamini_hochberg": _told(hochberg), "effect": row.effect, "holds_from": holds_from,
+            "fails_from": fails_from, "n_decides": row.images_needed, "verdict": row.verdict,
+        })  # fmt: skip
+    whole = {"n": "Int64", "n_decides": "Int64"}
+    return pd.DataFrame(found).astype(whole) if found else pd.DataFrame()
+
+
+def _told(p: float | None) -> float | None:
+    """A p-value, none below 1e-9: an interval says nothing of tails."""
+    return p if p is None else max(p, 1e-9)
+
+
+def write_more(target: Path, root: Path, known: Mapping) -> None:
+    """Write into `target` what pages only sum up: every test, and the numbers of other machines."""
+    table = tests(known["rows"], known["corrected"])
+    table.to_csv(target / TESTS, index=False, lineterminator="\r\n")
+    for name in MACHINES:
+        if (stored := root / "book" / name).is_file():
+            shutil.copy(stored, target)
 
 
 def images_of(data: Mapping) -> str:

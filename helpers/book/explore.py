@@ -101,7 +101,7 @@ def beside(id: str) -> str:
     if id not in PLACES:
         return ""
     kind, heading = PLACES[id]
-    measured = "Measured apart from these runs; [Touch it](../explore.md) says on what."
+    measured = "Measured apart from these runs; [Explore](../explore.md) says on what."
     return f"## {heading}\n\n{measured}\n\n```{{include}} ../_generated/explore-{kind}.md\n```"
 
 

@@ -4,7 +4,7 @@ and tables that are finished when a page is written.
 Figures get a number to refer to, and a frame that scrolls on a phone rather than shrink text below
 9 pixels; SVG becomes a part of the page, whose colour and font its text then has. Tables get a
 number, a caption and the scope of their heads. The header's button downloads a notebook as it was
-run, and not the page's source.
+run, and not the page's source. The search puts claims first and leaves notebooks out.
 """
 
 import inspect
@@ -19,12 +19,16 @@ from bs4.element import PreformattedString, Tag
 from markupsafe import escape
 from PIL import Image
 from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 
 from helpers.book.downloads import notebook_of
 
 # Neither keeps anything from one page to the next while pages are read and written; both only omit
 # to say so.
 PARALLEL = ("sphinx_multitoc_numbering", "sphinx-mathjax-offline")
+SCORER = Path(__file__).with_name("templates") / "search.js"
+API = "book/api/"
 PHONE = 350  # pixels that a phone has for a figure
 LEAST = 9  # pixels of text on a phone
 STORED = 11.1  # pixels of the smallest text in a stored picture: 8 points at 100 dots an inch
@@ -41,8 +45,21 @@ def setup(app: Sphinx) -> dict[str, Any]:
             vars(app.extensions[name]).update(parallel)
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", _skip)
+    app.connect("config-inited", _search)
+    app.connect("env-updated", _searched)
     app.connect("html-page-context", _page, priority=900)
     return parallel
+
+
+def _search(app: Sphinx, config: Config) -> None:
+    """Let the search put claims first."""
+    config.html_search_scorer = config.html_search_scorer or str(SCORER)
+
+
+def _searched(app: Sphinx, env: BuildEnvironment) -> None:
+    """Leave notebooks out of the search: the pages of their claims say what they found."""
+    for page in filter(notebook_of, env.found_docs):
+        env.metadata[page]["nosearch"] = True
 
 
 def _skip(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
@@ -72,6 +89,8 @@ def _page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree:
     if context.get("body") and doctree is not None:
         files = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
         context["body"] = finished(context["body"], files.get)
+        if pagename.startswith(API):
+            context["body"] = folded(context["body"])
 
 
 def finished(body: str, find: Callable[[str], Path | None]) -> str:
@@ -104,6 +123,22 @@ def finished(body: str, find: Callable[[str], Path | None]) -> str:
     tables = soup.select("table:not(figure table):not(:has(> caption))")
     for number, table in enumerate(tables, 1):
         _table(soup, table, number)
+    return str(soup)
+
+
+def folded(body: str) -> str:
+    """A page of the API as a summary: of what each object does, all but the first paragraph is
+    folded.
+    """
+    soup = BeautifulSoup(body, "html.parser")
+    for part in soup.select("dl.py > dd"):
+        more = part.find_all(True, recursive=False)[1:]
+        if more:
+            details = _element(soup, "details", "api-more")
+            details.append(_element(soup, "summary", "api-more", "arguments, shapes, sources"))
+            more[0].insert_before(details)
+            for one in more:
+                details.append(one)
     return str(soup)
 
 

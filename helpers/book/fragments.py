@@ -46,12 +46,14 @@ OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}
 # the machine.
 CARBON, PUE = 0.37, 1.19
 IMAGES = (5_000, 50_000, 1_281_167)  # of which a capture's cost is told
+NEAR = 1.5  # half-widths from its margin within which a test is listed
 BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
 CONSTANTS = {
     "ANSWERS": ANSWERS,
     "BAND": BAND,
     "IMAGES": IMAGES,
     "KINDS": KINDS,
+    "NEAR": NEAR,
     "PER_KWH": PUE * CARBON,
     "SEEN": history.SEEN,
     "TRAINED": TRAINED,
@@ -260,6 +262,10 @@ def _tests(registry: Registry, runs: Runs) -> dict[str, Any]:
     return {
         "rows": rows,
         "known": known,
+        # What one more look at the numbers might change, and what they did not decide.
+        "near": [row for row in known if row.distance < NEAR],
+        "undecided": [row for row in known if row.outcome is None],
+        "outcomes": Counter(row.outcome for row in rows),
         "corrected": dict(zip(known, corrected, strict=True)),
         "alpha": statistics.ALPHA,
         "levels": levels,

@@ -66,6 +66,11 @@ class Judgement:
     baseline: Value | None = field(default=None, kw_only=True)
 
     @property
+    def outcome(self) -> bool | None:
+        """True where the test holds, False where it fails, None where it is undecided."""
+        return self.test.outcome(self.value, self.baseline)
+
+    @property
     def unseen(self) -> str:
         """Why what the test asks for could not have shown, or empty."""
         return self.test.unseen(self.value, self.baseline)

@@ -93,6 +93,20 @@ def test_a_model_shows_its_column_and_counts_by_its_own_verdicts(address, opened
     assert columns.evaluate_all("heads => heads.map((head) => head.dataset.model)") == [model]
 
 
+def test_only_columns_with_values_are_shown_until_all_are_asked_for(address, opened):
+    page = opened(address)
+    heads, frame = page.locator("thead th[data-model]"), page.locator(".board-frame")
+    few, every = page.locator("thead th[data-model]:visible").count(), heads.count()
+    assert 1 <= few < every / 2
+    assert frame.evaluate("frame => frame.scrollWidth") <= frame.evaluate("x => x.clientWidth") + 1
+    page.locator("select[name=columns]").select_option("all")
+    assert page.locator("thead th[data-model]:visible").count() == every
+    page.locator("select[name=columns]").select_option("")
+    page.locator("select[name=run]").select_option("scratch")
+    names = page.locator("thead th[data-model]:visible")
+    assert "scratch-reg0" in names.evaluate_all("heads => heads.map((head) => head.dataset.model)")
+
+
 def test_rows_sort_by_their_distance_to_the_margin(address, opened, runs, calibration):
     page = opened(address)
     page.locator("select[name=sort]").select_option("distance")

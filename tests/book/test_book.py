@@ -223,6 +223,20 @@ def test_golden_pages_of_a_small_project(kind, request, file_regression):
         assert all((book / "_static" / f"{name}.svg").stat().st_size > 5000 for name in drawn)
 
 
+def test_the_address_of_the_repository_is_that_of_the_configuration(library):
+    """None is configured here: no page leads to Colab until one is."""
+    pages = [assemble(library.root) / "book" / "claims" / "aa1-first.md"]
+    without = pages[0].read_text()
+    config = library.root / "_config.yml"
+    config.write_text(f"{config.read_text()}\nrepository: {{url: https://github.com/ann/book}}\n")
+    assemble(library.root)
+    address = "colab.research.google.com/github/ann/book/blob/main/notebooks/beyond/aa1-first.ipynb"
+    assert "Colab" not in without and address not in without
+    publish_run(library, "mine", "aa1-first")
+    assemble(library.root)
+    assert address in pages[0].read_text()
+
+
 def test_every_page_of_the_contents_is_there_and_nothing_old(full):
     source = assemble(full.root)
     (source / "book" / "old.md").write_text("old")

@@ -177,6 +177,19 @@ def test_search_finds_register(server, page):
     assert "register" in results.first.inner_text().lower()
 
 
+def test_search_shows_claims_first_the_api_last_and_no_page_chrome(server, page):
+    page.goto(f"{server}/search.html?q=register+neuron")
+    page.wait_for_selector("#search-results li p.context")
+    summary = "document.querySelector('#search-results p.search-summary')?.textContent"
+    page.wait_for_function(f"{summary}.match(/found|match/i)")
+    links = page.locator("#search-results li > a").evaluate_all("all => all.map((a) => a.href)")
+    api = [i for i, link in enumerate(links) if "/book/api" in link]
+    assert "/book/claims/" in links[0] and min(api) > len(links) - len(api) - 1
+    assert not any("/notebooks/" in link for link in links)
+    told = page.locator("#search-results p.context").all_inner_texts()
+    assert told and not any("Ctrl" in one or "Copy to clipboard" in one for one in told)
+
+
 def test_an_old_address_opens_the_tab_of_its_run(site, page):
     page.goto((site / "book" / "runs" / "scratch" / "nr5-registers.html").as_uri())
     page.wait_for_url("**/book/claims/nr5-registers.html#scratch")

@@ -105,6 +105,25 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("repository", "leads"),
+    [
+        ({}, False),
+        ({"url": ""}, False),
+        ({"url": "https://example.org/a/b"}, False),
+        ({"url": "https://github.com/ann/book"}, True),
+        ({"url": "https://github.com/ann/book.git", "branch": "v1/x"}, True),
+    ],
+)
+def test_a_repository_address_switches_colab_and_binder_on(claim, repository, leads):
+    data = claim.judge(values(DINOV2, 0.9, 90, 52)).to_json()
+    text, _ = page(claim, data, repository=repository)
+    branch = "v1%2Fx" if "branch" in repository else "main"
+    colab = f"https://colab.research.google.com/github/ann/book/blob/{branch}/{claim.notebook}"
+    assert (f"]({colab})" in text) == leads == ("mybinder.org/v2/gh/ann/book/" in text)
+    assert ("Colab" in text) == ("%pip install git+https://github.com/ann/book@" in text) == leads
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_golden_pages(claim, notebook, file_regression, case):
     """As stored in tests/book/test_claim_page; `--force-regen` stores them anew."""

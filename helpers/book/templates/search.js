@@ -1,0 +1,10 @@
+/* What this book's search does otherwise than Sphinx's: claims come first and the API last, and an excerpt is of the article alone, without
+   what stands around it on every page. */
+if (typeof Search !== "undefined") {
+  Scorer.score = ([page, , , , score]) => score + (page.startsWith("book/claims/") ? 10 : page.startsWith("book/api") ? -40 : 0);
+  Search.htmlToText = (html, anchor) => {
+    const page = new DOMParser().parseFromString(html, "text/html");
+    for (const node of page.querySelectorAll(".headerlink, .visually-hidden, script, style, svg, form")) node.remove();
+    return (page.getElementById(anchor?.slice(1)) ?? page.querySelector("article"))?.textContent ?? "";
+  };
+}
