@@ -250,25 +250,28 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members
 def of_every_seed(name: str) -> Members:
     """(registers, seed) -> `name`, of seed 0, and the models trained alike with other seeds.
 
-    Raises ValueError where `name` is not called like a model trained here with seed 0, or is not
-    there.
+    Where seed 0 is not there, those of other seeds alone.
+
+    Raises ValueError where `name` is not called like a model trained here with seed 0, or none of
+    them is there.
     """
     head, count, tail = _called(name)
     if not count:
         raise ValueError(
             f"{name!r} names no trained model of seed 0; give one, such as 'scratch-reg0'"
         )
-    if not (path := path_of(name)).is_file():
+    path = path_of(name)
+    beside = path.parent.glob(f"{escape(path.stem)}-seed*.safetensors")
+    found = (file.stem.removeprefix(f"{path.stem}-seed") for file in beside)
+    others = sorted(int(seed) for seed in found if seed.isdecimal())
+    members = {(int(count), 0): name} if path.is_file() else {}
+    members |= {(int(count), seed): f"{head}reg{count}-seed{seed}{tail}" for seed in others}
+    if not members:
         raise ValueError(
             f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
             "leave it out"
         )
-    beside = path.parent.glob(f"{escape(path.stem)}-seed*.safetensors")
-    found = (file.stem.removeprefix(f"{path.stem}-seed") for file in beside)
-    others = sorted(int(seed) for seed in found if seed.isdecimal())
-    return {(int(count), 0): name} | {
-        (int(count), seed): f"{head}reg{count}-seed{seed}{tail}" for seed in others
-    }
+    return members
 
 
 def _called(name: str) -> tuple[str, str, str]:
