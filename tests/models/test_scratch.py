@@ -343,6 +343,15 @@ def test_a_family_is_called_by_its_member_without_registers(shelf):
         assert (load(name)[1].registers, load(name)[1].seed) == member
 
 
+def test_every_seed_is_there_also_without_the_first(shelf):
+    assert scratch.of_every_seed("scratch-reg2") == {
+        (2, 0): "scratch-reg2",
+        (2, 1): "scratch-reg2-seed1",
+    }
+    (shelf / "scratch-reg2.safetensors").unlink()
+    assert scratch.of_every_seed("scratch-reg2") == {(2, 1): "scratch-reg2-seed1"}
+
+
 @pytest.mark.parametrize(
     "call, reason",
     [
