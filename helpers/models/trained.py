@@ -257,12 +257,12 @@ def of_every_seed(name: str) -> Members:
     head, count, tail = _called(SEED.sub("", name))
     if not count:
         raise ValueError(f"{name!r} names no trained model; give one, such as 'scratch-reg0'")
-    if not path_of(name).is_file():
+    if not (path := path_of(name)).is_file():
         raise ValueError(
             f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
             "leave it out"
         )
-    first = path_of(f"{head}reg{count}{tail}")
+    first = path.with_stem(SEED.sub("", path.stem))
     beside = first.parent.glob(f"{escape(first.stem)}-seed*.safetensors")
     found = (file.stem.removeprefix(f"{first.stem}-seed") for file in beside)
     seeds = sorted(int(seed) for seed in found if seed.isdecimal())
