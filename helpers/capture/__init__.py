@@ -72,6 +72,7 @@ from helpers.capture.studies import (
     moved_study,
     probe_study,
     searched_neurons,
+    takeover_of,
     test_time_study,
 )
 
@@ -138,6 +139,7 @@ __all__ = [
     "probe_study",
     "register_neurons_of",
     "searched_neurons",
+    "takeover_of",
     "test_time_study",
     "tokens_at",
 ]

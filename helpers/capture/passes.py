@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from helpers.capture.engine import capture
@@ -55,6 +56,15 @@ class Captured:
         """
         tokens = self[key][:, block]
         return self.layout.patch_tokens(tokens, dim=-1), self.layout.register_tokens(tokens, dim=-1)
+
+    def carriers(self, key: str, block: int | None = -1) -> tuple[Tensor, Tensor]:
+        """As `parts`, with the appended tokens after the trained registers; with no `block` of what
+        was kept in one block alone.
+        """
+        tokens = self[key] if block is None else self[key][:, block]
+        of = self.layout.patch_tokens, self.layout.register_tokens, self.layout.appended_tokens
+        patches, *others = (take(tokens, dim=-1) for take in of)
+        return patches, torch.cat(others, dim=-1)
 
     def appended(self, key: str, block: int = -1) -> Tensor:
         """The appended tokens of what was kept of all tokens in each block, in one of these."""

@@ -599,12 +599,15 @@ class OnQKV(Named):
 class NeuronActivation(Named):
     """`name` (image, patch): what the MLP neuron `unit` of block `at` does at each patch.
 
+    With `every` at each token: (image, token).
+
     Raises ValueError for a unit that is not there.
     """
 
     name: str
     at: int
     unit: int
+    every: bool = False
     point = "neurons"
 
     @property
@@ -616,13 +619,16 @@ class NeuronActivation(Named):
             raise ValueError(
                 f"no neuron {self.unit} in block {self.at}; choose from 0 to {x.shape[-1] - 1}"
             )
-        return (layout.patch_tokens(x)[..., self.unit],)
+        return ((x if self.every else layout.patch_tokens(x))[..., self.unit],)
 
 
-def activations_of(neurons: Iterable[tuple]) -> list[NeuronActivation]:
-    """What each of the neurons (block, unit, ...) does: 'neuron 1', 'neuron 2', ... in turn."""
+def activations_of(neurons: Iterable[tuple], every: bool = False) -> list[NeuronActivation]:
+    """What each of the neurons (block, unit, ...) does: 'neuron 1', 'neuron 2', ... in turn.
+
+    `every`: as in `NeuronActivation`.
+    """
     return [
-        NeuronActivation(f"neuron {i}", block, unit)
+        NeuronActivation(f"neuron {i}", block, unit, every)
         for i, (block, unit, *_) in enumerate(neurons, start=1)
     ]
 

@@ -31,9 +31,11 @@ from helpers.interventions import (
 from helpers.measures.answers import probe_answers
 from helpers.measures.outliers import Placement, outlier_images
 from helpers.measures.probes import Probe, Schedule, fit_classifier
+from helpers.measures.registers import member_traits, takeover_traits
 from helpers.settings import check_choice, settings_of
 
 FEW = 0.05  # of the images; outliers in no more of them make no model with outliers
+UNIT = "neuron 1"  # the first of `activations_of`
 
 
 @dataclass(frozen=True)
@@ -390,6 +392,22 @@ def _found(
     own = {name: search[name] for name in ("rule", "layer")}
     at = settings_of(models, search["by_model"], **own, top_k=top_k)
     return at, *register_neurons_of(models, images, top_k=max(top_k, most), **search)
+
+
+def takeover_of(captured: Captured, places: Bool[Tensor, "image patch"]) -> dict[str, Tensor]:
+    """What the registers of one model have and took over, trained and appended ones alike.
+
+    Args:
+        captured: with `TokenNorms` and `ClsAttention` of the last block or up to it, and, where a
+            unit writes the outliers, its activation by `activations_of([unit], every=True)`.
+        places: where outliers were before.
+
+    Returns:
+        One value an image: `member_traits` and `takeover_traits`.
+    """
+    norms, attention = (captured.carriers(key) for key in ("token_norms", "cls_attention"))
+    activation = captured.carriers(UNIT, None) if UNIT in captured.tensors else None
+    return member_traits(norms, attention) | takeover_traits(norms, attention, places, activation)
 
 
 class MovedOutliers(NamedTuple):

@@ -56,6 +56,9 @@ HEADS = {
     "mean_registers": ("patch_mean", "registers"),
 }
 
+LOADED = 3  # times the median patch norm of the image: a register above it carries a load
+MOST_IMAGES = 0.5  # a training took over where its registers did in more of the images
+
 
 def head_features(pooled: Mapping[str, Tensor], head: str) -> Vectors:
     """What a head of HEADS reads, side by side."""
@@ -367,6 +370,69 @@ def member_traits(
             **register_use(*reversed(attention)),
         }
     return traits
+
+
+def taken_over(patches: PerPatch, registers: PerRegister) -> ImageMask:
+    """Whether the registers of an image carry what its patches might: no patch norm lies above
+    3 x the median of all images' patches, and a register above 3 x the image's median patch.
+
+    Args:
+        patches, registers: norms of one image's tokens, taken at the same place.
+    """
+    clean = ~outliers(patches, PRESENT).any(1)
+    return clean & (register_ratio(registers, patches) > LOADED)
+
+
+def takeover_traits(
+    norms: tuple[PerPatch, PerRegister],
+    attention: tuple[PerPatch, PerRegister],
+    places: PatchMask,
+    activation: tuple[PerPatch, PerRegister] | None = None,
+) -> dict[str, Shaped[Tensor, "image ..."]]:
+    """What registers took over from the places where outliers were.
+
+    Args:
+        norms, attention: as in `member_traits`.
+        places: of the outliers in the model before.
+        activation: of the unit that writes them, at the same tokens.
+
+    Returns:
+        For `family_estimates`: "taken_over"; "place_attention": share of [CLS]'s attention at the
+        places; with `activation` "place_activation", its magnitude there, mean over the places of
+        an image (nan without one), and "register_activation", the largest of a register.
+    """
+    traits = {"taken_over": taken_over(*norms), "place_attention": (attention[0] * places).sum(1)}
+    if activation is not None:
+        patches, registers = (part.abs() for part in activation)
+        traits["place_activation"] = mean_where(patches, places)
+        if registers.shape[1]:
+            traits["register_activation"] = registers.amax(1)
+    return traits
+
+
+def trainings_over(taken: Mapping[tuple[int, int], ImageMask]) -> Estimates:
+    """In which share of trainings the registers took over: in more than half of the images.
+
+    Args:
+        taken: (registers, seed of the training) -> `taken_over`.
+
+    Returns:
+        'taken_over_REGISTERS' -> share of the trainings, with Wilson's interval over trainings; of
+        a single training the share of its images, over images.
+    """
+    each: dict[int, list[Estimate]] = {}
+    for (count, _), own in taken.items():
+        each.setdefault(count, []).append(share(own))
+    found = {}
+    for count, shares in each.items():
+        found[f"taken_over_{count}"] = shares[0]
+        if len(shares) > 1:
+            trainings = tuple(one[:3] for one in shares)
+            over = share(np.array([one.value > MOST_IMAGES for one in shares]))
+            found[f"taken_over_{count}"] = over._replace(
+                step=None, over="trainings", trainings=trainings, per_image=None
+            )
+    return found
 
 
 def recorded_shares(

@@ -5,7 +5,6 @@ preset wrote down.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,6 @@ Records = Mapping[tuple[int, int], Mapping[str, Any]]
 FEW = 0.05  # of the images; outliers in no more of them are none
 Curves = list[tuple[list[int], list[float]]]  # steps and values, one pair a training
 
-# Of a name: the seed at its end, before what a file adds.
-_SEED = re.compile(r"-seed\d+(?=$|\.safetensors$)")
 _COLUMNS = {  # of `training_table`, and how the trainings of one number of registers are joined
     "trainings": "sum",
     "images with an outlier, at most (%)": "max",
@@ -67,7 +64,7 @@ def trained_seeds(
     One a seed, whose weights are here.
 
     Args:
-        models: for each of those that this project trained its member of seed 0
+        models: for each of those that this project trained a member of any seed
             (`helpers.models.trained.of_every_seed`).
         ends: for each what stands for it, of one seed and with `registers`; "" for a model that
             this project trained.
@@ -101,7 +98,7 @@ def trained_alike(models: Iterable[str]) -> dict[str, list[str]]:
     alike: dict[str, list[str]] = {}
     for model in dict.fromkeys(models):
         if model.startswith((*trained.PREFIXES, *trained.ADDED)):
-            alike.setdefault(_SEED.sub("", model), []).append(model)
+            alike.setdefault(trained.SEED.sub("", model), []).append(model)
     return {own[0]: own for own in alike.values() if len(own) > 1}
 
 

@@ -37,6 +37,8 @@ SHIPPED, FILE = PREFIXES = "scratch-", "scratch:"
 ADDED = ("registers-", "registers:")
 SINKS = ("sinks-", "sinks:")
 Members = dict[tuple[int, int], str]  # (registers, seed) -> name
+# Of a name: the seed at its end, before what a file adds.
+SEED = re.compile(r"-seed\d+(?=$|\.safetensors$)")
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
 DATA = CONTROL_DATA  # what the models expect
 INIT_STD = 0.02  # of [CLS] and registers; timm's own 1e-6 would start all registers as one
@@ -248,26 +250,25 @@ def family(name: str, registers: Iterable[int], seeds: Iterable[int]) -> Members
 
 
 def of_every_seed(name: str) -> Members:
-    """(registers, seed) -> `name`, of seed 0, and the models trained alike with other seeds.
+    """(registers, seed) -> `name`, a training of any seed, and those alike with other seeds.
 
-    Raises ValueError where `name` is not called like a model trained here with seed 0, or is not
-    there.
+    Raises ValueError where `name` is not called like a model trained here, or is not there.
     """
-    head, count, tail = _called(name)
+    head, count, tail = _called(SEED.sub("", name))
     if not count:
-        raise ValueError(
-            f"{name!r} names no trained model of seed 0; give one, such as 'scratch-reg0'"
-        )
+        raise ValueError(f"{name!r} names no trained model; give one, such as 'scratch-reg0'")
     if not (path := path_of(name)).is_file():
         raise ValueError(
             f"the weights of {name!r} are not there; train it with `python -m helpers train`, or "
             "leave it out"
         )
-    beside = path.parent.glob(f"{escape(path.stem)}-seed*.safetensors")
-    found = (file.stem.removeprefix(f"{path.stem}-seed") for file in beside)
-    others = sorted(int(seed) for seed in found if seed.isdecimal())
-    return {(int(count), 0): name} | {
-        (int(count), seed): f"{head}reg{count}-seed{seed}{tail}" for seed in others
+    first = path.with_stem(SEED.sub("", path.stem))
+    beside = first.parent.glob(f"{escape(first.stem)}-seed*.safetensors")
+    found = (file.stem.removeprefix(f"{first.stem}-seed") for file in beside)
+    seeds = sorted(int(seed) for seed in found if seed.isdecimal())
+    seeds = [0, *seeds] if first.is_file() else seeds
+    return {
+        (int(count), seed): f"{head}{name_of('cpu', int(count), seed, '')}{tail}" for seed in seeds
     }
 
 

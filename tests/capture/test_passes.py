@@ -206,6 +206,10 @@ def test_patches_and_trained_registers_of_what_was_kept_of_all_tokens():
             count = 4 if model == "control-registers" else 0
             assert torch.equal(patches, c["patch_norms"][:, block])
             assert torch.equal(registers, c["token_norms"][:, block, 1 : 1 + count])
+            own, carriers = c.carriers("token_norms", block)
+            more = c.appended("token_norms", block)
+            assert torch.equal(own, patches) and more.shape[1] == 2
+            assert torch.equal(carriers, torch.cat([registers, more], dim=1))
         assert torch.equal(c.parts("token_norms")[1], registers)
 
 

@@ -12,11 +12,14 @@ from sklearn.linear_model import LogisticRegression
 
 from helpers.capture import (
     Captured,
+    ClsAttention,
     ClsParts,
     Feature,
     Output,
     PatchNorms,
     Pooled,
+    TokenNorms,
+    activations_of,
     capture,
     capture_each,
     classifiers_of,
@@ -27,6 +30,7 @@ from helpers.capture import (
     probe_study,
     searched_neurons,
     studies,
+    takeover_of,
 )
 from helpers.images import load_images
 from helpers.interventions import (
@@ -361,3 +365,34 @@ def test_each_data_set_has_its_own_neurons_moved(sets, study):
         norms = capture(backbone, sets[1], [PatchNorms()], batch_size=BATCH)["patch_norms"]
     torch.testing.assert_close(found.passes["after"][PLANTED]["patch_norms"], norms)
     assert found.at[PLANTED].top_k == 1 and found.not_run == {}
+
+
+def test_what_registers_took_over_of_a_model_whose_unit_moves(sets):
+    """The unit fires at four places, and, moved, at the appended token alone; the model with
+    trained registers has its load there from the start."""
+    images = sets[1].select(range(6))
+    kept = [TokenNorms((-1,)), ClsAttention(), *activations_of(NEURONS, every=True)]
+    found, places = [], None
+    for name, change in (
+        (PLANTED, nullcontext),
+        (PLANTED, lambda b: registers(b, NEURONS)),
+        ("control-registers", nullcontext),
+    ):
+        backbone = load_backbone(name)
+        with change(backbone):
+            c = Captured.of(backbone, capture(backbone, images, kept))
+        patches, others = c.carriers("neuron 1", None)
+        assert patches.shape[1] == 196 and torch.cat([patches, others], 1).shape[1] == 196 + (
+            c.layout.registers + c.layout.appended
+        )
+        places = c.parts("token_norms")[0] > 200 if places is None else places
+        found.append(takeover_of(c, places))
+    plain, moved, trained = found
+    assert places.sum(1).tolist() == [4] * 6
+    assert not plain["taken_over"].any() and moved["taken_over"].all()
+    assert trained["taken_over"].all() and "register_activation" not in plain
+    torch.testing.assert_close(
+        moved["register_activation"], plain["place_activation"], rtol=0.01, atol=0
+    )
+    assert moved["place_activation"].abs().max() == 0 and plain["place_activation"].min() > 10
+    assert plain["place_attention"].min() > 0.9 > 0.01 > trained["place_attention"].max()

@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 
+from helpers.claims import load_registry
 from helpers.measures.norms import norm_ratio
 from helpers.measures.object_discovery import covered
 from helpers.measures.one_token import PatchTokens, pixel_errors
@@ -28,6 +29,9 @@ from helpers.measures.registers import (
     register_use,
     steadiness,
     tail_ratio,
+    taken_over,
+    takeover_traits,
+    trainings_over,
 )
 from helpers.measures.stats import bootstrap, over_images, over_seeds, ratio_of_means, share
 
@@ -375,6 +379,65 @@ def test_recorded_shares_are_those_of_their_images():
     each = [share(np.arange(40) < count) for count in (10, 20, 30)]
     assert found["sink_seeds_0"] == over_seeds(each, limits=(0, 1)) and found["sink_seeds_0"].n == 3
     assert found["sink_seeds_4"] == share(np.arange(40) < 0)  # one training: its images
+
+
+# Four images of four patches: clean, with an outlier, clean, clean; the median of all patches is 1.
+PATCH_NORMS = torch.tensor([[1.0, 1, 1, 3], [1, 1, 1, 3.01], [1, 1, 1, 1], [2, 2, 2, 2]])
+REGISTER_NORMS = torch.tensor([[1.0, 3.01], [9, 9], [3, 2], [6.01, 0]])
+
+
+def test_registers_have_taken_over_where_they_carry_and_patches_do_not():
+    """Three times is not above: of all patches for an outlier, of the image's for a register."""
+    assert taken_over(PATCH_NORMS, REGISTER_NORMS).tolist() == [True, False, False, True]
+    assert taken_over(PATCH_NORMS, REGISTER_NORMS[:, :0]).tolist() == [False] * 4
+
+
+def test_what_is_left_at_the_places_and_what_came_to_the_registers():
+    norms = (PATCH_NORMS, REGISTER_NORMS)
+    attention = torch.tensor([[0.1, 0.2, 0.3, 0.1]]).repeat(4, 1), torch.full((4, 2), 0.1)
+    places = torch.tensor([[1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]).bool()
+    unit = torch.tensor([[-4.0, 7, 7, 2]]).repeat(4, 1), torch.tensor([[1.0, -5]]).repeat(4, 1)
+    found = takeover_traits(norms, attention, places, unit)
+    assert found["taken_over"].tolist() == [True, False, False, True]
+    assert found["place_attention"].tolist() == pytest.approx([0.2, 0.1, 0.3, 0])
+    assert found["place_activation"].tolist() == pytest.approx([3, 4, 7, math.nan], nan_ok=True)
+    assert found["register_activation"].tolist() == [5] * 4
+    without = [(x, y[:, :0]) for x, y in (norms, attention, unit)]
+    none = takeover_traits(*without[:2], places, without[2])
+    assert [*none] == ["taken_over", "place_attention", "place_activation"]
+    assert [*takeover_traits(norms, attention, places)] == ["taken_over", "place_attention"]
+
+
+def test_trainings_that_took_over_are_counted():
+    """In all, 60 %, half and none of 20 images: more than half is most of them."""
+    shares = [1.0, 0.6, 0.5, 0.0]
+    each = {(4, k): torch.arange(20) < round(20 * x) for k, x in enumerate(shares)}
+    found = trainings_over(each | {(1, 7): torch.arange(20) < 5})
+    assert set(found) == {"taken_over_4", "taken_over_1"}
+    four, one = found["taken_over_4"], found["taken_over_1"]
+    assert four[:4] == share(np.array([True, True, False, False]))[:4] and four.n == 4
+    assert four.over == "trainings" and four.step is None and four.per_image is None
+    assert four.trainings == tuple(share(x)[:3] for key, x in each.items())
+    assert one == share(torch.arange(20) < 5) and one.trainings is None  # a single one: its images
+
+
+def test_most_trainings_with_four_and_few_with_one_support_the_claim():
+    """Of 20, 15 are most and 5 are few; 14 and 6 leave it open; as many with one as with four do
+    not support it."""
+    claim = load_registry()["xx9-frozen-registers"]
+
+    def verdict(four, one, of=20):
+        taken = {
+            (count, k): torch.full((30,), k < many)
+            for count, many in ((4, four), (1, one))
+            for k in range(of)
+        }
+        before = {"outlier_images_before": share(np.ones(30, dtype=bool))}
+        return claim.verdict_on("frozen", before | trainings_over(taken))
+
+    assert [verdict(20, 0), verdict(15, 5)] == ["supported"] * 2
+    assert [verdict(20, 20), verdict(5, 0), verdict(15, 15)] == ["refuted"] * 3
+    assert [verdict(14, 0), verdict(20, 6), verdict(9, 0, 9)] == ["inconclusive"] * 3
 
 
 GRID, LEARNT, IMAGES, CLASSES = (3, 5), 150, 220, 3

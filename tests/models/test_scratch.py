@@ -343,6 +343,16 @@ def test_a_family_is_called_by_its_member_without_registers(shelf):
         assert (load(name)[1].registers, load(name)[1].seed) == member
 
 
+def test_any_seed_names_all(shelf):
+    both = {(2, 0): "scratch-reg2", (2, 1): "scratch-reg2-seed1"}
+    assert scratch.of_every_seed("scratch-reg2") == both
+    assert scratch.of_every_seed("scratch-reg2-seed1") == both
+    path = f"scratch:{shelf}/scratch-reg2-seed1.safetensors"
+    assert scratch.of_every_seed(path)[2, 0] == f"scratch:{shelf}/scratch-reg2.safetensors"
+    (shelf / "scratch-reg2.safetensors").unlink()
+    assert scratch.of_every_seed("scratch-reg2-seed1") == {(2, 1): "scratch-reg2-seed1"}
+
+
 @pytest.mark.parametrize(
     "call, reason",
     [
@@ -356,11 +366,14 @@ def test_a_family_is_called_by_its_member_without_registers(shelf):
         ),
         (lambda: scratch.family("control-clean", [0], [0]), "'control-clean' names no family"),
         (lambda: scratch.family("scratch-reg0-seed1", [0], [0]), "seed1' names no family"),
-        (lambda: scratch.of_every_seed("control-clean"), "names no trained model of seed 0; give"),
-        (lambda: scratch.of_every_seed("scratch-reg0-seed1"), "names no trained model of seed 0"),
-        (lambda: scratch.of_every_seed("scratch-reg"), "names no trained model of seed 0"),
-        (lambda: scratch.of_every_seed("mine-reg0"), "names no trained model of seed 0"),
-        (lambda: scratch.of_every_seed("scratch-reg0.json"), "names no trained model of seed 0"),
+        (lambda: scratch.of_every_seed("control-clean"), "names no trained model; give"),
+        (
+            lambda: scratch.of_every_seed("scratch-reg0-seed2"),
+            "weights of 'scratch-reg0-seed2' are",
+        ),
+        (lambda: scratch.of_every_seed("scratch-reg"), "names no trained model"),
+        (lambda: scratch.of_every_seed("mine-reg0"), "names no trained model"),
+        (lambda: scratch.of_every_seed("scratch-reg0.json"), "names no trained model"),
         (
             lambda: scratch.of_every_seed("scratch-t-reg4"),
             "weights of 'scratch-t-reg4' are not there; train it with .*, or leave it out",
