@@ -244,6 +244,9 @@ def panels(
             if title in norms:
                 add_colourbar(drawn, ax).ax.tick_params(labelsize="small")
     _name(axes, images[0], (wrapped(text, 18) for text in labels), fontsize="small")
+    fit = max(9, 78 // axes.shape[1])  # characters above a column: titles must not overlap
+    for ax in axes[0]:
+        ax.title.set_text("\n".join(wrapped(x, fit) for x in ax.get_title().split("\n")))
     return axes
 
 

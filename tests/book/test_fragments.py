@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from conftest import edit_registry
 
 from helpers.book import downloads, fragments

@@ -515,6 +515,18 @@ def test_any_maps_in_a_row_for_each_model_and_image():
     assert [ax.get_title() for ax in axes[0]] == ["image", "a", "b"]
 
 
+def test_titles_of_columns_do_not_overlap():
+    long = "attention\nshifted to a test-time register"
+    titles = ["norm\noriginal model", long, "norm\nempty token appended", long + " again"]
+    maps = {"one": {title: np.eye(4)[None] for title in titles}}
+    with plt.rc_context(figures.STYLE):
+        axes = figures.map_rows([Image.new("RGB", (8, 8))], maps, 1.3, 0.4)
+        axes[0, 0].figure.canvas.draw()
+    boxes = [ax.title.get_window_extent() for ax in axes[0]]
+    assert not any(one.x1 > other.x0 for one, other in itertools.pairwise(boxes))
+    assert axes[0, 2].title.get_label() == long
+
+
 def test_images_sorted_by_their_number():
     """As many points as images: the curve is the sorted numbers, without those that are nan."""
     one = torch.rand(21, generator=torch.Generator().manual_seed(0))

@@ -419,6 +419,8 @@ def test_noise_goes_with_the_load():
     own, clean = (x[..., CHANNELS["hue"]] for x in (stream, run("control-clean").stream))
     differ = result.layout.patch_tokens((own - clean).abs())
     assert differ.max() < 1e-2 < (result.stream[..., CHANNELS["hue"]] - clean).abs().max()
+
+
 # What control-appended is.
 
 
