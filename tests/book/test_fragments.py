@@ -66,7 +66,7 @@ def test_models_that_were_trained_here_are_counted_together(project):
     # What was measured on the model, and not the square alone, says how it came out.
     for told in (
         "supported). vit-a: score 3 [2, 4]",
-        "refuted). Small ViT, 0 reg.: score -3 [-4, -2]",
+        "refuted). From-scratch ViT, 0 reg.: score -3 [-4, -2]",
     ):
         assert f"title='aa1-first, {one.title} ({told}, criterion above 1'" in strip
 
