@@ -10,7 +10,7 @@ from math import inf
 from helpers.book.render import SHARE, axis
 from helpers.claims.criteria import NOT_TESTED
 from helpers.claims.registry import Term, term
-from helpers.claims.result import Claim, Result
+from helpers.claims.result import REGISTER, Claim, Result
 from helpers.claims.statistics import Judgement
 from helpers.names import short_names
 
@@ -83,6 +83,7 @@ class Decisions:
         self.values = self.result.by_model
         models = list(dict.fromkeys([*self.values, *self.result.not_run]))
         self.names = dict(zip(models, short_names(models), strict=True))
+        self.names |= {x: f"{self.names[x]} {REGISTER}" for x in self.result.edited}
         self.reported = _reported(claim, self.result)
         whole = self.result.shown[""]
         self.lacking = claim.criterion.lacking(self.values) if whole == NOT_TESTED else []

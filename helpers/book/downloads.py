@@ -77,6 +77,12 @@ COLUMNS = (
     ),
     ("weights", "text", "Digest of the model's weights, where the result names it."),
     (
+        "state",
+        "text",
+        "How a model was changed: `with a test-time register`. Empty for a model as it is, and "
+        "where the label tells the state.",
+    ),
+    (
         "over",
         "text",
         "What the interval is over; empty where there is none. Over `images` where n counts "
@@ -106,7 +112,8 @@ def values(registry: Registry, runs: Runs) -> pd.DataFrame:
                     value.low, value.high, value.n, value.unit or words.unit,
                     result.models.get(value.model), result.agreement.answer,
                     counted(value, words), result.verdict, revision, weights.get(value.model),
-                    over(value, words), " ".join(str(one) for one, *_ in value.trainings),
+                    result.state(value), over(value, words),
+                    " ".join(str(one) for one, *_ in value.trainings),
                 ))  # fmt: skip
     return pd.DataFrame(rows, columns=[name for name, *_ in COLUMNS], dtype=object)
 

@@ -164,7 +164,8 @@ def called(found: Decisions) -> str:
     """The models of a result in a few words, each kind of those that were trained here once."""
     models = [*found.result.by_model] or [*found.result.not_run]
     kinds = [group(model) for model in models if not model.startswith(CONTROL)]
-    names = [TRAINED[kind][0] if kind in TRAINED else short_name(kind) for kind in kinds]
+    edited = {x: found.names[x] for x in found.result.edited}
+    names = [TRAINED[x][0] if x in TRAINED else edited.get(x, short_name(x)) for x in kinds]
     names = list(dict.fromkeys(names)) or [SYNTHETIC]
     return ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if names[FEW:] else "")
 

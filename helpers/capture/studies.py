@@ -253,6 +253,14 @@ class TestTimeStudy:
     changes: Mapping[Hashable, Condition]
     not_run: Mapping[str, str]
 
+    @property
+    def called(self) -> dict[str, str]:
+        """Model -> its name in figures, which tells where it was given a register."""
+        given = {
+            model for own in self.passes.values() for model in own if own[model].layout.appended
+        }
+        return {x: f"{x}, test-time register" if x in given else x for x in self.plain}
+
     def each(self) -> Iterator[tuple[Hashable, str, Captured]]:
         """Condition, model and what was kept, in the order of the conditions."""
         return (

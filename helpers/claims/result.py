@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -46,6 +46,8 @@ from helpers.names import STUB
 Cells = list[tuple[str, str, str, str]]  # as `pivot` takes them: source, model, name, text
 Calibration = dict[str, tuple[str, str]]  # control -> its verdict, and the expected one
 IMAGES_SUFFIX = ".images.parquet"  # of what helpers/claims/per_image.py writes
+PLAIN = "_plain"  # ends the names of values of the model as it is, beside those of an edited one
+REGISTER = "with a test-time register"
 MIME = "application/vnd.registers.result+json"
 
 
@@ -330,12 +332,25 @@ class Values(list[Value]):
             if getattr(x, "per_image", None) is not None:
                 self._per_image.append((model, value.name, value.dataset, x.per_image))
 
-    def of(self, name: str, models: Iterable[str] | None = None) -> list[Value | None]:
+    def of(
+        self,
+        name: str,
+        models: Iterable[str] | None = None,
+        called: Mapping[str, str] | None = None,
+    ) -> list[Value | None]:
         """The value called `name` of each of the models, None where it has none.
 
-        Unless given, of those that have it.
+        Args:
+            name: of the value.
+            models: unless given, those that have it.
+            called: model -> what figures call it, where that is not its name.
         """
-        own = {value.model: value for value in self if value.name == name}
+        named = called or {}
+        own = {
+            value.model: replace(value, model=named.get(value.model, value.model))
+            for value in self
+            if value.name == name
+        }
         return [own.get(model) for model in (own if models is None else models)]
 
     def curve(self, model: str, names: Iterable[str]) -> tuple[list, list, list]:
@@ -416,6 +431,30 @@ class Result:
     def models(self) -> dict[str, str]:
         """Each model that was judged -> its verdict."""
         return {one["model"]: one["verdict"] for one in self.verdicts}
+
+    @cached_property
+    def edited(self) -> list[str]:
+        """The models that were measured with a test-time register, and as they are: `x_plain`.
+
+        Their values without an ending are those with the register.
+        """
+        counts = {
+            model: [own.get(name) for name in ("registers", f"registers{PLAIN}")]
+            for model, own in self.by_model.items()
+        }
+        return [
+            model
+            for model, (now, before) in counts.items()
+            if now and before and now.value > before.value
+        ]
+
+    def state(self, value: Value) -> str:
+        """`with a test-time register` for a value of a model that was measured so.
+
+        '' for any other value, and for one whose ending says in which state it was measured.
+        """
+        is_own = f"{value.name}{PLAIN}" in self.by_model[value.model]
+        return REGISTER if value.model in self.edited and is_own else ""
 
     @cached_property
     def shown(self) -> dict[str, str]:
