@@ -36,7 +36,7 @@ TRAINED = {
     "sinks": ("Trained on sink tasks here", "models trained on tasks that require a sink"),
 }
 SYNTHETIC, FEW = "Synthetic models", 3  # what controls are called together; how many are named
-DIFFERS, CALIBRATED = "runs differ", "calibration only"
+DIFFERS, CALIBRATED = "runs differ", "validation only"
 # How the tests come out that decide a verdict on one model.
 OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as put to a model
@@ -159,7 +159,7 @@ def standing(claim: Claim, results: Sequence[Result]) -> tuple[str, str]:
     """Where a claim stands over its runs, by the stored verdicts on all but controls.
 
     Returns:
-        One of ANSWERED or 'not applicable', 'calibration only', 'not run'; and the agreement with
+        One of ANSWERED or 'not applicable', 'validation only', 'not run'; and the agreement with
         the paper.
     """
     found = [one for one in results if one.without_controls]
