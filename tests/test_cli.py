@@ -262,9 +262,7 @@ def test_a_wrong_calibration_is_told_and_fails_check_and_baselines(project, type
     told = typed("run aa1-first")
     wrong = "0/1 controls as expected: control-clean is refuted, not supported"
     assert told.startswith(f"aa1-first  {wrong}  (")
-    said = (
-        "1 claim on constructed models: 0 of 1 as expected. These are calibrations, not findings."
-    )
+    said = "1 claim on constructed models: 0 of 1 as expected. This is validation, not a finding."
     assert told.splitlines()[1] == said
     assert typed("run aa1-first").splitlines() == [f"aa1-first  kept, {wrong}", said]
     assert f"aa1-first  stored, {wrong}" in typed("baselines aa1-first", 1)

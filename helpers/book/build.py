@@ -174,7 +174,7 @@ def assemble(
     downloads.write(data, *book)
     for id, (result, notebook) in book.controls.items():
         claim, first = project.registry[id], notebook.cells[0]
-        first.source = re.sub(r"\A# (?!Calibration)", "# Calibration: ", first.source)
+        first.source = re.sub(r"\A# (?!Calibration|Validation)", "# Validation: ", first.source)
         note = render("calibration_note.md.j2", claim=claim, shown=shown[id])
         notebook.cells.insert(1, nbformat.v4.new_markdown_cell(note))
         end = downloads.on_page(CONTROLS, id, result, notebook, up="../../")

@@ -12,7 +12,7 @@ from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
 from helpers.claims.statistics import DECIDED
 
-DIFFERS, CALIBRATED = "runs differ", "calibration only"
+DIFFERS, CALIBRATED = "runs differ", "validation only"
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as tested on models
 KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, CALIBRATED)))
 # What refutes a claim: a test that its paper makes, or only tests that we added to it, or any test

@@ -38,7 +38,7 @@ COLUMNS = (
     (
         "run",
         "text",
-        f"The published run; `{CONTROLS}` is the calibration on models whose answers are known.",
+        f"The published run; `{CONTROLS}` is the validation on models whose answers are known.",
     ),
     ("claim", "text", "The claim for which the value was measured."),
     ("model", "text", "The model, by the name under which it is loaded."),

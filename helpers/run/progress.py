@@ -51,7 +51,7 @@ def calibrated(outcomes: Iterable[Outcome]) -> str:
     count = sum(map(len, found))
     right = count - sum(len(unexpected(own)) for own in found)
     claims = f"{len(found)} claim{'s' * (len(found) > 1)} on constructed models"
-    return f"{claims}: {right} of {count} as expected. These are calibrations, not findings."
+    return f"{claims}: {right} of {count} as expected. This is validation, not a finding."
 
 
 @dataclass

@@ -258,7 +258,7 @@ def test_the_run_on_controls_is_calibration_and_never_a_finding(library):
     assert published(library) == {}
     source = assemble(library.root)
     page = shown(source / "notebooks" / "beyond" / "aa1-first.ipynb")
-    assert page.startswith("# Calibration: Just executed")
+    assert page.startswith("# Validation: Just executed")
     assert "Findings" not in (source / "_toc.yml").read_text()
 
 

@@ -225,8 +225,8 @@ def test_the_command_for_a_model_of_the_readers():
         (
             values("a", 0.9, 90),
             [("a", ATTENTION, True), ("a", NORM, False)],
-            "Inconclusive: fall of the largest [CLS] attention on a patch when outliers are shifted: "
-            "not measured.",
+            "Inconclusive: fall of the largest [CLS] attention on a patch when outliers are "
+            "shifted: not measured.",
             "left open by a",
         ),
     ],
