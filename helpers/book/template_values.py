@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
 from helpers.book.decisions import Decisions, shared_axes
-from helpers.book.render import SIDES, Runs, macro, render
+from helpers.book.render import SHARE, SIDES, Runs, amount, macro, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
 from helpers.claims.registry import Registry, Term, term
@@ -62,6 +62,12 @@ class Comparison:
     def term(self) -> Term:
         """What the value is called."""
         return term(self.claim.id, self.value.name)
+
+    @property
+    def told(self) -> str:
+        """The value with its interval, a share in %."""
+        share = self.term.unit.startswith(SHARE)
+        return amount(self.value, replace(self.term, unit=SHARE) if share else self.term)
 
     @property
     def says(self) -> str:
