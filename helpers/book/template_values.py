@@ -64,6 +64,12 @@ class Comparison:
         return term(self.claim.id, self.value.name)
 
     @property
+    def told(self) -> str:
+        """The value with its interval, a share in %."""
+        share = self.term.unit.startswith(SHARE)
+        return amount(self.value, replace(self.term, unit=SHARE) if share else self.term)
+
+    @property
     def says(self) -> str:
         """The comparison in words: `above 0.5: holds`."""
         return f"{WORDS[self.op]} {self.number:g}: {OUTCOMES[self.outcome]}"

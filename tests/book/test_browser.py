@@ -184,10 +184,15 @@ def test_search_shows_claims_first_the_api_last_and_no_page_chrome(server, page)
     page.wait_for_function(f"{summary}.match(/found|match/i)")
     links = page.locator("#search-results li > a").evaluate_all("all => all.map((a) => a.href)")
     api = [i for i, link in enumerate(links) if "/book/api" in link]
-    assert "/book/claims/" in links[0] and min(api) > len(links) - len(api) - 1
+    assert "/book/glossary" in links[0]  # the definition of the very words
+    assert "/book/claims/" in links[1] and min(api) > len(links) - len(api) - 1
     assert not any("/notebooks/" in link for link in links)
     told = page.locator("#search-results p.context").all_inner_texts()
     assert told and not any("Ctrl" in one or "Copy to clipboard" in one for one in told)
+    page.goto(f"{server}/search.html?q=load_backbone")
+    first = page.locator("#search-results li > a").first
+    page.wait_for_function(f"{summary}.match(/found|match/i)")
+    assert "api/models.html#helpers.models.load_backbone" in first.get_attribute("href")
 
 
 def test_an_old_address_opens_the_tab_of_its_run(site, page):

@@ -9,7 +9,7 @@ from bs4 import BeautifulSoup
 from PIL import Image
 
 from helpers import figures
-from helpers.book.extension import finished, inline
+from helpers.book.extension import finished, folded, inline
 from helpers.figures.svg import small
 
 
@@ -118,3 +118,16 @@ def test_tables_have_captions_and_scope(finish):
     assert two.thead is None
     assert [(cell.get_text(), cell["scope"]) for cell in two.find_all("th")] == [("a", "row")]
     assert str(soup).endswith(rest)  # the rest is as it was
+
+
+def test_a_page_of_the_api_shows_the_first_sentence_and_folds_the_rest():
+    def object(id, *parts):
+        return f'<dl class="py function"><dt id="{id}">{id}()</dt><dd>{"".join(parts)}</dd></dl>'
+
+    body = object("one", "<p>One.</p>", "<p>More.</p>", object("inner", "<p>Inner.</p>"))
+    body += object("two", "<p>Two.</p>")
+    soup = BeautifulSoup(folded(body), "html.parser")
+    (details,) = soup.find_all("details")
+    assert [part.name for part in details.find_all(True, recursive=False)] == ["summary", "p", "dl"]
+    assert details.find_previous_sibling().text == "One." and details.find(id="inner")
+    assert [p.text for p in soup.find_all("p")] == ["One.", "More.", "Inner.", "Two."]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from helpers.book.decisions import shared_axes
 from helpers.book.template_values import TemplateValues, cards, with_interval
 from helpers.claims.criteria import Value
 from helpers.claims.project import Project
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(BOOK.glob("*.md"))}
 TEMPLATES = [name for name, text in PAGES.items() if "{{" in text]
+REAL = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 SCORE = "'mine', 'aa1-first', 'score', 'vit-a'"
 RESULT = {
     "id": "aa1-first", "verdict": "supported", "reason": "so", "not_run": {}, "sources": [],
@@ -68,6 +70,11 @@ def evidence(says, verdict="supported"):
             "{{ evidence(['mine', 'aa1-first', 'supported']) }}",
             "The score exceeds one.</a> <span class='verdict supported' title='so'>",
         ),
+        # And what gave the verdict, whatever the sentence rests on.
+        (
+            "{{ evidence(['mine', 'aa1-first', 'supported']) }}",
+            "vit-a, score: 2 [1.5, 2.5]; criterion: above 1.",
+        ),  # noqa: E501
     ],
 )
 def test_what_a_page_can_quote(values, text, shown):
@@ -154,6 +161,19 @@ def test_every_number_exists_or_is_quoted_and_every_sentence_rests_on_what_holds
 def test_what_the_cards_rest_on_holds(book):
     assert "<section class='finding'>" in cards(BOOK / "cards.yml", book)
     assert [str(one) for one in book.broken["cards.yml"]] == []
+
+
+def test_bars_in_one_unit_or_of_one_value_share_an_axis(book):
+    declared = [
+        ("vit-tiny", "xx2-corner-outliers", REAL, says)
+        for says in ("loss_ablated > 0", "loss_shifted > 0", "rolled_filled < 0.9")
+    ]
+    ones = book.comparisons("page.md", declared)
+    first, second, share = shared_axes(ones)
+    assert first == second and first[0] < 0 < ones[0].value.high < first[1]
+    assert share == (0, 1)
+    (alone,) = shared_axes(ones[1:2])
+    assert alone != second
 
 
 # ---- The cards of the landing page

@@ -1,7 +1,11 @@
 /* What this book's search does otherwise than Sphinx's: claims come first and the API last, and an excerpt is of the article alone, without
    what stands around it on every page. */
 if (typeof Search !== "undefined") {
-  Scorer.score = ([page, , , , score]) => score + (page.startsWith("book/claims/") ? 10 : page.startsWith("book/api") ? -40 : 0);
+  const query = new URLSearchParams(location.search).get("q")?.trim();
+  Scorer.score = ([page, title, , , score]) => {
+    if (title.split(".").at(-1) === query) return score + 40; // the name of a function, in full
+    return score + (page.startsWith("book/claims/") ? 10 : page.startsWith("book/api") ? -40 : 0);
+  };
   Search.htmlToText = (html, anchor) => {
     const page = new DOMParser().parseFromString(html, "text/html");
     for (const node of page.querySelectorAll(".headerlink, .visually-hidden, script, style, svg, form")) node.remove();
