@@ -23,6 +23,8 @@ from helpers.capture import (
     Feature,
     FinalTokens,
     HighestToken,
+    Magnitudes,
+    MassiveTokens,
     NeuronActivation,
     OnPatches,
     OnQKV,
@@ -46,6 +48,7 @@ from helpers.interventions import (
     averaged_neurons,
     dropped_patches,
     moved_positions,
+    set_channels,
     test_time_registers,
 )
 from helpers.interventions.tokens import DROP_MODES, INITS
@@ -505,6 +508,8 @@ REDUCERS = {
     Pooled: lambda b: Pooled(),
     ClsTokens: lambda b: ClsTokens(),
     HighestToken: lambda b: HighestToken(),
+    Magnitudes: lambda b: Magnitudes(),
+    MassiveTokens: lambda b: MassiveTokens(1),
     ClsParts: lambda b: ClsParts("all"),
     ClsRenormalised: lambda b: ClsRenormalised("all"),
     PatchContributions: lambda b: PatchContributions("all"),
@@ -529,6 +534,7 @@ INTERVENTIONS = {
     test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in INITS],
     ablated_neurons: [{"neurons": NEURONS}],
     averaged_neurons: [{"neurons": NEURONS}],
+    set_channels: [{"block": 0, "channels": [3, 5], "values": [0.0, -2.0], "where": "centre"}],
 }
 CHANGES = [
     (change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples

@@ -13,6 +13,7 @@ from helpers.capture.chosen_tokens import (
 )
 from helpers.capture.engine import capture
 from helpers.capture.inputs import MOST_WORKERS, PixelSet, images_of
+from helpers.capture.massive import MassiveStudy, massive_study
 from helpers.capture.passes import (
     Captured,
     by_model,
@@ -33,6 +34,8 @@ from helpers.capture.reducers import (
     Feature,
     FinalTokens,
     HighestToken,
+    Magnitudes,
+    MassiveTokens,
     NeuronActivation,
     OnPatches,
     OnQKV,
@@ -89,6 +92,9 @@ __all__ = [
     "FinalTokens",
     "HighestToken",
     "MOST_WORKERS",
+    "Magnitudes",
+    "MassiveStudy",
+    "MassiveTokens",
     "MovedOutliers",
     "MovedStudy",
     "NeuronActivation",
@@ -129,6 +135,7 @@ __all__ = [
     "object_tokens",
     "last_maps",
     "maps_of",
+    "massive_study",
     "matched_neurons",
     "matched_neurons_of",
     "moved_outliers",

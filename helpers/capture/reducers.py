@@ -28,6 +28,7 @@ from helpers.measures.attention import (
     update_rank,
     value_ratio,
 )
+from helpers.measures.massive import magnitudes, massive
 from helpers.measures.norms import random_positions
 from helpers.models import Attention, TokenLayout, Update
 from helpers.settings import check_choice
@@ -324,6 +325,45 @@ class HighestToken(Reducer):
         return *(
             tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x
         ), index.squeeze(1)
+
+
+@dataclass(frozen=True)
+class Magnitudes(Reducer):
+    """'magnitudes' (image, 4): the three largest magnitudes of the hidden state after a block, all
+    tokens together, and the median one (`helpers.measures.massive`); (image, block, 4) for several.
+    """
+
+    blocks: Blocks = "all"
+    point = "residual"
+    keys = ("magnitudes",)
+
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
+        return (magnitudes(x.float()),)
+
+
+@dataclass(frozen=True)
+class MassiveTokens(Reducer):
+    """The tokens with a massive activation after a block (`helpers.measures.massive`): how many
+    there are, 'massive_tokens' (image); their sum, 'massive_sum' (image, width); in how many of
+    them each channel is massive, 'massive_counts' (image, width). The token of the largest
+    magnitude, massive or not: 'largest_token' (image, width).
+    """
+
+    blocks: Blocks
+    point = "residual"
+    keys = ("massive_tokens", "massive_sum", "massive_counts", "largest_token")
+
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
+        x = x.float()
+        found = massive(x)
+        tokens = found.any(-1)
+        largest = x.abs().amax(-1).argmax(1)[:, None, None]
+        return (
+            tokens.sum(1),
+            (x * tokens[..., None]).sum(1),
+            found.sum(1).float(),
+            x.take_along_dim(largest, dim=1)[:, 0],
+        )
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
 
+from helpers.interventions.channels import set_channels
 from helpers.interventions.export import (
     model_with_test_time_registers,
     unwritable,
@@ -15,6 +16,7 @@ from helpers.interventions.neurons import (
     random_neurons,
     test_time_registers,
     units_by_block,
+    where_given,
 )
 from helpers.interventions.positions import (
     carriers,
@@ -59,9 +61,11 @@ __all__ = [
     "random_neurons",
     "removed_patches",
     "rolled_content",
+    "set_channels",
     "test_time_registers",
     "unit_treatments",
     "units_by_block",
+    "where_given",
     "unwritable",
     "write_model",
 ]

@@ -1,0 +1,71 @@
+"""Channels of chosen tokens set to a value after a block."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from helpers.interventions.tokens import intervention
+from helpers.measures.massive import massive, nearest_to_centre
+from helpers.models import Backbone
+from helpers.models.backbone import replace_input
+from helpers.settings import check_choice
+
+WHERE = ("massive", "centre")
+
+
+@intervention
+def set_channels(
+    backbone: Backbone,
+    block: int,
+    channels: Sequence[int],
+    values: Sequence[float],
+    where: str = "massive",
+) -> Iterator[Backbone]:
+    """Set `channels` to `values` in some tokens after `block` (Sun et al., arXiv:2402.17762).
+
+    Args:
+        where: "massive", in every token with a massive activation there
+            (`helpers.measures.massive`); "centre", in as many patches without one, the nearest to
+            the centre.
+
+    Raises ValueError for a block or channel that is not there, another number of values, or another
+    `where`.
+    """
+    check_choice("where", where, WHERE)
+    if not 0 <= block < backbone.depth:
+        raise ValueError(
+            f"no block {block} in '{backbone.name}'; choose from 0 to {backbone.depth - 1}"
+        )
+    if wrong := [channel for channel in channels if not 0 <= channel < backbone.width]:
+        raise ValueError(
+            f"no channel {wrong[0]} in '{backbone.name}'; choose from 0 to {backbone.width - 1}"
+        )
+    if len(channels) != len(values):
+        raise ValueError(
+            f"{len(values)} values for {len(channels)} channels; give one for each channel"
+        )
+    at, wanted = torch.tensor(list(channels), dtype=torch.long), torch.tensor(list(values))
+    order = nearest_to_centre(backbone.layout.grid)
+
+    def edited(x: Tensor) -> Tensor:
+        tokens = massive(x.float()).any(-1)
+        if where == "centre":
+            free = ~backbone.layout.patch_tokens(tokens, dim=-1)[:, order]
+            chosen = free & (free.cumsum(1) <= tokens.sum(1, keepdim=True))
+            tokens = torch.zeros_like(tokens)
+            backbone.layout.patch_tokens(tokens, dim=-1)[:, order] = chosen
+        x = x.clone()
+        own = x[tokens]
+        own[:, at] = wanted.to(own)
+        x[tokens] = own
+        return x
+
+    last = block == backbone.depth - 1
+    hook = (
+        backbone.change_output(edited)
+        if last
+        else replace_input(backbone.blocks[block + 1], edited)
+    )
+    with hook:
+        yield backbone

@@ -1,0 +1,162 @@
+"""Massive activations: a few numbers of the hidden state that are far above all others.
+
+Sun et al., "Massive Activations in Large Language Models" (arXiv:2402.17762): magnitudes above 100
+and about 1,000 x the median magnitude of the hidden state, in fixed channels of a few tokens.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+
+from helpers.measures._arrays import PerImage, Tokens, Vectors
+from helpers.measures.similarity import pairwise_cosine_over_images
+from helpers.measures.stats import Estimate, Estimates, over_images, share
+
+ABOVE = 100.0
+LETTER, VARIANT = 1000.0, 100.0  # times the median: the paper's rule, and ours
+TOP = 3  # magnitudes of a hidden state that the paper's code keeps
+DECIMALS = 3  # of a median magnitude: where most channels are empty it is rounding
+MOST_IMAGES = 0.5  # a block, or a channel, has massive activations that has them in as many images
+
+Magnitudes = Float[torch.Tensor, "image block 4"]  # the three largest, and the median
+
+
+def magnitudes(x: Tokens) -> Float[torch.Tensor, "image 4"]:
+    """The three largest magnitudes of each hidden state, and the median one (the paper's code)."""
+    flat = x.abs().flatten(1)
+    return torch.cat([flat.topk(TOP).values, flat.median(1, keepdim=True).values], dim=1)
+
+
+def massive(x: Tokens, factor: float = VARIANT) -> Bool[torch.Tensor, "image token width"]:
+    """Which activations are massive: above 100, and above `factor` x the hidden state's median."""
+    size = x.abs()
+    median = size.flatten(1).median(1).values[:, None, None]
+    return (size > ABOVE) & (size > factor * median)
+
+
+def has_massive(kept: Magnitudes, factor: float) -> Bool[torch.Tensor, "image block"]:
+    """Whether a hidden state has a massive activation, from its `magnitudes`."""
+    return (kept[..., 0] > ABOVE) & (kept[..., 0] > factor * kept[..., TOP])
+
+
+def onset_of(kept: Magnitudes) -> int | None:
+    """The first block after which more than half of the images have one, by the variant.
+
+    None where there is no such block.
+    """
+    often = has_massive(kept, VARIANT).float().mean(0) > MOST_IMAGES
+    return int(often.int().argmax()) if often.any() else None
+
+
+def fixed_channels(counts: Vectors) -> list[int]:
+    """The channels that are massive in at least half of the images.
+
+    Args:
+        counts: of each image, in how many tokens a channel is massive.
+    """
+    return ((counts > 0).float().mean(0) >= MOST_IMAGES).nonzero()[:, 0].tolist()
+
+
+def channel_share(counts: Vectors, channels: list[int]) -> Estimate:
+    """Of the massive activations of an image, the share in these channels, mean over the images
+    that have any.
+    """
+    every = counts.sum(1)
+    return over_images((counts[:, channels].sum(1) / every)[every > 0], (0, 1), counts=True)
+
+
+def angle(cosine: Estimate) -> Estimate:
+    """The angle in degrees, from 0 to 90, of a mean cosine; direction and its opposite are one."""
+    value, *ends = (abs(x) for x in cosine[:3])
+    near, far = max(ends), 0.0 if cosine.low < 0 < cosine.high else min(ends)
+    of = [math.degrees(math.acos(min(1.0, x))) for x in (value, near, far)]
+    return Estimate(*of, cosine.n)
+
+
+def token_angles(tokens: Vectors, channels: list[int]) -> Estimates:
+    """How alike the outlier tokens of different images are, and what their channels have to do
+    with it (SINDER, arXiv:2407.16826, measures the first).
+
+    Args:
+        tokens: one of each image.
+        channels: those of their massive activations.
+
+    Returns:
+        "angle_between": of the mean cosine of two images' tokens; "angle_between_rest": without
+        the channels; "angle_to_channels": between a token and what lies in the channels alone, of
+        the mean cosine.
+    """
+    rest = tokens.clone()
+    rest[:, channels] = 0
+    part: PerImage = tokens[:, channels].norm(dim=1) / tokens.norm(dim=1)
+    return {
+        "angle_between": angle(pairwise_cosine_over_images(tokens)),
+        "angle_between_rest": angle(pairwise_cosine_over_images(rest)),
+        "angle_to_channels": angle(over_images(part, (0, 1))),
+    }
+
+
+def nearest_to_centre(grid: tuple[int, int]) -> Int[torch.Tensor, " patch"]:
+    """The patches (row-major) from the centre outwards, of equally far ones the first."""
+    rows, columns = (torch.arange(side) - (side - 1) / 2 for side in grid)
+    distance = (rows[:, None] ** 2 + columns**2).flatten()
+    return distance.argsort(stable=True)
+
+
+def massive_estimates(
+    kept: Magnitudes, counts: Vectors | None = None, channels: list[int] | None = None
+) -> Estimates:
+    """How large the largest activations are, and whether they keep to their channels.
+
+    Args:
+        kept: `magnitudes` after every block.
+        counts: of each image, in how many tokens a channel is massive after the onset.
+        channels: those that are massive there in other images.
+
+    Returns:
+        "massive_images", by the letter, and "massive_images_100", by the variant: shares of images
+        with a massive activation after any block; "largest" magnitude of an image after any block,
+        and "median", that of the same hidden state; "ratio", one mean over the other, nan where the
+        median is 0; with `counts` "fixed_share" (`channel_share`).
+    """
+    block = kept[..., 0].argmax(1)[:, None, None]
+    top = kept.take_along_dim(block, dim=1)[:, 0]
+    middle = top[:, TOP].round(decimals=DECIMALS)
+    found: Estimates = {
+        "massive_images": share(has_massive(kept, LETTER).any(1)),
+        "massive_images_100": share(has_massive(kept, VARIANT).any(1)),
+        "largest": over_images(top[:, 0], None),
+        "median": over_images(middle, None),
+        "ratio": float(top[:, 0].mean() / middle.mean()) if middle.any() else math.nan,
+    }
+    if counts is not None:
+        found["fixed_share"] = channel_share(counts, channels or [])
+    return found
+
+
+def answer_changes(right: dict[str, PerImage]) -> Estimates:
+    """Accuracy in %, and in points against "plain", paired over images.
+
+    Args:
+        right: condition -> 100 where the class is named, else 0; "plain" is the model as it is.
+
+    Returns:
+        "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION' of the others.
+    """
+    plain = right["plain"]
+    found: Estimates = {"accuracy_base": over_images(plain, (0, 100))}
+    for name, own in right.items():
+        if name != "plain":
+            found[f"accuracy_{name}"] = over_images(own, (0, 100))
+            found[f"accuracy_change_{name}"] = over_images(own - plain, (-100, 100))
+    return found
+
+
+def curves_of(kept: Magnitudes) -> dict[str, list[tuple[list[int], list[float]]]]:
+    """For `helpers.figures.trainings`: 'largest', 'second', 'third' and 'median' magnitude after
+    each block, mean over the images.
+    """
+    blocks, means = list(range(kept.shape[1])), kept.mean(0)
+    names = ("largest", "second", "third", "median")
+    return {name: [(blocks, means[:, i].tolist())] for i, name in enumerate(names)}
