@@ -41,7 +41,7 @@ def test_several_verdicts_on_one_claim(verdicts, expected):
         ([{"vit-a": 3}, {"vit-a": 3}], "supported"),
         ([{"vit-a": 3}, {"vit-a": -3}], "runs differ"),
         ([{"vit-a": 3, "control-clean": -3}], "supported"),
-        ([{"control-clean": 3}], "calibration only"),
+        ([{"control-clean": 3}], "validation only"),
         ([], "not run"),
     ],
 )

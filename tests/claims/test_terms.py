@@ -92,35 +92,6 @@ def test_a_label_has_one_unit_and_one_meaning():
     assert not {label: own for label, own in said.items() if len(own) > 1}
 
 
-def test_a_label_is_of_one_quantity():
-    """Of one model on one set of images, two claims measured the same under the same label.
-
-    Counts and p-values depend on the number of images, and are left out.
-    """
-    found = defaultdict(list)
-    for path in Project().results():
-        for value in json.loads(path.read_text())["values"]:
-            words = term(path.stem, value["name"])
-            if value["value"] is not None and words.unit not in ("count", "p-value"):
-                key = (words.label, value["model"], value["dataset"], path.parent.name)
-                found[key].append((path.stem, _between(value, words.unit)))
-    two = {
-        key: own
-        for key, own in found.items()
-        if max(low for _, (low, _) in own) > min(high for _, (_, high) in own)
-    }
-    assert not two, "name target, images and state of the model in one of the labels"
-
-
-def _between(value: dict, unit: str) -> tuple[float, float]:
-    """The interval of a value, of a plain number a tenth around it; shares in %."""
-    plain = (0.9 * value["value"], 1.1 * value["value"])
-    ends = [value.get(end) for end in ("low", "high")]
-    low, high = sorted(plain) if None in ends else ends
-    times = 100 if unit.startswith("share of ") else 1
-    return times * low, times * high
-
-
 def test_units_are_ones_that_pages_know():
     terms = load_terms()
     units = {own.unit for each in (*terms.claims.values(), terms.common) for own in each.values()}
