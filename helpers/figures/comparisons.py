@@ -72,13 +72,14 @@ def size_prevalence(
     return ax
 
 
-def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
+def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
     """One quantity of several models with its intervals, and the criterion as a dashed line.
 
     Args:
         values: each has name, unit, model, value, low and high (None where undefined); one name for
             all.
         margin: of the criterion.
+        label: of the axis that shows the values; name and unit unless given.
     """
     if not values:
         return say(ax, "There is nothing to draw: no model has this value.")
@@ -94,10 +95,11 @@ def forest(values: Sequence, margin: float, ax: Axes) -> Axes:
                 "ha": "center",
                 "fontsize": SMALL,
             }
-            ax.annotate(f"{value.value:.3g}", (value.value, row), **above)
+            written = value.value if abs(value.value) > 1e-6 else 0.0  # what is less is rounding
+            ax.annotate(f"{written:.3g}", (value.value, row), **above)
     ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
-    ax.set(xlabel=axis_label(values))
+    ax.set(xlabel=label or axis_label(values))
     add_legend(ax, ax.get_legend_handles_labels()[0])
     return ax
 
