@@ -95,7 +95,8 @@ def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
                 "ha": "center",
                 "fontsize": SMALL,
             }
-            ax.annotate(f"{value.value:.3g}", (value.value, row), **above)
+            written = value.value if abs(value.value) > 1e-6 else 0.0  # what is less is rounding
+            ax.annotate(f"{written:.3g}", (value.value, row), **above)
     ax.axvline(margin, **REFERENCE, label=f"criterion: {margin:g}")
     name_rows(ax, [wrapped(model) for model in shortened(value.model for value in values)], 1.5)
     ax.set(xlabel=label or axis_label(values))
