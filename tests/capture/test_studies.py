@@ -229,6 +229,8 @@ def test_a_moved_register_clears_the_patches(moved):
 
 def test_models_without_outliers_or_with_registers_stay_as_they_are(moved):
     assert [*moved.passes] == [*CONDITIONS] and not moved.not_run
+    named = {MODEL: f"{MODEL}, test-time register"}
+    assert moved.called == {model: named.get(model, model) for model in MODELS}
     assert [*moved.plain] == [*moved.passes[""]] == MODELS
     for model in MODELS[1:]:
         own = moved.plain[model]

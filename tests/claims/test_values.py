@@ -65,6 +65,8 @@ def test_values_of_a_name(values):
         None,
         0.8,
     ]
+    named = values.of("auc", ["c", "a"], {"a": "a, edited"})
+    assert [value and value.model for value in named] == ["c", "a, edited"]
     assert values.of("nothing") == [] and values.of("nothing", ["a"]) == [None]
 
 
