@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import helpers
+from helpers.images import load_images
+from helpers.models import load_backbone
 from helpers.names import (
     ALIASES,
     preset_name,
@@ -94,6 +96,11 @@ def test_a_recipe_is_known_by_the_name_on_pages_and_by_the_stored_one():
     # What only looks like one.
     others = ["no-ops", "clean-targets", "folder:clean-target", "my-no-op", REG4]
     assert [stored_name(name) for name in others] == others
+
+
+def test_models_and_images_are_loaded_by_either_name():
+    assert load_backbone("sinks-no-op-reg0").name == "sinks-quiet-reg0"
+    assert load_images("no-op", 1).name == load_images("quiet", 1).name
 
 
 def test_a_run_keeps_the_stored_names():

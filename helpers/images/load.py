@@ -48,7 +48,7 @@ from helpers.images.rows import (
 from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
-from helpers.names import STUB
+from helpers.names import STUB, stored_name
 from helpers.settings import MOST_NAMED, nearest, require_path
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
             no table, a column of another type (`rows.WANTED`).
         FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
     """  # noqa: E501
+    name = stored_name(name)
     check_name(name.removeprefix(STUB))
     if n is not None and n < 1:
         raise ValueError(f"n = {n} images of {name!r}: n must be at least 1")
@@ -263,7 +264,7 @@ def check_name(name: str) -> None:
     Reads no file.
     """
     kind, _, rest = name.partition(":")
-    known = name in (*DRAWN, "photographs") or (kind in ("hf", "folder", "parquet") and rest)
+    known = stored_name(name) in (*DRAWN, "photographs") or (kind in ("hf", "folder", "parquet") and rest)
     if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
         return
     close = difflib.get_close_matches(kind, FORMS, n=1)

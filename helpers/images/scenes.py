@@ -1,4 +1,4 @@
-"""Procedural scenes: small pictures made from a seed, of which everything is known.
+"""Procedural scenes: small images made from a seed, of which everything is known.
 
 Class, boxes, masks, flat regions.
 

@@ -1,4 +1,4 @@
-"""Interventions on register neurons: moved to test-time registers, or set to zero.
+"""Interventions on register neurons: shifted to test-time registers, or set to zero.
 
 A few MLP neurons of a Vision Transformer make its high-norm patches. Moving their activations to an
 appended token, which is no patch, leaves the patches clean without any training (Jiang et al.,

@@ -40,7 +40,7 @@ from helpers.models import (
 from helpers.models.backbone import Architecture, Backbone
 from helpers.models.family import UNKNOWN, Family, Framing
 from helpers.models.tokens import TokenLayout
-from helpers.names import STUB
+from helpers.names import STUB, stored_name
 
 BLOCKS = 4  # of a stub: as many as a profile names from the end
 PATCHES = 13  # along a side: a number that no model has heads, registers or channels of
@@ -105,6 +105,7 @@ def load_backbone(
                 f"{model!r} has a name and a recipe of its own; give name and data for a module "
                 "only"
             )
+        model = stored_name(model)
         check_name(model, pretrained)
         backbone = family_of(model).load(model, pretrained, framing)
     else:

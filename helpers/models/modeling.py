@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 
 class ShiftedLinear(nn.Linear):
-    """The second MLP layer of a block, with `units` of its input moved to registers.
+    """The second MLP layer of a block, with `units` of its input shifted to registers.
 
     They act at `owners`, their registers, and are zero at the patches, or with `clear` "all" at
     every other token. Registers stand at `first` to before `prefix`, patches from there on.

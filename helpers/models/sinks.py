@@ -1,4 +1,4 @@
-"""Small models that answer at every patch of pictures which give a reason for an attention sink.
+"""Small models that answer at every patch of images which give a reason for an attention sink.
 
 A model is two files, like those of `helpers.models.trained`; its recipe says the task
 (helpers/images/triggers.py).

@@ -50,7 +50,7 @@ _CHOICES = {"pool": ("token", "avg"), "objective": ("supervised", "self-distilla
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides a training. Two recipes that differ in `registers` alone give twins.
+    """All that decides a training. Those that differ in `registers` alone give matched models.
 
     Attributes:
         train, test: names of data sets, as `load_train_test` takes them; n_train, n_test: images of

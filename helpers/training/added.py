@@ -36,7 +36,7 @@ _DECIDE = ("target", "views", "shift", "space", "neurons")
 
 
 class AddedRegisters(Task):
-    """A finished model that is offered registers, or loses a unit, and learns to be what it was."""
+    """A finished model that gets free registers, or loses a unit, and learns to be what it was."""
 
     prefix = posthoc.SHIPPED
     twins = (0, 4)

@@ -145,7 +145,7 @@ OBJECTIVES = {"supervised": Supervised, "self-distillation": SelfDistillation}
 
 
 class FromScratch(Task):
-    """A small model of its own, beside its twins."""
+    """A small model of its own, beside its matched models."""
 
     prefix = scratch.SHIPPED
     twins = (0, 1, 2, 4)

@@ -25,7 +25,7 @@ TRAINING = 1  # where the series of a training begin; those of the data sets beg
 
 
 class SinkTraining(Task):
-    """A small model that has a reason for a sink, beside its twins."""
+    """A small model that has a reason for a sink, beside its matched models."""
 
     prefix = sinks.SHIPPED
     twins = (0, 1, 4)

@@ -26,7 +26,7 @@ PRIVATE = re.compile(
 # Pages that still have some, and how many. Lower it where you replace one.
 STILL: dict[str, int] = {}
 # Where a recipe's stored name is what the text is about.
-STORED = {"trained-models.md": "Results, files of weights and Python keep earlier names"}
+STORED = {"trained-models.md": "Results and files of weights keep earlier names"}
 # How many are longer still. Lower it where you shorten one.
 LONGER = 38
 # What is no prose, and what stands for it: templates, code, links, citations, formulas.
