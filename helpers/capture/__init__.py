@@ -36,6 +36,7 @@ from helpers.capture.reducers import (
     NeuronActivation,
     OnPatches,
     OnQKV,
+    OtherPatches,
     Output,
     PatchContributions,
     PatchNorms,
@@ -48,6 +49,7 @@ from helpers.capture.reducers import (
     SelectedTokens,
     Sinks,
     TokenNorms,
+    TokensAt,
     activations_of,
 )
 from helpers.capture.register_neurons import (
@@ -58,6 +60,12 @@ from helpers.capture.register_neurons import (
     matched_neurons_of,
     outlier_units,
     register_neurons_of,
+)
+from helpers.capture.replacements import (
+    REPLACEMENTS,
+    OutlierTokens,
+    ReplacedStudy,
+    replaced_study,
 )
 from helpers.capture.store import Store
 from helpers.capture.studies import (
@@ -94,6 +102,8 @@ __all__ = [
     "ObjectTokens",
     "OnPatches",
     "OnQKV",
+    "OtherPatches",
+    "OutlierTokens",
     "OutlierUnit",
     "Output",
     "PARTS",
@@ -104,9 +114,11 @@ __all__ = [
     "Pooled",
     "ProbeStudy",
     "QKVNorms",
+    "REPLACEMENTS",
     "RandomPixels",
     "RandomTokens",
     "Reducer",
+    "ReplacedStudy",
     "SEARCH_MODES",
     "SearchedNeurons",
     "SelectedPixels",
@@ -115,6 +127,7 @@ __all__ = [
     "Store",
     "TestTimeStudy",
     "TokenNorms",
+    "TokensAt",
     "activations_of",
     "attention_received",
     "by_model",
@@ -137,6 +150,7 @@ __all__ = [
     "peak_maps",
     "probe_study",
     "register_neurons_of",
+    "replaced_study",
     "searched_neurons",
     "test_time_study",
     "tokens_at",

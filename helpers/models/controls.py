@@ -1,4 +1,4 @@
-"""Controls: four small Vision Transformers whose answers are known by construction.
+"""Controls: small Vision Transformers whose answers are known by construction.
 
 Every weight is set in code; nothing is trained and no file is read. The models are ordinary timm
 ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a published checkpoint:
@@ -8,6 +8,12 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
     control-registers  the same load carried by four register tokens from block 3 on; no outlier
                        among the patches
     control-clean      no outlier at all
+
+Every claim is judged on these four. A fifth is for claims about what outliers hold:
+
+    control-sink       the outliers of control-position, holding nothing: [CLS] gathers three
+                       hues by itself, and attends to them in the last block, which writes nothing.
+                       From other patches it would take in the hues with their channels permuted
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -49,6 +55,7 @@ from helpers.models.timm_family import wrap_at
 
 PREFIX = "control-"
 CONTROLS = ("control-content", "control-position", "control-registers", "control-clean")
+SINK = "control-sink"
 # What they expect; 1.0 shows them the whole image.
 CONTROL_DATA = {
     "mean": (0.5, 0.5, 0.5),
@@ -56,13 +63,18 @@ CONTROL_DATA = {
     "interpolation": "bicubic",
     "crop_pct": 1.0,
 }
-PLANTED_BLOCK = {"control-content": 3, "control-position": 1, "control-registers": 3}
+PLANTED_BLOCK = {"control-content": 3, "control-position": 1, "control-registers": 3, SINK: 1}
 """Block (from 0) whose output first shows the high norm."""
 REGISTER_NEURON = 0
 """Hidden unit of the planted block's MLP that writes the high norm."""
 NORM_RATIO = 9.0
 """L2 norm of a token over that of a normal one when planted; a block later 11 to 16 times."""
-LATTICE = {"control-content": tuple(range(9, 196, 18)), "control-position": (46, 66, 129, 149)}
+_FIXED = (46, 66, 129, 149)
+LATTICE = {
+    "control-content": tuple(range(9, 196, 18)),
+    "control-position": _FIXED,
+    SINK: _FIXED,
+}
 """Row-major patch indices of the 14x14 grid where outliers are planted.
 
 Every 18th patch (if it is flat), four fixed ones.
@@ -111,7 +123,8 @@ _FAR, _SHUT = (
 )  # larger than any local channel times the norm ratio, and than any detail: they close a relu
 _ACTIVATION = 20.0  # of the register neuron where it fires: the largest of all hidden units there
 # attention logit of [CLS] above the others where a head does nothing: exp(-128) is 0 in float32
-_SINK = 128.0
+_IDLE = 128.0
+_MISLEADS = 4.0  # how much more a sink keeps [CLS] from taking in than it has gathered
 _LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = (
     8.0,
     1.0,
@@ -141,7 +154,8 @@ def build_control(name: str) -> VisionTransformer:
         for index, block in enumerate(model.blocks):
             block.norm1.weight.fill_(_SCALE)
             block.norm2.weight.fill_(_SCALE)
-            _attend(block.attn, gather=index == PLANTED_BLOCK.get(name), last=index == _DEPTH - 1)
+            gather, last = index == PLANTED_BLOCK.get(name), index == _DEPTH - 1
+            _attend(block.attn, gather, last, sink=name == SINK)
             for unit, (reads, bias, writes) in enumerate(_neurons(name, index)):
                 (
                     block.mlp.fc1.weight[unit],
@@ -178,8 +192,8 @@ def planted(name: str, pixels: Float[Tensor, "image 3 224 224"]) -> Bool[Tensor,
 
 
 def _check(name: str) -> None:
-    if name not in CONTROLS:
-        raise ValueError(f"unknown control '{name}'; choose one of {', '.join(CONTROLS)}")
+    if name not in (*CONTROLS, SINK):
+        raise ValueError(f"unknown control '{name}'; choose one of {', '.join((*CONTROLS, SINK))}")
 
 
 def _channels(*names: str) -> list[int]:
@@ -233,38 +247,44 @@ def _embed(model: VisionTransformer, name: str) -> None:
         model.reg_token[:] = _balanced(constant + _vector(gate=1.0))
 
 
-def _attend(attention: nn.Module, gather: bool, last: bool) -> None:
+def _attend(attention: nn.Module, gather: bool, last: bool, sink: bool = False) -> None:
     """Steps 5 and 7.
 
-    Heads 0 to 2 carry the gathered channels, head 3 the energy of the surround.
+    Heads 0 to 2 carry the gathered channels, head 3 the energy of the surround. Of a `sink` [CLS]
+    gathers in place of the outliers, and the last block writes what it reads to other channels.
     """
     queries, keys, values = attention.qkv.weight.view(3, _HEADS, _HEAD_WIDTH, _WIDTH)
     bias = attention.qkv.bias.view(3, _HEADS, _HEAD_WIDTH)
     unscale = math.sqrt(_HEAD_WIDTH)
-    # Dimension 0: all keys but [CLS] answer with -1, and every query asks with _SINK unless it has
+    # Dimension 0: all keys but [CLS] answer with -1, and every query asks with _IDLE unless it has
     # something to look for.
     keys[:, 0], bias[1, :, 0] = _vector(cls=1.0), -1
-    bias[0, :, 0] = _SINK * unscale
-    if gather:
-        queries[:, 0] = _vector(gate=-_SINK * unscale)
+    bias[0, :, 0] = _IDLE * unscale
+    if gather and sink:
+        queries[:, 0] = _vector(cls=-_IDLE * unscale)
+    elif gather:
+        queries[:, 0] = _vector(gate=-_IDLE * unscale)
         queries[-1, 1:9] = keys[-1, 1:9] = math.sqrt(unscale) * _UNITS[_channels("position")]
     if last:
-        queries[:, 0] = _vector(cls=-_SINK * unscale)
+        queries[:, 0] = _vector(cls=-_IDLE * unscale)
         queries[:, 1] = _vector(cls=unscale)
         keys[:, 1] = _vector(
-            cls=_CLS_LOGIT,
+            cls=0 if sink else _CLS_LOGIT,
             energy=_ENERGY_LOGIT,
             surround=_SURROUND_LOGIT * _GROWN_RATIO / _SURROUND,
         )
-        keys[:, 1] += _vector(load=_pair(_LOAD_LOGIT / (2 * _CONSTANT)))
+        load = 2 * _LOAD_LOGIT if sink else _LOAD_LOGIT
+        keys[:, 1] += _vector(load=_pair(load / (2 * _CONSTANT)))
     writes = torch.zeros(_WIDTH, _HEADS, _HEAD_WIDTH)
-    for i, (source, target) in enumerate(
-        zip(_channels(*_GATHERED), _channels("global"), strict=True)
-    ):
+    sources, targets = _channels(*_GATHERED), _channels("global")
+    if sink:  # three hues, which do not tell all classes apart
+        sources = _channels("hue")[:3]
+        targets = [*targets[1:3], targets[0]] if last else targets[:3]
+    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
         head, dimension = divmod(i, 7)
-        values[head, dimension, source] = 1
+        values[head, dimension, source] = _MISLEADS if sink and last else 1
         # [CLS] reads what planted tokens have gathered; LayerNorm has shrunk it by the norm ratio
-        if last:
+        if last and not sink:
             values[head, dimension, target] = _GROWN_RATIO
         writes[target, head, dimension] = 1
     values[-1, 0] = _vector(energy=_SURROUND)
@@ -284,7 +304,7 @@ def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
         reads = _vector(surround=NORM_RATIO / _SURROUND, load=_pair((_NEED + 2) / (2 * _CONSTANT)))
         yield reads, -_NEED, _vector(load=_pair(_GAIN))
     if block == 0:
-        shut = _vector(lattice=-_SHUT if name == "control-position" else 0)
+        shut = _vector(lattice=-_SHUT if name in ("control-position", SINK) else 0)
         for detail, energy in zip(_channels("detail"), _channels("energy"), strict=True):
             yield shut + _UNITS[detail], 0, _UNITS[energy]
             yield shut - _UNITS[detail], 0, _UNITS[energy]
@@ -299,7 +319,7 @@ def _neurons(name: str, block: int) -> Iterator[tuple[Tensor, float, Tensor]]:
         reads = _vector(lattice=10.0, energy=-6 / _FLAT_ENERGY if name == "control-content" else 0)
         yield reads, -4, _vector(gate=1.0)
         yield reads, -5, _vector(gate=-1.0)
-    if block > gate_block or name == "control-position":
+    if block > gate_block or name in ("control-position", SINK):
         # What marks a planted token (2 where it does): the lattice while the gate is not yet there,
         # at last the load.
         mark, shrunk = _vector(gate=2.0) if block > gate_block else _vector(lattice=2.0), 1.0
@@ -325,7 +345,7 @@ def _load(name: str, pretrained: bool, framing: Framing) -> Backbone:
 FAMILY = Family(
     (PREFIX,),
     (f"'{PREFIX}...'",),
-    lambda name, _: "" if name in CONTROLS else UNKNOWN,
+    lambda name, _: "" if name in (*CONTROLS, SINK) else UNKNOWN,
     _load,
-    lambda: list(CONTROLS),
+    lambda: [*CONTROLS, SINK],
 )

@@ -491,7 +491,7 @@ def test_every_reducer_and_intervention_has_an_example():
     assert set(below(Reducer)) == REDUCERS.keys()
     managers = {
         f
-        for m in (interventions.tokens, interventions.neurons)
+        for m in (interventions.tokens, interventions.neurons, interventions.replaced)
         for f in vars(m).values()
         if inspect.isfunction(f)
         and f.__module__ == m.__name__
