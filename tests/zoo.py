@@ -28,6 +28,7 @@ from helpers.capture import (
     NeuronActivation,
     OnPatches,
     OnQKV,
+    OtherPatches,
     Output,
     PatchContributions,
     PatchNorms,
@@ -39,6 +40,7 @@ from helpers.capture import (
     SelectedTokens,
     Sinks,
     TokenNorms,
+    TokensAt,
     capture,
 )
 from helpers.capture.register_neurons import NeuronMeans
@@ -48,6 +50,7 @@ from helpers.interventions import (
     averaged_neurons,
     dropped_patches,
     moved_positions,
+    replaced_tokens,
     set_channels,
     test_time_registers,
 )
@@ -496,6 +499,9 @@ def grid_mean(x):
     return x.mean(dim=(1, 2))
 
 
+# Of 16 images: one token, and in two of three images another.
+PLACES = torch.tensor([[image % 5, 5 * (image % 3) - 1] for image in range(16)])
+
 # An example of every reducer, for seven images, and of every intervention, for 16 patches;
 # tests/capture/test_capture.py fails where one is missing.
 REDUCERS = {
@@ -524,6 +530,8 @@ REDUCERS = {
     NeuronActivation: lambda b: NeuronActivation("activation", 1, 0),
     OnPatches: lambda b: OnPatches("mean", grid_mean),
     Sinks: lambda b: Sinks("all", writes=True),
+    TokensAt: lambda b: TokensAt(PLACES[:7]),
+    OtherPatches: lambda b: OtherPatches(PLACES[:7]),
     NeuronMeans: lambda b: NeuronMeans(0, torch.rand(7, b.layout.patches) < 0.2, "paper", True),
 }
 NEURONS = [(0, 1), (0, 5), (1, 2)]
@@ -535,6 +543,15 @@ INTERVENTIONS = {
     ablated_neurons: [{"neurons": NEURONS}],
     averaged_neurons: [{"neurons": NEURONS}],
     set_channels: [{"block": 0, "channels": [3, 5], "values": [0.0, -2.0], "where": "centre"}],
+    replaced_tokens: [
+        {"places": PLACES, "tokens": torch.full((1, 2, 1, 1), 0.5), "blocks": [0, 1]},
+        {
+            "places": PLACES,
+            "tokens": torch.linspace(-1, 1, 32).view(16, 1, 2, 1),
+            "blocks": [1],
+            "normed": True,
+        },
+    ],
 }
 CHANGES = [
     (change, arguments) for change, examples in INTERVENTIONS.items() for arguments in examples

@@ -39,6 +39,7 @@ from helpers.capture.reducers import (
     NeuronActivation,
     OnPatches,
     OnQKV,
+    OtherPatches,
     Output,
     PatchContributions,
     PatchNorms,
@@ -51,6 +52,7 @@ from helpers.capture.reducers import (
     SelectedTokens,
     Sinks,
     TokenNorms,
+    TokensAt,
     activations_of,
 )
 from helpers.capture.register_neurons import (
@@ -61,6 +63,12 @@ from helpers.capture.register_neurons import (
     matched_neurons_of,
     outlier_units,
     register_neurons_of,
+)
+from helpers.capture.replacements import (
+    REPLACEMENTS,
+    OutlierTokens,
+    ReplacedStudy,
+    replaced_study,
 )
 from helpers.capture.store import Store
 from helpers.capture.studies import (
@@ -101,6 +109,8 @@ __all__ = [
     "ObjectTokens",
     "OnPatches",
     "OnQKV",
+    "OtherPatches",
+    "OutlierTokens",
     "OutlierUnit",
     "Output",
     "PARTS",
@@ -111,9 +121,11 @@ __all__ = [
     "Pooled",
     "ProbeStudy",
     "QKVNorms",
+    "REPLACEMENTS",
     "RandomPixels",
     "RandomTokens",
     "Reducer",
+    "ReplacedStudy",
     "SEARCH_MODES",
     "SearchedNeurons",
     "SelectedPixels",
@@ -122,6 +134,7 @@ __all__ = [
     "Store",
     "TestTimeStudy",
     "TokenNorms",
+    "TokensAt",
     "activations_of",
     "attention_received",
     "by_model",
@@ -145,6 +158,7 @@ __all__ = [
     "peak_maps",
     "probe_study",
     "register_neurons_of",
+    "replaced_study",
     "searched_neurons",
     "takeover_of",
     "test_time_study",

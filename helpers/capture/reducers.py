@@ -602,6 +602,60 @@ class RandomPixels(RandomPatches):
     blocks = 0
 
 
+@dataclass(frozen=True, eq=False)
+class AtPlaces(Reducer):
+    """Looks at chosen tokens of each image: `places` are indices into the sequence, -1 is none."""
+
+    places: Int[Tensor, "image k"] = field(repr=False)
+
+    def check(self, images: int, layout: TokenLayout) -> None:
+        if len(self.places) != images or (self.places >= layout.tokens).any():
+            raise ValueError(
+                f"places {tuple(self.places.shape)} do not fit {images} images of {layout.tokens} "
+                "tokens; give one row an image, of indices of tokens or -1"
+            )
+
+    def of(self, start: int, stop: int) -> Reducer:
+        return replace(self, places=self.places[start:stop])
+
+
+@dataclass(frozen=True, eq=False)
+class TokensAt(AtPlaces):
+    """'tokens_at' (image, [block,] k, width): the tokens at `places` after each block, zeros where
+    there is none; 'normed_at', the same after the LayerNorm that follows.
+    """
+
+    blocks: Blocks = "all"
+    point = "normed"
+    keys = ("tokens_at", "normed_at")
+
+    def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> Kept:
+        places = self.places.to(x[0].device)[..., None]
+        return tuple(
+            tokens.take_along_dim(places.clamp(min=0), dim=1).masked_fill(places < 0, 0.0)
+            for tokens in x
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class OtherPatches(AtPlaces):
+    """'other_patches' (image, width): mean of the patches after the final LayerNorm that are not at
+    `places`, zeros where none is left.
+    """
+
+    blocks = -1
+    point = "final"
+    keys = ("other_patches",)
+
+    def reduce(self, x: Tokens, layout: TokenLayout) -> Kept:
+        image, column = (self.places >= 0).nonzero(as_tuple=True)
+        others = torch.ones(x.shape[:2], device=x.device)
+        others[image, self.places[image, column]] = 0
+        others = layout.patch_tokens(others, dim=1)
+        total = (layout.patch_tokens(x) * others[..., None]).sum(1)
+        return (total / others.sum(1, keepdim=True).clamp(min=1),)
+
+
 @dataclass(frozen=True)
 class QKVNorms(Reducer):
     """'q_norms', 'k_norms', 'v_norms' (image, block, patch): L2 norms over the whole width, heads

@@ -28,6 +28,7 @@ from helpers.interventions.positions import (
     rolled_content,
     unit_treatments,
 )
+from helpers.interventions.replaced import replaced_tokens
 from helpers.interventions.tokens import (
     MOST_REGISTERS,
     REGISTER_STD,
@@ -60,6 +61,7 @@ __all__ = [
     "position_conditions",
     "random_neurons",
     "removed_patches",
+    "replaced_tokens",
     "rolled_content",
     "set_channels",
     "test_time_registers",

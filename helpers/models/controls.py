@@ -9,7 +9,7 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
                        among the patches
     control-clean      no outlier at all
 
-Eight more are for single claims, on which none of these could come out as supported:
+Nine more are for single claims, on which none of these could come out as supported:
 
     control-decoupled  control-registers, where [CLS] is settled a block before the last, the class
                        comes from registers alone, and patches only say where the texture is
@@ -21,6 +21,9 @@ Eight more are for single claims, on which none of these could come out as suppo
     control-dip        control-rise, where neighbours differ from the middle third of the blocks on
     control-noise      outliers at fixed positions that hold noise alone and spoil the answer, and
     control-noise-registers  its match, where four registers carry the load (`_noise_neurons`)
+    control-sink       the outliers of control-position, holding nothing: [CLS] gathers three
+                       hues by itself, and attends to them in the last block, which writes nothing.
+                       From other patches it would take in the hues with their channels permuted
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
 1. Embed. Patch embedding gives a patch's mean colour and nine DCT coefficients (detail).
@@ -84,7 +87,8 @@ VARIANTS = {
 """Controls for single claims, and the one that each of them changes."""
 NOISE = ("control-noise", "control-noise-registers")
 """A matched pair for claims that none of CONTROLS can support; see `_noise_neurons`."""
-FURTHER = (*VARIANTS, *NOISE)
+SINK = "control-sink"
+FURTHER = (*VARIANTS, *NOISE, SINK)
 """Every control that is run for some claims alone."""
 # What they expect; 1.0 shows them the whole image.
 CONTROL_DATA = {
@@ -93,7 +97,7 @@ CONTROL_DATA = {
     "interpolation": "bicubic",
     "crop_pct": 1.0,
 }
-PLANTED_BLOCK = {"control-content": 3, "control-position": 1, "control-registers": 3}
+PLANTED_BLOCK = {"control-content": 3, "control-position": 1, "control-registers": 3, SINK: 1}
 """Block (from 0) whose output first shows the high norm."""
 REGISTER_NEURON = 0
 """Hidden unit of the planted block's MLP that writes the high norm."""
@@ -101,7 +105,7 @@ NORM_RATIO = 9.0
 """L2 norm of a token over that of a normal one when planted; a block later 11 to 16 times."""
 LATTICE = {
     "control-content": tuple(range(9, 196, 18)),
-    **dict.fromkeys(("control-position", "control-noise"), (46, 66, 129, 149)),
+    **dict.fromkeys(("control-position", "control-noise", SINK), (46, 66, 129, 149)),
 }
 """Row-major patch indices of the 14x14 grid where outliers are planted.
 
@@ -151,7 +155,8 @@ _FAR, _SHUT = (
 )  # larger than any local channel times the norm ratio, and than any detail: they close a relu
 _ACTIVATION = 20.0  # of the register neuron where it fires: the largest of all hidden units there
 # attention logit of [CLS] above the others where a head does nothing: exp(-128) is 0 in float32
-_SINK = 128.0
+_IDLE = 128.0
+_MISLEADS = 4.0  # how much more a sink keeps [CLS] from taking in than it has gathered
 _LOAD_LOGIT, _SURROUND_LOGIT, _ENERGY_LOGIT, _CLS_LOGIT = (
     8.0,
     1.0,
@@ -194,7 +199,8 @@ def build_control(name: str) -> VisionTransformer:
         for index, block in enumerate(model.blocks):
             block.norm1.weight.fill_(_SCALE)
             block.norm2.weight.fill_(_SCALE)
-            _attend(block.attn, gather=index == PLANTED_BLOCK.get(name), last=index == _DEPTH - 1)
+            gather, last = index == PLANTED_BLOCK.get(name), index == _DEPTH - 1
+            _attend(block.attn, gather, last, sink=name == SINK)
             neurons = _noise_neurons(index) if name in NOISE else _neurons(name, index)
             for unit, (reads, bias, writes) in enumerate(neurons):
                 (
@@ -216,12 +222,12 @@ def planted(name: str, pixels: Float[Tensor, "image 3 224 224"]) -> Bool[Tensor,
     one grey level.
 
     Args:
-        name: one of CONTROLS or NOISE.
+        name: one of CONTROLS, NOISE or SINK.
         pixels: normalised with mean 0.5 and standard deviation 0.5, hence in [-1, 1].
 
     Raises ValueError for an unknown name.
     """
-    _check(name, (*CONTROLS, *NOISE))
+    _check(name, (*CONTROLS, *NOISE, SINK))
     patches = (
         pixels.unfold(2, _PATCH, _PATCH).unfold(3, _PATCH, _PATCH).flatten(4)
     )  # (image, 3, row, column, pixel)
@@ -287,38 +293,44 @@ def _embed(model: VisionTransformer, name: str) -> None:
         model.reg_token[:] = _balanced(constant + _vector(gate=1.0))
 
 
-def _attend(attention: nn.Module, gather: bool, last: bool) -> None:
+def _attend(attention: nn.Module, gather: bool, last: bool, sink: bool = False) -> None:
     """Steps 5 and 7.
 
-    Heads 0 to 2 carry the gathered channels, head 3 the energy of the surround.
+    Heads 0 to 2 carry the gathered channels, head 3 the energy of the surround. Of a `sink` [CLS]
+    gathers in place of the outliers, and the last block writes what it reads to other channels.
     """
     queries, keys, values = attention.qkv.weight.view(3, _HEADS, _HEAD_WIDTH, _WIDTH)
     bias = attention.qkv.bias.view(3, _HEADS, _HEAD_WIDTH)
     unscale = math.sqrt(_HEAD_WIDTH)
-    # Dimension 0: all keys but [CLS] answer with -1, and every query asks with _SINK unless it has
+    # Dimension 0: all keys but [CLS] answer with -1, and every query asks with _IDLE unless it has
     # something to look for.
     keys[:, 0], bias[1, :, 0] = _vector(cls=1.0), -1
-    bias[0, :, 0] = _SINK * unscale
-    if gather:
-        queries[:, 0] = _vector(gate=-_SINK * unscale)
+    bias[0, :, 0] = _IDLE * unscale
+    if gather and sink:
+        queries[:, 0] = _vector(cls=-_IDLE * unscale)
+    elif gather:
+        queries[:, 0] = _vector(gate=-_IDLE * unscale)
         queries[-1, 1:9] = keys[-1, 1:9] = math.sqrt(unscale) * _UNITS[_channels("position")]
     if last:
-        queries[:, 0] = _vector(cls=-_SINK * unscale)
+        queries[:, 0] = _vector(cls=-_IDLE * unscale)
         queries[:, 1] = _vector(cls=unscale)
         keys[:, 1] = _vector(
-            cls=_CLS_LOGIT,
+            cls=0 if sink else _CLS_LOGIT,
             energy=_ENERGY_LOGIT,
             surround=_SURROUND_LOGIT * _GROWN_RATIO / _SURROUND,
         )
-        keys[:, 1] += _vector(load=_pair(_LOAD_LOGIT / (2 * _CONSTANT)))
+        load = 2 * _LOAD_LOGIT if sink else _LOAD_LOGIT
+        keys[:, 1] += _vector(load=_pair(load / (2 * _CONSTANT)))
     writes = torch.zeros(_WIDTH, _HEADS, _HEAD_WIDTH)
-    for i, (source, target) in enumerate(
-        zip(_channels(*_GATHERED), _channels("global"), strict=True)
-    ):
+    sources, targets = _channels(*_GATHERED), _channels("global")
+    if sink:  # three hues, which do not tell all classes apart
+        sources = _channels("hue")[:3]
+        targets = [*targets[1:3], targets[0]] if last else targets[:3]
+    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
         head, dimension = divmod(i, 7)
-        values[head, dimension, source] = 1
+        values[head, dimension, source] = _MISLEADS if sink and last else 1
         # [CLS] reads what planted tokens have gathered; LayerNorm has shrunk it by the norm ratio
-        if last:
+        if last and not sink:
             values[head, dimension, target] = _GROWN_RATIO
         writes[target, head, dimension] = 1
     values[-1, 0] = _vector(energy=_SURROUND)
@@ -384,16 +396,17 @@ def _neurons(name: str, block: int) -> Iterator[Unit]:
     Steps 2, 3, 4 and 6.
     """
     planted_block, gate_block = PLANTED_BLOCK.get(name, _DEPTH), int(name == "control-content")
+    fixed = name in ("control-position", SINK)
     if block == planted_block:
         yield _plant()
     if block == planted_block + 1:
         reads = _vector(surround=NORM_RATIO / _SURROUND, load=_pair((_NEED + 2) / (2 * _CONSTANT)))
         yield reads, -_NEED, _vector(load=_pair(_GAIN))
     if block == 0:
-        yield from _describe(_vector(lattice=-_SHUT if name == "control-position" else 0))
+        yield from _describe(_vector(lattice=-_SHUT if fixed else 0))
     if block == gate_block:
         yield from _gate(-6 / _FLAT_ENERGY if name == "control-content" else 0)
-    if block > gate_block or name == "control-position":
+    if block > gate_block or fixed:
         # What marks a planted token (2 where it does): the lattice while the gate is not yet there,
         # at last the load.
         mark, shrunk = _vector(gate=2.0) if block > gate_block else _vector(lattice=2.0), 1.0
@@ -510,7 +523,7 @@ def _take_off_the_lattice(attention: nn.Module) -> None:
         parameter.zero_()
     queries, keys, values, writes = _parts(attention)
     bias = attention.qkv.bias.view(3, _HEADS, _HEAD_WIDTH)
-    asks = _SINK * math.sqrt(_HEAD_WIDTH)
+    asks = _IDLE * math.sqrt(_HEAD_WIDTH)
     queries[:, 0], bias[0, :, 0] = _vector(cls=-2 * asks), asks  # [CLS] asks for the contrary
     keys[:, 0], bias[1, :, 0] = -_CONSTANT_READ, 1
     values[-1, 0], bias[2, -1, 0] = -_CONSTANT_READ, 1
@@ -520,7 +533,7 @@ def _take_off_the_lattice(attention: nn.Module) -> None:
 def _read_patches(attention: nn.Module) -> None:
     """Points 2 to 4."""
     queries, keys, values, _ = _parts(attention)
-    asks = _SINK * math.sqrt(_HEAD_WIDTH)
+    asks = _IDLE * math.sqrt(_HEAD_WIDTH)
     # All that an appended token holds is what it wrote on the lattice, in LayerNorm's units.
     appended = _vector(lattice=-1 / _CONSTANT)
     load = _vector(load=_pair(1 / (2 * _CONSTANT)))

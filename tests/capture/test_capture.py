@@ -491,7 +491,12 @@ def test_every_reducer_and_intervention_has_an_example():
     assert set(below(Reducer)) == REDUCERS.keys()
     managers = {
         f
-        for m in (interventions.tokens, interventions.neurons, interventions.channels)
+        for m in (
+            interventions.tokens,
+            interventions.neurons,
+            interventions.channels,
+            interventions.replaced,
+        )
         for f in vars(m).values()
         if inspect.isfunction(f)
         and f.__module__ == m.__name__

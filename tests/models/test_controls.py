@@ -28,7 +28,7 @@ from helpers.models import (
     load_backbone,
     planted,
 )
-from helpers.models.controls import CHANNELS, FURTHER, LATTICE, NOISE, build_control
+from helpers.models.controls import CHANNELS, FURTHER, LATTICE, NOISE, SINK, build_control
 
 WITH_OUTLIERS, WITHOUT_OUTLIERS = CONTROLS[:2], CONTROLS[2:]
 SETS = [(64, 0), (64, 1)]
@@ -296,6 +296,24 @@ def test_one_neuron_writes_the_load(name):
         model.blocks[PLANTED_BLOCK[name]].mlp.fc2.weight[:, REGISTER_NEURON] = 0
     stream, _, _ = forward(model, scenes(64, 0)[0], PLANTED_BLOCK[name])
     assert stream.norm(dim=-1).max() < 1.5 * result.norms.median()
+
+
+def test_a_sink_holds_nothing_and_keeps_cls_from_what_misleads():
+    n = 160
+    result = run(SINK, n)
+    assert ((result.norms[:, 1:] > 3 * result.norms.median()) == result.planted[:, None]).all()
+    assert torch.equal(result.planted, run("control-position", n).planted)
+    tokens = result.layout.patch_tokens(result.stream)[:, 2:]
+    tokens = tokens.movedim(2, 1)[result.planted].unflatten(0, (n, 4))
+    # In each place the same vector in all images.
+    assert (tokens - tokens.narrow(0, 0, 1)).abs().max() < 1e-3 * tokens.abs().max()
+    attention = result.patch_attention
+    assert (attention[result.planted].view(n, 4).sum(1) > 0.9).all()
+    cls = result.layout.cls_token(result.stream)
+    change = cls[:, -1] - cls[:, -2]
+    assert change.abs().max() < 0.01 * cls[:, -2, CHANNELS["global"]].abs().max()
+    _, labels = scenes(n, 0)
+    assert 0.5 < accuracy(cls[:, -1].numpy(), labels, np.arange(n)) < 0.9
 
 
 def test_flat_patches_resemble_their_neighbours():

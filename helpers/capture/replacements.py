@@ -1,0 +1,277 @@
+"""Outlier tokens replaced by something like them or unlike them, in one model after another."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from helpers.capture.passes import Captured, Condition, capture_conditions
+from helpers.capture.reducers import Feature, OtherPatches, Output, Reducer, TokenNorms, TokensAt
+from helpers.capture.studies import classifiers_of
+from helpers.interventions import nested, replaced_tokens
+from helpers.measures.norms import threshold
+from helpers.measures.outliers import PRESENT
+from helpers.measures.probes import fit_classifier
+from helpers.measures.replaced import (
+    Places,
+    as_many,
+    borrowed,
+    moments,
+    noise_like,
+    places_of,
+    replacement_costs,
+    start_block,
+)
+from helpers.measures.stats import Estimates, over_images, share
+from helpers.models import TokenLayout
+
+REPLACEMENTS = {
+    "outliers": ("zero", "mean", "noise", "other", "bias"),
+    "normal": ("zero", "mean"),
+    "centre": ("zero", "mean"),
+    "cls": ("zero", "mean", "other"),
+}
+"""What each kind of tokens is replaced by."""
+PATCHES = ("_normal", "_centre")  # endings of conditions that replace patches that are read
+
+
+@dataclass(frozen=True)
+class OutlierTokens:
+    """The outlier tokens of one model, and the tokens that they are compared with.
+
+    Attributes:
+        limit: the norm after the last block above which a token is an outlier.
+        blocks: after which they are replaced: from the one in which outliers start to the last but
+            one.
+        learnt, tested: kind of tokens -> places (image, k), in the learning and in the tested
+            images; those of each kind as many as an image has at most.
+    """
+
+    limit: float
+    blocks: Sequence[int]
+    learnt: Mapping[str, Tensor]
+    tested: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ReplacedStudy:
+    """What became of the tested images.
+
+    Attributes:
+        plain: model -> what was kept of the model as it is, with `TokenNorms(-1)`.
+        tokens: model -> its outlier tokens; only of models that have some, in a block that another
+            one follows.
+        estimates: model -> what replacing them costs, as from
+            `helpers.measures.replaced.replacement_costs`, with "_KIND" at the end of the name for
+            other tokens; `outlier_images`; and `replaced`, how many are replaced in an image.
+        not_run: model -> why it cannot be had here.
+    """
+
+    plain: Mapping[str, Captured]
+    tokens: Mapping[str, OutlierTokens]
+    estimates: Mapping[str, Estimates]
+    not_run: Mapping[str, str]
+
+
+def replaced_study(
+    models: Sequence[str],
+    train: Any,
+    images: Any,
+    n_learn: int,
+    *,
+    classifier: str = "probe",
+    kinds: Sequence[str] = tuple(REPLACEMENTS),
+    state: Condition = nullcontext,
+    seed: int = 0,
+    **options: Any,
+) -> ReplacedStudy:
+    """Replace the outlier tokens of each image, and as many others, and see what that costs.
+
+    An outlier token is a patch or a register of any kind. The images pass three times, and once for
+    each replacement.
+
+    Args:
+        train, images: labelled sets. From the first `n_learn` of `train` come the limit, the
+            blocks, and the means; from all of them the probes.
+        classifier: as in `classifiers_of`; of a "probe", on [CLS] of the unchanged model.
+        kinds: in REPLACEMENTS, "outliers" among them.
+        state: what the model is changed by in all passes, such as register neurons that are moved.
+        seed: of the random patches and of the noise.
+        options: as in `capture_conditions`.
+
+    Raises ValueError for a model without [CLS], and what `capture_conditions` and `classifiers_of`
+    raise.
+    """
+    passed = partial(_passed, state=state, **options)
+    learn = train.select(range(min(n_learn, len(train))))
+    learnt, not_run = passed(models, learn, lambda _: [TokenNorms()])
+    plain, trained = (passed([*learnt], x, lambda _: [TokenNorms(-1)])[0] for x in (images, train))
+    limits = {name: threshold(c.parts("token_norms")[0], PRESENT) for name, c in learnt.items()}
+    tokens = {
+        name: found
+        for name, c in learnt.items()
+        if (found := _outlier_tokens(c, plain[name], limits[name], seed))
+    }
+    put = _put(tokens, kinds, passed, learn, images, seed)
+    conditions: dict[str, Condition] = {"as it is": state}
+    for kind in kinds:
+        for how in REPLACEMENTS[kind]:
+            name = how if kind == "outliers" else f"{how}_{kind}"
+            conditions[name] = _condition(put, (kind, how), state)
+
+    def read(places: Mapping[str, Tensor]) -> list[Reducer]:
+        return [Feature(), Output(), OtherPatches(places["outliers"])]
+
+    after, _ = capture_conditions(
+        [*tokens], images, lambda name: read(tokens[name].tested), conditions, **options
+    )
+    of_train = {name: _places(trained[name], limits[name], seed) for name in tokens}
+    fitted, _ = passed([*tokens], train, lambda name: read(of_train[name]))
+    heads = classifiers_of(classifier, [*tokens], train, intervention=state, **options)
+    labels, estimates = torch.as_tensor(images.require_labels()), {}
+    for name, c in plain.items():
+        some = (c["token_norms"] > limits[name]) & _eligible(c.layout)
+        estimates[name] = {"outlier_images": share(some.any(1))}
+        if name not in tokens:
+            continue
+        probe = fit_classifier(fitted[name]["other_patches"], train.require_labels())
+        own = {condition: kept[name] for condition, kept in after.items()}
+        estimates[name] |= replacement_costs(
+            {x: heads.correct(name, kept, images) > 0 for x, kept in own.items()},
+            {x: heads.scores(name, kept) for x, kept in own.items()},
+            {
+                x: probe(kept["other_patches"]).argmax(-1) == labels
+                for x, kept in own.items()
+                if not x.endswith(PATCHES)
+            },
+            labels,
+        )
+        estimates[name]["replaced"] = over_images((tokens[name].tested["outliers"] >= 0).sum(1))
+    return ReplacedStudy(plain, tokens, estimates, not_run)
+
+
+def _passed(
+    models: Sequence[str],
+    images: Any,
+    reducers: Callable[[str], list[Reducer]],
+    *,
+    state: Condition,
+    **options: Any,
+) -> tuple[dict[str, Captured], dict[str, str]]:
+    """One pass in the state."""
+    passes, not_run = capture_conditions(models, images, reducers, {"": state}, **options)
+    return passes[""], not_run
+
+
+def _condition(
+    put: Mapping[str, Mapping[tuple[str, str], "Put"]], what: tuple[str, str], state: Condition
+) -> Condition:
+    """The replacement in the state."""
+    return nested(state, lambda backbone: replaced_tokens(backbone, *put[backbone.name][what]))
+
+
+def _eligible(layout: TokenLayout) -> Bool[Tensor, " token"]:
+    """Which tokens may be outliers: patches and registers of any kind."""
+    eligible = torch.zeros(layout.tokens, dtype=torch.bool)
+    for kind in (layout.patch_tokens, layout.register_tokens, layout.appended_tokens):
+        kind(eligible, dim=0).fill_(True)
+    return eligible
+
+
+def _places(c: Captured, limit: float, seed: int, block: int | None = None) -> dict[str, Tensor]:
+    """Each kind of tokens, in images of which the norms after the last block were kept."""
+    norms, layout = c["token_norms"] if block is None else c["token_norms"][:, block], c.layout
+    outliers = (norms > limit) & _eligible(layout)
+    patches, cls = torch.zeros(2, *norms.shape, dtype=torch.bool)
+    layout.patch_tokens(patches, dim=1).fill_(True)
+    layout.cls_token(cls, dim=1).copy_(outliers.any(1))
+    rows, columns = (torch.arange(side) - (side - 1) / 2 for side in layout.grid)
+    central = torch.zeros(layout.tokens)
+    layout.patch_tokens(central, dim=0).copy_(-(rows[:, None] ** 2 + columns**2).flatten())
+    chance = torch.from_numpy(np.random.default_rng(seed).random(norms.shape))
+    others = patches & ~outliers
+    return {
+        "outliers": places_of(outliers, norms),
+        "normal": as_many(outliers, others, chance),
+        "centre": as_many(outliers, others, central.expand(norms.shape)),
+        "cls": places_of(cls, norms),
+    }
+
+
+def _outlier_tokens(
+    learnt: Captured, plain: Captured, limit: float, seed: int
+) -> OutlierTokens | None:
+    """None where there is nothing to replace, or no block that would notice."""
+    norms, eligible = learnt["token_norms"], _eligible(learnt.layout)
+    start = start_block(norms[..., eligible], learnt.patches("token_norms"))
+    both = _places(learnt, limit, seed, block=-1), _places(plain, limit, seed)
+    enough = all((own["outliers"] >= 0).any(1).sum() > 1 for own in both)
+    blocks = range(start, learnt.depth - 1)
+    return OutlierTokens(limit, blocks, *both) if start >= 0 and blocks and enough else None
+
+
+class Put(NamedTuple):
+    """What takes the places of one kind of tokens of one model: the arguments of
+    `replaced_tokens`.
+    """
+
+    places: Places
+    tokens: Float[Tensor, "#image block #k width"]
+    blocks: Sequence[int]
+    normed: bool
+
+
+def _put(
+    tokens: Mapping[str, OutlierTokens],
+    kinds: Sequence[str],
+    passed: Callable,
+    learn: Any,
+    images: Any,
+    seed: int,
+) -> dict[str, dict[tuple[str, str], Put]]:
+    """Model -> kind of tokens and what they are replaced by -> the replacement."""
+
+    def at(kinds: Sequence[str], part: str) -> Callable[[str], list[Reducer]]:
+        def reducers(name: str) -> list[Reducer]:
+            places = [getattr(tokens[name], part)[kind] for kind in kinds]
+            return [TokensAt(torch.cat(places, dim=1), tokens[name].blocks)]
+
+        return reducers
+
+    lent = [kind for kind in kinds if "other" in REPLACEMENTS[kind]]
+    learnt, _ = passed([*tokens], learn, at(kinds, "learnt"))
+    tested, _ = passed([*tokens], images, at(lent, "tested"))
+    put: dict[str, dict[tuple[str, str], Put]] = {}
+    for name, own in tokens.items():
+        made = put[name] = {}
+        widths = [own.learnt[kind].shape[1] for kind in kinds]
+        parts = {
+            key: dict(zip(kinds, learnt[name][key].split(widths, dim=2), strict=True))
+            for key in TokensAt.keys
+        }
+        widths = [own.tested[kind].shape[1] for kind in lent]
+        theirs = dict(zip(lent, tested[name]["tokens_at"].split(widths, dim=2), strict=True))
+        for kind in kinds:
+            given, places = own.learnt[kind], own.tested[kind]
+            usual = moments(parts["tokens_at"][kind], given)
+            attended = moments(parts["normed_at"][kind], given)
+            for how in REPLACEMENTS[kind]:
+                match how:
+                    case "zero":
+                        new = torch.zeros_like(usual.mean)[None, :, None]
+                    case "mean":
+                        new = usual.mean[None, :, None]
+                    case "noise":
+                        new = noise_like(usual, places, seed)
+                    case "other":
+                        new = borrowed(theirs[kind], places)
+                    case "bias":
+                        new = attended.mean[None, :, None]
+                made[kind, how] = Put(places, new, own.blocks, how == "bias")
+    return put

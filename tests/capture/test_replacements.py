@@ -1,0 +1,103 @@
+"""Replaced outlier tokens in controls, of which it is known what their outliers hold."""
+
+import pytest
+import torch
+from zoo import build
+
+from helpers.capture import REPLACEMENTS, TokenNorms, capture, replaced_study
+from helpers.images import load_train_test
+from helpers.interventions import test_time_registers as moved_neurons
+from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone, planted
+
+N, MODELS = 48, ("control-sink", "control-position", "control-registers", "control-clean")
+
+
+@pytest.fixture(scope="module")
+def sets():
+    return load_train_test("scenes", "scenes", 64, N, 5)
+
+
+@pytest.fixture(scope="module")
+def study(sets):
+    return replaced_study(MODELS, *sets, 40, seed=5)
+
+
+def test_the_tokens_are_the_planted_ones_from_their_block_on(sets, study):
+    assert study.tokens.keys() == {*MODELS} - {"control-clean"}
+    assert study.plain.keys() == {*MODELS} and not study.not_run
+    for name, own in study.tokens.items():
+        backbone = load_backbone(name)
+        pixels = torch.stack([backbone.preprocess(image) for image in sets[1]])
+        every = torch.zeros(N, backbone.layout.tokens, dtype=torch.bool)
+        backbone.layout.patch_tokens(every, 1).copy_(planted(name, pixels))
+        backbone.layout.register_tokens(every, 1).fill_(True)
+        found = torch.zeros_like(every).scatter(1, own.tested["outliers"], True)
+        assert torch.equal(found, every)
+        assert own.blocks == range(PLANTED_BLOCK[name], 5)
+        assert {kind: places.shape[1] for kind, places in own.tested.items()} == {
+            "outliers": 4, "normal": 4, "centre": 4, "cls": 1,
+        }  # fmt: skip
+        assert not own.tested["cls"].any()
+        layout = backbone.layout
+        centre = {layout.prefix + patch for patch in layout.centre}
+        assert all({*row} == centre for row in own.tested["centre"].tolist())
+        assert len({*own.tested["normal"].flatten().tolist()}) > 50
+
+
+def test_what_they_hold_is_needed_where_it_was_planted(study):
+    for name in study.tokens:
+        loss = {how: study.estimates[name][f"loss_{how}"] for how in REPLACEMENTS["outliers"]}
+        assert loss["zero"].low > 2
+        for how in ("mean", "noise", "other", "bias"):
+            assert loss[how].value == 0 if name == "control-sink" else loss[how].low > 30, how
+        for how in REPLACEMENTS["normal"]:
+            assert abs(study.estimates[name][f"loss_{how}_normal"].value) < 5
+    assert study.estimates["control-clean"].keys() == {"outlier_images"}
+    for name, share in (("control-clean", 0), ("control-registers", 1)):
+        assert study.estimates[name]["outlier_images"].value == share
+    # Only of this control [CLS] holds something before the last block.
+    assert study.estimates["control-sink"]["loss_mean_cls"].low > 20
+    assert study.estimates["control-position"]["loss_mean_cls"].value == 0
+
+
+def test_names(study):
+    names = {
+        f"{how}_{kind}".removesuffix("_outliers")
+        for kind in REPLACEMENTS
+        for how in REPLACEMENTS[kind]
+    }
+    found = study.estimates["control-sink"].keys()
+    assert {name.removeprefix("loss_") for name in found if name.startswith("loss_")} == names
+    of_patches = {name for name in names if not name.endswith(("_normal", "_centre"))}
+    assert {name for name in found if name.startswith("patches_")} == {
+        "patches_accuracy", *(f"patches_{name}" for name in of_patches)
+    }  # fmt: skip
+
+
+def test_in_a_state_of_the_model(sets):
+    """Where its neuron is moved, the appended token is the outlier, and holds nothing of the image
+    but what the attention of the planted block gave it: nothing."""
+
+    def state(backbone):
+        if backbone.name == "control-clean":
+            return None
+        return moved_neurons(backbone, [(PLANTED_BLOCK[backbone.name], REGISTER_NEURON)])
+
+    names = ["control-position", "control-clean"]
+    moved = replaced_study(names, *sets, 40, kinds=["outliers"], state=state, seed=5)
+    (own,) = moved.tokens.values()
+    layout = load_backbone("control-position").layout
+    assert own.tested["outliers"].unique().tolist() == [layout.tokens]
+    found = moved.estimates["control-position"]
+    assert found["replaced"].value == 1 and "loss_zero_cls" not in found
+    assert "loss_other" in found and moved.plain.keys() == {"control-position"}
+    backbone = load_backbone("control-position")
+    with state(backbone):
+        norms = capture(backbone, sets[1], [TokenNorms(-1)])["token_norms"]
+    assert torch.equal(norms, moved.plain["control-position"]["token_norms"])
+
+
+def test_a_model_without_cls_is_refused(sets, monkeypatch):
+    monkeypatch.setattr("helpers.capture.passes.load_backbone", lambda name, **_: build("pooled"))
+    with pytest.raises(ValueError, match="no .CLS. token"):
+        replaced_study(["pooled"], *sets, 40)

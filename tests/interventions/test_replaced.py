@@ -1,0 +1,125 @@
+"""Replaced tokens against blocks that are called one after another, with no hook."""
+
+import pytest
+import torch
+from zoo import PLACES, assert_near, entering, hooks, models, pixels
+
+from helpers.capture import FinalTokens, Output, TokenNorms, TokensAt, capture
+from helpers.interventions import nested, replaced_tokens
+from helpers.interventions import test_time_registers as moved_neurons
+
+KINDS = ("vit", "registers", "layerscale", "open_clip", "dinov3-reg4", "pooled")
+
+
+def put(x, tokens):
+    """`x` with `tokens` (image, place, width) at the places of its images."""
+    x = x.clone()
+    for image, places in enumerate(PLACES[: len(x)].tolist()):
+        for column, place in enumerate(places):
+            if place >= 0:
+                x[image, place] = tokens[image, column]
+    return x
+
+
+def drawn(backbone, blocks, images=16):
+    shape = images, blocks, 2, backbone.width
+    return 3 * torch.randn(shape, generator=torch.Generator().manual_seed(5))
+
+
+@models("vit", "registers", "layerscale", "open_clip", "pooled")
+def test_tokens_after_a_block_are_those_that_were_given(backbone):
+    x, tokens = pixels(backbone, 5), drawn(backbone, 2)
+    after = entering(backbone, x)
+    with torch.inference_mode():
+        for index, block in enumerate(backbone.blocks):
+            after = block(after)
+            if index < 2:
+                after = put(after, tokens[:, index])
+    with replaced_tokens(backbone, PLACES, tokens, [0, 1]):
+        got = capture(backbone, x, [FinalTokens()], batch_size=2)["final_tokens"]
+    assert_near(got, after.double())
+    assert not hooks(backbone.model)
+
+
+@models("vit", "registers", "layerscale")
+def test_normed_tokens_are_attended_to_and_what_is_there_is_not(backbone):
+    """Of the other tokens: keys and values are those of what was given, whatever stands there."""
+    x, tokens = pixels(backbone, 5), drawn(backbone, 1)
+    after = entering(backbone, x)
+    with torch.inference_mode():
+        after = backbone.blocks[0](after)
+        block = backbone.blocks[1]
+        mixed = after + block.ls1(block.attn(put(block.norm1(after), tokens[:, 0])))
+        after = backbone.blocks[2](mixed + block.ls2(block.mlp(block.norm2(mixed))))
+    with replaced_tokens(backbone, PLACES, tokens, [0], normed=True):
+        got = capture(backbone, x, [FinalTokens()], batch_size=2)["final_tokens"]
+    assert_near(got, after.double())
+    both = [{"tokens": drawn(backbone, 2), "blocks": [0, 1], "normed": True, "places": PLACES}]
+    both.append(both[0] | {"tokens": torch.full((1, 2, 1, 1), 7.0), "normed": False})
+    elsewhere = torch.ones(5, backbone.layout.tokens, dtype=torch.bool)
+    for image, places in enumerate(PLACES[:5].tolist()):
+        elsewhere[image, [place for place in places if place >= 0]] = False
+    finals = []
+    for asked in (both[:1], both):
+        change = nested(*(lambda b, one=one: replaced_tokens(b, **one) for one in asked))
+        with change(backbone):
+            finals.append(capture(backbone, x, [FinalTokens()])["final_tokens"][elsewhere])
+    torch.testing.assert_close(*finals, atol=1e-4, rtol=1e-4)
+
+
+@models(*KINDS)
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_batch_equals_its_images_one_by_one(backbone, normed):
+    x, reducers = pixels(backbone, 5), [TokenNorms(), Output()]
+    with replaced_tokens(backbone, PLACES, drawn(backbone, 2), [0, 1], normed):
+        whole = capture(backbone, x, reducers)
+        alone = capture(backbone, x, reducers, batch_size=1)
+        parts = [capture(backbone, x[i : i + 1], reducers, first=i) for i in range(5)]
+    for key, value in whole.items():
+        torch.testing.assert_close(alone[key], value, atol=1e-4, rtol=1e-4)
+        rest = torch.cat([part[key] for part in parts])
+        torch.testing.assert_close(rest, value, atol=1e-4, rtol=1e-4)
+
+
+@models("vit")
+def test_an_appended_token_is_replaced_too(backbone):
+    """And nothing changes where each token is replaced by itself."""
+    x, last = pixels(backbone, 4), backbone.layout.tokens
+    moved = moved_neurons(backbone, [(0, 1)])
+    places = torch.full((4, 1), last)
+    with moved:
+        seen = [TokensAt(places, (0, 1)), Output()]
+        plain = capture(backbone, x, seen)
+        with replaced_tokens(backbone, places, plain["tokens_at"], [0, 1]):
+            same = capture(backbone, x, seen)
+        with replaced_tokens(backbone, places, torch.zeros(1, 2, 1, 1), [0, 1]):
+            other = capture(backbone, x, seen)
+    assert torch.equal(same["output"], plain["output"])
+    assert not torch.allclose(other["output"], plain["output"])
+    with pytest.raises(ValueError, match=f"places from {last} to {last} are not all among"):
+        replaced_tokens(backbone, places, torch.zeros(1, 1, 1, 1), [0]).__enter__()
+
+
+@models("vit")
+def test_refusals(backbone):
+    one = torch.zeros(1, 1, 1, 1)
+    for places, tokens, blocks, told in (
+        (
+            PLACES,
+            one,
+            [2],
+            "nothing of 'vit' attends to what block 2 returns; choose blocks from 0",
+        ),
+        (PLACES, one, [-1], "block -1 returns; choose blocks from 0 to 1"),
+        (PLACES - 1, one, [0], "places from -2 to .* are not all among the 17 tokens of 'vit'"),
+        (PLACES, one, [0, 1], r"tokens \(1, 1, 1, 1\) do not fit; give .* of \(16, 2, 2, 192\)"),
+    ):
+        with (
+            pytest.raises(ValueError, match=told),
+            replaced_tokens(backbone, places, tokens, blocks),
+        ):
+            pass
+    few = replaced_tokens(backbone, PLACES[:2], one, [0])
+    with pytest.raises(ValueError, match="places for 2 images, and image 2 passes"), few:
+        backbone(pixels(backbone, 3))
+    assert not hooks(backbone.model) and not backbone.interventions
