@@ -264,9 +264,8 @@ def check_name(name: str) -> None:
     Reads no file.
     """
     kind, _, rest = name.partition(":")
-    known = stored_name(name) in (*DRAWN, "photographs") or (
-        kind in ("hf", "folder", "parquet") and rest
-    )
+    known = stored_name(name) in (*DRAWN, "photographs")
+    known = known or (kind in ("hf", "folder", "parquet") and rest)
     if known or (kind == "data" and re.fullmatch(r"(?!\.)[^/*?[\]]+/[^/*?[\]]+", rest)):
         return
     close = difflib.get_close_matches(kind, FORMS, n=1)
