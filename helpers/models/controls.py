@@ -12,7 +12,7 @@ ViTs (LayerNorm, attention, MLP), so they go through the same hooks as a publish
 Every claim is judged on these four. A fifth is for claims about what outliers hold:
 
     control-sink       the outliers of control-position, holding nothing: [CLS] gathers three
-                       hues by itself, and attends to them in the last block, which writes nothing.
+                       hues by itself, and attends to them in the last block, to take in nothing.
                        From other patches it would take in the hues with their channels permuted
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
