@@ -22,7 +22,7 @@ Nine more are for single claims, on which none of these could come out as suppor
     control-noise      outliers at fixed positions that hold noise alone and spoil the answer, and
     control-noise-registers  its match, where four registers carry the load (`_noise_neurons`)
     control-sink       the outliers of control-position, holding nothing: [CLS] gathers three
-                       hues by itself, and attends to them in the last block, which writes nothing.
+                       hues by itself, and attends to them in the last block, to take in nothing.
                        From other patches it would take in the hues with their channels permuted
 
 The residual stream is a table of named channels (`CHANNELS`), and each step below is a few weights.
