@@ -39,9 +39,8 @@ def test_a_label_has_one_definition(runs):
     assert contradictions(values(Project().registry, runs)) == {}
 
 
-@pytest.mark.parametrize(("column", "same"), [("state", ""), ("label", "x"), ("dataset", "d")])
+@pytest.mark.parametrize(("column", "same"), [("label", "x"), ("dataset", "d")])
 def test_two_definitions_under_one_label_are_refused(runs, column, same):
-    """ViT-Ti with a test-time register and as it is, for one, had one label before."""
     table = values(Project().registry, runs)
     assert contradictions(table.assign(**{column: same}))
 
