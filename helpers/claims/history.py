@@ -148,8 +148,9 @@ def problems(project: Project) -> Iterator[str]:
     """
     if not (project.root / FOLDER).is_dir():
         return
+    claims = project.registry.claims  # refuses what cannot be read, by name
     log, now = load(project.root), current(project.root)
-    for id, claim in project.registry.claims.items():
+    for id, claim in claims.items():
         where, entries = f"{FOLDER}/{claim.paper}.yml: {id}", log.pop(id, [])
         today = digest(now[id])
         if not entries or entries[-1].digest != today:

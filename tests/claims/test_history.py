@@ -1,6 +1,6 @@
 import json
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
@@ -143,6 +143,19 @@ def test_the_first_verdict_is_that_of_the_first_criterion_on_the_same_values(
     assert history.first_verdict({}, result) == verdict
 
 
+def test_another_expected_verdict_is_no_other_criterion(logged):
+    """A control that is expected otherwise leaves what decides a result as it was."""
+    entries = history.load(logged.root)["aa1-first"]
+    again = replace(entries[-1], expected={**entries[-1].expected, "control-clean": "refuted"})
+    photographs = list(history.judged_on({"dataset": "folder:x"}))
+    again = replace(again, digest=history.digest(asdict(again)), photographs=photographs)
+    assert again.digest != entries[-1].digest
+    assert not history.is_after_the_fact([*entries, again], {"dataset": "folder:x"})
+    other = replace(again, criterion={**again.criterion, "quantifier": "any"})
+    other = replace(other, digest=history.digest(asdict(other)))
+    assert history.is_after_the_fact([*entries, other], {"dataset": "folder:x"})
+
+
 def test_published_results_hold_the_first_verdict(runs):
     log = history.load(REAL.root)
     for id, data in (one for own in runs.values() for one in own.items()):
@@ -154,6 +167,13 @@ def test_published_results_hold_the_first_verdict(runs):
 
 def test_a_project_without_a_log_is_not_asked_for_one(project):
     assert problems(project) == []
+
+
+def test_a_registry_that_cannot_be_read_is_named(logged):
+    with (logged.root / "notebooks/claims/beyond.yml").open("a") as file:
+        file.write("  why: 'open\n")
+    with pytest.raises(ValueError, match=r"^claims/beyond.yml: not readable as YAML: [^\n]*$"):
+        list(problems(Project(logged.root)))
 
 
 def test_a_criterion_without_an_entry_is_named_with_the_command(logged):
