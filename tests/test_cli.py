@@ -245,7 +245,9 @@ def test_book_runs_the_controls_and_prints_the_page(project, typed, monkeypatch)
     typed("run aa1-first aa2-second --run large -p n=3")
     typed("publish large")
     *ran, controls, agree, old, page = typed("book").splitlines()
-    assert controls.startswith("2 claims on constructed models: 2 of 2 as expected. These are cal")
+    assert controls.startswith(
+        "2 claims on constructed models: 2 of 2 as expected. This is validation"
+    )
     assert {line.split()[0] for line in ran} == {"aa1-first", "aa2-second"}
     assert agree == "registry, notebooks, table of contents and results agree"
     assert old == "2 of 2 published results are not of today's code; `check` names them"

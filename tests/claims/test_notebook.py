@@ -95,7 +95,7 @@ def stale(project):
 
 
 def test_a_value_that_moves_by_a_thousandth_makes_its_results_stale_alone(tmp_path):
-    project = copy(tmp_path, "so2-layer-norms", "de3-cka")
+    project = copy(tmp_path, "so2-layer-norms", "xx3-from-scratch")
     assert not stale(project)
     beside = numbers.beside(project.source("so2-layer-norms"))
     before, stored = of_numbers(project.source("so2-layer-norms")), numbers.read(beside)

@@ -100,15 +100,14 @@ def test_whatever_is_wrong_with_a_value_is_noticed(path):
 @every_file
 def test_a_verdict_an_outcome_and_a_figure_less_are_noticed(path):
     stored = numbers.read(path)
-    places = ["verdict"]
+    places = [("verdict",)]
     for model, own in stored["models"].items():
-        places += [f"models/{model}/verdict"]
-        places += [f"models/{model}/tests/{test}" for test in own["tests"]]
-    for place in places:
-        *way, last = place.split("/")
+        places += [("models", model, "verdict")]
+        places += [("models", model, "tests", test) for test in own["tests"]]
+    for *way, last in places:
         fresh = copy.deepcopy(stored)
         reduce(dict.__getitem__, way, fresh)[last] = "other"
-        assert wrong(stored, fresh) == [place]
+        assert wrong(stored, fresh) == ["/".join((*way, last))]
     *figures, last = stored["figures"]
     place = f"figures/{len(figures)}"
     assert wrong(stored, {**stored, "figures": figures}) == [place]
