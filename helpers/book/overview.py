@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from helpers.book.decisions import Decision, Decisions
 from helpers.book.render import Runs
-from helpers.claims.criteria import CONTROL
+from helpers.claims.criteria import CONTROL, NOT_TESTED
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim
 from helpers.names import short_name
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
     Attributes:
         claim, run: what was judged, and where.
-        verdict: on the claim in this run.
+        verdict: on the claim in this run, as it is shown.
         test: the test that decided it, with its value; None where none did.
         distance: from margin to value and to the ends of its interval; None where it has none.
         reported: the same of the paper's figures.
@@ -80,15 +80,16 @@ def values(registry: Registry, runs: Runs) -> dict[str, Any]:
 
 def _row(claim: Claim, run: str, data: Mapping) -> Row:
     found = Decisions(claim, data)
-    test = next((row for row in found.rows if row.decides), None)
+    verdict = found.result.shown[""]
+    test = next((row for row in found.rows if row.decides and verdict != NOT_TESTED), None)
     if test is None or test.model.startswith(CONTROL) or not (unit := _half(test)):
-        return Row(claim, run, found.result.verdict, test, None, ())
+        return Row(claim, run, verdict, test, None, ())
     sign = 1 if test.test.op.startswith(">") else -1
     value, margin = test.value, test.test.margin
     ends = sorted(sign * (end - margin) / unit for end in value.ends)
     distance = sign * (value.value - margin) / unit, *ends
     reported = tuple(sign * (number - margin) / unit for number in test.numbers)
-    return Row(claim, run, found.result.verdict, test, distance, reported)
+    return Row(claim, run, verdict, test, distance, reported)
 
 
 def _half(test: Decision) -> float | None:

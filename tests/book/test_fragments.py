@@ -159,6 +159,6 @@ def test_a_test_that_was_never_seen_to_say_yes_is_marked_until_a_control_passes(
     assert (f"claims/{claim.id}.md" in pages["never-yes"]) is doubtful
     values = TemplateValues(project.registry, runs, known["doubtful"])
     page = values.render("{{ evidence(['mine', 'aa1-first', 'refuted']) }}", "a page")
-    assert ("verdicts.html#never-yes" in page) is doubtful
+    assert ("verdicts.html#never-seen-to-say-yes" in page) is doubtful
     listed = render("claims_list.html.j2", **known, claims=[claim])
-    assert ("verdicts.html#never-yes" in listed) is doubtful
+    assert ("verdicts.html#never-seen-to-say-yes" in listed) is doubtful

@@ -7,6 +7,7 @@ from helpers.book import overview
 from helpers.book.board import repeats
 from helpers.book.build import published
 from helpers.book.render import environment
+from helpers.claims.criteria import NOT_TESTED
 from helpers.claims.project import Project
 
 
@@ -33,6 +34,11 @@ def test_each_claim_that_was_measured_has_one_row(shown, rows):
     marks = [row.distance[0] for row in rows if row.distance]
     assert len(marks) > 20 and marks == sorted(marks, reverse=True)
     assert all(row.distance is None for row in rows[len(marks) :])
+
+
+def test_half_of_a_claim_has_no_mark(rows):
+    halves = [row for row in rows if row.verdict == NOT_TESTED]
+    assert halves and all(row.distance is None for row in halves)
 
 
 def test_a_mark_is_on_the_side_of_its_verdict_and_its_interval_tells_whether_it_is_clear(rows):
