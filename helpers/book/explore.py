@@ -29,8 +29,8 @@ PLACES = {
 STATES = {
     "before": "as it is",
     "set to zero": "unit set to zero",
-    "moved": "unit moved to an extra token",
-    "empty token": "empty extra token",
+    "moved": "unit shifted to a test-time register",
+    "empty token": "empty appended token",
 }
 MEASURED = {"type": "object", "required": ["model", "sources"]}  # the form of a file
 # Measure -> the claim that defines it.
