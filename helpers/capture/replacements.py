@@ -191,9 +191,8 @@ def _places(c: Captured, limit: float, seed: int, block: int | None = None) -> d
     patches, cls = torch.zeros(2, *norms.shape, dtype=torch.bool)
     layout.patch_tokens(patches, dim=1).fill_(True)
     layout.cls_token(cls, dim=1).copy_(outliers.any(1))
-    rows, columns = (torch.arange(side) - (side - 1) / 2 for side in layout.grid)
     central = torch.zeros(layout.tokens)
-    layout.patch_tokens(central, dim=0).copy_(-(rows[:, None] ** 2 + columns**2).flatten())
+    layout.patch_tokens(central, dim=0)[layout.from_centre] = -torch.arange(float(layout.patches))
     chance = torch.from_numpy(np.random.default_rng(seed).random(norms.shape))
     others = patches & ~outliers
     return {

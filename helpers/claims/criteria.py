@@ -389,8 +389,8 @@ class Criterion:
             verdict = first
         else:
             verdict = last if set(kinds) == {last} else "inconclusive"
-        for test in self.lacking(values) if verdict == "supported" else ():
-            return "inconclusive", f"{_count(kinds)}, but no model measured has {test}."
+        if verdict == "supported" and (lacking := self.lacking(values)):
+            return "inconclusive", f"{_count(kinds)}, but no model measured has {lacking[0]}."
         deciding = [f"{v['reason']} on {v['model']}" for v in verdicts if v["verdict"] == verdict]
         more = f"; and {len(deciding) - 3} more" if len(deciding) > 3 else ""
         return verdict, f"{_count(found)}: {'; '.join(deciding[:3])}{more}."

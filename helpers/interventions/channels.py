@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from helpers.interventions.tokens import intervention
-from helpers.measures.massive import massive, nearest_to_centre
+from helpers.measures.massive import massive
 from helpers.models import Backbone
 from helpers.models.backbone import replace_input
 from helpers.settings import check_choice
@@ -46,7 +46,7 @@ def set_channels(
             f"{len(values)} values for {len(channels)} channels; give one for each channel"
         )
     at, wanted = torch.tensor(list(channels), dtype=torch.long), torch.tensor(list(values))
-    order = nearest_to_centre(backbone.layout.grid)
+    order = backbone.layout.from_centre
 
     def edited(x: Tensor) -> Tensor:
         tokens = massive(x.float()).any(-1)

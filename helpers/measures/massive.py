@@ -7,7 +7,7 @@ and about 1,000 x the median magnitude of the hidden state, in fixed channels of
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from helpers.measures._arrays import PerImage, Tokens, Vectors
 from helpers.measures.similarity import pairwise_cosine_over_images
@@ -95,13 +95,6 @@ def token_angles(tokens: Vectors, channels: list[int]) -> Estimates:
         "angle_between_rest": angle(pairwise_cosine_over_images(rest)),
         "angle_to_channels": angle(over_images(part, (0, 1))),
     }
-
-
-def nearest_to_centre(grid: tuple[int, int]) -> Int[torch.Tensor, " patch"]:
-    """The patches (row-major) from the centre outwards, of equally far ones the first."""
-    rows, columns = (torch.arange(side) - (side - 1) / 2 for side in grid)
-    distance = (rows[:, None] ** 2 + columns**2).flatten()
-    return distance.argsort(stable=True)
 
 
 def massive_estimates(

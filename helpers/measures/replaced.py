@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from helpers.measures._arrays import ImageMask, Labels
 from helpers.measures.answers import points
-from helpers.measures.outliers import FEW
+from helpers.measures.norms import threshold
+from helpers.measures.outliers import FEW, PRESENT
 from helpers.measures.stats import Estimates, over_images
 
-FACTOR = 3.0  # of the rule of all criteria that ask whether there are outliers
 Places = Int[Tensor, "image k"]
 Chosen = Bool[Tensor, "image token"]
 Scores = Float[Tensor, "image token"]
@@ -36,8 +36,8 @@ def start_block(norms: PerToken, patches: Float[Tensor, "image block patch"]) ->
     Returns:
         0-based; -1 where there is none.
     """
-    medians = patches.transpose(0, 1).flatten(1).median(dim=1).values
-    above = (norms > FACTOR * medians[:, None]).any(-1).float().mean(0) > FEW
+    limits = torch.tensor([threshold(own, PRESENT) for own in patches.unbind(1)])
+    above = (norms > limits[:, None]).any(-1).float().mean(0) > FEW
     return int(above.int().argmax()) if above.any() else -1
 
 

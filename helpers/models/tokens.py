@@ -74,6 +74,16 @@ class TokenLayout:
             (row, min(row + 1, self.grid[0] - 1)), (column, min(column + 1, self.grid[1] - 1))
         )
 
+    @property
+    def from_centre(self) -> list[int]:
+        """The patches from the centre of the grid outwards, as row-major indices.
+
+        Of equally far ones the first.
+        """
+        rows, columns = (range(1 - side, side, 2) for side in self.grid)
+        distances = [row * row + column * column for row in rows for column in columns]
+        return sorted(range(len(distances)), key=distances.__getitem__)
+
     def _crossings(self, rows: tuple[int, int], columns: tuple[int, int]) -> list[int]:
         return [
             row * self.grid[1] + column

@@ -16,7 +16,6 @@ from helpers.measures.massive import (
     magnitudes,
     massive,
     massive_estimates,
-    nearest_to_centre,
     onset_of,
     token_angles,
 )
@@ -130,11 +129,6 @@ def test_changes_of_answers_are_paired():
     assert found["accuracy_change_zeroed"] == over_images(
         torch.tensor(5 * [-100.0, -100, 0, 0]), (-100, 100)
     )
-
-
-def test_patches_from_the_centre():
-    assert nearest_to_centre((3, 3)).tolist() == [4, 1, 3, 5, 7, 0, 2, 6, 8]
-    assert nearest_to_centre((2, 4)).tolist() == [1, 2, 5, 6, 0, 3, 4, 7]
 
 
 def test_curves_of_magnitudes():

@@ -142,3 +142,8 @@ def test_rolled_patches_are_those_of_the_rolled_grid():
     assert torch.equal(even.rolled(even.rolled(corners)), corners)
     with pytest.raises(ValueError, match="which is no grid"):
         layout.with_kept(10).rolled(torch.zeros(10))
+
+
+def test_patches_from_the_centre():
+    assert TokenLayout((3, 3)).from_centre == [4, 1, 3, 5, 7, 0, 2, 6, 8]
+    assert TokenLayout((2, 4)).from_centre == [1, 2, 5, 6, 0, 3, 4, 7]
