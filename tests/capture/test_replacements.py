@@ -57,10 +57,11 @@ OUTLIERS = torch.tensor([LAYOUT.prefix - 1, LAYOUT.prefix + 5, LAYOUT.tokens - 1
 
 def norms(blocks, images, depth=4):
     """Norms of 1 of eight images, of 10 at a register, a patch and an appended token of the first
-    `images` after these blocks, and of 100 at [CLS].
+    `images` after these blocks, of 3 at another patch, and of 100 at [CLS].
     """
     x = torch.ones(8, depth, LAYOUT.tokens)
     x[:images, blocks] = x[:images, blocks].index_fill(-1, OUTLIERS, 10)
+    LAYOUT.patch_tokens(x, dim=-1)[..., 6] = 3  # the limit itself
     LAYOUT.cls_token(x, dim=-1).fill_(100)
     return x
 
@@ -92,6 +93,9 @@ def test_outliers_of_known_norms():
             assert at.tolist() == [OUTLIERS.tolist()] * images
             assert kinds["cls"].flatten().tolist() == [0] * images + [-1] * (8 - images)
             assert all((places[images:] == -1).all() for places in kinds.values())
+            # The other three of the four patches in the middle, of which one is an outlier.
+            centre = kinds["centre"][:images].sort().values - LAYOUT.prefix
+            assert centre.tolist() == [[6, 9, 10]] * images
             normal = kinds["normal"][:images]
             assert normal.min() >= LAYOUT.prefix and not torch.isin(normal, OUTLIERS).any()
 
