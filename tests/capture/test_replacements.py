@@ -102,6 +102,7 @@ def test_outliers_of_known_norms():
 
 def test_what_they_hold_is_needed_where_it_was_planted(study):
     for name in study.tokens:
+        assert study.estimates[name]["patches_accuracy"].low > 40  # of the probe's best class
         loss = {how: study.estimates[name][f"loss_{how}"] for how in REPLACEMENTS["outliers"]}
         assert loss["zero"].low > 2
         for how in ("mean", "noise", "other", "bias"):
