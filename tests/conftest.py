@@ -192,15 +192,6 @@ def typed(project, capsys):
     return command
 
 
-@pytest.fixture(scope="module")  # so that the tests of one backbone follow one another
-def backbone(request):
-    """A model of tests/zoo.py by its kind; a test asks for it with `zoo.models(...)` and changes
-    nothing of it."""
-    import zoo  # here, since it takes seconds to import
-
-    return zoo.build(request.param)
-
-
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     """Where `datasets` puts the tables that it reads: a folder of the test's own."""

@@ -92,6 +92,18 @@ def test_every_figure_carries_its_numbers(path):
 
 
 @every_source
+def test_no_axis_is_named_as_the_code_names_a_value(path):
+    """What a criterion tests has a label in notebooks/terms.yml; `iou_top` tells a reader
+    nothing."""
+    criterion = PROJECT.registry[path.stem].criterion
+    raw = {test.value.replace("_", " ") for test in criterion.all_tests if "_" in test.value}
+    drawn = [o.data[FIGURE] for cell in code(path) for o in cell.outputs if is_picture(o)]
+    axes = [one["axis"] for data in drawn for one in json.loads(data)]
+    texts = [text.split(" (")[0].replace("_", " ") for axis in axes for text in axis.values()]
+    assert texts and not raw.intersection(texts)
+
+
+@every_source
 def test_the_result_is_printed_without_its_numbers(path):
     """They are compared with a tolerance; digits in text, which another machine may round
     otherwise, could not be."""

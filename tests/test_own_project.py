@@ -20,6 +20,7 @@ from helpers.claims.registry import load_registry, load_terms
 from helpers.claims.result import Result, read_result
 from helpers.cli import main
 from helpers.run import check, scaffold
+from helpers.summary import FIGURE
 
 PAGE = (Path(__file__).parents[1] / "book" / "own-project.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE, flags=re.M | re.S)
@@ -134,11 +135,9 @@ def test_a_new_claim_runs_as_it_is_and_the_controls_behave(folder, monkeypatch, 
     } == project.registry[ID].expected
     assert list(check.problems(project)) == []
     notebook = nbformat.read(project.runs / "controls" / f"{ID}.ipynb", 4)
-    assert any(
-        "image/svg+xml" in output.get("data", ())
-        for cell in notebook.cells
-        for output in cell.get("outputs", ())
-    )
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    (figure,) = [one.data[FIGURE] for one in outputs if "image/svg+xml" in one.get("data", ())]
+    assert json.loads(figure)[0]["axis"]["x"] == "Images with at least one outlier"
     # What was run lies in the project's own folder, and names no folder of this machine.
     path = folder / "book" / "runs" / "controls" / f"{ID}.json"
     assert str(folder) not in json.dumps(json.loads(path.read_text()))

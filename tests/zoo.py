@@ -209,7 +209,7 @@ def randomise(model, gamma=1.0):
 
 
 def models(*kinds):
-    """Runs a test once with each as its `backbone` (a fixture in conftest.py)."""
+    """Runs a test once with each as its `backbone` (a fixture in backbones.py)."""
     return pytest.mark.parametrize("backbone", kinds, indirect=True)
 
 

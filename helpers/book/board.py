@@ -34,7 +34,10 @@ LITTLE = {
         "The model is at a ceiling or a floor: it is right so often, or so seldom, that what the "
         "claim asks for could not show.",
     ),
-    "controls only": ("2", "Only controls were measured, which are constructed for this project."),
+    "controls only": (
+        "2",
+        "Only synthetic reference models were measured, which this project constructs.",
+    ),
     "control never positive": (
         "3",
         "Never seen to say yes on a synthetic model: the test found the claim to hold on none of "

@@ -115,7 +115,7 @@ def finished(body: str, find: Callable[[str], Path | None]) -> str:
             frame["aria-label"] = f"Our figure {number}"
             if path is not None and path.suffix == ".svg":
                 drawing = inline(path.read_text(encoding="utf-8"), number, image.get("alt", ""))
-                frame["style"] = re.search(r"--own:\d+px", drawing)[0]
+                frame["style"] = re.search(r"--own:\d+px;--tall:[\d.]+", drawing)[0]
                 # As it is, since the parser writes SVG in lower case.
                 frame.string = PreformattedString(drawing)
             elif path is not None and path.suffix == ".png":
@@ -161,9 +161,10 @@ def inline(svg: str, number: int, label: str) -> str:
     svg = INKS.sub("currentColor", svg).replace(PAPER, "var(--pst-color-background)")
     svg = re.sub(r"font-family: [^;\"}]*;?\s*", "", svg)
     svg = re.sub(r"font: ([\d.]+px) [^;\"}]*", r"font-size: \1", svg)
-    width = float(re.search(r'viewBox="[\d.-]+ [\d.-]+ ([\d.]+)', svg)[1])
+    box = re.search(r'viewBox="[\d.-]+ [\d.-]+ ([\d.]+) ([\d.]+)', svg)
+    width, height = map(float, box.groups())
     sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)]
-    look = _look(width * 4 / 3, LEAST * width / min(sizes) if sizes else 0)
+    look = _look(width * 4 / 3, height / width, LEAST * width / min(sizes) if sizes else 0)
     head = f'<svg class="drawn {own}" role="img" aria-label="{escape(label)}" style="{look}"'
     return re.sub(r'^<svg(.*?) width="[^"]*" height="[^"]*"', rf"{head}\1", svg, flags=re.DOTALL)
 
@@ -172,14 +173,17 @@ def _size(image: Tag, path: Path) -> None:
     """Say how large a stored picture is, so that nothing moves when it arrives."""
     with Image.open(path) as stored:
         width, height = stored.size
-    look = _look(width, LEAST * width / STORED)
+    look = _look(width, height / width, LEAST * width / STORED)
     image.attrs |= {"width": str(width), "height": str(height), "style": look}
 
 
-def _look(width: float, least: float) -> str:
-    """The style of a picture `width` pixels wide, whose text is too small below `least`."""
+def _look(width: float, tall: float, least: float) -> str:
+    """The style of a picture `width` pixels wide and `tall` times as high, whose text is too small
+    below `least`.
+    """
     least = f"{least:.0f}px" if least > PHONE else 0
-    return f"--own:{width:.0f}px;width:min(100%,{width:.0f}px);min-width:{least}"
+    own = f"--own:{width:.0f}px;--tall:{tall:.2f}"
+    return f"{own};width:min(100%,{width:.0f}px);min-width:{least}"
 
 
 def _table(soup: BeautifulSoup, table: Tag, number: int) -> None:

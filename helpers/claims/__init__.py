@@ -4,7 +4,7 @@ Nothing here measures.
 """
 
 from helpers.claims.criteria import Value
-from helpers.claims.registry import load_registry
+from helpers.claims.registry import load_registry, term
 from helpers.claims.result import Values
 
-__all__ = ["Value", "Values", "load_registry"]
+__all__ = ["Value", "Values", "load_registry", "term"]

@@ -8,15 +8,23 @@ import pytest
 
 from helpers.book import counts, fragments
 from helpers.book.board import entries, line
-from helpers.claims.criteria import Test, Value
+from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.project import Project
 from helpers.claims.result import Result
 
 REGISTRY = Project().registry
+PAPER, ADDED = Test("score", ">", 1), Test("score", ">", 0, extension="not in this setting")
+
+
+def claim(*tests, bib="p", waiting=None):
+    """A claim of the registry with other tests, of a paper or of ours."""
+    one = REGISTRY["nr1-artifacts"]
+    source = replace(one.source, bib=bib)
+    return replace(one, criterion=Criterion("all", tests), source=source, waiting=waiting)
 
 
 def result(claim, scores):
-    """A result of the small project: model -> score, each with an interval over 50 images."""
+    """A result: model -> score, each with an interval over 50 images."""
     values = [Value("score", model, None, x, x - 1, x + 1, 50) for model, x in scores.items()]
     return Result.from_json(claim, claim.judge(values).to_json())
 
@@ -42,16 +50,24 @@ def test_several_verdicts_on_one_claim(verdicts, expected):
         ([{"vit-a": 3}, {"vit-a": -3}], "runs differ"),
         ([{"vit-a": 3, "control-clean": -3}], "supported"),
         ([{"control-clean": 3}], "validation only"),
+        ([{"control-clean": 3}, {"vit-a": -3}], "refuted"),
         ([], "not run"),
     ],
 )
-def test_a_claim_counts_once_and_controls_do_not(project, runs, expected):
-    claim = project.registry["aa1-first"]
-    found = [result(claim, scores) for scores in runs]
-    assert counts.standing(claim, found).verdict == expected
+def test_a_claim_counts_once_and_controls_do_not(runs, expected):
+    found = [result(claim(PAPER), scores) for scores in runs]
+    assert counts.standing(claim(PAPER), found).verdict == expected
 
 
-PAPER, ADDED = Test("score", ">", 1), Test("score", ">", 0, extension="not in this setting")
+def test_a_claim_on_controls_alone_is_validated_by_its_own_notebook():
+    """It has no run, for each of its tests names the control on which it is made."""
+    on_control = replace(PAPER, model="control-clean")
+    for tests, waiting, expected in (
+        ([on_control], None, "validation only"),
+        ([on_control], "needs probes", "not run"),
+        ([on_control, PAPER], None, "not run"),
+    ):
+        assert counts.standing(claim(*tests, waiting=waiting), []).verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -64,14 +80,65 @@ PAPER, ADDED = Test("score", ">", 1), Test("score", ">", 0, extension="not in th
         ("p", (PAPER, ADDED), [3], ""),
         # One run fails the test that we added alone, another that of the paper.
         ("p", (ADDED, replace(PAPER, model="vit-b")), [-3, -3], "paper"),
+        # Of the paper is only the test that holds, or the one that a control fails.
+        ("p", (ADDED, replace(PAPER, margin=-9)), [-3], "extension"),
+        ("p", (ADDED, replace(PAPER, model="control-clean")), [-3], "extension"),
     ],
 )
-def test_what_refutes_a_claim(project, bib, tests, scores, expected):
-    claim = project.registry["aa1-first"]
-    source = replace(claim.source, bib=bib)
-    claim = replace(claim, source=source, criterion=replace(claim.criterion, tests=tests))
-    found = [result(claim, {f"vit-{x}": y}) for x, y in zip("ab", scores, strict=False)]
-    assert counts.standing(claim, found).refuted_by == expected
+def test_what_refutes_a_claim(bib, tests, scores, expected):
+    own = claim(*tests, bib=bib)
+    models = {f"vit-{x}": y for x, y in zip("ab", scores, strict=False)} | {"control-clean": -3}
+    assert counts.standing(own, [result(own, models)]).refuted_by == expected
+    own = claim(*tests, bib=bib)
+    alone = [result(own, {model: score}) for model, score in models.items()]
+    assert counts.standing(own, alone).refuted_by == expected
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([3, 4], "agrees"),
+        ([3, 1], "agrees"),  # the interval of 1 holds the margin
+        ([3, -3], "mixed"),
+        ([1], "not stated"),
+    ],
+)
+def test_whether_several_runs_agree_with_the_paper(scores, expected):
+    others = {"why": "it says so of any model.", "tests": {"score": "holds"}}
+    own = replace(claim(PAPER), paper_says={"verdict": "supported", "why": "", "others": others})
+    found = [result(own, {"vit-a": score}) for score in scores]
+    assert counts.standing(own, found).agreement == expected
+
+
+def test_what_is_counted():
+    """Two claims of one paper, one of another, one of ours; and two that are not tested."""
+    at = counts.Standing
+    counted = counts.count(
+        REGISTRY,
+        {
+            "nr1-artifacts": at("supported", "agrees"),
+            "nr2-model-size": at("refuted", "disagrees", "paper"),
+            "tt4-domains": at("refuted", "agrees", "extension"),
+            "xx5-offered-registers": at("runs differ", "not stated", "ours"),
+            "nr3-redundancy": at("not applicable", "disagrees"),
+            "xx1-controls": at("validation only"),
+        },
+    )
+    assert counted == counts.Counts(
+        claims=6,
+        tested=4,
+        ours=1,
+        papers=2,
+        verdicts={
+            "supported": 1,
+            "refuted": 2,
+            "runs differ": 1,
+            "not applicable": 1,
+            "validation only": 1,
+        },
+        agreements={"agrees": 2, "disagrees": 1, "not stated": 1},
+        refuted_by={"paper": 1, "extension": 1, "ours": 1},
+    )
 
 
 def test_every_page_of_the_built_book_says_the_same_numbers(site, runs):

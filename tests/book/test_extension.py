@@ -101,6 +101,12 @@ def test_text_and_paper_of_a_drawing_suit_the_page():
     assert "fill: var(--pst-color-background)" in wide
 
 
+def test_a_drawing_says_how_tall_it_is():
+    """So that a lead figure grows only while all of it shows."""
+    box = 'viewBox="0 0 100 350" width="100pt" height="350pt"'
+    assert "--own:133px;--tall:3.50;" in inline(f"<svg {box}></svg>", 1, "")
+
+
 def test_tables_have_captions_and_scope(finish):
     head = "<thead><tr><th><p>model</p></th><th><p>n</p></th></tr></thead>"
     rows = "<tbody><tr><td>a</td><td>1</td></tr></tbody>"

@@ -28,7 +28,7 @@ STILL: dict[str, int] = {}
 # Where a recipe's stored name is what the text is about.
 STORED = {"trained-models.md": "Results and files of weights keep earlier names"}
 # How many are longer still. Lower it where you shorten one.
-LONGER = 38
+LONGER = 26
 # What is no prose, and what stands for it: templates, code, links, citations, formulas.
 NO_PROSE = (
     (r"\{%.*?%\}", ""),

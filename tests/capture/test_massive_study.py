@@ -1,10 +1,13 @@
 """Massive activations found on some images and changed on others, in controls that plant them."""
 
 import pytest
+import torch
 
 from helpers.capture import FinalTokens, massive_study
+from helpers.capture.massive import Massive, _found
+from helpers.capture.passes import Captured
 from helpers.images import load_images
-from helpers.models import PLANTED_BLOCK
+from helpers.models import PLANTED_BLOCK, TokenLayout
 
 MODELS = ["control-position", "control-registers", "control-clean"]
 
@@ -21,6 +24,22 @@ def test_what_is_planted_is_found(study):
         assert found.onset == PLANTED_BLOCK[model]
         assert found.channels == [2, 3] and len({*found.others} - {2, 3}) == 2
         assert found.means[0] == pytest.approx(286, abs=2) == -found.means[1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_channels_means_and_as_many_others(seed):
+    """Of four channels two are massive in two of three images, in six tokens together; so the
+    others are the other two, each once, whatever is drawn.
+    """
+    counts = torch.tensor([[0.0, 2, 1, 0], [0, 3, 0, 0], [1, 0, 1, 0]])
+    sums = torch.tensor([[1.0, 30, -6, 0], [1, 60, -6, 0], [1, 30, -6, 3]])
+    kept = {
+        "massive_counts": counts,
+        "massive_sum": sums,
+        "massive_tokens": torch.tensor([2, 3, 1]),
+    }
+    captured = Captured(kept, TokenLayout((2, 2)), (8, 8), 0, 4, {})
+    assert _found(captured, 1, seed) == Massive(1, [1, 2], [20.0, -3.0], [0, 3])
 
 
 def test_each_condition_changes_what_it_names(study):

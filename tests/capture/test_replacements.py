@@ -5,11 +5,13 @@ import torch
 from zoo import build
 
 from helpers.capture import REPLACEMENTS, TokenNorms, capture, replaced_study
+from helpers.capture.passes import Captured
+from helpers.capture.replacements import _outlier_tokens
 from helpers.images import load_train_test
 from helpers.interventions import test_time_registers as moved_neurons
-from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, load_backbone, planted
+from helpers.models import PLANTED_BLOCK, REGISTER_NEURON, TokenLayout, load_backbone, planted
 
-N, MODELS = 48, ("control-sink", "control-position", "control-registers", "control-clean")
+N, MODELS = 48, ("control-sink", "control-clean", "control-position", "control-registers")
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +39,70 @@ def test_the_tokens_are_the_planted_ones_from_their_block_on(sets, study):
         assert {kind: places.shape[1] for kind, places in own.tested.items()} == {
             "outliers": 4, "normal": 4, "centre": 4, "cls": 1,
         }  # fmt: skip
+        assert {kind: len(places) for kind, places in own.learnt.items()} == dict.fromkeys(
+            own.tested, 40
+        )
         assert not own.tested["cls"].any()
         layout = backbone.layout
         centre = {layout.prefix + patch for patch in layout.centre}
         assert all({*row} == centre for row in own.tested["centre"].tolist())
         assert len({*own.tested["normal"].flatten().tolist()}) > 50
+        assert own.tested["normal"].min() >= layout.prefix
+        assert not every.gather(1, own.tested["normal"]).any()
+
+
+LAYOUT = TokenLayout((4, 4), registers=1, appended=1)
+OUTLIERS = torch.tensor([LAYOUT.prefix - 1, LAYOUT.prefix + 5, LAYOUT.tokens - 1])
+
+
+def norms(blocks, images, depth=4):
+    """Norms of 1 of eight images, of 10 at a register, a patch and an appended token of the first
+    `images` after these blocks, of 3 at another patch, and of 100 at [CLS].
+    """
+    x = torch.ones(8, depth, LAYOUT.tokens)
+    x[:images, blocks] = x[:images, blocks].index_fill(-1, OUTLIERS, 10)
+    LAYOUT.patch_tokens(x, dim=-1)[..., 6] = 3  # the limit itself
+    LAYOUT.cls_token(x, dim=-1).fill_(100)
+    return x
+
+
+def captured(x):
+    return Captured({"token_norms": x}, LAYOUT, (64, 64), 0, 4, {})
+
+
+def test_outliers_of_known_norms():
+    """They start where more than 5 % of the images have one, in the first block as in another, and
+    are replaced where two images have one in each set and a block follows.
+    """
+
+    def found(blocks, learnt=2, tested=2):
+        plain = captured(norms([-1], tested)[:, -1])
+        return _outlier_tokens(captured(norms(blocks, learnt)), plain, 3.0, seed=0)
+
+    assert found([0, 1, 2, 3]).blocks == range(0, 3)
+    assert found([1, 3]).blocks == range(1, 3)
+    assert found([2, 3]).blocks == range(2, 3)
+    assert found([3]) is None  # no block follows
+    assert found([], 0) is None
+    assert found([2, 3], learnt=1) is None and found([2, 3], tested=1) is None
+    assert found([2]) is None  # after the last block none is left
+    for images in (2, 7):
+        own = found([2, 3], images, images)
+        for kinds in (own.learnt, own.tested):
+            at = kinds["outliers"][:images].sort().values
+            assert at.tolist() == [OUTLIERS.tolist()] * images
+            assert kinds["cls"].flatten().tolist() == [0] * images + [-1] * (8 - images)
+            assert all((places[images:] == -1).all() for places in kinds.values())
+            # The other three of the four patches in the middle, of which one is an outlier.
+            centre = kinds["centre"][:images].sort().values - LAYOUT.prefix
+            assert centre.tolist() == [[6, 9, 10]] * images
+            normal = kinds["normal"][:images]
+            assert normal.min() >= LAYOUT.prefix and not torch.isin(normal, OUTLIERS).any()
 
 
 def test_what_they_hold_is_needed_where_it_was_planted(study):
     for name in study.tokens:
+        assert study.estimates[name]["patches_accuracy"].low > 40  # of the probe's best class
         loss = {how: study.estimates[name][f"loss_{how}"] for how in REPLACEMENTS["outliers"]}
         assert loss["zero"].low > 2
         for how in ("mean", "noise", "other", "bias"):

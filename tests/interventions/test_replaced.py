@@ -112,6 +112,8 @@ def test_refusals(backbone):
         ),
         (PLACES, one, [-1], "block -1 returns; choose blocks from 0 to 1"),
         (PLACES - 1, one, [0], "places from -2 to .* are not all among the 17 tokens of 'vit'"),
+        (PLACES + 8, one, [0], "places from 7 to 17 are not all among the 17 tokens"),
+        (PLACES, torch.zeros(1, 1, 1, 3), [0], r"tokens \(1, 1, 1, 3\) do not fit"),
         (PLACES, one, [0, 1], r"tokens \(1, 1, 1, 1\) do not fit; give .* of \(16, 2, 2, 192\)"),
     ):
         with (
