@@ -19,7 +19,7 @@ from helpers.capture.passes import (
     capture_conditions,
     capture_each,
 )
-from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer
+from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import matched_neurons_of, register_neurons_of
 from helpers.interventions import (
     MatchedNeuron,
@@ -122,6 +122,8 @@ READOUTS = {
     "registers": Readout(
         Pooled(), lambda captured: captured["registers"].mean(1)
     ),  # trained and appended ones
+    "central": Readout(SinglePatches(), lambda captured: captured["central_patch"]),
+    "highest": Readout(SinglePatches(), lambda captured: captured["highest_patch"]),
 }
 
 
@@ -169,7 +171,9 @@ def probe_study(
     """
     for name in readouts:
         check_choice("readout", name, READOUTS)
-    kept, labels = [READOUTS[name].reducer for name in readouts], images.require_labels()
+    # Two readouts may share a reducer.
+    kept = [*dict.fromkeys(READOUTS[name].reducer for name in readouts)]
+    labels = images.require_labels()
     passes, not_run = capture_conditions(models, images, [*kept, *more], states, **options)
     in_all = [model for model in models if all(model in own for own in passes.values())]
     learnt, _ = capture_conditions(in_all, train, kept, states, **options)
