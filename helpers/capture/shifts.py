@@ -15,6 +15,8 @@ from helpers.interventions import RegisterNeuron, shift_conditions
 from helpers.measures.stats import Estimates, over_images
 
 READ = {"feature": "cls", "central": "central", "highest": "outlier"}
+# A token may hold nothing of its image. What is left after large parts have cancelled is rounding.
+NOISE = 1e-3  # of the tokens' size
 STARTS = {"moved": "", "normal": "_normal", "mean": "_mean"}
 
 
@@ -103,6 +105,7 @@ def token_probes(
     """
     sets = [*study.neurons], train, images
     states = {end: study.conditions[start] for start, end in STARTS.items()}
+    options |= {"noise": NOISE}
     plain = probe_study(*sets, {"": nullcontext}, readouts=[*READ], **options)
     moved = probe_study(*sets, states, readouts=["registers"], **options)
     estimates = {}

@@ -15,6 +15,7 @@ from helpers.measures.outliers import PRESENT
 from helpers.measures.registers import register_ratio
 from helpers.measures.stats import Estimates, over_images, share
 
+LEAST = 1e-3  # of the largest norm: a token below it is rounding
 DRAW = "random_"  # what the name of a draw begins with
 
 
@@ -68,12 +69,16 @@ def register_cosines(tokens: Mapping[str, Float[Tensor, "image count width"]]) -
         tokens: 'tokens_K' -> the K appended tokens of each image.
 
     Returns:
-        'register_cosine_K': cosine of their sum with the single one, K from 2.
+        'register_cosine_K': cosine of their sum with the single one, K from 2; over the images
+        whose single one is not all but zero.
     """
     found: Estimates = {}
+    one = tokens["tokens_1"][:, 0] if tokens else torch.zeros(1, 1)
+    none = one.norm(dim=1) < LEAST * one.norm(dim=1).amax()
     for name, several in tokens.items():
         if several.shape[1] > 1:
-            cosine = torch.cosine_similarity(several.sum(1), tokens["tokens_1"][:, 0], dim=1)
+            cosine = torch.cosine_similarity(several.sum(1), one, dim=1)
+            cosine = cosine.masked_fill(none, torch.nan)
             end = name.removeprefix("tokens_")
             found[f"register_cosine_{end}"] = over_images(cosine, (-1, 1), continuous=True)
     return found
