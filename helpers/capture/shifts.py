@@ -16,7 +16,7 @@ from helpers.measures.stats import Estimates, over_images
 
 READ = {"feature": "cls", "central": "central", "highest": "outlier"}
 # A token may hold nothing of its image. What is left after large parts have cancelled is rounding.
-NOISE = 1e-3  # of the tokens' size
+NOISE = 5e-4  # of the tokens' size
 STARTS = {"moved": "", "normal": "_normal", "mean": "_mean"}
 
 
