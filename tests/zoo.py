@@ -38,6 +38,7 @@ from helpers.capture import (
     RandomTokens,
     SelectedPixels,
     SelectedTokens,
+    SinglePatches,
     Sinks,
     TokenNorms,
     TokensAt,
@@ -516,6 +517,7 @@ REDUCERS = {
     HighestToken: lambda b: HighestToken(),
     Magnitudes: lambda b: Magnitudes(),
     MassiveTokens: lambda b: MassiveTokens(1),
+    SinglePatches: lambda b: SinglePatches(),
     ClsParts: lambda b: ClsParts("all"),
     ClsRenormalised: lambda b: ClsRenormalised("all"),
     PatchContributions: lambda b: PatchContributions("all"),
@@ -539,7 +541,9 @@ INTERVENTIONS = {
     appended_registers: [{"count": 2, "init": init} for init in INITS],
     dropped_patches: [{"rate": 0.5, "mode": mode} for mode in DROP_MODES],
     moved_positions: [{"sources": list(range(15, -1, -1))}],
-    test_time_registers: [{"neurons": NEURONS, "count": 2, "init": init} for init in INITS],
+    test_time_registers: [
+        {"neurons": NEURONS, "count": 2, "init": init, "shared": init == "mean"} for init in INITS
+    ],
     ablated_neurons: [{"neurons": NEURONS}],
     averaged_neurons: [{"neurons": NEURONS}],
     set_channels: [{"block": 0, "channels": [3, 5], "values": [0.0, -2.0], "where": "centre"}],

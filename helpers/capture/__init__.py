@@ -50,6 +50,7 @@ from helpers.capture.reducers import (
     Reducer,
     SelectedPixels,
     SelectedTokens,
+    SinglePatches,
     Sinks,
     TokenNorms,
     TokensAt,
@@ -68,8 +69,10 @@ from helpers.capture.replacements import (
     REPLACEMENTS,
     OutlierTokens,
     ReplacedStudy,
+    attention_bias,
     replaced_study,
 )
+from helpers.capture.shifts import ShiftStudy, shift_study, token_probes
 from helpers.capture.store import Store
 from helpers.capture.studies import (
     Classifiers,
@@ -130,12 +133,15 @@ __all__ = [
     "SearchedNeurons",
     "SelectedPixels",
     "SelectedTokens",
+    "ShiftStudy",
+    "SinglePatches",
     "Sinks",
     "Store",
     "TestTimeStudy",
     "TokenNorms",
     "TokensAt",
     "activations_of",
+    "attention_bias",
     "attention_received",
     "by_model",
     "capture",
@@ -160,7 +166,9 @@ __all__ = [
     "register_neurons_of",
     "replaced_study",
     "searched_neurons",
+    "shift_study",
     "takeover_of",
     "test_time_study",
+    "token_probes",
     "tokens_at",
 ]

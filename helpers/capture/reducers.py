@@ -317,14 +317,25 @@ class HighestToken(Reducer):
     keys = ("highest_token", "highest_token_normed", "highest_index")
 
     def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> Kept:
-        norms = _norm(x[0])
-        # The first of those that are equal but for rounding, as registers that carry the same load
-        # are.
-        near = norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True)
-        index = near.int().argmax(dim=1, keepdim=True)
-        return *(
-            tokens.take_along_dim(index[..., None], dim=1).squeeze(1) for tokens in x
-        ), index.squeeze(1)
+        return _highest(*x)
+
+
+@dataclass(frozen=True)
+class SinglePatches(Reducer):
+    """'central_patch' (image, width), the patch at the centre of the grid, and 'highest_patch'
+    (image, width), that of the highest norm after the last block: an outlier where an image has
+    one. Both after the final LayerNorm.
+    """
+
+    blocks: Blocks = -1
+    point = "normed"
+    keys = ("central_patch", "highest_patch")
+
+    def reduce(self, x: tuple[Tensor, Tensor], layout: TokenLayout) -> Kept:
+        # As a grid, which is refused while patches are removed.
+        grids = (layout.to_grid(layout.patch_tokens(tokens), dim=1) for tokens in x)
+        before, after = (grid.flatten(1, 2) for grid in grids)
+        return after[:, layout.from_centre[0]], _highest(before, after)[1]
 
 
 @dataclass(frozen=True)
@@ -753,6 +764,16 @@ class OnPatches(Named):
 
 def _norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
+
+
+def _highest(x: Tokens, normed: Tokens) -> tuple[Tensor, Tensor, Int[Tensor, " image"]]:
+    """The token of the highest norm in `x`, the same one of `normed`, and which it is."""
+    norms = _norm(x)
+    # The first of those that are equal but for rounding, as registers that carry the same load are.
+    near = norms >= (1 - 1e-4) * norms.amax(dim=1, keepdim=True)
+    index = near.int().argmax(dim=1)
+    at = index[:, None, None]
+    return *(tokens.take_along_dim(at, dim=1)[:, 0] for tokens in (x, normed)), index
 
 
 def _concatenated(

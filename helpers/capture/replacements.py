@@ -1,6 +1,6 @@
 """Outlier tokens replaced by something like them or unlike them, in one model after another."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from torch import Tensor
 from helpers.capture.passes import Captured, Condition, capture_conditions
 from helpers.capture.reducers import Feature, OtherPatches, Output, Reducer, TokenNorms, TokensAt
 from helpers.capture.studies import classifiers_of
-from helpers.interventions import nested, replaced_tokens
+from helpers.interventions import nested, replaced_tokens, where_given
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import PRESENT
 from helpers.measures.probes import fit_classifier
@@ -112,13 +112,8 @@ def replaced_study(
     learn = train.select(range(min(n_learn, len(train))))
     learnt, not_run = passed(models, learn, lambda _: [TokenNorms()])
     plain, trained = (passed([*learnt], x, lambda _: [TokenNorms(-1)])[0] for x in (images, train))
-    limits = {name: threshold(c.parts("token_norms")[0], PRESENT) for name, c in learnt.items()}
-    tokens = {
-        name: found
-        for name, c in learnt.items()
-        if (found := _outlier_tokens(c, plain[name], limits[name], seed))
-    }
-    put = _put(tokens, kinds, passed, learn, images, seed)
+    tokens, limits = _tokens_of(learnt, plain, seed)
+    put = _put(tokens, {kind: REPLACEMENTS[kind] for kind in kinds}, passed, learn, images, seed)
     conditions: dict[str, Condition] = {"as it is": state}
     for kind in kinds:
         for how in REPLACEMENTS[kind]:
@@ -154,6 +149,40 @@ def replaced_study(
         )
         estimates[name]["replaced"] = over_images((tokens[name].tested["outliers"] >= 0).sum(1))
     return ReplacedStudy(plain, tokens, estimates, not_run)
+
+
+def attention_bias(
+    models: Sequence[str], learn: Any, plain: Mapping[str, Captured], **options: Any
+) -> Condition:
+    """The replacement "bias" of `replaced_study`, for other studies (Jiang et al., Table 7).
+
+    Outlier tokens keep the mean key and value of those of other images in attention, and hold
+    nothing. Models without any, or whose outliers start in the last block, are left out.
+
+    Args:
+        learn: the other images, from which threshold and blocks come, too.
+        plain: model -> what was kept of the images to be changed, in the model as it is, with
+            `TokenNorms(-1)`.
+        options: as in `capture_conditions`.
+    """
+    passed = partial(_passed, state=nullcontext, **options)
+    learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
+    tokens, _ = _tokens_of(learnt, plain, 0)
+    put = _put(tokens, {"outliers": ("bias",)}, passed, learn)
+    return where_given(put, lambda b, own: replaced_tokens(b, *own["outliers", "bias"]))
+
+
+def _tokens_of(
+    learnt: Mapping[str, Captured], plain: Mapping[str, Captured], seed: int
+) -> tuple[dict[str, OutlierTokens], dict[str, float]]:
+    """The outlier tokens of each model that has some, and the threshold of each model."""
+    limits = {name: threshold(c.parts("token_norms")[0], PRESENT) for name, c in learnt.items()}
+    tokens = {
+        name: found
+        for name, c in learnt.items()
+        if (found := _outlier_tokens(c, plain[name], limits[name], seed))
+    }
+    return tokens, limits
 
 
 def _passed(
@@ -228,24 +257,27 @@ class Put(NamedTuple):
 
 def _put(
     tokens: Mapping[str, OutlierTokens],
-    kinds: Sequence[str],
+    kinds: Mapping[str, Sequence[str]],
     passed: Callable,
     learn: Any,
-    images: Any,
-    seed: int,
+    images: Any = None,
+    seed: int = 0,
 ) -> dict[str, dict[tuple[str, str], Put]]:
-    """Model -> kind of tokens and what they are replaced by -> the replacement."""
+    """Model -> kind of tokens and what they are replaced by -> the replacement.
 
-    def at(kinds: Sequence[str], part: str) -> Callable[[str], list[Reducer]]:
+    `images` and `seed` are for what is lent by another image, and for noise.
+    """
+
+    def at(kinds: Iterable[str], part: str) -> Callable[[str], list[Reducer]]:
         def reducers(name: str) -> list[Reducer]:
             places = [getattr(tokens[name], part)[kind] for kind in kinds]
             return [TokensAt(torch.cat(places, dim=1), tokens[name].blocks)]
 
         return reducers
 
-    lent = [kind for kind in kinds if "other" in REPLACEMENTS[kind]]
+    lent = [kind for kind in kinds if "other" in kinds[kind]]
     learnt, _ = passed([*tokens], learn, at(kinds, "learnt"))
-    tested, _ = passed([*tokens], images, at(lent, "tested"))
+    tested = passed([*tokens], images, at(lent, "tested"))[0] if lent else {}
     put: dict[str, dict[tuple[str, str], Put]] = {}
     for name, own in tokens.items():
         made = put[name] = {}
@@ -255,12 +287,13 @@ def _put(
             for key in TokensAt.keys
         }
         widths = [own.tested[kind].shape[1] for kind in lent]
-        theirs = dict(zip(lent, tested[name]["tokens_at"].split(widths, dim=2), strict=True))
-        for kind in kinds:
+        given = tested[name]["tokens_at"].split(widths, dim=2) if lent else ()
+        theirs = dict(zip(lent, given, strict=True))
+        for kind, ways in kinds.items():
             given, places = own.learnt[kind], own.tested[kind]
             usual = moments(parts["tokens_at"][kind], given)
             attended = moments(parts["normed_at"][kind], given)
-            for how in REPLACEMENTS[kind]:
+            for how in ways:
                 match how:
                     case "zero":
                         new = torch.zeros_like(usual.mean)[None, :, None]

@@ -19,7 +19,7 @@ from helpers.capture.passes import (
     capture_conditions,
     capture_each,
 )
-from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer
+from helpers.capture.reducers import Feature, PatchNorms, Pooled, Reducer, SinglePatches
 from helpers.capture.register_neurons import matched_neurons_of, register_neurons_of
 from helpers.interventions import (
     MatchedNeuron,
@@ -30,7 +30,7 @@ from helpers.interventions import (
 )
 from helpers.measures.answers import probe_answers
 from helpers.measures.outliers import Placement, outlier_images
-from helpers.measures.probes import Probe, Schedule, fit_classifier
+from helpers.measures.probes import NOISE, Probe, Schedule, fit_classifier
 from helpers.measures.registers import member_traits, takeover_traits
 from helpers.settings import check_choice, settings_of
 
@@ -122,6 +122,8 @@ READOUTS = {
     "registers": Readout(
         Pooled(), lambda captured: captured["registers"].mean(1)
     ),  # trained and appended ones
+    "central": Readout(SinglePatches(), lambda captured: captured["central_patch"]),
+    "highest": Readout(SinglePatches(), lambda captured: captured["highest_patch"]),
 }
 
 
@@ -151,6 +153,7 @@ def probe_study(
     readouts: Sequence[str] = ("feature",),
     schedule: Schedule | None = None,
     seed: int = 0,
+    noise: float = NOISE,
     **options: Any,
 ) -> ProbeStudy:
     """In each state a probe for each readout, trained on one set of images and tested on another.
@@ -161,7 +164,7 @@ def probe_study(
             model that one of them leaves out is captured in the others, and gets no probe.
         more: what to keep of the test images beside the readouts.
         readouts: names in READOUTS.
-        schedule, seed: as in `fit_classifier`.
+        schedule, seed, noise: as in `fit_classifier`.
         options: as in `capture_conditions`; the probes are fitted on its device, too.
 
     Raises ValueError for another readout and for images without labels, and what
@@ -169,11 +172,14 @@ def probe_study(
     """
     for name in readouts:
         check_choice("readout", name, READOUTS)
-    kept, labels = [READOUTS[name].reducer for name in readouts], images.require_labels()
+    # Two readouts may share a reducer.
+    kept = [*dict.fromkeys(READOUTS[name].reducer for name in readouts)]
+    labels = images.require_labels()
     passes, not_run = capture_conditions(models, images, [*kept, *more], states, **options)
     in_all = [model for model in models if all(model in own for own in passes.values())]
     learnt, _ = capture_conditions(in_all, train, kept, states, **options)
-    how, right = {"schedule": schedule, "seed": seed, "device": options.get("device")}, {}
+    how = {"schedule": schedule, "seed": seed, "noise": noise, "device": options.get("device")}
+    right = {}
     for state, of_model in learnt.items():
         right[state] = {model: {} for model in of_model}
         for model, own in of_model.items():

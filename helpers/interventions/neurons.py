@@ -10,6 +10,7 @@ block's second MLP layer, in gated MLPs the product; its name is (block, unit), 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from helpers.models import Backbone, TokenLayout
 from helpers.settings import check_choice
 
 CLEARS = ("patches", "all")
+RANDOM_DRAWS = 5  # of random neurons at zero
+MOST_TOKENS = 5  # that share the neurons (Jiang et al., Tables 8 and 9)
 
 
 class RegisterNeuron(NamedTuple):
@@ -64,6 +67,7 @@ class MatchedNeuron(NamedTuple):
     wanted: float
 
 
+Condition = Callable[[Backbone], AbstractContextManager | None]
 Neurons = Sequence[RegisterNeuron | MatchedNeuron | tuple[int, int]]
 
 
@@ -75,6 +79,7 @@ def test_time_registers(
     init: str = "zeros",
     clear: str = "patches",
     seed: int = 0,
+    shared: bool = False,
 ) -> Iterator[Backbone]:
     """Append `count` tokens and let `neurons` act there and no more on the patches (Jiang et al.).
 
@@ -91,12 +96,14 @@ def test_time_registers(
         clear: where else the neurons become zero: "patches", as in the authors' code, or "all",
             which is their text: [CLS] and registers too.
         seed: of the shares, and of "normal" tokens.
+        shared: all neurons of a block take the one value of largest magnitude among them, as in the
+            authors' code; unless given each takes its own, which is their text.
 
     Raises ValueError for a neuron that is not there or comes twice, and for another count, init or
     clear.
     """
     first = backbone.layout.appended  # tokens of an outer intervention stand before ours
-    shifts = shifts_of(backbone, neurons, first, count, clear, seed)
+    shifts = shifts_of(backbone, neurons, first, count, clear, seed, shared)
     with appended_registers(backbone, count, init, seed), ExitStack() as hooks:
         for block, shift in shifts.items():
             # The layout as it is in the forward pass: an inner intervention may have changed it.
@@ -177,7 +184,7 @@ def neuron_conditions(
     count: int = 1,
     seed: int = 0,
     matched: Mapping[str, Neurons] | None = None,
-) -> dict[str, Callable[[Backbone], AbstractContextManager | None]]:
+) -> dict[str, Condition]:
     """What a test-time register is compared with, by name.
 
     For `helpers.capture.capture_conditions`.
@@ -210,9 +217,46 @@ def neuron_conditions(
     return {name: where_given(neurons, change) for name, change in changes.items()}
 
 
+def shift_conditions(
+    neurons: Mapping[str, Neurons], several: Mapping[str, Neurons], seed: int = 0
+) -> dict[str, Condition]:
+    """What Jiang et al. compare with each other, by name.
+
+    For `helpers.capture.capture_conditions`. Models without neurons are left out of all.
+
+    Args:
+        neurons: model -> its neurons.
+        several: model -> those that several tokens share.
+        seed: of the draws, the shares and the "normal" token.
+
+    Returns:
+        What is compared (Table 7): "moved", the neurons act at one zero token; "zeroed", they are
+        set to zero; "random_I", as many random ones of the same blocks are, in five draws. And
+        variants of the shift: "cls_cleared", the neurons are zero at [CLS], too, as in the authors'
+        text; "normal" and "mean", the initial token (Table 10); "tokens_K", 1 to 5 tokens share
+        those of `several` (Tables 8 and 9); "shared", one token has these, and they take one value
+        a block, as in the authors' code.
+    """
+
+    def moved(own: Mapping[str, Neurons], **how: Any) -> Condition:
+        return where_given(own, partial(test_time_registers, seed=seed, **how))
+
+    def random(draw: int) -> Condition:
+        return where_given(
+            neurons, lambda b, own: ablated_neurons(b, random_neurons(b, own, seed + draw))
+        )
+
+    conditions = {"moved": moved(neurons), "zeroed": where_given(neurons, ablated_neurons)}
+    conditions |= {f"random_{draw}": random(draw) for draw in range(RANDOM_DRAWS)}
+    conditions |= {"cls_cleared": moved(neurons, clear="all")}
+    conditions |= {init: moved(neurons, init=init) for init in ("normal", "mean")}
+    conditions |= {f"tokens_{k}": moved(several, count=k) for k in range(1, MOST_TOKENS + 1)}
+    return conditions | {"shared": moved(several, shared=True)}
+
+
 def where_given(
     own: Mapping[str, Any], change: Callable[[Backbone, Any], AbstractContextManager]
-) -> Callable[[Backbone], AbstractContextManager | None]:
+) -> Condition:
     """The condition `change(backbone, own[model])`, which leaves out models that have none."""
     return lambda b: change(b, own[b.name]) if b.name in own else None
 
@@ -220,12 +264,20 @@ def where_given(
 class Shift(nn.Module):
     """Moves neurons of one block to the appended tokens `first` to before `first + count`."""
 
-    def __init__(self, units: list[int], owners: list[int], first: int, count: int, clear: str):
+    def __init__(
+        self,
+        units: list[int],
+        owners: list[int],
+        first: int,
+        count: int,
+        clear: str,
+        shared: bool = False,
+    ):
         super().__init__()
         self.register_buffer("units", torch.tensor(units))
         # Which of our tokens each unit goes to.
         self.register_buffer("owners", torch.tensor(owners))
-        self.first, self.count, self.clear = first, count, clear
+        self.first, self.count, self.clear, self.shared = first, count, clear, shared
 
     def forward(
         self, x: Float[Tensor, "image token hidden"], layout: TokenLayout
@@ -238,6 +290,8 @@ class Shift(nn.Module):
         values = x[..., units]  # (image, token, unit)
         others = values.masked_fill(ours, 0)
         largest = others.gather(1, others.abs().argmax(dim=1, keepdim=True))
+        if self.shared:  # (image, 1, 1)
+            largest = largest.gather(-1, largest.abs().argmax(dim=-1, keepdim=True))
         values = values.masked_fill(cleared, 0)
         self._ours(values, layout).copy_(
             largest.where(owners == torch.arange(self.count, device=x.device)[:, None], 0)
@@ -249,7 +303,13 @@ class Shift(nn.Module):
 
 
 def shifts_of(
-    backbone: Backbone, neurons: Neurons, first: int, count: int, clear: str, seed: int
+    backbone: Backbone,
+    neurons: Neurons,
+    first: int,
+    count: int,
+    clear: str,
+    seed: int,
+    shared: bool = False,
 ) -> dict[int, Shift]:
     """Block -> what moves its neurons."""
     if count < 1:
@@ -261,7 +321,8 @@ def shifts_of(
     by_block, start, shifts = units_by_block(backbone, neurons), 0, {}
     shares = (np.random.default_rng(seed).permutation(len(neurons)) % count).tolist()
     for block, units in by_block.items():
-        shifts[block] = Shift(units, shares[start : start + len(units)], first, count, clear)
+        owners = shares[start : start + len(units)]
+        shifts[block] = Shift(units, owners, first, count, clear, shared)
         start += len(units)
     return shifts
 

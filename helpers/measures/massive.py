@@ -132,7 +132,8 @@ def answer_changes(right: dict[str, PerImage]) -> Estimates:
     """Accuracy in %, and in points against "plain", paired over images.
 
     Args:
-        right: condition -> 100 where the class is named, else 0; "plain" is the model as it is.
+        right: condition -> 100 where the class is named, else 0, or a mean of such; "plain" is the
+            model as it is. A condition may have the first of the images alone.
 
     Returns:
         "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION' of the others.
@@ -142,7 +143,7 @@ def answer_changes(right: dict[str, PerImage]) -> Estimates:
     for name, own in right.items():
         if name != "plain":
             found[f"accuracy_{name}"] = over_images(own, (0, 100))
-            found[f"accuracy_change_{name}"] = over_images(own - plain, (-100, 100))
+            found[f"accuracy_change_{name}"] = over_images(own - plain[: len(own)], (-100, 100))
     return found
 
 

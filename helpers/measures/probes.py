@@ -29,6 +29,7 @@ HISTORY = 20  # steps that L-BFGS remembers
 RIDGE = 1e-4  # of the mean variance
 MOST_CLASSES = 100_000  # several times those of any data set; a larger label is an id
 CHUNK = 8192  # tokens held in float64 at a time
+NOISE = 1e-5  # of the tokens' size: the rounding that a LayerNorm spreads over all features
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def fit_classifier(
     schedule: Schedule | None = None,
     seed: int = 0,
     device: Any = None,
+    noise: float = NOISE,
 ) -> Probe:
     """Softmax regression of the image's class on one token an image.
 
@@ -108,6 +110,7 @@ def fit_classifier(
         schedule: a descent on the cross-entropy alone instead.
         seed: of a schedule's held-out images and order; the minimum needs none.
         device: where to compute; that of the tokens unless given.
+        noise: of the minimum: what varies less than this part of the tokens' size tells nothing.
 
     Raises:
         ValueError: no labels, a negative one, one of 100,000 or more, or fewer than two classes.
@@ -133,7 +136,7 @@ def fit_classifier(
             "without gaps"
         )
     if schedule is None:
-        return _minimum(tokens, labels, outputs, device)
+        return _minimum(tokens, labels, outputs, device, noise)
     return _descent(
         tokens, labels, torch.arange(len(labels)), outputs, F.cross_entropy, schedule, seed, device
     )
@@ -293,7 +296,7 @@ def squared_error(
     return ((predicted - targets) ** 2).sum(-1)
 
 
-def _standardisation(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+def _standardisation(chunks: Iterable[Tensor], part: float = NOISE) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (width,) of the tokens in `chunks` (token, width), in float64."""
     n, total, squares = 0, 0.0, 0.0
     for x in chunks:
@@ -307,12 +310,14 @@ def _standardisation(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     # nothing: a LayerNorm spreads their rounding over all features. Dividing by that noise would
     # blow it up, and differently on every machine. It is added, not compared with: no feature is
     # kept on one machine and dropped on another.
-    noise = (1e-6 * mean) ** 2 + 1e-10 * (squares / n).mean()
+    noise = (1e-6 * mean) ** 2 + part**2 * (squares / n).mean()
     scale = (variance + noise).sqrt()
     return mean, torch.where(scale == 0, 1.0, scale)
 
 
-def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe:
+def _minimum(
+    tokens: Tensor, labels: Tensor, outputs: int, device: Any, noise: float = NOISE
+) -> Probe:
     """The regularised softmax regression of the labels (item,) on the tokens (item, width).
 
     See `fit_classifier`.
@@ -325,7 +330,7 @@ def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe
     def chunks() -> Iterable[Tensor]:
         return (part.to(device, torch.float64) for part in tokens.split(CHUNK))
 
-    mean, scale = _standardisation(chunks())
+    mean, scale = _standardisation(chunks(), noise)
     # The curvature is at most that of k equally likely classes: along an eigenvector of the
     # covariance its eigenvalue times `likely`, and the penalty. In units of its root L-BFGS needs a
     # tenth of the steps; the minimum is the same.

@@ -28,6 +28,7 @@ from helpers.interventions import (
     neuron_conditions,
     neurons_off_at,
     random_neurons,
+    shift_conditions,
 )
 from helpers.interventions import neurons as module
 from helpers.models import (
@@ -65,21 +66,23 @@ def seen_neurons(backbone, x):
     return [[seen[block][0][i] for block in range(backbone.depth)] for i in range(len(x))]
 
 
-def move_by_hand(start, patches, ours, owners, clear):
+def move_by_hand(start, patches, ours, owners, clear, shared=False):
     """A `change` of zoo.forward: `ours` are the positions of the appended tokens."""
 
     def change(block, hidden):
-        for rows in hidden:
-            for (where, unit), owner in owners.items():
-                if where == block:
-                    others = [t for t in range(len(rows)) if t not in ours]
-                    largest = max((rows[t, unit].item() for t in others), key=abs)
-                    for t in [
-                        *ours,
-                        *(range(start, start + patches) if clear == "patches" else others),
-                    ]:
-                        rows[t, unit] = 0
-                    rows[ours[owner], unit] = largest
+        units = {unit: owner for (where, unit), owner in owners.items() if where == block}
+        for rows in hidden if units else ():
+            others = [t for t in range(len(rows)) if t not in ours]
+            largest = {u: max((rows[t, u].item() for t in others), key=abs) for u in units}
+            if shared:
+                largest = dict.fromkeys(units, max(largest.values(), key=abs))
+            for unit, owner in units.items():
+                for t in [
+                    *ours,
+                    *(range(start, start + patches) if clear == "patches" else others),
+                ]:
+                    rows[t, unit] = 0
+                rows[ours[owner], unit] = largest[unit]
         return hidden
 
     return change
@@ -87,12 +90,19 @@ def move_by_hand(start, patches, ours, owners, clear):
 
 @every
 @pytest.mark.parametrize(
-    "count, init, clear", [(1, "zeros", "patches"), (3, "normal", "patches"), (2, "mean", "all")]
+    "count, init, clear, shared",
+    [
+        (1, "zeros", "patches", False),
+        (3, "normal", "patches", False),
+        (2, "mean", "all", False),
+        (2, "zeros", "patches", True),
+    ],
 )
-def test_test_time_registers(backbone, count, init, clear):
+def test_test_time_registers(backbone, count, init, clear, shared):
     x, (start, end), layout = pixels(backbone), bounds(backbone), backbone.layout
     plain = looks(backbone, x)
-    with module.test_time_registers(backbone, NEURONS, count, init, clear) as same:
+    how = {"count": count, "init": init, "clear": clear, "shared": shared}
+    with module.test_time_registers(backbone, NEURONS, **how) as same:
         assert same is backbone and backbone.layout == layout.with_appended(count)
         entered, got, neurons = (
             entering(backbone, x),
@@ -104,7 +114,7 @@ def test_test_time_registers(backbone, count, init, clear):
         sorted(np.bincount(list(owners.values()), minlength=count))
         == {1: [5], 3: [1, 2, 2], 2: [2, 3]}[count]
     )
-    change = move_by_hand(start, end - start, range(end, end + count), owners, clear)
+    change = move_by_hand(start, end - start, range(end, end + count), owners, clear, shared)
     assert_by_hand(backbone, got, entered, count, change=change)
     assert (got["output"] - plain["output"]).abs().max() > 1e-3
     if backbone.name == "swiglu":  # with its sign
@@ -275,6 +285,37 @@ def test_conditions_of_a_test_time_study(scenes, name):
     assert backbone.layout.appended == 0 and hooks(backbone.model) == 0
     assert [*seen] == [*conditions] and len(neuron_conditions({})) == 5
     assert [change(load_backbone("control-clean")) for change in conditions.values()] == [None] * 6
+
+
+def test_conditions_of_a_shift(scenes):
+    """What each appends, that it clears the patches or leaves them, and that it is what it says."""
+    name = "control-position"
+    backbone, own = load_backbone(name), [(PLANTED_BLOCK[name], REGISTER_NEURON)]
+    conditions = shift_conditions({name: own}, {name: [*own, (4, 9)]}, seed=2)
+    high, appended, shifted = {}, {}, {}
+    for condition, change in conditions.items():
+        with change(backbone):
+            high[condition] = bool((largest(backbone, scenes)[0] > 6).any())
+            appended[condition] = backbone.layout.appended
+            shifted[condition] = backbone.interventions[-1]
+    draws = [f"random_{draw}" for draw in range(5)]
+    shares = [f"tokens_{count}" for count in range(1, 6)]
+    variants = ["cls_cleared", "normal", "mean", *shares, "shared"]
+    assert [*conditions] == ["moved", "zeroed", *draws, *variants]
+    assert [condition for condition, some in high.items() if some] == draws
+    assert appended == dict.fromkeys(conditions, 1) | dict.fromkeys(["zeroed", *draws], 0) | {
+        f"tokens_{count}": count for count in range(1, 6)
+    }
+    of = {condition: arguments for condition, (_, arguments) in shifted.items()}
+    drawn = [of[draw]["neurons"] for draw in draws]
+    assert len({units[0] for units in drawn}) == 5 and all(unit[0][0] == 1 for unit in drawn)
+    assert of["cls_cleared"]["clear"] == "all" != of["moved"]["clear"] == of["shared"]["clear"]
+    assert [condition for condition in variants if of[condition]["shared"]] == ["shared"]
+    assert [of[x]["init"] for x in ("moved", "normal", "mean")] == ["zeros", "normal", "mean"]
+    assert {len(of[x]["neurons"]) for x in (*shares, "shared")} == {2}
+    assert {len(of[x]["neurons"]) for x in ("moved", "zeroed", "cls_cleared", "mean")} == {1}
+    clean = load_backbone("control-clean")
+    assert {change(clean) for change in conditions.values()} == {None}
 
 
 # Bad input

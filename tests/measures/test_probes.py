@@ -426,3 +426,12 @@ def test_the_nearest_position_to_corners_is_the_first_in_the_centre():
     assert nearest_position(corners, (14, 14)) == 6 * 14 + 6
     with pytest.raises(ValueError, match="no position; give at least one that is not -1"):
         nearest_position(torch.tensor([-1, -1]), (14, 14))
+
+
+def test_a_probe_is_told_what_is_rounding():
+    """One feature is a thousandth of the tokens' size, and tells the class: rounding, or not."""
+    labels = torch.arange(90) % 3 // 2  # of one class twice as many
+    x = torch.ones(90, 4)
+    x[:, 2] += 1e-3 * labels
+    assert (fit_classifier(x, labels)(x).argmax(1) == labels).all()
+    assert (fit_classifier(x, labels, noise=0.1)(x).argmax(1) == 0).all()

@@ -1,0 +1,84 @@
+"""What it does to a model that its register neurons act on appended tokens (Jiang et al.,
+arXiv:2506.08010).
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from helpers.measures._arrays import PerImage, PerPatch, PerRegister
+from helpers.measures.massive import answer_changes
+from helpers.measures.norms import threshold
+from helpers.measures.outliers import PRESENT
+from helpers.measures.registers import register_ratio
+from helpers.measures.stats import Estimates, over_images, share
+
+LEAST = 1e-3  # of the largest norm: a token below it is rounding
+DRAW = "random_"  # what the name of a draw begins with
+
+
+def shift_norms(patches: Mapping[str, PerPatch], appended: Mapping[str, PerRegister]) -> Estimates:
+    """Outliers and the load of the appended token, under each condition.
+
+    Args:
+        patches, appended: condition -> norms of these tokens after the same block; "plain" is the
+            model as it is.
+
+    Returns:
+        "outlier_images" of the plain model, 'outlier_images_CONDITION' of the others: share of
+        images with a patch norm above three times the median patch norm of the plain model;
+        'register_ratio_CONDITION' where tokens are appended (`register_ratio`).
+    """
+    limit = threshold(patches["plain"], PRESENT)
+    found: Estimates = {}
+    for name, norms in patches.items():
+        end = "" if name == "plain" else f"_{name}"
+        found[f"outlier_images{end}"] = share((norms > limit).any(1))
+        if appended[name].shape[1]:
+            found[f"register_ratio{end}"] = over_images(register_ratio(appended[name], norms))
+    return found
+
+
+def shift_answers(right: Mapping[str, PerImage]) -> Estimates:
+    """`answer_changes` under each condition, with the draws of random neurons as one.
+
+    Args:
+        right: condition -> 100 where the class is named, else 0, of all images or the first of
+            them; 'random_I' is a draw.
+
+    Returns:
+        That of `answer_changes`; where there are draws also "random_minus_zeroed", the accuracy of
+        "random" minus that of "zeroed" in points, paired over images.
+    """
+    draws = [own for name, own in right.items() if name.startswith(DRAW)]
+    kept = {name: own for name, own in right.items() if not name.startswith(DRAW)}
+    if not draws:
+        return answer_changes(kept)
+    kept["random"] = torch.stack(draws).mean(0)
+    zeroed = kept["zeroed"][: len(kept["random"])]
+    difference = over_images(kept["random"] - zeroed, (-100, 100))
+    return answer_changes(kept) | {"random_minus_zeroed": difference}
+
+
+def register_cosines(tokens: Mapping[str, Float[Tensor, "image count width"]]) -> Estimates:
+    """How far several appended tokens together are what a single one is (Table 8).
+
+    Args:
+        tokens: 'tokens_K' -> the K appended tokens of each image.
+
+    Returns:
+        'register_cosine_K': cosine of their sum with the single one, K from 2; over the images
+        whose single one is not all but zero.
+    """
+    found: Estimates = {}
+    one = tokens["tokens_1"][:, 0] if tokens else torch.zeros(1, 1)
+    none = one.norm(dim=1) < LEAST * one.norm(dim=1).amax()
+    for name, several in tokens.items():
+        if several.shape[1] > 1:
+            cosine = torch.cosine_similarity(several.sum(1), one, dim=1)
+            cosine = cosine.masked_fill(none, torch.nan)
+            end = name.removeprefix("tokens_")
+            found[f"register_cosine_{end}"] = over_images(cosine, (-1, 1), continuous=True)
+    return found
