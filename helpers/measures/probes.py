@@ -26,6 +26,7 @@ from helpers.measures._arrays import Array, Grid, Labels, Tokens, Vectors, settl
 TOLERANCE = 1e-7
 ITERATIONS = 20_000  # far above what any fit has needed (about 2,000)
 HISTORY = 20  # steps that L-BFGS remembers
+PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of a probe that is tuned
 RIDGE = 1e-4  # of the mean variance
 MOST_CLASSES = 100_000  # several times those of any data set; a larger label is an id
 CHUNK = 8192  # tokens held in float64 at a time
@@ -137,6 +138,46 @@ def fit_classifier(
     return _descent(
         tokens, labels, torch.arange(len(labels)), outputs, F.cross_entropy, schedule, seed, device
     )
+
+
+def fit_tuned(
+    tokens: Vectors, labels: Labels, held_out: Vectors, true: Labels, *, device: Any = None
+) -> tuple[Probe, float]:
+    """Softmax regression, its penalty chosen on held-out tokens.
+
+    The minimum of the mean cross-entropy plus `penalty |W|^2 / 2` on standardised tokens, the bias
+    free. Of `PENALTIES`, from the strongest on, the last one before the cross-entropy of the
+    held-out tokens rises.
+
+    Args:
+        tokens, labels: to learn from, classes from 0.
+        held_out, true: other tokens and their classes. Those of a class that `tokens` lack decide
+            nothing.
+        device: as in `fit_classifier`.
+
+    Returns:
+        The probe and its penalty.
+
+    Raises:
+        ValueError: fewer than two classes.
+        RuntimeError: a minimum is not reached.
+    """
+    labels, true = (torch.from_numpy(to_numpy(x).astype(np.int64)) for x in (labels, true))
+    if len(labels.unique()) < 2:
+        raise ValueError(
+            f"labels of {len(labels.unique())} class(es); a probe needs tokens of at least two"
+        )
+    known = torch.isin(true, labels)
+    held_out, true = held_out[known.to(held_out.device)], true[known].to(held_out.device)
+    best: tuple[Probe, float] | None = None
+    least, probe = math.inf, None
+    for penalty in PENALTIES:
+        probe = _minimum(tokens, labels, int(labels.max()) + 1, device, penalty, probe)
+        loss = F.cross_entropy(probe(held_out), true).item()
+        if best and loss > least:
+            break
+        best, least = (probe, penalty), loss
+    return best
 
 
 def fit_position(
@@ -312,10 +353,18 @@ def _standardisation(chunks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     return mean, torch.where(scale == 0, 1.0, scale)
 
 
-def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe:
+def _minimum(
+    tokens: Tensor,
+    labels: Tensor,
+    outputs: int,
+    device: Any,
+    penalty: float | None = None,
+    start: Probe | None = None,
+) -> Probe:
     """The regularised softmax regression of the labels (item,) on the tokens (item, width).
 
-    See `fit_classifier`.
+    See `fit_classifier`; the `penalty` is 1 / n unless given. The way to the minimum is shorter
+    from a `start` on the same tokens.
     """
     home, (n, width) = tokens.device, tokens.shape
     device = device or home
@@ -329,7 +378,7 @@ def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe
     # The curvature is at most that of k equally likely classes: along an eigenvector of the
     # covariance its eigenvalue times `likely`, and the penalty. In units of its root L-BFGS needs a
     # tenth of the steps; the minimum is the same.
-    likely, penalty = (k - 1) / k**2, 1 / n
+    likely, penalty = (k - 1) / k**2, 1 / n if penalty is None else penalty
     standard = ((x - mean) / scale for x in chunks())
     if n < width:  # the penalty leaves no weight where no token differs from the mean
         vectors, spread, _ = torch.linalg.svd(torch.cat([*standard]).T, full_matrices=False)
@@ -364,8 +413,12 @@ def _minimum(tokens: Tensor, labels: Tensor, outputs: int, device: Any) -> Probe
         "ftol": 0.0,
         "maxls": 50,
     }
+    first = torch.zeros(k, rank + 1, dtype=torch.float64)
+    if start is not None:
+        first[:, :rank] = (start.weight[classes.to(home)].to(device) @ vectors / units).cpu()
+        first[:, rank] = start.bias[classes.to(home)].cpu() / bias_unit
     done = minimize(
-        objective, np.zeros(k * (rank + 1)), jac=True, method="L-BFGS-B", options=options
+        objective, first.flatten().numpy(), jac=True, method="L-BFGS-B", options=options
     )
     # Close to the minimum the loss itself can no longer fall in float64, and the line search says
     # so.
