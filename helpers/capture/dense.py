@@ -23,6 +23,8 @@ from helpers.measures.segmentation import (
 )
 from helpers.measures.stats import Estimate
 
+PENALTIES = (0.1, 0.01, 0.001, 1e-4, 1e-5)
+
 
 @dataclass(frozen=True)
 class DenseState:
@@ -31,8 +33,8 @@ class DenseState:
     Attributes:
         probe: the logits of the linear probe that was fitted in this state.
         nearest: the votes of the nearest training patches in this state.
-        norms: of the patches after the last block, before the final LayerNorm.
-        outlier: which of them are outliers, above three times the median of these images.
+        norms: of the patches of all sets after the last block, before the final LayerNorm.
+        outlier: which patches of the tested images are outliers, above three times their median.
         penalty: of the probe, chosen on the validation images.
         source: of the model.
     """
@@ -53,7 +55,7 @@ class DenseStudy:
         passes: model -> state -> what was read; the first state is the model as it is.
         counts: model -> state -> "probe", "places" (of the probe, at the patches that are outliers
             in the first state) and "nearest" -> counts, for `segmentation_estimates`.
-        outlier_images: model -> share of the tested images with an outlier in the first state.
+        outlier_images: model -> share of the images of all sets with an outlier in the first state.
         not_run: model -> why it cannot be had here.
     """
 
@@ -75,6 +77,8 @@ def dense_study(
     states: Mapping[str, Condition],
     *,
     points: int = 28,
+    penalties: Sequence[float] = PENALTIES,
+    most: int = 10_000,
     seed: int = 0,
     **options: Any,
 ) -> DenseStudy:
@@ -87,7 +91,9 @@ def dense_study(
         classes: their number; any other number of a pixel is void.
         states: as the conditions of `capture_conditions`, the model as it is first.
         points: along each side of a picture, at which the probes learn.
-        seed: of the training patches that are drawn for the nearest ones.
+        penalties: of the probes, the strongest first; the one is chosen on the second set.
+        most: training patches among which the nearest are looked for, drawn where there are more.
+        seed: of that draw.
         options: as in `capture_conditions`; the probes are fitted on its device, too.
 
     Raises what `capture_conditions`, `fit_segmenter` and `nearest_maps` raise.
@@ -101,14 +107,14 @@ def dense_study(
         tokens = layout.to_grid(layout.patch_tokens(captured["final_tokens"]), dim=1)
         first, second, tested = tokens.tensor_split(ends)
         how = {"device": options.get("device")}
-        probe, penalty = fit_segmenter(first, learnt, second, held_out, classes, **how)
+        probe, penalty = fit_segmenter(first, learnt, second, held_out, classes, penalties, **how)
         labels = train.segments_at(layout.grid)
-        norms = captured["patch_norms"][ends[1] :]
+        norms = captured["patch_norms"]
         return DenseState(
             probe_maps(probe, tested).float(),
-            nearest_maps(tested, first, labels, classes, seed=seed),
+            nearest_maps(tested, first, labels, classes, most=most, seed=seed),
             norms,
-            layout.to_grid(outliers(norms, PRESENT)),
+            layout.to_grid(outliers(norms, PRESENT)[ends[1] :]),
             penalty,
             captured.source,
         )

@@ -36,6 +36,7 @@ def fit_segmenter(
     held_out: TokenGrid,
     held_out_points: Points,
     classes: int,
+    penalties: Sequence[float],
     *,
     device: Any = None,
 ) -> tuple[Probe, float]:
@@ -47,13 +48,14 @@ def fit_segmenter(
             them. The mean cross-entropy over those that are not void is what is minimised.
         held_out, held_out_points: of other images, on which the penalty is chosen.
         classes: their number.
+        penalties: to choose from, as in `fit_tuned`.
         device: as in `fit_classifier`.
 
     Raises what `fit_tuned` raises.
     """
     pairs = ((tokens, points), (held_out, held_out_points))
     (x, y), (other, true) = (_at_points(*pair, classes) for pair in pairs)
-    return fit_tuned(x, y, other, true, device=device)
+    return fit_tuned(x, y, other, true, penalties, device=device)
 
 
 def probe_maps(probe: Probe, tokens: TokenGrid) -> Maps:
@@ -118,7 +120,7 @@ def pixel_counts(
     classes, counts = maps.shape[1], []
     for index, (own, true) in enumerate(zip(maps.cpu().float(), segments, strict=True)):
         true = torch.from_numpy(to_numpy(true).astype(np.int64))
-        named = F.interpolate(own[None], true.shape, mode="bilinear")[0].argmax(0)
+        named = F.interpolate(own[None], true.shape, mode="bilinear")[0].max(0).indices
         areas = [(true >= 0) & (true < classes)]
         if where is not None:
             near = F.interpolate(where[index][None, None].float(), true.shape, mode="nearest-exact")
