@@ -23,7 +23,7 @@ from helpers.measures.segmentation import (
 )
 from helpers.measures.stats import Estimate
 
-PENALTIES = (0.1, 0.01, 0.001, 1e-4, 1e-5)
+PENALTIES = (0.1, 0.01, 0.001, 0.0001)
 
 
 @dataclass(frozen=True)

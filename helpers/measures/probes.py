@@ -140,10 +140,10 @@ def fit_classifier(
 
 
 def fit_tuned(
-    tokens: Vectors,
-    labels: Labels,
-    held_out: Vectors,
-    true: Labels,
+    tokens: Float[Tensor, "item width"],
+    labels: Int[Array, " item"],
+    held_out: Float[Tensor, "other width"],
+    true: Int[Array, " other"],
     penalties: Sequence[float],
     *,
     device: Any = None,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Num, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,10 +20,12 @@ from helpers.measures.probes import Probe, fit_tuned
 from helpers.measures.stats import NONE, Estimate, Estimates, bootstrap, ratio_of_means
 
 TokenGrid = Float[Tensor, "image row column width"]
+OtherTokens = Float[Tensor, "other row column width"]  # of other images
+OtherPoints = Int[Tensor, "other y x"]
 Maps = Float[Tensor, "image class row column"]
 Points = Int[Tensor, "image y x"]
 Segments = Sequence[Shaped[np.ndarray, "_ _"]]  # the class of each pixel of each image
-Counts = Int[np.ndarray, "image 3 class"]
+Counts = Num[np.ndarray, "image 3 class"]
 COUNTED = ("right", "named", "true")
 """The pixels of an image that are counted for each class: named rightly, named so, and truly so."""
 TEMPERATURE = 0.07  # of the votes of nearest patches (Wu et al. 2018; Caron et al. 2021)
@@ -33,8 +35,8 @@ CHUNK = 4096  # patches whose similarities are held at a time
 def fit_segmenter(
     tokens: TokenGrid,
     points: Points,
-    held_out: TokenGrid,
-    held_out_points: Points,
+    held_out: OtherTokens,
+    held_out_points: OtherPoints,
     classes: int,
     penalties: Sequence[float],
     *,
@@ -65,8 +67,8 @@ def probe_maps(probe: Probe, tokens: TokenGrid) -> Maps:
 
 def nearest_maps(
     tokens: TokenGrid,
-    learnt: TokenGrid,
-    points: Points,
+    learnt: OtherTokens,
+    points: OtherPoints,
     classes: int,
     *,
     k: int = 5,
@@ -75,6 +77,7 @@ def nearest_maps(
 ) -> Maps:
     """The classes of the `k` training patches of the highest cosine, as shares of their votes.
 
+    Their mean over the training patches is taken away first, since it would make all cosines alike.
     A vote weighs exp(cosine / 0.07), as in the k-NN classifier of Wu et al. (2018) and of DINO.
 
     Args:
@@ -92,10 +95,10 @@ def nearest_maps(
     if len(flat) < k:
         raise ValueError(f"{len(flat)} training patches; take more images, or fewer neighbours")
     chosen = np.random.default_rng(seed).permutation(len(flat))[:most]
-    known, labels = F.normalize(flat[chosen], dim=1), F.one_hot(labels[chosen], classes).float()
-    found = []
+    known, labels, mean = flat[chosen], F.one_hot(labels[chosen], classes).float(), flat.mean(0)
+    known, found = F.normalize(known - mean, dim=1), []
     for part in tokens.flatten(0, 2).split(CHUNK):
-        near = (F.normalize(part, dim=1) @ known.T).topk(k, dim=1)
+        near = (F.normalize(part - mean, dim=1) @ known.T).topk(k, dim=1)
         votes = (near.values / TEMPERATURE).softmax(1)
         found.append((votes[..., None] * labels[near.indices]).sum(1))
     return torch.cat(found).unflatten(0, tokens.shape[:3]).movedim(-1, 1)
@@ -129,7 +132,7 @@ def pixel_counts(
     return np.stack(counts)
 
 
-def mean_iou(counts: Float[np.ndarray, "image 3 class"]) -> float:
+def mean_iou(counts: Counts) -> float:
     """The mean over classes of intersection over union, in %, from the pixels of all images.
 
     Of the classes that are true of any of their pixels; nan where there is none.
@@ -140,12 +143,12 @@ def mean_iou(counts: Float[np.ndarray, "image 3 class"]) -> float:
     return float(100 * (right / np.maximum(named + true - right, 1))[true > 0].mean())
 
 
-def iou_gain(counts: Float[np.ndarray, "image 2 3 class"]) -> float:
+def iou_gain(counts: Num[np.ndarray, "image 2 3 class"]) -> float:
     """`mean_iou` of the second counts of each image minus that of the first, in points."""
     return mean_iou(counts[:, 1]) - mean_iou(counts[:, 0])
 
 
-def right_gain(pixels: Float[np.ndarray, "image 3"]) -> float:
+def right_gain(pixels: Num[np.ndarray, "image 3"]) -> float:
     """The share of right pixels afterwards minus before; of an image: both numbers, and all."""
     before, after, seen = pixels.sum(0)
     return float((after - before) / seen) if seen else np.nan
