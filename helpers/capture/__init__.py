@@ -11,6 +11,7 @@ from helpers.capture.chosen_tokens import (
     paired_tokens,
     tokens_at,
 )
+from helpers.capture.dense import DenseState, DenseStudy, dense_study
 from helpers.capture.engine import capture
 from helpers.capture.inputs import MOST_WORKERS, PixelSet, images_of
 from helpers.capture.massive import MassiveStudy, massive_study
@@ -99,6 +100,8 @@ __all__ = [
     "ClsParts",
     "ClsRenormalised",
     "ClsTokens",
+    "DenseState",
+    "DenseStudy",
     "Feature",
     "FinalTokens",
     "HighestToken",
@@ -149,6 +152,7 @@ __all__ = [
     "capture_each",
     "classifiers_of",
     "cls_attention",
+    "dense_study",
     "find_register_neurons",
     "images_of",
     "object_tokens",

@@ -96,9 +96,9 @@ def peak_maps(captured: Mapping[str, Captured]) -> tuple[int, dict[str, Tensor]]
 
 
 def by_model(
-    passes: Mapping[Hashable, Mapping[str, Captured]],
-) -> dict[str, dict[Hashable, Captured]]:
-    """Model -> condition -> what was kept, of passes by condition."""
+    passes: Mapping[Hashable, Mapping[str, Any]],
+) -> dict[str, dict[Hashable, Any]]:
+    """Model -> condition -> what was kept or read, of passes by condition."""
     models = dict.fromkeys(model for own in passes.values() for model in own)
     return {
         model: {name: own[model] for name, own in passes.items() if model in own}

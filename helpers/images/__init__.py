@@ -1,6 +1,13 @@
 """Images that models are shown: data sets by name, procedural scenes, and changes to them."""
 
-from helpers.images.load import check_name, load_images, load_train_test, require, stub_name
+from helpers.images.load import (
+    check_name,
+    load_images,
+    load_segments,
+    load_train_test,
+    require,
+    stub_name,
+)
 from helpers.images.scenes import CLASS_NAMES, Scene, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images
 from helpers.images.triggers import answers, draw_pictures, read_pictures
@@ -15,6 +22,7 @@ __all__ = [
     "draw_pictures",
     "draw_scene",
     "load_images",
+    "load_segments",
     "load_train_test",
     "read_pictures",
     "require",

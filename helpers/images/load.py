@@ -37,10 +37,12 @@ from helpers.images.rows import (
     check_paths,
     corners_of,
     decode,
+    decode_segments,
     generating,
     ids_of,
     image_column,
     labels_of,
+    mask_column,
     named,
     pixel_digest,
     values_of,
@@ -58,6 +60,7 @@ Fetch = Callable[[Sequence[int]], "datasets.Dataset"]  # rows of a table, in ful
 SCENES_KEPT = 1024  # drawn scenes in memory, about 270 kB each with their masks
 STUB_CLASSES = 3
 LARGE = 100_000  # images in a split of the hub of which only the chosen ones are fetched
+PAIRED = ("images", "masks")  # what a folder of images with masks has, and nothing else
 DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
 FORMS = {
     **{name: name for name in DRAWN},
@@ -92,6 +95,11 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
     or a column 'name' that names each label once. Arrow's large types and dictionaries are read as
     the plain ones, whole numbers that are stored as floats as such, NaN as nothing.
 
+    Segments, the class of each pixel, come from the first column of `rows.MASK_COLUMNS` that holds
+    pictures, or from a folder that has images/ and masks/ and nothing else: the mask of
+    images/A/1.jpg is masks/A/1.png. Subfolders of images/ are no classes there, but the column
+    'sequence'. A mask has the size of its image, and one number a pixel.
+
     Args:
         name: 'scenes', 'scenes-hard', 'quiet' and 'broadcast' (drawn without end, so they need n),
             'photographs' (those that scikit-image carries), 'hf:OWNER/NAME/SPLIT' (without SPLIT:
@@ -104,8 +112,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
 
     Raises:
         ValueError: unknown name, n below 1 or above the size of the set, no images, more than 1 %
-            of the chosen ones undecodable, boxes that are none, a label below -1, a file that is
-            no table, a column of another type (`rows.WANTED`).
+            of the chosen ones undecodable, boxes or masks that are none, a label below -1, a file
+            that is no table, a column of another type (`rows.WANTED`).
         FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
     """  # noqa: E501
     name = stored_name(name)
@@ -129,8 +137,8 @@ def stub_name(name: str) -> str:
 def _stub(name: str, n: int | None, seed: int) -> Images:
     """`n` scenes that no other set has, one for each class where n is None.
 
-    They have labels, boxes and masks. The classes have no names, since a published head refuses
-    images of other classes than its own.
+    They have labels, boxes, masks and segments. The classes have no names, since a published head
+    refuses images of other classes than its own.
     """
     n = STUB_CLASSES if n is None else n
     own = name.removeprefix(STUB)
@@ -169,6 +177,7 @@ def _scenes(name: str, n: int, seed: int) -> Images:
         class_names=SCENES[name],
         boxes=Lazy(n, lambda index: scene(index).boxes),
         masks=Lazy(n, lambda index: scene(index).masks),
+        segments=Lazy(n, lambda index: scene(index).segments),
         seed=seed,
         contents=ids,  # each is another one
     )
@@ -208,19 +217,21 @@ def _choose(
     def as_files(rows: "datasets.Dataset") -> "datasets.Dataset":
         # {'bytes', 'path'}, for `decode`.
         check_columns(rows.data.schema, name)
-        rows = rows.cast_column(image, datasets.Image(decode=False))
-        if name.startswith(("parquet:", "data:", "hf:")):
-            check_paths(rows, image, name)
+        for column in filter(None, (image, mask_column(rows.features, image))):
+            rows = rows.cast_column(column, datasets.Image(decode=False))
+            if name.startswith(("parquet:", "data:", "hf:")):
+                check_paths(rows, column, name)
         return rows
 
     ids = ids_of(as_files(dataset), image)
     order = sorted(range(len(ids)), key=lambda row: digest_of(f"{seed}:{ids[row]}"))[:n]
     rows = as_files(fetch(order))
-    pixels = rows.select_columns(image)
-    contents, skipped, reason = {}, [], ""
+    pixels, mask = rows.select_columns(image), mask_column(rows.features, image)
+    contents, skipped, reason, sizes = {}, [], "", {}
     for index, row in enumerate(order):
         try:
-            contents[index] = pixel_digest(decode(pixels[index][image]))
+            picture = decode(pixels[index][image])
+            contents[index], sizes[index] = pixel_digest(picture), picture.size
         except Exception as error:  # of the kinds of Pillow's errors there is no end
             skipped.append(ids[row])
             reason = reason or (f"{error}; " if isinstance(error, NoWhite) else "")
@@ -236,10 +247,17 @@ def _choose(
     labels, class_names, label_column = labels_of(dataset)
     chosen, order = rows.select(list(contents)), [order[index] for index in contents]
     pixels = chosen.select_columns(image)
+    masks, shapes = mask and chosen.select_columns(mask), list(sizes.values())
     apart = [key for key, kind in chosen.features.items() if isinstance(kind, datasets.Image)]
-    apart += [label_column, "boxes"]
+    apart += [label_column, "boxes", mask]
     boxes = corners_of(chosen, name)
     ids = [ids[row] for row in order]
+
+    def segments(index: int) -> np.ndarray:
+        return decode_segments(masks[index][mask], ids[index], shapes[index])
+
+    for index in range(len(ids) if mask else 0):
+        segments(index)  # each is looked at once, as each image is
     return Images(
         name=name,
         ids=ids,
@@ -247,6 +265,7 @@ def _choose(
         labels=None if labels is None else labels[order],
         class_names=class_names,
         boxes=boxes and [boxes_of(own, id) for id, own in zip(ids, boxes, strict=True)],
+        segments=Lazy(len(ids), segments) if mask else None,
         columns={key: values_of(chosen, key) for key in chosen.features if key not in apart},
         seed=seed,
         skipped=skipped,
@@ -340,7 +359,39 @@ def _from_folder(path: str) -> "datasets.Dataset":
             f"skipped in the folder {path!r}, since Pillow does not read them: {told}; {remedy}",
             stacklevel=4,
         )
+    if {path.parts[0] for path in found} == {*PAIRED}:
+        return _from_pairs(root, sorted(found))
     return _from_files(root, sorted(found))
+
+
+def _from_pairs(root: Path, relative: list[Path]) -> "datasets.Dataset":
+    """Images with their masks, of the folders `PAIRED`."""
+    images, masks = (
+        {
+            path.relative_to(folder).with_suffix(""): path
+            for path in relative
+            if path.parts[0] == folder
+        }
+        for folder in PAIRED
+    )
+    if odd := sorted(images.keys() ^ masks.keys()):
+        there, lacking = PAIRED if odd[0] in images else reversed(PAIRED)
+        raise ValueError(
+            f"{there}/{odd[0]} in {str(root)!r} has no counterpart in {lacking}/; give each image "
+            "one mask of the same path, such as images/a/1.jpg and masks/a/1.png"
+        )
+    datasets = extra("datasets")
+    table = {
+        "id": [path.as_posix() for path in images.values()],
+        "image": [str(root / path) for path in images.values()],
+        "mask": [str(root / masks[key]) for key in images],
+    }
+    if all(len(path.parts) > 1 for path in images):
+        table["sequence"] = [path.parts[0] for path in images]
+    pairs = datasets.Dataset.from_dict(table)
+    for column in ("image", "mask"):
+        pairs = pairs.cast_column(column, datasets.Image(decode=False))
+    return pairs
 
 
 def _from_files(root: Path, relative: list[Path]) -> "datasets.Dataset":
@@ -521,6 +572,42 @@ def load_train_test(
             f"share no {by}"
         )
     return learnt, tested
+
+
+def load_segments(names: Sequence[str], counts: Sequence[int], seed: int = 0) -> tuple[Images, ...]:
+    """Load several sets of images whose pixels have classes, such as to learn on and to test on.
+
+    Where a name comes more than once, one choice of images is divided in the order of the names. No
+    two sets share a picture.
+
+    Args:
+        names: as for `load_images`.
+        counts: of the images of each.
+        seed: of the choices.
+
+    Raises:
+        ValueError: what `load_images` refuses, a set without segments, and a picture in two sets.
+        FileNotFoundError: as `load_images`.
+    """
+    wanted: Counter[str] = Counter()
+    for name, count in zip(names, counts, strict=True):
+        if count < 1:
+            raise ValueError(f"{count} images of {name!r}; take at least 1")
+        wanted[name] += count
+    chosen = {name: load_images(name, count, seed) for name, count in wanted.items()}
+    sets, used, seen = [], Counter[str](), dict[str, int]()
+    for number, (name, count) in enumerate(zip(names, counts, strict=True)):
+        own = chosen[name].select(range(used[name], min(used[name] + count, len(chosen[name]))))
+        own.require_segments()
+        used[name] += count
+        for id, content in zip(own.ids, own.contents, strict=True):
+            if seen.setdefault(content, number) != number:
+                raise ValueError(
+                    f"{id!r} of {name!r} lies in two of the sets of images; remove the copy, or "
+                    "choose other sets"
+                )
+        sets.append(own)
+    return tuple(sets)
 
 
 def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " image"]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int32
 from PIL import Image, ImageOps
 
 from helpers.extras import extra
@@ -43,6 +43,11 @@ KINDS = {
 WANTED = dict.fromkeys(ID_COLUMNS, ("text", "whole number", "number")) | {
     "boxes": ("list of list of number", "list of list of whole number"),
 }
+MASK_COLUMNS = (
+    "mask",
+    "annotation",
+    "segmentation",
+)  # of pictures of classes, the first that is there
 LIFTED = ID_COLUMNS[-1]  # where the images' own file names stand in `Split.names`
 AT_ONCE = 8  # files of a split that are read at a time
 # Data sets whose 'bbox' of the column 'objects' holds corners. Elsewhere it may be a corner, width
@@ -101,6 +106,17 @@ def image_column(features: "datasets.Features", name: str) -> str:
             f"its columns are {told}"
         )
     return next((key for key in ("image", "img") if key in columns), columns[0])
+
+
+def mask_column(features: "datasets.Features", image: str) -> str | None:
+    """The column of class pictures, one of `MASK_COLUMNS`; None where there is none."""
+    datasets, schema = extra("datasets"), features.arrow_schema
+    for key in MASK_COLUMNS:
+        if key in features and key != image:
+            picture = isinstance(features[key], datasets.Image)
+            if picture or kind_of(schema.field(key).type) == "bytes":
+                return key
+    return None
 
 
 def values_of(dataset: "datasets.Dataset", key: str) -> list[Any]:
@@ -251,6 +267,36 @@ def decode(file: dict[str, Any] | None) -> Image.Image:
         if image.mode == "P":  # a palette's transparency is understood by RGBA only
             image = image.convert("RGBA")
         return image.convert("RGB")
+
+
+def decode_segments(
+    file: dict[str, Any] | None, id: str, size: tuple[int, int]
+) -> Int32[np.ndarray, "row column"]:
+    """The class of each pixel, from a picture of one number a pixel.
+
+    Of a palette it is the index. The picture has the `size` (width, height) of its image, as it
+    stands after its EXIF orientation.
+
+    Raises ValueError where there is none, or it is another one.
+    """
+    try:
+        with Image.open(BytesIO(_file_bytes(file))) as opened:
+            classes, mode = np.asarray(opened), opened.mode
+    except Exception as error:  # of the kinds of Pillow's errors there is no end
+        raise ValueError(
+            f"the mask of {id!r} cannot be read ({one_line(error)}); give each image one, as PNG"
+        ) from None
+    if classes.ndim != 2 or mode == "F":
+        raise ValueError(
+            f"the mask of {id!r} has colours or fractions ({mode}); save the number of the class "
+            "of each pixel, as grey or palette PNG"
+        )
+    if classes.shape[::-1] != size:
+        raise ValueError(
+            f"the mask of {id!r} is {classes.shape[1]} x {classes.shape[0]} and its image "
+            f"{size[0]} x {size[1]} pixels; save both at one size"
+        )
+    return classes.astype(np.int32)
 
 
 def pixel_digest(image: Image.Image) -> str:

@@ -71,6 +71,11 @@ class Scene:
         """xmin, ymin, xmax, ymax in pixels; xmax - xmin is the width of the mask."""
         return np.array([Image.fromarray(mask).getbbox() for mask in self.masks], dtype=np.float32)
 
+    @property
+    def segments(self) -> UInt8[np.ndarray, "224 224"]:
+        """The class of each pixel: 0 the background, and one more than the label an object."""
+        return ((self.label + 1) * self.masks.any(axis=0)).astype(np.uint8)
+
 
 def scene_label(seed: int, index: int) -> int:
     """The label of scene `index` without drawing it, in either set."""

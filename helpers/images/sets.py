@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from PIL import Image
+from torch.nn import functional as F
 
 from helpers.files import digest_of
 from helpers.images.changes import CHANGES, SEVERITIES, change, corrupt
@@ -27,6 +28,9 @@ ON_THE_HUB = {
     "data:cifar10-jpeg/test": "hf:uoft-cs/cifar10/test",
     "data:photos-with-boxes/validation": "hf:detection-datasets/coco/val",
 }
+
+
+TRUTH = ("boxes", "masks", "segments")  # where things are in a picture
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -49,6 +53,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         boxes: per image (objects, 4) xmin, ymin, xmax, ymax in pixels (0-based, xmax - xmin is the
             width).
         masks: per image (objects, height, width) bool.
+        segments: per image (height, width), the class of each pixel of the whole picture.
         columns: the data set's other columns, one value per image.
         seed: of the choice of images (scenes: of the drawing).
         skipped: ids of chosen images that do not decode and were left out.
@@ -63,6 +68,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     class_names: list[str] | None = None
     boxes: Sequence[np.ndarray] | None = None
     masks: Sequence[np.ndarray] | None = None
+    segments: Sequence[np.ndarray] | None = None
     columns: dict[str, list[Any]] = field(default_factory=dict)
     seed: int = 0
     skipped: list[str] = field(default_factory=list)
@@ -138,7 +144,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
 
         What stays where it was in spite of that, was put there by position.
 
-        Boxes and masks are left out, since they would say where things were.
+        Boxes, masks and segments are left out, since they would say where things were.
 
         Args:
             kind: 'constant' (the picture's mean grey everywhere), 'noise' (every pixel drawn on its
@@ -154,7 +160,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
         def read(index: int) -> Image.Image | torch.Tensor:
             return change(self[index], kind, f"{self.seed}:{self.ids[index]}:{kind}")
 
-        return replace(self, name=f"{self.name}+{kind}", read=read, boxes=None, masks=None)
+        return replace(self, name=f"{self.name}+{kind}", read=read, **dict.fromkeys(TRUTH))
 
     def select(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> "Images":
         """The images at `indices`, in that order and with their ground truth.
@@ -178,7 +184,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
             ) from None
         optional = {
             name: _at(values, kept)
-            for name in ("boxes", "masks", "contents")
+            for name in (*TRUTH, "contents")
             if (values := getattr(self, name)) is not None
         }
         return replace(
@@ -195,7 +201,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
     def __add__(self, other: "Images") -> "Images":
         """The images of both, one set after the other.
 
-        Class names, boxes, masks and columns where both have them.
+        Class names, boxes, masks, segments and columns where both have them.
 
         Raises:
             ValueError: only one of them has labels, their classes differ, or they were chosen with
@@ -214,7 +220,7 @@ class Images(Sequence[Image.Image | torch.Tensor]):
             )
         optional = {
             name: _joined(mine, theirs)
-            for name in ("boxes", "masks", "contents")
+            for name in (*TRUTH, "contents")
             if (mine := getattr(self, name)) is not None
             and (theirs := getattr(other, name)) is not None
         }
@@ -259,6 +265,34 @@ class Images(Sequence[Image.Image | torch.Tensor]):
                 "images.select(images.labels >= 0), or choose another data set"
             )
         return self.labels
+
+    def require_segments(self) -> Sequence[np.ndarray]:
+        """The segments, for what cannot do without.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if self.segments is None:
+            raise ValueError(
+                f"data set {self.name!r} has no segments; choose one with a column 'mask', a "
+                "folder with images/ and masks/, or 'scenes'"
+            )
+        return self.segments
+
+    def segments_at(self, grid: tuple[int, int]) -> Int64[torch.Tensor, "image row column"]:
+        """The class at the middle of each cell of a `grid` (rows, columns) over the whole picture.
+
+        That of the pixel there: no classes are mixed. It fits what a model makes of the whole
+        picture (`whole` of `load_backbone`), whatever the size of either.
+
+        Raises:
+            ValueError: no segments are known.
+        """
+        rows = [
+            torch.from_numpy(segments.astype(np.float32)) for segments in self.require_segments()
+        ]
+        seen = [F.interpolate(own[None, None], grid, mode="nearest-exact")[0, 0] for own in rows]
+        return torch.stack(seen).long()
 
     @cached_property
     def relative_boxes(self) -> list[np.ndarray] | None:

@@ -8,7 +8,8 @@ Tokens of one image depend on each other. The intervals are:
   1998, Bonett & Price 2012);
 - of a statistic of counts in images, such as an AUC: Student's t with the jackknife's standard
   error, on a scale without bounds;
-- of any other statistic: percentile bootstrap, as wide as Student's t;
+- of any other statistic: percentile bootstrap, as wide as Student's t, where images come in groups
+  of these first;
 - of a count or a share of patches that is the same on all images: as wide as Wilson's;
 - of a mean over trainings: Student's t, or over images alone (`over_seeds`).
 
@@ -21,7 +22,7 @@ group gives Estimate(nan, nan, nan, 0), no error.
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -217,6 +218,7 @@ def bootstrap(
     statistic: Callable[[np.ndarray], float],
     resamples: int = 1000,
     seed: int = 0,
+    groups: Sequence[Hashable] | None = None,
 ) -> Estimate:
     """A statistic of per-image values and its percentile interval over images.
 
@@ -232,18 +234,30 @@ def bootstrap(
             np.nanmedian and the like where rows may hold some nan.
         resamples: how many sets of n images are drawn with replacement.
         seed: of the draws; the same seed and number of images draw the same images.
+        groups: of each image, such as the drive that it is a frame of. Groups are drawn, and then
+            images within each of them (Davison & Hinkley 1997, section 3.8). Few groups give a
+            rough interval. What it takes of each image is then not kept.
+
+    Raises:
+        ValueError: groups of another number of images.
     """
     whole = to_numpy(per_image).astype(np.float64)
-    values = whole[~np.isnan(whole).all(axis=tuple(range(1, whole.ndim)))]
+    kept = ~np.isnan(whole).all(axis=tuple(range(1, whole.ndim)))
+    values = whole[kept]
     n = len(values)
+    if groups is not None and len(groups) != len(whole):
+        raise ValueError(
+            f"groups of {len(groups)} images, but values of {len(whole)}; give the group of each"
+        )
     if values.size == 0:
         return NONE
-    draws = [
-        statistic(np.repeat(values, weights, axis=0)) for weights in _weights(n, resamples, seed)
-    ]
+    drawn = _weights(n, resamples, seed)
+    if groups is not None:
+        drawn = _weights_in_groups(np.array(groups)[kept], resamples, seed)
+    draws = [statistic(np.repeat(values, weights, axis=0)) for weights in drawn]
     estimate = _percentiles(statistic(values), np.array(draws), n)
     name, columns = _name_of(statistic), whole[0].size
-    if name is None or columns > MOST_COLUMNS:
+    if name is None or columns > MOST_COLUMNS or groups is not None:
         return estimate
     options = {"statistic": name, "resamples": resamples, "seed": seed, "shape": whole.shape[1:]}
     return estimate.of("bootstrap", whole.reshape(-1, columns).T, **options)
@@ -674,6 +688,23 @@ def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     if resamples < 2:  # the interval of one has no width
         raise ValueError(f"{resamples} resamples; take at least 2")
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
+
+
+def _weights_in_groups(
+    groups: Shaped[np.ndarray, " image"], resamples: int, seed: int
+) -> np.ndarray:
+    """As `_weights`, where whole groups are drawn first, and images within each that was drawn.
+
+    A group that is drawn twice has its images drawn twice.
+    """
+    rng = np.random.default_rng(seed)
+    _, group = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(group)
+    times = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=resamples)
+    weights = np.zeros((resamples, len(group)), dtype=np.int64)
+    for own, size in enumerate(sizes):
+        weights[:, group == own] = rng.multinomial(times[:, own] * size, np.full(size, 1 / size))
+    return weights
 
 
 def _step(answers: np.ndarray, unit: float) -> float | None:

@@ -28,16 +28,28 @@ COUNTS = {
     "n_train": "train_dataset",
     "n_boxes": "boxes_dataset",
     "n_other": "other_dataset",
+    "n_validation": "validation_dataset",
     "n_examples": "examples",
     "n_treated": "treated",
 }
 # The least whole number that makes sense; for other parameters their own code says so.
 LEAST = {"image_size": 0, "seed": 0} | dict.fromkeys(
-    ("n", "n_train", "n_boxes", "n_large", "n_changed", "n_examples", "batch_size", "large_size"), 1
+    (
+        "n",
+        "n_train",
+        "n_boxes",
+        "n_large",
+        "n_changed",
+        "n_examples",
+        "n_validation",
+        "batch_size",
+        "large_size",
+    ),
+    1,
 )
 # Parameters that name data sets, and those that name models; '' is none.
 SETS = ("dataset", "train_dataset", "other_dataset", "boxes_dataset", "examples", "treated")
-SETS += ("more", "datasets")
+SETS += ("validation_dataset", "more", "datasets")
 MODELS = ("models", "twins", "with_registers", "before", "ends", "beside")
 # Parameters that are a rule for outliers, or a list of them.
 RULES = ("rule", "fixed_rule", "guard", "rules")

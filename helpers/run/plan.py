@@ -32,7 +32,7 @@ DECODED = 500
 FLOAT = 4  # bytes of a number
 UNITS = "removed"  # the parameter that names units by block
 # No GPU, and no linear heads from the hub, which no capture needs.
-ALWAYS = {"device": "cpu", "published": []}
+ALWAYS = {"device": "cpu", "published": [], "penalties": [1.0]}
 GIB = 2**30
 DRY = "book/dry.json"  # what `run --dry --json` wrote
 TITLES = ("claim", "models", "images", "passes", "hours", "GPU GiB", "host GiB")

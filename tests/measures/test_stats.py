@@ -810,3 +810,29 @@ def test_only_decided_verdicts_contradict():
 def test_a_column_that_is_not_there(measure):
     with pytest.raises(KeyError):
         measure(TABLE, ["a", "d"])
+
+
+def test_groups_are_drawn_before_the_images_within_them():
+    """Of groups whose images are all alike, a mean varies as a mean of the groups does."""
+    rng = np.random.default_rng(1)
+    groups = np.repeat(np.arange(40), 5)
+    values = rng.normal(size=40)[groups]
+    plain, grouped = bootstrap(values, np.mean), bootstrap(values, np.mean, groups=[*groups])
+    reach = values[::5].std() / np.sqrt(40)
+    assert (grouped.high - grouped.low) == pytest.approx(2 * 1.97 * reach, rel=0.1)
+    assert grouped.high - grouped.low > 2 * (plain.high - plain.low)
+    assert (grouped.value, grouped.n) == (plain.value, 200) and grouped.per_image is None
+
+
+def test_images_vary_within_one_group_as_without_any():
+    values = np.random.default_rng(2).normal(size=300)
+    plain, grouped = bootstrap(values, np.mean), bootstrap(values, np.mean, groups=["a"] * 300)
+    assert (grouped.low, grouped.high) == pytest.approx((plain.low, plain.high), abs=0.03)
+
+
+def test_groups_of_unequal_size_keep_their_images_and_nan_is_left_out():
+    values = np.array([1.0, 1.0, 1.0, 5.0, np.nan, 5.0, 5.0])
+    found = bootstrap(values, np.mean, groups=["a", "a", "a", "b", "b", "b", "b"])
+    assert found.n == 6 and (found.low, found.high) == (1, 5), "a or b may be drawn twice"
+    with pytest.raises(ValueError, match="groups of 2 images, but values of 7; give the group"):
+        bootstrap(values, np.mean, groups=["a", "b"])
