@@ -16,7 +16,7 @@ Left = Float[Array, "n_x width_x"]
 Right = Float[Array, "n_y width_y"]
 FOUR = ((-1, 0), (1, 0), (0, -1), (0, 1))
 OFFSETS = {4: FOUR, 8: FOUR + ((-1, -1), (-1, 1), (1, -1), (1, 1))}
-SEEN = 1e-4  # of the largest magnitude: what is below it is not drawn
+SEEN = 1e-4  # of the largest magnitude: what is below it is drawn as this
 
 
 def neighbour_cosine(
@@ -98,10 +98,10 @@ def largest_dimensions(x: Vectors) -> Int[Tensor, " width"]:
 def magnitudes(x: Vectors, dimensions: Int[Tensor, " dimension"]) -> Float[Tensor, " dimension"]:
     """Mean magnitude over the images in some dimensions, over the largest of these.
 
-    Nan below 0.0001.
+    What is below 0.0001 is rounding on some machines, and stands as 0.0001.
     """
     means = x[:, dimensions].abs().mean(0)
-    return torch.where(means > SEEN * means.max(), means / means.max(), torch.nan)
+    return (means / means.max()).clamp(min=SEEN)
 
 
 def dimension_share(x: Vectors, dimension: int | Tensor) -> Estimate:

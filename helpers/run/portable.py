@@ -45,7 +45,7 @@ FITS = (
     "added_register answers_of_tokens classifiers_of dense_study fit_classifier fit_heads "
     "fit_position fit_regression held_out_answers moved_study object_accuracy one_shot_ranks "
     "pixel_errors place_traits probe_answers probe_study read_pairs read_patches read_shares "
-    "regression_errors"
+    "regression_errors replaced_study token_probes"
 ).split()
 NOISE_CELL = "from helpers import models\n\nnoise = models.rounding_noise({})\nnoise.__enter__()"
 PUBLISHED = "published"
