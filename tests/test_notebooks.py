@@ -190,7 +190,8 @@ def test_a_broken_helper_fails_a_notebook(tmp_path):
     """The same comparison as in `make test`, on a copy of the package with one sign changed."""
     for folder in ("helpers", "notebooks"):
         shutil.copytree(PROJECT.root / folder, tmp_path / folder)
-    for file in ("pyproject.toml", "tests/nbval_controls.py", "requirements.lock"):
+    plugins = ("tests/nbval_controls.py", "tests/backbones.py")
+    for file in ("pyproject.toml", "requirements.lock", *plugins):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         shutil.copy(PROJECT.root / file, tmp_path / file)
     (notebook,) = (tmp_path / "notebooks").glob("*/so2-layer-norms.ipynb")

@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, combinations_with_replacement
+from itertools import chain, combinations, combinations_with_replacement
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from helpers.run.progress import Outcome, duration, expected
 
 # In place of the numbers of images of a notebook, the smaller for the smaller: no two of them, and
 # no two sums of two, are equal, so that a capture of so many images tells which of the numbers it
-# has, or which two.
+# has, or which two. A sum of three counts only where no other one is equal to it.
 SIZES = (8, 9, 11, 15, 25, 37, 55, 60)
 # What is assumed of one GPU, not measured: so many floating-point operations a second, by the
 # parameter `dtype`, and so many images that are decoded and sent to it.
@@ -324,4 +324,8 @@ def _meant(sizes: Mapping[int, int]) -> dict[int, int]:
     for (one, first), (other, second) in combinations_with_replacement(sizes.items(), 2):
         meant[first + second] = one + other
     most = max(meant)
-    return meant | {2 * most: 2 * meant[most]}
+    meant |= {2 * most: 2 * meant[most]}
+    for three in combinations(sizes.items(), 3):
+        numbers, images = zip(*three, strict=True)
+        meant.setdefault(sum(images), sum(numbers))
+    return meant

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from functools import partial
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -32,7 +32,8 @@ CLAIMS = PROJECT.registry.claims
 PROFILES = [(id, name) for id, claim in CLAIMS.items() for name in claim.profiles]
 # Of each paper the claim whose notebook `make test` executes; `make slow` executes the others.
 QUICK = {claim.paper: id for id, claim in reversed(CLAIMS.items()) if "paper" in claim.profiles}
-SIZES = ("tiny", "small", "base", "ViT-B-32")  # in the names of models, the smaller first
+# In the names of models, the smaller first.
+SIZES = ("tiny", "small", "base", "ViT-B-32", "ViT-B-16")
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
@@ -58,10 +59,11 @@ def smallest(parameters):
 
 
 def asked_for(parameters):
-    """The numbers of images that a capture may have: those of the parameters, and two together."""
+    """The numbers of images that a capture may have: those asked for, and two or three together."""
     asked = [value for name, value in parameters.items() if name.startswith("n") and value]
     asked = {value for value in asked if isinstance(value, int)}
-    return asked | {a + b for a, b in combinations_with_replacement(asked, 2)}
+    twos = {a + b for a, b in combinations_with_replacement(asked, 2)}
+    return asked | twos | {sum(three) for three in combinations(asked, 3)}
 
 
 @pytest.mark.parametrize(
