@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.measures._arrays import Answers, Array, ImageMask, Labels, Vectors, to_numpy
+from helpers.measures._arrays import Answers, Array, ImageMask, Labels, PerImage, Vectors, to_numpy
 from helpers.measures.probes import fit_classifier
 from helpers.measures.stats import (
     Estimate,
@@ -153,6 +153,25 @@ def condition_changes(
             )
         pair = answers[condition], before[:count]
         found |= {f"{name}_change": points(*pair), f"mcnemar_p_{name}": mcnemar(*pair)}
+    return found
+
+
+def answer_changes(right: Mapping[str, PerImage]) -> Estimates:
+    """Accuracy in %, and in points against "plain", paired over images.
+
+    Args:
+        right: condition -> 100 where the class is named, else 0, or a mean of such; "plain" is the
+            model as it is. A condition may have the first of the images alone.
+
+    Returns:
+        "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION' of the others.
+    """
+    plain = right["plain"]
+    found: Estimates = {"accuracy_base": over_images(plain, (0, 100))}
+    for name, own in right.items():
+        if name != "plain":
+            found[f"accuracy_{name}"] = over_images(own, (0, 100))
+            found[f"accuracy_change_{name}"] = over_images(own - plain[: len(own)], (-100, 100))
     return found
 
 

@@ -128,25 +128,6 @@ def massive_estimates(
     return found
 
 
-def answer_changes(right: dict[str, PerImage]) -> Estimates:
-    """Accuracy in %, and in points against "plain", paired over images.
-
-    Args:
-        right: condition -> 100 where the class is named, else 0, or a mean of such; "plain" is the
-            model as it is. A condition may have the first of the images alone.
-
-    Returns:
-        "accuracy_base"; 'accuracy_CONDITION', 'accuracy_change_CONDITION' of the others.
-    """
-    plain = right["plain"]
-    found: Estimates = {"accuracy_base": over_images(plain, (0, 100))}
-    for name, own in right.items():
-        if name != "plain":
-            found[f"accuracy_{name}"] = over_images(own, (0, 100))
-            found[f"accuracy_change_{name}"] = over_images(own - plain[: len(own)], (-100, 100))
-    return found
-
-
 def curves_of(kept: Magnitudes) -> dict[str, list[tuple[list[int], list[float]]]]:
     """For `helpers.figures.trainings`: 'largest', 'second', 'third' and 'median' magnitude after
     each block, mean over the images.

@@ -169,7 +169,7 @@ def fit_tuned(
         The probe and its penalty.
 
     Raises:
-        ValueError: fewer than two classes, or no penalty.
+        ValueError: fewer than two classes, no penalty, or no held-out token that decides.
         RuntimeError: a minimum is not reached.
     """
     labels, true = (torch.from_numpy(to_numpy(x).astype(np.int64)) for x in (labels, true))
@@ -181,6 +181,10 @@ def fit_tuned(
     held_out, true = held_out[known.to(held_out.device)], true[known].to(held_out.device)
     if not penalties:
         raise ValueError("no penalty to choose from; give at least one")
+    if not known.any():
+        raise ValueError(
+            "none of the held-out tokens has a class that is learnt; hold out other images"
+        )
     best, least, probe = None, math.inf, None
     for penalty in penalties:
         probe = _minimum(

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helpers.measures._arrays import PerImage, PerPatch, PerRegister
-from helpers.measures.massive import answer_changes
+from helpers.measures.answers import answer_changes
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import PRESENT
 from helpers.measures.registers import register_ratio

@@ -9,6 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from helpers.measures.answers import (
+    answer_changes,
     beaten_by,
     class_scores,
     condition_changes,
@@ -27,7 +28,7 @@ from helpers.measures.answers import (
     recounted,
 )
 from helpers.measures.probes import fit_classifier
-from helpers.measures.stats import jackknife, share
+from helpers.measures.stats import jackknife, over_images, share
 
 
 def reference(lost, gained):
@@ -350,3 +351,18 @@ def test_what_is_read_from_a_feature_and_from_registers():
         "registers_change": -30,
     }
     assert found["registers_change"] == points(right["registers"], before)
+
+
+def test_changes_of_answers_are_paired():
+    right = {"plain": [100.0, 100, 100, 0], "zeroed": [0, 0, 100, 0], "mean": [100, 100, 100, 100]}
+    found = answer_changes({name: torch.tensor(5 * x) for name, x in right.items()})
+    assert {name: one.value for name, one in found.items()} == {
+        "accuracy_base": 75,
+        "accuracy_zeroed": 25,
+        "accuracy_change_zeroed": -50,
+        "accuracy_mean": 100,
+        "accuracy_change_mean": 25,
+    }
+    assert found["accuracy_change_zeroed"] == over_images(
+        torch.tensor(5 * [-100.0, -100, 0, 0]), (-100, 100)
+    )
