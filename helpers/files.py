@@ -3,12 +3,14 @@ which one process at a time writes, the workspace of a run, and digests of conte
 """
 
 import errno
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -144,6 +146,24 @@ def told_if_full(path: Path) -> Iterator[None]:
             "again"
         )
         raise DiskFull(error.errno, remedy, str(path.parent)) from None
+
+
+def compressed(path: Path) -> Path:
+    """Where the content of `path` may lie instead, compressed by gzip."""
+    return path.with_name(f"{path.name}.gz")
+
+
+def read_content(path: Path) -> bytes:
+    """The content of a file, or of its `compressed` form where that alone is there.
+
+    Raises ValueError where what is compressed is broken.
+    """
+    if path.is_file() or not (other := compressed(path)).is_file():
+        return path.read_bytes()
+    try:
+        return gzip.decompress(other.read_bytes())
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{other.name} cannot be decompressed ({error}); restore it") from None
 
 
 def write_text(path: Path, text: str) -> None:

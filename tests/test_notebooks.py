@@ -64,7 +64,7 @@ def test_stored_outputs_are_complete(path):
 
 @pytest.mark.parametrize(
     "path",
-    [*SOURCES, *sorted(PROJECT.root.glob("book/runs/*/*.ipynb"))],
+    [*SOURCES, *sorted(PROJECT.executed())],
     ids=lambda path: path.stem,
 )
 def test_every_drawing_can_be_drawn(path):

@@ -25,7 +25,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.registry import Registry, term
 from helpers.claims.result import IMAGES_SUFFIX, Result
 from helpers.claims.statistics import Judgement
-from helpers.files import write_zip
+from helpers.files import read_content, write_zip
 
 FOLDER = "data"  # of the built book
 VALUES, COLUMNS_FILE, NAMES_FILE = "values.csv", "values.dictionary.csv", "values.names.csv"
@@ -152,8 +152,10 @@ def write(
             place = target / folder(run, kind)
             place.mkdir(parents=True)
             for id, (data, notebook) in claims.items():
-                for suffix in filter(None, (".json", ".ipynb", images_of(data))):
+                for suffix in filter(None, (".json", images_of(data))):
                     shutil.copy(stored / run / f"{id}{suffix}", place)
+                executed = f"{id}.ipynb"
+                (place / executed).write_bytes(read_content(stored / run / executed))
                 if drawings := _drawings(id, notebook):
                     write_zip(place / f"{id}.zip", drawings)
     (place := target / CONTROLS).mkdir()

@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.files import digest_of_json
+from helpers.files import digest_of_json, read_content
 
 if TYPE_CHECKING:
     import nbformat
@@ -25,11 +25,14 @@ SUFFIX = ".numbers.json"
 
 
 def read_notebook(file: Path | BytesIO) -> "nbformat.NotebookNode":
-    """The notebook at a path, or of a file's content. Raises ValueError where it is none."""
+    """The notebook at a path, compressed or not, or of a file's content.
+
+    Raises ValueError where it is none.
+    """
     import nbformat  # here, since `list` need not wait for it
 
     try:
-        return nbformat.read(file, 4)
+        return nbformat.read(BytesIO(read_content(file)) if isinstance(file, Path) else file, 4)
     except Exception as error:  # what nbformat raises of broken files has no end of kinds
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ValueError(

@@ -169,6 +169,11 @@ class Project:
         """
         return iter(sorted(self.runs.glob("*/*.json")))
 
+    def executed(self) -> set[Path]:
+        """Where `read_notebook` reads the executed notebooks of these runs."""
+        found = self.runs.glob("*/*.ipynb*")
+        return {path.with_name(path.name.removesuffix(".gz")) for path in found}
+
     def own_results(self) -> Iterator[Path]:
         """The `<id>.json` of every run that is not published, in order of run and identifier."""
         return iter(sorted(self.own.glob("*/*.json")))

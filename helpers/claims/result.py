@@ -4,6 +4,7 @@ What a paper reported and what was measured here never share a field: `Claim.rep
 `Value` the other. A run's `<id>.json` has a digest of itself and of its notebook.
 """
 
+import gzip
 import json
 import re
 import sys
@@ -34,9 +35,11 @@ from helpers.claims.markdown import render
 from helpers.claims.notebook import notebook_parameters
 from helpers.files import (
     Workspace,
+    compressed,
     digest_of,
     digest_of_json,
     locked,
+    read_content,
     read_signed,
     write_together,
 )
@@ -734,18 +737,20 @@ def _with_files(path: Path) -> Made:
         beside["images"] = path.with_suffix(IMAGES_SUFFIX)
     contents = {}
     for name, file in beside.items():
-        if not file.is_file():
-            raise ValueError(f"{file.name} is missing beside it; run the claim again")
-        contents[name] = file.read_bytes()
+        try:
+            contents[name] = read_content(file)
+        except FileNotFoundError:
+            raise ValueError(f"{file.name} is missing beside it; run the claim again") from None
         if digest_of(contents[name]) != result["provenance"].get(name):
             raise ValueError(f"{file.name} beside it is not the one it was written with; {again}")
     return Made(result, **contents)
 
 
-def publish(folder: Path, made: Mapping[str, Made]) -> None:
+def publish(folder: Path, made: Mapping[str, Made], *, small: bool = False) -> None:
     """Put executed claims into `folder`: all of them or none.
 
-    A result carries its own digest and those of the files beside it.
+    A result carries its own digest and those of the files beside it. `small`: notebooks are
+    `compressed`, to a sixth.
 
     Raises ValueError for a result of stubs, the models and images of a dry run.
     """
@@ -762,7 +767,13 @@ def publish(folder: Path, made: Mapping[str, Made]) -> None:
         beside = folder / f"{id}{IMAGES_SUFFIX}"
         kept = {} if images is None else {beside: images}
         gone += [beside] if images is None else []
-        files |= {folder / f"{id}.ipynb": notebook, **kept, folder / f"{id}.json": text}
+        plain = folder / f"{id}.ipynb"
+        if small:
+            files[compressed(plain)] = gzip.compress(notebook, mtime=0)
+        else:
+            files[plain] = notebook
+        gone.append(plain if small else compressed(plain))
+        files |= {**kept, folder / f"{id}.json": text}
     write_together(files)
     for path in gone:  # of an earlier result
         path.unlink(missing_ok=True)

@@ -54,7 +54,7 @@ def problems(project: Project) -> Iterator[str]:
         yield from map(line.format, sorted(one - other))
     sources = [(root / name, _check_source, one) for name, one in own.items() if name in there]
     results = [(path, check_result, project) for path in project.results()]
-    executed = [(path, _check_executed) for path in sorted(project.runs.glob("*/*.ipynb"))]
+    executed = [(path, _check_executed) for path in sorted(project.executed())]
     for path, check, *arguments in (*sources, *results, *executed):
         if line := _refusal(check, path, *arguments):
             yield f"{_name(project, path)}: {line}"

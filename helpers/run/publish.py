@@ -51,7 +51,7 @@ def publish_run(project: Project, run: str, *, force: bool = False) -> list[str]
             raise ValueError(f"{place}: {error}; nothing was published") from None
     whole = {path.stem: read_published(path) for path in paths}
     target = project.runs / run
-    publish(target, whole)
+    publish(target, whole, small=True)
     for path in paths:
         if read_published(target / path.name) != whole[path.stem]:
             raise OSError(f"{path.name} did not arrive in book/runs/{run}; publish it again")

@@ -1,5 +1,6 @@
 """Whether `check` names each disagreement, and each old result, in a line of its own."""
 
+import gzip
 import json
 import shutil
 import subprocess
@@ -13,8 +14,9 @@ import pytest
 from conftest import edit_yaml, make_project, write_notebook
 
 from helpers.claims import numbers
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
-from helpers.files import digest_of_json, locked, write_together
+from helpers.files import compressed, digest_of_json, locked, read_content, write_together
 from helpers.run import check, execute
 from helpers.run import publish as publishing
 
@@ -217,8 +219,8 @@ MARKUP = "<img src=x onerror=alert(1)>"
             f"{MARKUP}/aa1-first.json: run name {MARKUP!r} is not a plain",
         ),
         (
-            "mine/aa1-first.ipynb",
-            "mine/aa2-second.ipynb",
+            "mine/aa1-first.ipynb.gz",
+            "mine/aa2-second.ipynb.gz",
             {},
             "mine/aa1-first.json: aa1-first.ipynb is missing beside it",
         ),
@@ -232,17 +234,32 @@ def test_a_result_in_another_place(published, before, after, fields, line):
 
 def test_notebook_and_result_belong_together(published):
     notebook = published.runs / "mine" / "aa1-first.ipynb"
-    notebook.write_text(notebook.read_text() + "\n")
+    compressed(notebook).write_bytes(gzip.compress(read_content(notebook) + b"\n"))
     assert "aa1-first.ipynb beside it is not the one it was written with" in problems(published)[0]
     notebook.with_suffix(".json").unlink()
     (line,) = problems(published)
     assert line.startswith("book/runs/mine/aa1-first.ipynb: its result aa1-first.json is missing")
 
 
+def test_a_notebook_is_published_compressed_and_may_lie_plain(published):
+    plain = published.runs / "mine" / "aa1-first.ipynb"
+    packed = compressed(plain)
+    assert (
+        not plain.exists() and 0 < packed.stat().st_size < len(content := read_content(plain)) / 2
+    )
+    packed.unlink()
+    plain.write_bytes(content)
+    assert problems(published) == []
+    plain.unlink()
+    packed.write_bytes(gzip.compress(content)[:-9])
+    lines = problems(published)
+    assert len(lines) == 2 and all("aa1-first.ipynb.gz cannot be decompressed" in x for x in lines)
+
+
 def test_result_of_no_claim(published):
     edit_result(published, {"id": "aa1-frist"})
     for path in list((published.runs / "mine").iterdir()):
-        path.rename(path.with_stem("aa1-frist"))
+        path.rename(path.with_name(path.name.replace("first", "frist")))
     assert problems(published) == [
         "book/runs/mine/aa1-frist.json: unknown claim 'aa1-frist'; did you mean 'aa1-first'?"
     ]
@@ -261,7 +278,7 @@ def test_result_of_no_claim(published):
 def test_absolute_path(published, text, absolute):
     path = published.runs / "mine" / "aa1-first.ipynb"
     for cell in ("markdown", "output"):
-        notebook = nbformat.read(path, 4)
+        notebook = read_notebook(path)
         if cell == "markdown":
             notebook.cells[0].source = text
         else:
