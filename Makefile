@@ -10,6 +10,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # The stamp carries the lock's checksum in its name, so a changed lock makes a new environment whatever the files' dates.
+# Without a GPU: make env CPU_INDEX=URL, of PyTorch's index of CPU builds, leaves 4 GB of CUDA out.
+LOCK = $(if $(CPU_INDEX),/dev/stdin --extra-index-url $(CPU_INDEX),requirements.lock)
 STAMP := $(VENV)/installed-$(firstword $(shell cksum requirements.lock))
 
 help:
@@ -24,7 +26,7 @@ $(STAMP):
 	@echo "Installing requirements.lock into $(VENV) with $$($(PYTHON) --version); this takes a few minutes, once."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) --requirement requirements.lock
+	@$(if $(CPU_INDEX),grep -vE '^(cuda|nvidia|triton)' requirements.lock |) $(PIP) --requirement $(LOCK)
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
