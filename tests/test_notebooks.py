@@ -15,6 +15,7 @@ from nbval_controls import differing
 from sources import unlisted
 
 from helpers.claims import numbers
+from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result, bundle
 from helpers.run import check
@@ -26,7 +27,7 @@ every_source = pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.st
 
 
 def code(path):
-    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    return [cell for cell in read_notebook(path).cells if cell.cell_type == "code"]
 
 
 def is_picture(output):
