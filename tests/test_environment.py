@@ -192,6 +192,23 @@ def test_half_made_environment_is_made_anew(clone):
     assert make_env() == (0, ["made", "installed"])
 
 
+def test_cuda_is_left_out_where_an_index_of_cpu_builds_is_named(clone):
+    folder, _ = clone
+    (folder / "requirements.lock").write_text((ROOT / "requirements.lock").read_text())
+    command = ["make", "-n", "env", f"PYTHON={folder / 'python'}"]
+    told = [subprocess.run(
+        [*command, *more], cwd=folder, capture_output=True, text=True
+    ).stdout for more in ([], ["CPU_INDEX=URL"])]  # fmt: skip
+    assert "--requirement requirements.lock" in told[0] and "grep" not in told[0]
+    (line,) = [line for line in told[1].splitlines() if "--extra-index-url URL" in line]
+    chosen, _, pip = line.partition(" | ")
+    assert "--requirement /dev/stdin" in pip
+    left = subprocess.run(chosen, shell=True, cwd=folder, capture_output=True, text=True).stdout
+    gone = {one.partition("==")[0] for one in {*locked()} - {*left.splitlines()}}
+    assert "torch==" in left and "nvidia-cublas" in gone
+    assert all(one.startswith(("cuda-", "nvidia-", "triton")) for one in gone)
+
+
 @pytest.mark.parametrize("python", ["no-such-python", "/bin/false"])
 def test_no_supported_python(clone, python):
     folder, _ = clone

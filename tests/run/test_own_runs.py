@@ -72,7 +72,7 @@ def test_publish_moves_a_run(project, typed):
     typed("run aa1-first aa2-second --run bob -p n=1")
     (project.own / "bob" / "aa1-first.reading.md").write_text("It is refuted.")
     assert "aa1-first  published in book/runs/bob\n" in typed("publish bob")
-    ends = [".ipynb", ".json", ".reading.md"]
+    ends = [".ipynb.gz", ".json", ".reading.md"]
     names = [f"{id}{end}" for id in ("aa1-first", "aa2-second") for end in ends]
     assert published(project) == names[:-1]
     assert list(check.problems(project)) == [] and list(project.own_results()) == []
@@ -129,16 +129,16 @@ def test_a_full_disk_publishes_nothing_of_a_run(project, typed, no_room_for):
     before = {path.name: path.read_bytes() for path in (project.own / "bob").iterdir()}
     with no_room_for("aa2-second"):
         told = typed("publish bob", 2)
-    assert told.count("\n") == 1 and "the disk is full: aa2-second.ipynb was not written" in told
+    assert told.count("\n") == 1 and "the disk is full: aa2-second.ipynb.gz was not written" in told
     assert not (project.runs / "bob").exists()
     assert {path.name: path.read_bytes() for path in (project.own / "bob").iterdir()} == before
     typed("publish bob")
-    assert published(project) == sorted(before)
+    assert published(project) == sorted(name.replace("ipynb", "ipynb.gz") for name in before)
 
 
 def test_what_is_published_is_deleted_once_its_copy_is_there(project, typed, monkeypatch):
     typed(f"{BOB} -p n=1")
-    monkeypatch.setattr(publishing, "publish", lambda *_: None)
+    monkeypatch.setattr(publishing, "publish", lambda *_, **__: None)
     assert "No such file" in typed("publish bob", 2)
     assert sorted(path.suffix for path in (project.own / "bob").iterdir()) == [".ipynb", ".json"]
 
