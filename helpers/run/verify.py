@@ -268,4 +268,5 @@ def _record(project: Project, folder: Path, made: Made, verified: Verified) -> N
     told = {"revision": revision, "images": verified.images, "values": values}
     origin: Mapping = {**made.result["provenance"], "verified": told}
     result = {key: part for key, part in made.result.items() if key != "sha256"}
-    publish(folder, {verified.id: made._replace(result={**result, "provenance": origin})})
+    made = made._replace(result={**result, "provenance": origin})
+    publish(folder, {verified.id: made}, small=True)
