@@ -9,9 +9,9 @@ UV ?= uv
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
-# The stamp carries the lock's checksum in its name, so a changed lock makes a new environment whatever the files' dates.
 # Without a GPU: make env CPU_INDEX=URL, of PyTorch's index of CPU builds, leaves 4 GB of CUDA out.
 LOCK = $(if $(CPU_INDEX),/dev/stdin --extra-index-url $(CPU_INDEX),requirements.lock)
+# The stamp carries the lock's checksum in its name, so a changed lock makes a new environment whatever the files' dates.
 STAMP := $(VENV)/installed-$(firstword $(shell cksum requirements.lock))
 
 help:

@@ -769,10 +769,10 @@ def publish(folder: Path, made: Mapping[str, Made], *, small: bool = False) -> N
         gone += [beside] if images is None else []
         plain = folder / f"{id}.ipynb"
         if small:
-            files[compressed(plain)] = gzip.compress(notebook, mtime=0)
+            kept[compressed(plain)], other = gzip.compress(notebook, mtime=0), plain
         else:
-            files[plain] = notebook
-        gone.append(plain if small else compressed(plain))
+            kept[plain], other = notebook, compressed(plain)
+        gone.append(other)
         files |= {**kept, folder / f"{id}.json": text}
     write_together(files)
     for path in gone:  # of an earlier result
