@@ -42,6 +42,16 @@ def test_what_is_written_is_read():
     assert fewer["m", "mean"].pictures == pictures[:9]
 
 
+def test_pictures_take_their_room_once():
+    """They come again with each value: 60 values of 600 images in more than one page of Arrow's."""
+    scenes, row = load_images("scenes", 600, 3), np.ones(600)
+    sizes = [
+        len(written({str(i): over_images(row) for i in range(count)}, images=[scenes]))
+        for count in (1, 60)
+    ]
+    assert sizes[1] < 1.5 * sizes[0]
+
+
 def test_pictures_are_those_of_the_one_set_that_fits():
     estimates = {"mean": over_images(ROW)}
     others = [SCENES[:9], load_images("scenes", 20, 4)]
