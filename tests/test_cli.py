@@ -294,7 +294,8 @@ def test_bare_it_prints_the_help(typed):
 
 
 def test_list_starts_at_once():
-    """Half a second of computing with all results; a busy machine takes longer for the same."""
+    """Nothing that takes seconds to import; half a second of computing here, more where a processor
+    is shared."""
     code = """
     import contextlib, io, json, sys, time
     from helpers.cli import main
@@ -305,4 +306,4 @@ def test_list_starts_at_once():
     command = [sys.executable, "-c", textwrap.dedent(code)]
     runs = [json.loads(subprocess.check_output(command, cwd=Project().root)) for _ in range(3)]
     best, loaded = min(runs)
-    assert loaded == [] and best < 0.75
+    assert loaded == [] and best < 2

@@ -203,7 +203,17 @@ def test_pictures_decide_and_not_places():
     )
 
 
-LONG = {"de4-one-shot", "nr5-registers", "so5-register-ablation", "xx3-from-scratch"}
+# Those that take less are left to `make test`, the others to `make slow`.
+LONG = {
+    "de1-attention-mass",
+    "de4-one-shot",
+    "de5-attribution",
+    "nr5-registers",
+    "so5-register-ablation",
+    "so6-multi-register",
+    "so7-patch-drop",
+    "xx3-from-scratch",
+}
 
 
 @pytest.mark.parametrize(
