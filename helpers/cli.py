@@ -1065,7 +1065,7 @@ def check(project, strict):
 
     agree, revisions = _agree(project), check.history(project)
     old, survey = list(check.outdated(project, revisions)), list(check.survey(project))
-    for line in (*old, *survey):
+    for line in (*old, *survey, *(check.unfinished(project) if agree else ())):
         print(f"note: {line}")
     _tell_old(project, old, "`run --changed` makes them anew", "note: ")
     if revisions is None and check.published(project):

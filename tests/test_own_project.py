@@ -103,6 +103,7 @@ def test_a_new_claim_is_whole(folder):
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     )
     assert written == [
+        ".gitignore",
         "_toc.yml",
         f"notebooks/claims/{scaffold.OWN}.yml",
         f"notebooks/own/{ID}.ipynb",
@@ -112,6 +113,8 @@ def test_a_new_claim_is_whole(folder):
     assert all(f"`{name}`" in PAGE for name in written)
     project = Project(folder)
     assert list(check.problems(project)) == []
+    (left,) = check.unfinished(project)
+    assert left == f"{ID}: replace what begins with 'Replace this', in its notebook and its claim"
     assert project.registry[ID].title == "Outliers keep to the border"
     nbformat.validate(nbformat.read(project.source(ID), 4))
     tested = {test.value for test in project.registry[ID].criterion.tests}

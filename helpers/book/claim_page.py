@@ -87,7 +87,21 @@ def page(
         launch=launch(claim, repository or {}),
     )
     pictures = [tab["picture"] for tab in tabs if tab["picture"]]
-    return text, {picture["name"]: picture["content"] for picture in pictures}
+    return _without_links(text, pages), {
+        picture["name"]: picture["content"] for picture in pictures
+    }
+
+
+def _without_links(text: str, pages: Collection[str]) -> str:
+    """The Markdown, its links to pages of `book/` that a small book lacks as plain text."""
+
+    def plain(link: re.Match) -> str:
+        return link[0] if link["page"] in pages else link["label"]
+
+    text = re.sub(r"\[(?P<label>[^\[\]]+)\]\(\.\./(?P<page>[\w-]+)\.md(#[\w-]+)?\)", plain, text)
+    return re.sub(
+        r"<a [^<>]*href='\.\./(?P<page>[\w-]+)\.html[^<>]*>(?P<label>[^<>]*)</a>", plain, text
+    )
 
 
 def _tab(claim: Claim, shown: Shown) -> dict:
@@ -158,7 +172,8 @@ def yours(claim: Claim, run: str, parameters: Mapping) -> str:
     profile = ["--profile", run] if run in claim.profiles else []
     own = [f"-p {name}='[\"{YOURS[name]}\"]'" for name in YOURS if name in claim.parameters]
     others = {name: value for name, value in parameters.items() if name not in YOURS}
-    words = ["python", "-m", "helpers", "run", claim.id, *profile, "--run", "mine"]
+    new = "mine" if run != "mine" else "mine-2"
+    words = ["python", "-m", "helpers", "run", claim.id, *profile, "--run", new]
     return " ".join([shlex.join([*words, *_given(claim, run, others)]), *own])
 
 

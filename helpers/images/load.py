@@ -50,7 +50,7 @@ from helpers.images.rows import (
 from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
-from helpers.names import STUB, stored_name
+from helpers.names import STUB, recipe_name, stored_name
 from helpers.settings import MOST_NAMED, nearest, require_path
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ LARGE = 100_000  # images in a split of the hub of which only the chosen ones ar
 PAIRED = ("images", "masks")  # what a folder of images with masks has, and nothing else
 DRAWN = (*SCENES, *TRIGGERED)  # sets without end, which need no file
 FORMS = {
-    **{name: name for name in DRAWN},
+    **{name: recipe_name(name) for name in DRAWN},
     "photographs": "photographs",
     "hf": "hf:OWNER/NAME/SPLIT",
     "data": "data:NAME/SPLIT",
@@ -111,8 +111,8 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
         seed: of the choice; for what is drawn, of the drawing.
 
     Raises:
-        ValueError: unknown name, n below 1 or above the size of the set, no images, more than 1 %
-            of the chosen ones undecodable, boxes or masks that are none, a label below -1, a file
+        ValueError: unknown name, n below 1 or above the size of the set, no images, more than one
+            and 1 % of the chosen ones undecodable, boxes or masks that are none, a label below -1, a file
             that is no table, a column of another type (`rows.WANTED`).
         FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
     """  # noqa: E501
@@ -240,8 +240,8 @@ def _choose(
         message = (
             f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {some}; {reason}"
         )
-        if len(skipped) > len(order) / 100:
-            raise ValueError(f"{message}more than 1 % is too many, repair or remove them")
+        if len(skipped) > max(1, len(order) / 100) or not contents:
+            raise ValueError(f"{message}more than one and 1 % is too many, repair or remove them")
         warnings.warn(f"{message}they are skipped", stacklevel=3)
 
     labels, class_names, label_column = labels_of(dataset)

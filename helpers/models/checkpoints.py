@@ -388,7 +388,8 @@ def _refused_file(name: str, pretrained: bool) -> str:
             "'@vit_small_patch16_224'"
         )
     if not os.path.isfile(located(path)):
-        return f"there is no file {path!r}; give the path of a .pth or .safetensors"
+        remedy = "give the path of a .pth or .safetensors, or name its folder in REGISTERS_MODELS"
+        return f"there is no file {path!r}; {remedy}"
     if arch.startswith(open_clip_family.PREFIX):
         return open_clip_family.refused_architecture(arch)
     if timm.is_model(arch.partition(".")[0]):

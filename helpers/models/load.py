@@ -234,6 +234,8 @@ def check_name(name: str, pretrained: bool = True) -> None:
         raise ValueError(reason)
     names = [other for family in FAMILIES for other in family.names()]
     begin = sorted((other for other in names if name and other.startswith(name)), key=len)
+    if not begin and "." not in name:  # nobody types the tag of a checkpoint by heart
+        names = list(dict.fromkeys(other.partition(".")[0] for other in names))
     nearest = begin or difflib.get_close_matches(name, names, n=1)
     *forms, last = (form for family in FAMILIES for form in family.forms)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"give {', '.join(forms)} or {last}"

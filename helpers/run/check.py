@@ -13,6 +13,7 @@ from helpers.claims import edition, numbers
 from helpers.claims import history as criteria_history
 from helpers.claims.notebook import inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project, git
+from helpers.claims.registry import TERMS, load_terms
 from helpers.claims.result import (
     MIME,
     Claim,
@@ -180,6 +181,22 @@ def survey(project: Project) -> Iterator[str]:
         yield f"{_name(project, path)}: not of today's {', '.join(other)}; {remedy}"
 
 
+def unfinished(project: Project) -> Iterator[str]:
+    """One line for each claim with words that `new-claim` left to be replaced, or whose criterion
+    judges a value without a term where the project has terms.
+    """
+    own = project.root / "notebooks" / TERMS
+    terms = load_terms(own) if own.is_file() else None
+    for id in project.with_notebook():
+        claim = project.registry[id]
+        notebook = project.source(id).read_text(encoding="utf-8")
+        if any("Replace this" in text for text in (claim.statement, claim.criterion.why, notebook)):
+            yield f"{id}: replace what begins with 'Replace this', in its notebook and its claim"
+        judged = dict.fromkeys(test.value for test in claim.criterion.tests)
+        if without := [name for name in judged if terms and terms.of(id, name) is None]:
+            yield f"{id}: notebooks/{TERMS} does not say what {', '.join(without)} is called"
+
+
 def _refusal(check: Callable, *arguments: object) -> str:
     """What a check that raises says; '' where it does not."""
     try:
@@ -232,7 +249,8 @@ def _check_source(path: Path, claim: Claim) -> None:
 def _check_calibration(result: Result) -> None:
     """Raise ValueError where a control gave something else than was expected."""
     if unexpected(controls := result.calibration()):
-        raise ValueError(f"{as_expected(controls)}; mend the measure, or what is expected")
+        again = "run it again, since its criterion changed; else " if result.today else ""
+        raise ValueError(f"{as_expected(controls)}; {again}mend the measure, or what is expected")
 
 
 def _check_executed(path: Path) -> None:

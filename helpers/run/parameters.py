@@ -333,7 +333,7 @@ def resolve_all(
         given = {name: text for name, text in overrides.items() if name in own or name not in every}
         resolved[id] = resolve(project, id, run, given, again=again, profile=profile)
         stay = {name: own[name] for name in own if name not in (*given, *MACHINE)}
-        if given and all(resolved[id][name] == value for name, value in stay.items()):
+        if given and stay and all(resolved[id][name] == value for name, value in stay.items()):
             left[id] = stay
     if "n" in overrides:
         told = [own for id, own in resolved.items() if id not in left]

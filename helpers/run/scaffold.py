@@ -73,6 +73,7 @@ def new_claim(
 
     claims, terms = f"notebooks/claims/{paper}.yml", "notebooks/terms.yml"
     texts = {
+        ".gitignore": there(".gitignore", "ignored"),
         "notebooks/profiles.yml": there("notebooks/profiles.yml", "profiles"),
         "_toc.yml": _listed(there("_toc.yml", "contents"), file, made["part"]),
         claims: _appended(claims, there(claims, "paper"), id, made["claim"]),

@@ -78,10 +78,10 @@ def made(data):
     return {"run": "mine", **data, "provenance": origin}
 
 
-def page(claim, data, notebook=None, reading="", **more):
+def page(claim, data, notebook=None, reading="", pages=("claims", "verdicts"), **more):
     """The page of one result, and its figures."""
     one = Shown("mine", made(data), notebook or new_notebook(), reading)
-    return claim_page.page(claim, [one], **more)
+    return claim_page.page(claim, [one], pages=pages, **more)
 
 
 SIZES = [{"name": "scenes <b>", "n": 1000, "hub": "nearest/one"}]
@@ -149,6 +149,25 @@ def test_a_page_says_that_the_first_criterion_gave_another_verdict_and_when_it_c
         assert ("on 2026-02-03, seen by then: real data, and" in text) is (says in text)
 
 
+def test_a_page_of_a_small_book_leads_to_no_page_that_is_not_there(claim):
+    data = claim.judge(values("a", 0.9, 90, 90)).to_json() | {"after_the_fact": True}
+    refuted = claim.judge(values("control-clean", 0.9, 9, 9)).to_json()
+    reading = "See [the guard](../verdicts.md#the-guard) and [nr1](nr1-artifacts.md)."
+    (small, _), (whole, _) = (
+        page(claim, data, reading=reading, calibration=refuted, pages=pages)
+        for pages in ((), {"claims", "verdicts", "criteria-log"})
+    )
+    leads = (
+        "verdicts.md#never-seen",
+        "verdicts.md#the-guard",
+        "verdicts.html#as-first",
+        "claims.html",
+    )
+    assert all(f"../{place}" in whole and place not in small for place in leads)
+    assert "The test was never seen to say yes on" in small
+    assert "See the guard and [nr1](nr1-artifacts.md)." in small
+
+
 def test_a_page_marks_a_verdict_that_the_images_may_have_shaped(claim):
     data = claim.judge(values("a", 0.9, 90, 90)).to_json()
     marked = {"after_the_fact": True, "provenance": {"exploratory": True}}
@@ -205,6 +224,7 @@ def test_the_command_for_a_model_of_the_readers():
     assert parse("models", given["models"], claim.parameters["models"]) == ["YOUR_MODEL"]
     ours = {"models": ["control-clean", "scratch-reg0", "registers-asked-reg4"]}
     assert claim_page.yours(claim, "scratch", ours) == ""
+    assert " --run mine-2 " in claim_page.yours(claim, "mine", pretrained)  # a name that is free
 
 
 @pytest.mark.parametrize(

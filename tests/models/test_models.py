@@ -247,6 +247,7 @@ REFUSED = [
         "has a name and a recipe of its own; give name and data fo",
     ),
     ("sinks-nothing", {}, "unknown model 'sinks-nothing'"),
+    ("vit_tiny_patch16_244", {}, "did you mean 'vit_tiny_patch16_224'"),
     *(
         (f"{kind}:a.safetensors", {}, "no file 'a.safetensors'; `python -m helpers train` makes s")
         for kind in ("scratch", "registers", "sinks")

@@ -151,9 +151,9 @@ def test_advice_by_hand():
         "On the images that were not searched, neuron 2 of block 1 is 2 times as active at "
         "outliers as elsewhere; a matched neuron of that block, which writes nearly as much, "
         "is active at outliers alone.",
-        "With 1:2, 3:4 moved to an appended token, the largest norm goes from 300 to 40, and the "
-        "images with outliers from 8 to 1 of 10. With matched neurons moved instead, the largest "
-        "norm is 290.",
+        "With 1:2, 3:4 moved to an appended token, the largest norm of an image goes, on "
+        "average, from 300 to 40, and the images with outliers from 8 to 1 of 10. With matched "
+        "neurons moved instead, it is 290.",
         "For maps and dense features move them: python -m helpers edit 'it'\"'\"'s' --neurons "
         "1:2,3:4 --out edited",
         "The answer stays the same on 9 of 10 images. This rests on 10 images: measure on your "

@@ -392,6 +392,22 @@ def test_a_control_that_is_not_as_expected(published):
     )
 
 
+def test_a_control_that_an_earlier_criterion_judged(published):
+    edit_result(published, {"run": "controls", "criterion": "0" * 12})
+    (published.runs / "mine").rename(published.runs / "controls")
+    edit_registry(published, {"claims/aa1-first/expected/control-clean": "refuted"})
+    (line,) = problems(published)
+    assert "not refuted; run it again, since its criterion changed; else mend the measure" in line
+
+
+def test_a_judged_value_without_a_term(published):
+    assert list(check.unfinished(published)) == []
+    terms = published.root / "notebooks" / "terms.yml"
+    terms.write_text("claims: {}\ncommon: {other: {label: Other}}\nendings: {}\n")
+    first, *_ = check.unfinished(published)
+    assert first == "aa1-first: notebooks/terms.yml does not say what score is called"
+
+
 def test_numbers_beside_a_notebook(project):
     execute.store_outputs(project, ["aa1-first"], report=lambda outcome: None)
     assert problems(project) == []

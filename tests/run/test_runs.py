@@ -152,6 +152,8 @@ def test_what_stays_as_on_the_controls_is_told(project, typed):
     (line,) = typed("run aa1-first -p n=3 --plan").splitlines()[:1]
     left = "models=['control-clean'], dataset='scenes', rate=0.5, strict=False, mode='measure'"
     assert line == f"note: left at the controls' values: {left}"
+    given = "-p models=control-clean -p dataset=scenes -p rate=1 -p strict=true -p mode=measure"
+    assert "left at" not in typed(f"run aa1-first -p n=3 {given} --plan")
     (line,) = typed("run aa1-first aa2-second -p n=3 --plan").splitlines()[:1]
     names = "models, dataset, rate, strict, mode"
     assert line == f"note: left at the controls' values, which `show ID` names: {names}"
