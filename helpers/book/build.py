@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 
 from helpers.book import checkpoints, cite, claim_page, downloads, explore, fragments
 from helpers.book.board import board
-from helpers.book.claim_page import Shown
+from helpers.book.claim_page import NEIGHBOUR, Shown
 from helpers.book.render import Results, Runs, macro, render
 from helpers.book.template_values import TemplateValues, cards, rendered
 from helpers.claims import edition, history
@@ -302,6 +302,9 @@ def _write_run(
     up = "../" * (3 + place.count("/"))
     for id, (result, notebook) in executed.items():
         end = downloads.on_page(place, id, result, notebook, up=up)
+        for cell in notebook.cells:  # a neighbour may have no result in this run
+            if cell.cell_type == "markdown":
+                cell.source = NEIGHBOUR.sub(rf"]({up}{CLAIMS}/\1.md)", cell.source)
         first = render("notebook_first.md.j2", claim=registry[id], run=run, up=up)
         notebook.cells[0] = nbformat.v4.new_markdown_cell(first)
         _write_notebook(notebook, folder / "notebooks" / place / f"{id}.ipynb", end)

@@ -26,6 +26,7 @@ KEY = "key"  # tags the cell that draws the figure of the page
 # Kind of a picture -> how its file ends, and how a notebook holds it.
 PICTURES = {"image/svg+xml": ("svg", str.encode), "image/png": ("png", base64.b64decode)}
 HOW_TO_READ = "## How to read this"
+NEIGHBOUR = re.compile(r"\]\(([\w-]+)(\.ipynb)?\)")  # a link to a notebook in the same folder
 # Parameters that name a model -> what a reader puts there.
 YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
 
@@ -126,9 +127,7 @@ def _tab(claim: Claim, shown: Shown) -> dict:
         "yours": yours(claim, shown.run, parameters),
         "reading": reading,
         # A notebook names its neighbours, whose claims have pages of their own here.
-        "how_to_read": re.sub(
-            r"\]\(([\w-]+)(\.ipynb)?\)", r"](\1.md)", how_to_read.removeprefix(HOW_TO_READ)
-        ).strip(),
+        "how_to_read": NEIGHBOUR.sub(r"](\1.md)", how_to_read.removeprefix(HOW_TO_READ)).strip(),
         "parameters": parameters,
         "end": downloads.on_page(place, claim.id, data, notebook, up="../../"),
     }

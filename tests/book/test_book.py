@@ -262,6 +262,15 @@ def test_the_run_on_controls_is_calibration_and_never_a_finding(library):
     assert "Findings" not in (source / "_toc.yml").read_text()
 
 
+def test_a_notebook_leads_to_a_claim_without_a_result_in_its_run(library):
+    notebook, result = executed(library.registry["aa1-first"], ["vit-a"])
+    notebook.cells.append(new_markdown_cell("See [it](aa2-second) and [that](aa1-first.ipynb)."))
+    publish_result(library, "mine", "aa1-first", notebook, result)
+    page = shown(assemble(library.root) / "book" / "notebooks" / "mine" / "aa1-first.ipynb")
+    claims = "../../../book/claims"
+    assert f"[it]({claims}/aa2-second.md) and [that]({claims}/aa1-first.md)" in page
+
+
 def test_the_formula_gives_what_the_paper_should_have_printed():
     """0.805 kW for 156.26 hours: 55.4 kg, not 29.94."""
     assert 0.805 * 156.26 * fragments.PUE * fragments.CARBON == pytest.approx(55.4, abs=0.05)
