@@ -3,7 +3,8 @@
   const frames = () => document.querySelectorAll(".figure-frame, .table-frame, .scoreboard-frame");
   const update = () => {
     for (const frame of frames()) {
-      if (frame.scrollWidth > frame.clientWidth + 1 || frame.scrollHeight > frame.clientHeight + 1) {
+      frame.classList.toggle("wide", frame.scrollWidth > frame.clientWidth + 1);
+      if (frame.classList.contains("wide") || frame.scrollHeight > frame.clientHeight + 1) {
         frame.tabIndex = 0;
         frame.setAttribute("role", "region");
       } else {

@@ -27,7 +27,7 @@ from helpers.claims.registry import Registry, Term, term
 from helpers.claims.result import Claim, Result
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown
-WORDS = {**SIDES, SPANS: "not told from"}
+WORDS = {**SIDES, SPANS: "cannot be told from"}
 _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
 
 
@@ -72,7 +72,8 @@ class Comparison:
     @property
     def says(self) -> str:
         """The comparison in words: `above 0.5: holds`."""
-        return f"{WORDS[self.op]} {self.number:g}: {OUTCOMES[self.outcome]}"
+        outcome = "as stated" if self.op == SPANS and self.outcome else OUTCOMES[self.outcome]
+        return f"{WORDS[self.op]} {self.number:g}: {outcome}"
 
 
 @dataclass

@@ -270,7 +270,7 @@ def test_what_the_whole_needs_and_no_model_has(claim):
     other = Test("attention_reduction", ">", 99, "vit_giant_patch14_dinov2.lvd142m")
     found = read(replace(claim, criterion=replace(needs, needs=(other,))), values("a", 0.9, 90, 52))
     asked = str(macro("criterion", found))
-    assert "; a model is needed with fall of" in asked and "(ViT-g (DINOv2))." in asked
+    assert "; it also needs a model with fall of" in asked and "(ViT-g (DINOv2))." in asked
 
 
 def test_figures_of_the_same_model_stand_alone_and_others_where_there_are_none(claim):

@@ -65,7 +65,7 @@ def evidence(says, verdict="supported"):
             "<span class='verdict supported' title='so'>supported</span>",
         ),
         (evidence("score > 1"), "above 1: holds"),
-        (evidence("score spans 2.2"), "not told from 2.2: holds"),
+        (evidence("score spans 2.2"), "cannot be told from 2.2: as stated"),
         (
             "{{ evidence(['mine', 'aa1-first', 'supported']) }}",
             "The score exceeds one.</a> <span class='verdict supported' title='so'>",
