@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
 from helpers.book.decisions import Decisions, shared_axes
+from helpers.book.fragments import called
 from helpers.book.render import SHARE, SIDES, Runs, amount, macro, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
@@ -224,7 +225,7 @@ def cards(path: Path, values: TemplateValues) -> str:
             card["says"] = Markup(values.render(card["says"], path.name).strip())
             shown = [card["comparisons"][which] for which in card["shows"].values()]
             card["shows"] = [*zip(card["shows"], shown, shared_axes(shown), strict=True)]
-        return render("landing_cards.html.j2", **data, doubtful=values.doubtful)
+        return render("landing_cards.html.j2", **data, doubtful=values.doubtful, called=called)
     except KeyError as error:
         raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None
     except Exception as error:  # what data of any form and its templates raise has many kinds
