@@ -84,7 +84,7 @@ def build(
                 [sys.executable, *command], stdout=stream, stderr=subprocess.STDOUT
             )
             if done.returncode:
-                told = re.search(r"\S+:\d+: (WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
+                told = re.search(r"\S+: (WARNING|ERROR): .*", log.read_text(encoding="utf-8"))
                 raise RuntimeError(
                     f"the book was not built: Sphinx ended with status {done.returncode}, "
                     f"its log is {log}{f'; first {told[0]}' if told else ''}"

@@ -111,9 +111,9 @@ def load_images(name: str, n: int | None = None, seed: int = 0) -> Images:
         seed: of the choice; for what is drawn, of the drawing.
 
     Raises:
-        ValueError: unknown name, n below 1 or above the size of the set, no images, more than one
-            and 1 % of the chosen ones undecodable, boxes or masks that are none, a label below -1, a file
-            that is no table, a column of another type (`rows.WANTED`).
+        ValueError: unknown name, n below 1 or above the size of the set, no images, none that
+            decodes, more than one and more than 1 % that do not, boxes or masks that are none, a
+            label below -1, a file that is no table, a column of another type (`rows.WANTED`).
         FileNotFoundError: folder, file, or hub data set that cannot be had; REGISTERS_DATA not set.
     """  # noqa: E501
     name = stored_name(name)
@@ -240,8 +240,10 @@ def _choose(
         message = (
             f"{len(skipped)} of {len(order)} images of {name!r} do not decode: {some}; {reason}"
         )
-        if len(skipped) > max(1, len(order) / 100) or not contents:
-            raise ValueError(f"{message}more than one and 1 % is too many, repair or remove them")
+        if not contents:
+            raise ValueError(f"{message}none is left, repair or replace them")
+        if len(skipped) > max(1, len(order) / 100):
+            raise ValueError(f"{message}more than 1 % is too many, repair or remove them")
         warnings.warn(f"{message}they are skipped", stacklevel=3)
 
     labels, class_names, label_column = labels_of(dataset)

@@ -192,7 +192,7 @@ def unfinished(project: Project) -> Iterator[str]:
         notebook = project.source(id).read_text(encoding="utf-8")
         if any("Replace this" in text for text in (claim.statement, claim.criterion.why, notebook)):
             yield f"{id}: replace what begins with 'Replace this', in its notebook and its claim"
-        judged = dict.fromkeys(test.value for test in claim.criterion.tests)
+        judged = dict.fromkeys(test.value for test in claim.criterion.all_tests)
         if without := [name for name in judged if terms and terms.of(id, name) is None]:
             yield f"{id}: notebooks/{TERMS} does not say what {', '.join(without)} is called"
 
