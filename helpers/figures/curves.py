@@ -214,16 +214,21 @@ def responses(
 
 
 def block_curves(
-    curves: Mapping[str, Sequence], ax: Axes, ylabel: str = "", title: str = ""
+    curves: Mapping[str, Sequence],
+    ax: Axes,
+    ylabel: str = "",
+    title: str = "",
+    reference: float | None = None,
 ) -> Axes:
     """A quantity after each block with its intervals as bands, one colour and marker a curve.
 
     Args:
         curves: name, such as the model -> one estimate a block, anything with value, low and high.
+        reference: drawn as a horizontal dashed line.
     """
     write(ax.title, title, 60)
     drawn = {name: curve(estimates) for name, estimates in curves.items()}
-    return response(drawn, ax, "block (0 = first)", ylabel)
+    return response(drawn, ax, "block (0 = first)", ylabel, reference)
 
 
 def sorted_images(
@@ -249,12 +254,15 @@ def sorted_images(
     return response(curves, ax, xlabel, ylabel, reference)
 
 
-def block_cosines(curves: Mapping[str, Sequence], ax: Axes, ylabel: str) -> Axes:
+def block_cosines(
+    curves: Mapping[str, Sequence], ax: Axes, ylabel: str, reference: float | None = None
+) -> Axes:
     """Cosines after each block with their intervals, on a scale that ends at 1 and holds 0.
 
     Args:
         curves: model -> one estimate a block, with value, low and high.
+        reference: drawn as a horizontal dashed line.
     """
-    block_curves(curves, ax, ylabel)
+    block_curves(curves, ax, ylabel, reference=reference)
     ax.set(xlabel="after block (0 = first)", ylim=(min(0, ax.get_ylim()[0]), 1.05))
     return ax

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
 from helpers.figures.style import (
     COLOURS,
     DASHES,
     NORM,
-    PLAIN,
     REFERENCE,
     add_legend,
     cycled,
@@ -43,9 +43,9 @@ def norm_histogram(
         ax.stairs(heights, edges, color=colour, linewidth=1.6, linestyle=dashes, label=model)
         if model in thresholds:
             ax.axvline(thresholds[model], color=colour, linestyle="--", linewidth=1)
-    ax.set(xlabel=NORM, ylabel="share of patch tokens per bin", yscale="log")
+    ax.set(xlabel=NORM, ylabel="patch tokens per bin (%)", yscale="log")
     log_axis(ax, "x")
-    ax.yaxis.set_major_formatter(PLAIN)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}"))
     label = f"outlier threshold\n({rule})" if rule else "outlier threshold"
     threshold = [key(label, **REFERENCE)] if thresholds else []
     add_legend(ax, [*ax.get_legend_handles_labels()[0], *threshold])

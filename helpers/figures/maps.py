@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
+from PIL import Image, ImageOps
 
 from helpers.figures.style import (
     COLOURS,
@@ -39,7 +40,7 @@ def token_maps(
     """Rows of three panels: image, patch norms, [CLS] attention.
 
     Args:
-        images: one a row, PIL or (height, width, 3).
+        images: one a row, PIL, of which the central square is drawn, or (height, width, 3).
         norm_maps, attention_maps: one (patch row, patch column) a row, each with its own colour
             scale.
         axes: (row, 3).
@@ -48,7 +49,7 @@ def token_maps(
     axes = np.asarray(axes).reshape(-1, 3)
     for row, image, norms, attention in zip(axes, images, norm_maps, attention_maps, strict=True):
         norms, attention = np.asarray(norms), np.asarray(attention)
-        row[0].imshow(np.asarray(image))
+        row[0].imshow(_square(image))
         add_colourbar(
             row[1].imshow(norms, cmap="viridis", interpolation="none", norm=colour_scale(norms)),
             row[1],
@@ -129,7 +130,7 @@ def twin_maps(
     """Rows of an image and the same map of several models, on one colour scale a row.
 
     Args:
-        images: one a row, PIL or (height, width, 3).
+        images: one a row, PIL, of which the central square is drawn, or (height, width, 3).
         maps: one mapping a row: title, such as a number of registers -> (patch row, patch column).
             Those of the first row are written.
         axes: (row, 1 + map).
@@ -138,7 +139,7 @@ def twin_maps(
     """
     axes = np.asarray(axes).reshape(len(maps), -1)
     for row, image, grids in zip(axes, images, maps, strict=True):
-        row[0].imshow(np.asarray(image))
+        row[0].imshow(_square(image))
         values = {title: np.asarray(grid) for title, grid in grids.items()}
         scale = colour_scale(np.concatenate([grid.ravel() for grid in values.values()]))
         for ax, grid in zip(row[1:], values.values(), strict=True):
@@ -226,9 +227,9 @@ def panels(
     Each map has its own linear colour scale.
 
     Args:
-        images: one mapping a row: title -> (row, column) for a map, or PIL or (height, width, 3)
-            for a picture, whose floats are clipped to [0, 1]. The titles of the first row are
-            written.
+        images: one mapping a row: title -> (row, column) for a map, or for a picture PIL, of which
+            the central square is drawn, or (height, width, 3), whose floats are clipped to [0, 1].
+            The titles of the first row are written.
         axes: (row, column).
         norms: titles of the maps with a colour bar.
         labels: one a row, such as the model, written beside the first picture.
@@ -236,7 +237,7 @@ def panels(
     axes, norms = np.asarray(axes).reshape(len(images), -1), set(norms)
     for row, pictures in zip(axes, images, strict=True):
         for ax, (title, values) in zip(row, pictures.items(), strict=True):
-            values = np.asarray(values)
+            values = _square(values)
             if values.ndim == 3:
                 ax.imshow(values if values.dtype == np.uint8 else values.clip(0, 1))
                 continue
@@ -261,13 +262,20 @@ def map_rows(
         each, more: height of a row, and of all beyond rows, in inches, as in `rows`.
     """
     pictures = [
-        {"image": image.resize((224, 224))} | {title: own[title][i] for title in own}
+        {"image": image} | {title: own[title][i] for title in own}
         for own in maps.values()
         for i, image in enumerate(images)
     ]
     labels = [model for model in maps for _ in images]
     axes = rows(len(pictures), len(pictures[0]), each, more)
     return panels(pictures, axes, norms=pictures[0], labels=labels)
+
+
+def _square(image) -> np.ndarray:
+    """The central square of a PIL image, as most preprocessing keeps it; an array is as it was."""
+    if isinstance(image, Image.Image):
+        image = ImageOps.fit(image, (min(*image.size, 384),) * 2)
+    return np.asarray(image)
 
 
 def _name(axes: np.ndarray, titles: Iterable[str], labels: Iterable[str], **look) -> None:

@@ -509,7 +509,7 @@ def test_any_maps_in_a_row_for_each_model_and_image():
     axes = figures.map_rows(images, maps, 1.3, 0.4)
     for row, (model, i) in zip(axes, itertools.product(maps, range(2)), strict=True):
         picture, *shown = (ax.images[0].get_array() for ax in row)
-        np.testing.assert_array_equal(picture, np.asarray(images[i].resize((224, 224))))
+        np.testing.assert_array_equal(picture, np.asarray(images[i])[2:7])  # the central square
         np.testing.assert_array_equal(shown, [maps[model][title][i] for title in "ab"])
         assert row[0].get_ylabel() == model
     assert [ax.get_title() for ax in axes[0]] == ["image", "a", "b"]
