@@ -26,7 +26,7 @@ from tqdm import tqdm
 from helpers import files
 from helpers.claims import project as place
 from helpers.claims.history import SEEN
-from helpers.claims.notebook import read_notebook
+from helpers.claims.notebook import other_inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, as_expected, check_run, read_result
 from helpers.extras import missing
@@ -40,7 +40,7 @@ FIRST, EVERY = 20, 60  # seconds until a log says what runs, and from then on
 MOST = 10**9 - 1  # a larger number is a slip
 COUNT, NATURAL = click.IntRange(1, MOST), click.IntRange(0, MOST)
 PATH = click.Path(path_type=Path)
-UNREADABLE = "unreadable, see `check`"
+UNREADABLE, STALE = "unreadable, see `check`", ", stale"
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
@@ -334,7 +334,7 @@ def list_claims(project):
     """Show every claim: identifier, title, and its verdict in each run."""
     claims, verdicts = project.registry.claims, {}
     for path, kind in _results(project):
-        told = verdict(claims[path.stem], path) if path.stem in claims else UNREADABLE
+        told = verdict(project, path) if path.stem in claims else UNREADABLE
         verdicts.setdefault(path.stem, []).append(f"{path.parent.name}{kind}: {told}")
     rows = [("claim", "title", "verdict of each run, and whether it agrees with the paper")]
     for id, claim in claims.items():
@@ -343,6 +343,8 @@ def list_claims(project):
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
+    if any(STALE in last for *_, last in rows):
+        print("\nstale: published, and not of today's code; `check` says what differs")
     return 0
 
 
@@ -356,14 +358,16 @@ def _results(project: Project) -> list[tuple[Path, str]]:
     return [(path, "") for path in project.results()] + own
 
 
-def verdict(claim: Claim, path: Path) -> str:
-    """The verdict of a result and whether it agrees with the paper; of that on the controls how
-    many are as expected; or that it cannot be read.
+def verdict(project: Project, path: Path) -> str:
+    """The verdict of a result, whether it agrees with the paper, and whether it was published and
+    is stale; of that on the controls how many are as expected; or that it cannot be read.
     """
     try:
-        result = Result.from_json(claim, read_result(path))
-        controls = path.parent.name == CONTROLS and result.calibration()
-        return as_expected(controls) if controls else _answers(result)
+        result = Result.from_json(project.registry[path.stem], data := read_result(path))
+        if path.parent.name == CONTROLS and (controls := result.calibration()):
+            return as_expected(controls)
+        stale = project.runs in path.parents and other_inputs(project, data)
+        return _answers(result) + (STALE if stale else "")
     except (ValueError, OSError):
         return UNREADABLE
 
@@ -622,7 +626,7 @@ def show(project, id):
     head = "\nresults:\n"
     for path, kind in _results(project):
         if path.stem == id:
-            print(f"{head}  {path.parent.name}{kind}: {verdict(claim, path)}")
+            print(f"{head}  {path.parent.name}{kind}: {verdict(project, path)}")
             head = ""
     return 0
 

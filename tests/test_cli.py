@@ -197,7 +197,14 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, typed
         "here"
     )
     path = project.source("aa1-first")
+    fresh, legend = (
+        typed("list"),
+        "stale: published, and not of today's code; `check` says what differs",
+    )
     path.write_text(path.read_text().replace("time.sleep(600)", "time.sleep(601)"))
+    large = "large: supported, not stated"
+    assert typed("list") == f"{fresh.replace(large, f'{large}, stale', 1)}\n{legend}\n"
+    assert f"{large}, stale\n" in typed("show aa1-first")
     assert typed("check") == typed("check --strict", 1)
     assert typed("check").splitlines() == [
         agree,
@@ -294,14 +301,14 @@ def test_bare_it_prints_the_help(typed):
 
 
 def test_list_starts_at_once():
-    """Nothing that takes seconds to import; half a second of computing here, more where a processor
+    """Nothing that takes seconds to import; a second of computing here, more where a processor
     is shared."""
     code = """
     import contextlib, io, json, sys, time
     from helpers.cli import main
     with contextlib.redirect_stdout(io.StringIO()):
         main(["list"])
-    late = {"torch", "numpy", "papermill", "nbformat", "scipy"}
+    late = {"torch", "numpy", "papermill", "scipy"}
     print(json.dumps([time.process_time(), sorted(late & {*sys.modules})]))"""
     command = [sys.executable, "-c", textwrap.dedent(code)]
     runs = [json.loads(subprocess.check_output(command, cwd=Project().root)) for _ in range(3)]

@@ -29,7 +29,7 @@ def read_notebook(file: Path | BytesIO) -> "nbformat.NotebookNode":
 
     Raises ValueError where it is none.
     """
-    import nbformat  # here, since `list` need not wait for it
+    import nbformat  # here, since most commands need not wait for it
 
     try:
         return nbformat.read(BytesIO(read_content(file)) if isinstance(file, Path) else file, 4)
@@ -73,6 +73,19 @@ def inputs(project: "Project", id: str, parameters: Mapping) -> dict[str, str]:
         raise ValueError(f"{claim.notebook}: {reason}; correct it, and use no magics") from None
     digests = code, digest_of_json(parameters), claim.criterion.digest, of_numbers(path)
     return {part: digest[:16] for part, digest in zip(PARTS, digests, strict=True)}
+
+
+def other_inputs(project: "Project", data: Mapping) -> list[str]:
+    """The inputs of a published result that are not today's."""
+    claim, parameters = project.registry[data["id"]], data["parameters"]
+    if (profile := claim.profiles.get(data["run"])) is not None:
+        # What a run is called it has to be; only on which device it was made is free.
+        device = {key: value for key, value in parameters.items() if key == "device"}
+        parameters = {**claim.parameters, **profile, **device}
+    made, today = data["provenance"].get("inputs"), inputs(project, claim.id, parameters)
+    if not isinstance(made, Mapping):  # of a time when it was one digest of all code
+        return ["inputs"]
+    return [part for part in today if made.get(part) != today[part]]
 
 
 def of_code(path: Path) -> str:

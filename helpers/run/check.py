@@ -11,7 +11,7 @@ import yaml
 
 from helpers.claims import edition, numbers
 from helpers.claims import history as criteria_history
-from helpers.claims.notebook import inputs, read_notebook
+from helpers.claims.notebook import other_inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.registry import TERMS, load_terms
 from helpers.claims.result import (
@@ -92,7 +92,7 @@ def check_result(path: Path, project: Project) -> None:
     stored = Result.from_json(claim, data)
     moved = _moved(stored, stored.rejudged())
     # Where the criterion was changed, and not the verdict, `outdated` reports it.
-    if moved and not _earlier(data, stored, _differing(project, data)):
+    if moved and not _earlier(data, stored, other_inputs(project, data)):
         raise ValueError(f"its values now give other verdicts: {moved}")
     if path.parent.name == CONTROLS:
         _check_calibration(stored)
@@ -271,23 +271,10 @@ def _readable(project: Project) -> Iterator[tuple[Path, dict, Result, list[str]]
         try:
             data = read_result(path)
             stored = Result.from_json(project.registry[path.stem], data)
-            differing = _differing(project, data)
+            differing = other_inputs(project, data)
         except (OSError, ValueError, KeyError, TypeError):
             continue
         yield path, data, stored, differing
-
-
-def _differing(project: Project, data: Mapping) -> list[str]:
-    """The inputs of a published result that are not today's."""
-    claim, parameters = project.registry[data["id"]], data["parameters"]
-    if (profile := claim.profiles.get(data["run"])) is not None:
-        # What a run is called it has to be; only on which device it was made is free.
-        device = {key: value for key, value in parameters.items() if key == "device"}
-        parameters = {**claim.parameters, **profile, **device}
-    made, today = data["provenance"].get("inputs"), inputs(project, claim.id, parameters)
-    if not isinstance(made, Mapping):  # of a time when it was one digest of all code
-        return ["inputs"]
-    return [part for part in today if made.get(part) != today[part]]
 
 
 def _earlier(data: Mapping, stored: Result, differing: list[str]) -> Result | None:
