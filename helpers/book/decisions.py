@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from helpers.book.render import SHARE, axis
-from helpers.claims.criteria import NOT_TESTED
+from helpers.claims.criteria import CONTROL, NOT_TESTED, VERDICTS
 from helpers.claims.registry import Term, term
 from helpers.claims.result import REGISTER, Claim, Result
 from helpers.claims.statistics import Judgement
@@ -71,6 +71,8 @@ class Decisions:
             Among the deciding ones, those of a refuted claim stand by how clear they are, those of
             a supported one by how near to failing.
         deciders: the models on which the verdict rests, that of the first row first.
+        tested: the models but controls that the claim is about. Those on which it is not tested, or
+            to which it is not applicable, are left out where there are others.
     """
 
     def __init__(self, claim: Claim, data: Mapping):
@@ -91,6 +93,9 @@ class Decisions:
         rows = (row for model in models for row in self._rows(model, self.result.shown[model]))
         self.rows = sorted(rows, key=self._place)
         self.deciders = list(dict.fromkeys(row.model for row in self.rows if row.decides))
+        own = {x: self.stored.shown[x] for x in self.stored.models if not x.startswith(CONTROL)}
+        put, half = ([x for x in own if own[x] in said] for said in (VERDICTS[:3], [NOT_TESTED]))
+        self.tested = put or half or [*own]
 
     def _rows(self, model: str, verdict: str) -> Iterator[Decision]:
         """The tests that are put to a model with this verdict."""

@@ -161,9 +161,10 @@ def group(model: str) -> str:
 
 
 def called(found: Decisions) -> str:
-    """The models of a result in a few words, each kind of those that were trained here once."""
-    models = [*found.result.by_model] or [*found.result.not_run]
-    kinds = [group(model) for model in models if not model.startswith(CONTROL)]
+    """The models that a result is about in a few words, each kind of those that were trained here
+    once.
+    """
+    kinds = map(group, found.tested or ([] if found.values else found.result.not_run))
     edited = {x: found.names[x] for x in found.result.edited}
     names = [TRAINED[x][0] if x in TRAINED else edited.get(x, short_name(x)) for x in kinds]
     names = list(dict.fromkeys(names)) or [SYNTHETIC]

@@ -202,6 +202,28 @@ def test_each_run_has_a_tab_and_those_on_controls_alone_come_last(claim):
     assert text.count("{tab-set}") == 1 and "id='own-bob'" in text
 
 
+@pytest.mark.parametrize(
+    ("outliers", "attention", "label"),
+    [
+        ((0.9, 0.9), 52, "ViT-S, DeiT-Ti: supported"),
+        ((0.9, 0.01), 52, "ViT-S: supported"),
+        ((0.9, 0.01), None, "ViT-S: inconclusive"),
+        ((0.01, 0.01), 52, "ViT-S, DeiT-Ti: not applicable"),
+    ],
+)
+def test_a_tab_names_the_models_that_the_claim_was_put_to(claim, outliers, attention, label):
+    models = ("vit_small_patch16_224", "deit_tiny_patch16_224", "control-clean")
+    measured = [
+        values(*one, 90, attention) for one in zip(models, (*outliers, outliers[0]), strict=True)
+    ]
+    data = claim.judge(sum(measured, [])).to_json()
+    shown = Shown("mine", made(data), new_notebook())
+    text, _ = claim_page.page(claim, [shown, shown])
+    assert text.count(f"{{tab-item}} {label}\n") == 2
+    aside = "" if "DeiT-Ti" in label else "; not applicable"
+    assert f", DeiT-Ti (`deit_tiny_patch16_224`{aside}), clean (reference)" in text
+
+
 def test_a_claim_without_a_result_says_why_and_what_controls_gave(claim):
     calibration = claim.judge(values("control-clean", 0.9, 90, 90)).to_json()
     claim = replace(claim, waiting="It needs weights.", expected={"control-clean": "supported"})
