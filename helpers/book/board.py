@@ -7,7 +7,7 @@ bar each. `_static/board.js` adds what filters and sorts.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from helpers.book.counts import KINDS, standing
@@ -52,6 +52,13 @@ def column_of(model: str) -> str:
     Trainings that differ in their seed share that of the first, all controls one.
     """
     return CONTROLS if model.startswith(CONTROL) else SEED.sub("", model)
+
+
+def models_of(names: Iterable[str]) -> list[str]:
+    """The models behind these names, as every page counts them: without controls, and trainings
+    that differ in their seed alone as one.
+    """
+    return distinct(column_of(name) for name in names if not name.startswith(CONTROL))
 
 
 class Entry(Decisions):

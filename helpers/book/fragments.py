@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from helpers.book import checkpoints, cite, downloads, gallery, overview
-from helpers.book.board import never_positive, repeats
+from helpers.book.board import models_of, never_positive, repeats
 from helpers.book.counts import KINDS, count, standing, together
 from helpers.book.decisions import Decision, Decisions
 from helpers.book.render import Results, Runs, environment, render
@@ -284,7 +284,7 @@ def _sharing(registry: Registry, runs: Runs) -> dict[str, Any]:
     found = statistics.shared(runs)
     models = list(dict.fromkeys(model for _, _, model, _ in _judged(registry, runs)))
     papers = {name for paper in registry.papers.values() for name in paper.models.values()}
-    counts = Counter(map(group, models))
+    counts = Counter(map(group, models_of(models)))
     checkpoints = sorted(
         found.checkpoints.items(), key=lambda one: [*map(len, one[1])], reverse=True
     )

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.book.board import Entry, board, column_of, entries
+from helpers.book import fragments
+from helpers.book.board import Entry, board, column_of, entries, models_of
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.project import Project
 from helpers.claims.registry import Registry
@@ -41,11 +42,17 @@ def entry(one, numbers, positive=True, **extra):
 
 
 def test_rows_cells_and_bars_say_what_the_results_say(runs, calibration):
-    table = whole(board(REGISTRY, runs, calibration))
+    text, found = (x(REGISTRY, runs, calibration) for x in (board, entries))
+    table = whole(text)
+    captions = [one.find("caption").text for one in table.iterfind(".//table")]
+    assert captions == [f"Tests of {id}, {REGISTRY[id].title}" for id, own in found.items() if own]
+    known = fragments.values(Project(), runs, calibration)
+    kinds = sum(int(text.split()[0]) for text in known["trained"])
+    assert f"all {len(known['others']) + kinds} models<" in text  # as the landing page counts them
     bodies = {body.get("data-claim"): body for body in table.findall("tbody[@class='claim']")}
     assert list(bodies) == list(REGISTRY.claims)
     distances = []
-    for id, own in entries(REGISTRY, runs, calibration).items():
+    for id, own in found.items():
         bars = bodies[id].findall(".//svg/line[@class='margin']")
         assert len(bars) == sum(len(one.rows) for one in own)
         far = [one.rows[0].distance for one in own if one.rows and one.rows[0].decides]
@@ -86,6 +93,7 @@ def test_seeds_share_a_column_and_are_folded_as_the_claim_folds_models(one, numb
     found = entry(one, numbers)
     assert found.folded("twin") == folded
     assert list(found.columns["twin"]) == [model for model in numbers if model != "other"]
+    assert models_of(["m", "m-seed1", "other", "control-clean", "m-seed12"]) == ["m", "other"]
     assert column_of("control-clean") == column_of("control-content") == "controls"
 
 

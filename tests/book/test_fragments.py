@@ -49,13 +49,16 @@ def test_a_run_that_repeats_another_counts_in_no_sum(project):
 
 def test_models_that_were_trained_here_are_counted_together(project):
     one, two = (project.registry[id] for id in ("aa1-first", "aa2-second"))
-    twins = result(one, {"scratch-reg0": -3.0, "scratch-reg1": -3.0})
+    twins = result(one, {"scratch-reg0": -3, "scratch-reg0-seed1": -3, "scratch-reg1": -3})
     mine = {"aa1-first": result(one, {"vit-a": 3.0}), "aa2-second": result(two, {"vit-a": 3.0})}
     known = fragments.values(project, {"mine": mine, "twins": {"aa1-first": twins}}, {})
     scope, strip = (render(f"fragments/{name}.html.j2", **known) for name in ("scope", "strip"))
     assert "We could not obtain any of the papers' checkpoints." in scope
     assert "What we tested:</strong> 2 claims, all our own." in scope
-    assert "vit-a</span> and 2 small models trained from scratch. We could" in scope
+    assert (
+        "vit-a</span> and 2 small models trained from scratch. A model that we trained with"
+        in scope
+    )
     assert "vit-a</span> alone decides 1 of the 2 claims that are supported or refuted." in scope
     assert re.findall(r"class='square (\S+)' href='(\S+)'", strip) == [
         ("supported", "claims/aa1-first.html#mine"),
