@@ -293,7 +293,10 @@ def _fitting(state: Mapping[str, Any], source: str) -> str:
     state = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     names = filter(is_plain, timm.list_models())
     if not (found := fitting(state, source, names, SIDE["maximum"])):
-        return "name the architecture that they are for"
+        return (
+            "name the architecture that they are for, or of one with arguments of its own save the "
+            f"model by `timm.models.save_for_hf(model, 'PATH')` and give '{FOLDER}PATH'"
+        )
     forms = " or ".join(f"'@{name}'" for name in found)
     return f"give {forms}, whose shapes these are"
 

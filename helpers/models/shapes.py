@@ -43,7 +43,7 @@ def differences(file: Mapping[str, Tensor], ours: Mapping[str, Tensor], arch: st
 
 
 def _traits(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Registers, blocks, channels and pixels of a patch, as far as shapes tell them."""
+    """Registers, blocks, channels, pixels of a patch and units, as far as shapes tell them."""
     found: dict[str, Any] = {"registers": 0}
     if "reg_token" in state and state["reg_token"].dim() == 3:
         found["registers"] = state["reg_token"].shape[1]
@@ -52,6 +52,9 @@ def _traits(state: Mapping[str, Tensor]) -> dict[str, Any]:
     if ANCHOR in state and state[ANCHOR].dim() == 4:
         found["channels"] = state[ANCHOR].shape[0]
         found["pixels a patch"] = "{} x {}".format(*state[ANCHOR].shape[2:])
+    units = state.get("blocks.0.mlp.fc1.bias")
+    if units is not None and units.dim() == 1:
+        found["hidden units of an MLP"] = units.shape[0]
     return found
 
 

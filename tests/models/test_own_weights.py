@@ -422,8 +422,10 @@ def test_architectures_whose_shapes_fit():
     assert fitting(state, "vit_small_patch16_224", names, 8192, seconds=-1) == []
     assert fitting(state | {"more": torch.ones(1)}, ARCH, names[:5], 8192) == []
     assert _misfit(wrong, state, None, "vit_base_patch16_224") == (
-        "4 registers in the file, 0 in vit_base_patch16_224, 384 channels in the file, 768 in "
-        "vit_base_patch16_224, 14 x 14 pixels a patch in the file, 16 x 16 in vit_base_patch16_224"
+        "4 registers in the file, 0 in vit_base_patch16_224, 384 channels in the file, "
+        "768 in vit_base_patch16_224, 14 x 14 pixels a patch in the file, 16 x 16 in "
+        "vit_base_patch16_224, 1536 hidden units of an MLP in the file, 3072 in "
+        "vit_base_patch16_224"
     )
 
 
@@ -609,7 +611,9 @@ def folder(model, tmp_path_factory):
         ),
         (
             f"eighths.pth@{ARCH}",
-            f"8 x 8 pixels a patch in the file, 16 x 16 in {ARCH}; name the arc",
+            f"8 x 8 pixels a patch in the file, 16 x 16 in {ARCH}; name the arc.* of one with "
+            r"arguments of its own save the model by `timm.models.save_for_hf\(model, 'PATH'\)` "
+            "and give 'local-dir:PATH'$",
         ),
         (f"number.pth@{ARCH}", "is a single number; save it again"),
         (f"endless.pth@{ARCH}", "the weights in .* cannot be read .*recursion.*; save them again"),
