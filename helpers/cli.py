@@ -31,7 +31,7 @@ from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, as_expected, check_run, read_result
 from helpers.extras import missing
 from helpers.foreign import UNPRINTABLE, one_line, printable
-from helpers.names import ALIASES, stored_name
+from helpers.names import ALIASES, plural, stored_name
 from helpers.run.progress import Outcome, calibrated, duration
 from helpers.settings import check_choice, require_path
 
@@ -565,7 +565,7 @@ def cache(project, clear):
         return 0
     there = store.files()
     size = sum(size for _, size, _ in there)
-    taken = f"{len(there)} files, {size / 1e9:.2f} GB of at most {store.gigabytes:g} GB"
+    taken = f"{plural(len(there), 'file')}, {size / 1e9:.2f} GB of at most {store.gigabytes:g} GB"
     if clear:
         store.trim(0)
         taken = f"{taken}, removed"
@@ -1117,7 +1117,9 @@ def compare(project, a, b, revision):
             raise ValueError("--edition compares all that is published; leave A and B out")
         taken = edition.take(project, revision)
         path = edition.store(project, taken).relative_to(project.root)
-        counts = ", ".join(f"{len(own)} results of {run}" for run, own in taken["runs"].items())
+        counts = ", ".join(
+            f"{plural(len(own), 'result')} of {run}" for run, own in taken["runs"].items()
+        )
         print(f"{path.as_posix()}: {counts} at {taken['revision'][:7]} of {taken['date']}")
         return 0
     if not b:

@@ -40,6 +40,7 @@ from helpers.measures.outliers import PRESENT, after_rolling, counts_at, placeme
 from helpers.measures.similarity import neighbour_cosine
 from helpers.measures.stats import Estimate
 from helpers.models import load_backbone
+from helpers.names import plural
 from helpers.quantised import dequantise, quantise
 
 # Three of scikit-image's photographs that may be passed on: title, author and licence, as the
@@ -248,8 +249,8 @@ def moves(
     placed = placement(c["patch_norms"], c.layout.corners, PRESENT, seed)
     if not placed.usual:
         raise ValueError(
-            f"'{model}' has no outlier in {len(images)} images of {images.name!r}; choose a model "
-            "that has some"
+            f"'{model}' has no outlier in {plural(len(images), 'image')} of {images.name!r}; "
+            "choose a model that has some"
         )
     conditions = dict.fromkeys(("as it is", *CHANGES), nullcontext)
     conditions |= position_conditions({model: placed.usual}, seed)

@@ -183,6 +183,15 @@ def size_families(models: Iterable[str]) -> list[list[str]]:
     return [own for own in families.values() if len(own) > 1]
 
 
+def plural(count: int, noun: str) -> str:
+    """How many of what, in print.
+
+    >>> plural(1, "image"), plural(2000, "image")
+    ('1 image', '2,000 images')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def shortened(texts: Iterable[str]) -> list[str]:
     """Labels of a figure with the short name of each model in them: `control-clean: moved` is
     `clean (reference): moved`.

@@ -25,7 +25,7 @@ from helpers.claims.criteria import (
 )
 from helpers.claims.markdown import cell, code, inert
 from helpers.claims.registry import Term, term
-from helpers.names import short_name
+from helpers.names import plural, short_name
 
 Results = Mapping[str, dict]  # claim -> result as `<id>.json` holds it
 Runs = Mapping[str, Results]  # of each run
@@ -200,7 +200,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts = (cell, code, distinct, in_sentence, in_words, inert, one_line, raw, short_name)
+    texts = (cell, code, distinct, in_sentence, in_words, inert, one_line, plural, raw, short_name)
     for function in (*texts, amount, asked, behind, number, place, singly):
         env.filters[function.__name__] = function
     env.tests["has"] = operator.contains

@@ -50,7 +50,7 @@ from helpers.images.rows import (
 from helpers.images.scenes import SCENES, draw_scene, scene_label
 from helpers.images.sets import ON_THE_HUB, Images, Lazy, check_classes
 from helpers.images.triggers import TRIGGERED, draw_pictures, read_pictures, trigger_masks
-from helpers.names import STUB, recipe_name, stored_name
+from helpers.names import STUB, plural, recipe_name, stored_name
 from helpers.settings import MOST_NAMED, nearest, require_path
 
 if TYPE_CHECKING:
@@ -565,8 +565,8 @@ def load_train_test(
     pairs = zip(learnt.ids, learnt.contents, strict=True)
     if same := [id for id, content in pairs if content in there]:
         raise ValueError(
-            f"{len(same)} images lie in both {train!r} and {test!r}, such as {min(same)!r}; give "
-            "one name for both"
+            f"{train!r} and {test!r} share {plural(len(same), 'image')}, such as {min(same)!r}; "
+            "give one name for both"
         )
     if by is not None and (groups := set(_groups(learnt, by)) & set(_groups(tested, by))):
         raise ValueError(
@@ -634,8 +634,8 @@ def _first_groups(images: Images, by: str | None, n: int) -> Bool[np.ndarray, " 
     ends = np.bincount(group).cumsum()  # the number of images in the first 1, 2, ... groups
     if len(ends) < 2:
         raise ValueError(
-            f"the {len(images)} images of {images.name!r} are one group by {by!r}; ask for more, "
-            "or leave out 'by'"
+            f"{plural(len(images), 'image')} of {images.name!r} make one group by {by!r}; ask for "
+            "more, or leave out 'by'"
         )
     return group <= np.abs(ends[:-1] - n).argmin()
 

@@ -58,6 +58,7 @@ from helpers.measures.outliers import (
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
 from helpers.models import Backbone, backbone_of, known
+from helpers.names import plural
 
 RULES = (PRESENT, "mad:10", "percentile:98")
 SHOWN = 3  # register neurons that are described, and images that are shown
@@ -338,8 +339,8 @@ def diagnose(
     images = images_of(backbone, images)
     if len(images) < LEAST:
         raise ValueError(
-            f"{len(images)} images; give at least {LEAST}, half of them to search in and half to "
-            "test on"
+            f"{plural(len(images), 'image')}; give at least {LEAST}, half of them to search in and "
+            "half to test on"
         )
     session = _Session(backbone, images, labelled, seed, options)
     plain, layout = session.pass_over(images, sinks=True), backbone.layout

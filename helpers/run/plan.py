@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from helpers.claims.project import Project
 from helpers.files import Workspace
 from helpers.foreign import reading
+from helpers.names import plural
 from helpers.run.parameters import MODELS, SETS, as_list, names_in
 from helpers.run.progress import Outcome, duration, expected
 
@@ -77,7 +78,8 @@ def lines(
     more += f", and {unknown} whose time is unknown" if unknown else ""
     share = f"; {jobs} at a time" if jobs > 1 else ""
     place = project.place(run).relative_to(project.root).as_posix()
-    yield f"{len(parameters)} claims into {place}: {duration(known)} of notebooks{more}{share}"
+    claims = plural(len(parameters), "claim")
+    yield f"{claims} into {place}: {duration(known)} of notebooks{more}{share}"
     from helpers.models import published, sketched  # here, since it takes seconds to import
 
     pairs = chain(*map(names_in, parameters.values()))

@@ -23,6 +23,7 @@ from helpers.claims.project import Project
 from helpers.claims.result import Made, bundle, publish, read_published
 from helpers.files import Workspace
 from helpers.foreign import one_line
+from helpers.names import plural
 from helpers.run.execute import parallel
 from helpers.run.kernel import execute
 from helpers.run.parameters import require
@@ -81,7 +82,7 @@ class Verified:
         wrong = [f"  {name} of {model}: {said}" for (model, name), said in self.wrong.items()]
         rest = len(self.differ.keys() - self.wrong.keys())
         of = len(self.agree) + len(self.differ) - rest
-        told = f"{len(self.agree)} of {of} values agree on {self.images} images"
+        told = f"{len(self.agree)} of {of} values agree on {plural(self.images, 'image')}"
         told += f"; {rest} more hang on all images of the result" * bool(rest)
         return [f"{self.id}  {told}", *wrong]
 

@@ -24,6 +24,7 @@ from helpers.files import digest_of, locked, written_whole
 from helpers.images import Images, load_images, load_train_test
 from helpers.interventions import test_time_registers
 from helpers.models import Backbone, PostHoc, TokenLayout, posthoc, wrap_timm
+from helpers.names import plural
 from helpers.training.evaluation import measured
 from helpers.training.recipes import DATA_SEED
 from helpers.training.tasks import Items, Task
@@ -110,7 +111,8 @@ def _images(
     learnt, tested = reduce(add, parts), load_images(test, n_test or None, DATA_SEED)
     if both := {*learnt.contents} & {*tested.contents}:
         raise ValueError(
-            f"{len(both)} images lie in both {train!r} and {test!r}; choose others to measure on"
+            f"{train!r} and {test!r} share {plural(len(both), 'image')}; choose others to "
+            "measure on"
         )
     return learnt, tested
 

@@ -178,6 +178,7 @@ def test_bars_in_one_unit_or_of_one_value_share_an_axis(book):
 
 # ---- The cards of the landing page
 
+
 def test_the_landing_page_answers_before_it_counts():
     text = (BOOK / "index.md").read_text()
     assert text.index("**Short answer.**") < text.index("{include}")

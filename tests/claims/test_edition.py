@@ -103,7 +103,7 @@ def test_what_was_published_at_a_revision_is_compared_with_today(project, capsys
     run("publish", "mine", "--force")
     capsys.readouterr()
     run("compare", "--edition", "HEAD")
-    said = f"book/edition.json: 1 results of mine at {first[:7]} of 20"
+    said = f"book/edition.json: 1 result of mine at {first[:7]} of 20"
     assert capsys.readouterr().out.startswith(said)
     stored = edition.load(project.root)
     assert stored["revision"] == first

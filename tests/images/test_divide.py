@@ -90,11 +90,9 @@ def test_images_and_groups_in_both_sets_are_refused(tmp_path):
 
     first = source("a", [1, 2, 3], patient=["x", "y", "z"])
     load_train_test(first, source("b", [4, 5, 6]), 3, 3)  # other images under the same names
-    with pytest.raises(
-        ValueError, match="1 images lie in both .* such as '1.png'; give one name for both"
-    ):
+    with pytest.raises(ValueError, match="share 1 image, such as '1.png'; give one name for both"):
         load_train_test(first, source("c", [4, 2, 6]), 3, 3)
-    with pytest.raises(ValueError, match="3 images lie in both"):  # the same set by another name
+    with pytest.raises(ValueError, match="share 3 images"):  # the same set by another name
         load_train_test(first, f"parquet:{tmp_path}/../{tmp_path.name}/a.parquet", 3, 3)
     with pytest.raises(
         ValueError, match="patient 'y' lies in both .*; choose data sets that share no patient"
@@ -114,9 +112,7 @@ def test_the_same_pictures_by_other_names_are_refused(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder / "d").mkdir()
         picture(90).save(tmp_path / folder / "d" / ("9.png" if folder == "a" else "x.png"))
-    with pytest.raises(
-        ValueError, match="2 images lie in both .* such as '.*'; give one name for both"
-    ):
+    with pytest.raises(ValueError, match="share 2 images, such as '.*'; give one name for both"):
         load_train_test(f"folder:{tmp_path}/a", f"folder:{tmp_path}/b", 9, 9)
 
 
@@ -160,7 +156,7 @@ def sources(tmp_path_factory):
         ("name", "name", 2, 1, "patent", "no column 'patent' to divide by; .*: patient, eye"),
         ("scenes", "scenes", 2, 1, "patient", "no column 'patient' to divide by; .*: none"),
         ("name", "name", 2, 1, "eye", "has no 'eye' for 1 of 3 images"),
-        ("name", "name", 2, 1, "patient", "the 3 images of .* are one group by 'patient'"),
+        ("name", "name", 2, 1, "patient", "3 images of .* make one group by 'patient'"),
         ("photographs", "photographs", 2, 2, None, "'photographs' has no labels"),
         ("scenes", "photographs", 2, 2, None, "'photographs' has no labels"),
         ("photographs", "scenes", 2, 2, None, "'photographs' has no labels"),

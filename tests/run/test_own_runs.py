@@ -183,7 +183,7 @@ def test_the_claims_of_a_paper_and_those_that_changed(project, typed):
     for more in ("", "--run large", "--paper beyond"):
         first, *_, last = typed(f"run --changed --plan {more}").splitlines()
         assert first.startswith("aa2-second: n = 6, time about ")
-        assert last.startswith("1 claims into _build/runs/large")
+        assert last.startswith("1 claim into _build/runs/large")
     told = "no published result is stale in run 'other'\n"
     assert typed("run --changed --run other") == told
 

@@ -178,7 +178,7 @@ def test_the_loss_is_the_weighted_sum_of_what_is_asked(weights):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"test": "folder:{}/.", "n_test": 0}, "3 images lie in both"),
+        ({"test": "folder:{}/.", "n_test": 0}, "share 3 images"),
         ({"labels": 1.0}, "has no labels"),
         ({"train": "folder:{}/empty"}, "no images"),
     ],
