@@ -136,7 +136,10 @@ class Grouped(click.Group):
 @click.option("--project", type=PATH, help="with notebooks/claims, not the one around this folder")
 @click.pass_context
 def commands(context: click.Context, project: Path | None) -> None:
-    """Rerun, judge and publish claims about outlier tokens and registers."""
+    """Rerun, judge and publish claims about outlier tokens and registers.
+
+    A run is one named experiment set: claims measured with the same models, images and sizes.
+    """
     context.with_resource(place.chosen(project))
 
 
