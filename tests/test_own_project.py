@@ -202,6 +202,23 @@ def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
     ]
 
 
+def test_nbval_compares_the_verdict(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (line,) = [line for _, text in BLOCKS for line in text.splitlines() if "--nbval" in line]
+    project = Project(folder)
+    edit = nbformat.read(project.source(ID), 4)
+    edit.cells[2].source = re.sub("n = [0-9]+", "n = 2", edit.cells[2].source)  # quicker
+    nbformat.write(edit, project.source(ID))
+    main(shlex.split(COMMANDS[4], comments=True)[3:])
+    command = [sys.executable, *shlex.split(line)[1:], "-q", "-p", "no:cacheprovider"]
+    for text, status in ((f"{ID}: inconclusive", 0), (f"{ID}: refuted", 1)):
+        stored = project.source(ID).read_text()
+        assert f'"{ID}: inconclusive' in stored
+        project.source(ID).write_text(stored.replace(f"{ID}: inconclusive", text))
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == status, done.stdout
+
+
 def test_one_more_claim_leaves_what_is_there_as_it_is(project):
     before = (project.root / "notebooks" / "claims" / "beyond.yml").read_text()
     scaffold.new_claim(project, "ab1-more")
