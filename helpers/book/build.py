@@ -167,7 +167,8 @@ def assemble(
     forward.mkdir(parents=True)
     if only is None and (root / "book").is_dir():
         shutil.copytree(root / "book", source / "book", ignore=shutil.ignore_patterns("runs"))
-    _dress(root, source)
+    title = f"Run {run}" if only else "" if (root / CONFIG).exists() else root.name
+    _dress(root, source, title)
     shown = {id: book.shown(id) for id in project.registry.claims}
     contents = _contents(book, None if only else root / "_toc.yml", shown)
     _write(source / "_toc.yml", yaml.safe_dump(contents, sort_keys=False))
@@ -210,12 +211,15 @@ def assemble(
         text = macro("forward", "../" * old.count("/") + new)
         _write(place / FORWARD / f"{old}.html", text)
     if not (first := source / f"{contents['root']}.md").is_file():
-        _write(first, _first_page(book, whole=only is None))
+        _write(first, _first_page(book, title or root.name, whole=only is None))
     return source
 
 
-def _dress(root: Path, source: Path) -> None:
-    """Give the sources the look of the project's book, else that of the package's checkout."""
+def _dress(root: Path, source: Path, title: str) -> None:
+    """Give the sources the look of the project's book, else that of the package's checkout.
+
+    `title` is that of the book, unless '', which leaves its own.
+    """
     for name in (CONFIG, *LOOK):
         own, new = root / name, source / name
         if new.exists():
@@ -228,9 +232,9 @@ def _dress(root: Path, source: Path) -> None:
         new.parent.mkdir(parents=True, exist_ok=True)
         if own.is_dir():
             shutil.copytree(own, new)
-        elif name == CONFIG and own.parent != root:  # the book is not called as that of the package
+        elif name == CONFIG and title:
             config = yaml.safe_load(own.read_text(encoding="utf-8"))
-            _write(new, yaml.safe_dump(config | {"title": root.name, "author": ""}))
+            _write(new, yaml.safe_dump(config | {"title": title, "author": ""}))
         else:
             shutil.copy(own, new)
 
@@ -386,7 +390,7 @@ def _contents(book: Book, path: Path | None, shown: Mapping[str, Sequence[Shown]
     return toc
 
 
-def _first_page(book: Book, whole: bool) -> str:
+def _first_page(book: Book, title: str, whole: bool) -> str:
     """The scoreboards of what is shown, where nobody wrote a first page, `whole` of all claims."""
     registry, calibration = book.project.registry, _results(book.controls)
     own = {run: _results(executed) for run, executed in book.own.items()}
@@ -396,7 +400,7 @@ def _first_page(book: Book, whole: bool) -> str:
         if runs or whole
     ]
     cited = "## References\n\n```{bibliography}\n```"
-    return "\n\n".join([f"# {book.project.root.name}", *boards, cited])
+    return "\n\n".join([f"# {title}", *boards, cited])
 
 
 def _write_fragments(book: Book, folder: Path, contents: Mapping, data: Path) -> None:

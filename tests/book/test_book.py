@@ -433,8 +433,9 @@ def test_the_pages_of_a_few_claims(full):
         "notebooks/beyond/aa1-first.html",
     }
     text = (site / "book" / "claims" / "aa1-first.html").read_text()
-    assert "Two is more than one" in text
-    assert "aa2-second" not in (site / "index.html").read_text()
+    assert "<title>Two is more than one &#8212; Run mine</title>" in text
+    first = (site / "index.html").read_text()
+    assert "<title>Run mine" in first and "aa2-second" not in first
 
 
 def test_the_page_of_a_run_has_its_own_claims_alone(full):
