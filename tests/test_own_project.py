@@ -202,6 +202,7 @@ def test_jupyter_without_our_command_line(folder, monkeypatch, tool):
     ]
 
 
+@pytest.mark.slow  # it executes the notebook three times
 def test_nbval_compares_the_verdict(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (line,) = [line for _, text in BLOCKS for line in text.splitlines() if "--nbval" in line]
