@@ -150,10 +150,15 @@ def test_tables_of_other_bytes(loads, data):
 
 
 def pictures():
-    """Small files of every format that the installed Pillow writes and reads, by suffix."""
+    """Small files of every format that the installed Pillow writes and reads, by suffix.
+
+    Not of PostScript, which Ghostscript draws where it is installed: half a program draws, too.
+    """
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8))
     suffixes, found = Image.registered_extensions(), {}
     for suffix, kind in suffixes.items():
+        if kind == "EPS":
+            continue
         file = io.BytesIO()
         try:
             noise.save(file, kind)

@@ -709,7 +709,7 @@ GIVEN = FEW | {"img_size": 64}
         (
             recipe() | {"model_args": GIVEN | {"embed_dim": 3072}},
             "",
-            "24 channels in the file, 3072 in its config.json; name th",
+            "24 channels in the file, 3072 in its config.json, 96 hidden units of an MLP",
         ),
     ],
 )
