@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers.files import digest_of_json
@@ -449,13 +450,15 @@ class Agreement(NamedTuple):
 
     Attributes:
         sides: what the paper says of each test, and what came of it here.
-        why: the words after these: of which models the paper speaks, and what is ours.
+        why: the words after these: of which models the paper speaks.
+        beyond: what differs from the paper -> the tests that go beyond it so.
     """
 
     answer: str
     reason: str
     sides: tuple[Side, ...] = ()
     why: str = ""
+    beyond: Mapping[str, Sequence[Test]] = MappingProxyType({})
 
 
 def agreement(result: "Result") -> Agreement:
@@ -493,9 +496,10 @@ def agreement(result: "Result") -> Agreement:
         excepted = dict.fromkeys(_excepted(claim, model) for model in strangers)
         why = [others["why"], *filter(None, excepted)]
     put = [model for model in found if result.models[model] != "not applicable"]
-    why += extensions(test for test in claim.criterion.all_tests if any(map(test.concerns, put)))
-    whole, after = (_sentences(*([one] for one in own)) for own in (["; ".join(parts), *why], why))
-    return Agreement(answer, whole, sides, after)
+    ours = [test for test in claim.criterion.all_tests if any(map(test.concerns, put))]
+    lines = ["; ".join(parts), *why, *extensions(ours)]
+    whole, after = (_sentences(*([one] for one in own)) for own in (lines, why))
+    return Agreement(answer, whole, sides, after, _beyond(ours))
 
 
 def _own(claim: "Claim") -> dict[str, str]:
@@ -550,14 +554,19 @@ def of_trainings(k: int, n: int) -> str:
 
 def extensions(tests: Iterable[Test]) -> list[str]:
     """A line for each thing in which tests go beyond the paper: which tests, and what differs."""
-    differ: dict[str, list[str]] = {}
+    return [
+        f"our extension ({', '.join(dict.fromkeys(map(str, own)))}): {text}"
+        for text, own in _beyond(tests).items()
+    ]
+
+
+def _beyond(tests: Iterable[Test]) -> dict[str, list[Test]]:
+    """What differs from the paper, without a full stop -> the tests that go beyond it so."""
+    differ: dict[str, list[Test]] = {}
     for test in tests:
         if test.extension:
-            differ.setdefault(test.extension, []).append(str(test))
-    return [
-        f"our extension ({', '.join(dict.fromkeys(own))}): {_bare(text)}"
-        for text, own in differ.items()
-    ]
+            differ.setdefault(_bare(test.extension), []).append(test)
+    return differ
 
 
 def in_words(says: Mapping) -> str:

@@ -15,7 +15,7 @@ from helpers.book.render import macro
 from helpers.claims.criteria import Criterion, Test, Value
 from helpers.claims.history import Entry
 from helpers.claims.project import Project
-from helpers.claims.registry import load_registry
+from helpers.claims.registry import load_registry, term
 from helpers.run.parameters import checked, parse
 
 REGISTRY = load_registry()
@@ -222,6 +222,15 @@ def test_a_tab_names_the_models_that_the_claim_was_put_to(claim, outliers, atten
     assert text.count(f"{{tab-item}} {label}\n") == 2
     aside = "" if "DeiT-Ti" in label else "; not applicable"
     assert f", DeiT-Ti (`deit_tiny_patch16_224`{aside}), clean (reference)" in text
+
+
+def test_extensions_are_named_as_figures_name_them(claim):
+    model = "vit_tiny_patch16_224.a"
+    added = [replace(test, model=model, extension="It is small.") for test in (NORM, ATTENTION)]
+    own = replace(claim, criterion=Criterion("all", tuple(added), (OUTLIERS,)))
+    text, _ = page(own, own.judge(values(model, 0.9, 90, 80)).to_json())
+    labels = "; ".join(term(claim.id, test.value).label for test in added)
+    assert f"Our extension ({labels} on ViT-Ti): It is small.</p>" in unescape(text)
 
 
 def test_a_claim_without_a_result_says_why_and_what_controls_gave(claim):

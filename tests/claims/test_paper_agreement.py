@@ -87,7 +87,7 @@ def test_what_was_found_beside_the_papers(paper, text, answer):
 @pytest.mark.parametrize("said", ["holds", "fails", "holds in some", "fails in some", "nothing"])
 @pytest.mark.parametrize("outcome", ["holds", "fails", "undecided", "aside"])
 def test_every_pair_has_an_answer_and_a_sentence(said, outcome):
-    answer, reason, sides, why = compared(f"supported; others {said}", f"T {outcome}")
+    answer, reason, sides, why, _ = compared(f"supported; others {said}", f"T {outcome}")
     decided = outcome in ("holds", "fails") and said.split(" ")[0] in ("holds", "fails")
     told = decided and (said.split(" ")[0] == outcome or "some" not in said)
     expected = "agrees" if said.startswith(outcome) else "disagrees"
@@ -229,6 +229,7 @@ def test_an_extension_is_marked():
     result = claim.judge(tiny)
     said = "On vit_tiny x > 0.5 holds in the paper and here. It speaks of all (Section 4). "
     assert result.agreement.reason == f"{said}O{marked[1:]}."
+    assert result.agreement.beyond == {beyond.removesuffix("."): added}
     assert marked[1:] in result._repr_markdown_() and "another size" not in result.agreement.reason
     aside = [Value(name, "vit_tiny", value=0.0) for name in ("x", "size")]
     # On what is not applicable the test was not put.
