@@ -71,6 +71,7 @@ from helpers.capture.replacements import (
     OutlierTokens,
     ReplacedStudy,
     attention_bias,
+    cached_prefix,
     replaced_study,
 )
 from helpers.capture.shifts import ShiftStudy, shift_study, token_probes
@@ -147,6 +148,7 @@ __all__ = [
     "attention_bias",
     "attention_received",
     "by_model",
+    "cached_prefix",
     "capture",
     "capture_conditions",
     "capture_each",

@@ -1,7 +1,7 @@
 """Outlier tokens replaced by something like them or unlike them, in one model after another."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor
 from helpers.capture.passes import Captured, Condition, capture_conditions
 from helpers.capture.reducers import Feature, OtherPatches, Output, Reducer, TokenNorms, TokensAt
 from helpers.capture.studies import classifiers_of
-from helpers.interventions import nested, replaced_tokens, where_given
+from helpers.interventions import appended_registers, nested, replaced_tokens, where_given
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import PRESENT
 from helpers.measures.probes import fit_classifier
@@ -29,7 +29,7 @@ from helpers.measures.replaced import (
     start_block,
 )
 from helpers.measures.stats import Estimates, over_images, share
-from helpers.models import TokenLayout
+from helpers.models import Backbone, TokenLayout
 
 REPLACEMENTS = {
     "outliers": ("zero", "mean", "noise", "other", "bias"),
@@ -170,6 +170,34 @@ def attention_bias(
     tokens, _ = _tokens_of(learnt, plain, 0)
     put = _put(tokens, {"outliers": ("bias",)}, passed, learn)
     return where_given(put, lambda b, own: replaced_tokens(b, *own["outliers", "bias"]))
+
+
+def cached_prefix(models: Sequence[str], learn: Any, images: int, **options: Any) -> Condition:
+    """The mean outlier token of other images, put beside every image from its block on.
+
+    After RegCache (Kim et al., arXiv:2510.04547): cached outlier tokens as a prefix of the middle
+    layers. One token is appended, empty up to the block after which outliers appear. No token is
+    deleted. Models without outliers, or whose outliers start in the last block, are left out.
+
+    Args:
+        learn: the other images, from which threshold, blocks and mean come.
+        images: how many pass.
+        options: as in `capture_conditions`.
+    """
+    passed = partial(_passed, state=nullcontext, **options)
+    learnt, _ = passed(models, learn, lambda _: [TokenNorms()])
+    last, _ = passed([*learnt], learn, lambda _: [TokenNorms(-1)])
+    tokens, _ = _tokens_of(learnt, last, 0)
+    put = _put(tokens, {"outliers": ("mean",)}, passed, learn)
+
+    def cached(backbone: Backbone, own: Put) -> AbstractContextManager:
+        place = backbone.layout.appended_tokens(torch.arange(backbone.layout.tokens), dim=0)
+        return replaced_tokens(backbone, place.expand(images, 1), own.tokens, own.blocks)
+
+    return where_given(
+        {name: own["outliers", "mean"] for name, own in put.items()},
+        lambda b, own: nested(appended_registers, partial(cached, own=own))(b),
+    )
 
 
 def _tokens_of(

@@ -1,10 +1,19 @@
 """Replaced outlier tokens in controls, of which it is known what their outliers hold."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from zoo import build
 
-from helpers.capture import REPLACEMENTS, TokenNorms, capture, replaced_study
+from helpers.capture import (
+    REPLACEMENTS,
+    TokenNorms,
+    cached_prefix,
+    capture,
+    capture_conditions,
+    replaced_study,
+)
 from helpers.capture.passes import Captured
 from helpers.capture.replacements import _outlier_tokens
 from helpers.images import load_train_test
@@ -158,3 +167,25 @@ def test_a_model_without_cls_is_refused(sets, monkeypatch):
     monkeypatch.setattr("helpers.capture.passes.load_backbone", lambda name, **_: build("pooled"))
     with pytest.raises(ValueError, match="no .CLS. token"):
         replaced_study(["pooled"], *sets, 40)
+
+
+def test_a_cached_prefix_is_the_mean_outlier_of_other_images(sets):
+    """Beside every image, from the planted block on; nothing where there is no outlier."""
+    learn, images = sets[0].select(range(24)), sets[1].select(range(10))
+    models, batches = ["control-sink", "control-clean"], {"batch_size": 4}
+    added = cached_prefix(models, learn, len(images), **batches)
+    conditions = {"plain": nullcontext, "prefix": added}
+    passes, _ = capture_conditions(models, images, lambda _: [TokenNorms()], conditions, **batches)
+    assert passes["plain"].keys() == {*models} and [*passes["prefix"]] == ["control-sink"]
+    plain, changed = (passes[x]["control-sink"] for x in conditions)
+    assert changed.layout == plain.layout.with_appended(1)
+    found = changed.layout.appended_tokens(changed["token_norms"], dim=-1)[..., 0]  # (image, block)
+    start = PLANTED_BLOCK["control-sink"]
+    usual = plain["token_norms"].amax(-1)
+    # What a block returns is replaced on its way to the next one.
+    usual = plain["token_norms"][:, start + 1 :].amax(-1)
+    assert found[:, : start + 1].max() < usual.min() / 3
+    later = found[:, start + 1 :]
+    torch.testing.assert_close(later[:, :-1], later[:1, :-1].expand_as(later[:, :-1]))
+    torch.testing.assert_close(later, usual, rtol=0.1, atol=0)
+    assert load_backbone("control-sink").layout.appended == 0
