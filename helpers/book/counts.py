@@ -41,7 +41,7 @@ class Counts(NamedTuple):
         claims, tested: all, and those of ANSWERED; `ours` of these are our own questions.
         papers: from which the others are.
         verdicts, agreements: verdict or agreement -> how many; agreements of what was tested.
-        refuted_by: PAPER, EXTENSION or OURS -> how many of the refuted.
+        refuted_by: PAPER, EXTENSION or OURS -> how many.
     """
 
     claims: int
@@ -86,7 +86,7 @@ def count(registry: Registry, standings: Mapping[str, Standing]) -> Counts:
         len(set(papers)),
         _numbers(one.verdict for one in standings.values()),
         _numbers(one.agreement for one in tested.values()),
-        _numbers(one.refuted_by for one in tested.values() if one.verdict == "refuted"),
+        _numbers(one.refuted_by for one in tested.values()),
     )
 
 

@@ -147,7 +147,8 @@ def test_every_page_of_the_built_book_says_the_same_numbers(site, runs):
     expected = {"tested": counted.tested, "claims": counted.claims, **counted.verdicts}
     expected["first"] = len({row[1] for row in known["moved_verdicts"]})
     assert sum(counted.verdicts.values()) == counted.claims == len(REGISTRY.claims)
-    assert sum(counted.refuted_by.values()) == counted.verdicts["refuted"]
+    refuted = (counted.verdicts.get(kind, 0) for kind in ("refuted", "runs differ"))  # in some run
+    assert sum(counted.refuted_by.values()) == sum(refuted)
     decided = (counted.verdicts.get(kind, 0) for kind in ("supported", "refuted", "runs differ"))
     assert sum(decided) == known["decided"]
     pages = {
