@@ -181,7 +181,6 @@ def test_a_cached_prefix_is_the_mean_outlier_of_other_images(sets):
     assert changed.layout == plain.layout.with_appended(1)
     found = changed.layout.appended_tokens(changed["token_norms"], dim=-1)[..., 0]  # (image, block)
     start = PLANTED_BLOCK["control-sink"]
-    usual = plain["token_norms"].amax(-1)
     # What a block returns is replaced on its way to the next one.
     usual = plain["token_norms"][:, start + 1 :].amax(-1)
     assert found[:, : start + 1].max() < usual.min() / 3
