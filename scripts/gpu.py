@@ -1,0 +1,527 @@
+#!/usr/bin/env python3
+"""What a capture costs on a GPU, for the page "Speed and cost".
+
+Two denominators: the plain forward pass as the model is loaded, and the same one compiled. All run
+in bfloat16 autocast on pixels that lie on the GPU, and take turns in one process, as in
+scripts/bench.py. A whole grid is
+
+    scripts/gpu.py grid MODEL IMAGE_SIZE BATCH...    one file for each batch size
+    scripts/gpu.py kernels                           entropy and received attention by kernel
+    scripts/gpu.py decode                            how fast photographs are read
+    scripts/gpu.py agree                             every number beside that of the CPU
+
+Each writes JSON to the file after --json. book/bench/gpu.sh calls all of them.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from bench import ceiling, randomise, three
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.capture import (
+    AttentionEntropy,
+    AttentionReceived,
+    ClsAttention,
+    FinalTokens,
+    PatchNorms,
+    Sinks,
+    TokenNorms,
+    capture,
+)
+from helpers.capture.inputs import batches_of
+from helpers.capture.reducers import by_rows, received_attention
+from helpers.images import load_images
+from helpers.models import Backbone, load_backbone
+from helpers.run.provenance import hardware, provenance
+
+ROOT = Path(__file__).parents[1]
+SMALL = (PatchNorms(), ClsAttention("all"))
+CAPTURES = {
+    "helpers": SMALL,
+    "helpers, final tokens": (*SMALL, FinalTokens()),
+    "helpers, entropy": (AttentionEntropy(),),
+    "helpers, received": (AttentionReceived("all"),),
+}
+SLOW = ("helpers, entropy", "helpers, received", "helpers, final tokens")
+SECONDS = 0.05  # that a turn lasts at least
+HEADS = {"ViT-B/16": (12, 197), "DINOv2-L": (16, 1370), "DINOv2-g": (24, 1370)}  # heads, tokens
+
+
+def device_of(name: str) -> torch.device:
+    return torch.device(name)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds that `run` takes, until the device is done with it."""
+    wait(device)
+    start = time.perf_counter()
+    run()
+    wait(device)
+    return time.perf_counter() - start
+
+
+# ---- A model whose forward pass returns the reductions
+
+
+def step(block: nn.Module, x: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One block of timm, and of it the norms of the patches and the attention of [CLS], mean over
+    heads. What it projects a second time a compiler finds to be the same.
+    """
+    attention = block.attn
+    q, k, _ = attention.qkv(block.norm1(x)).unflatten(-1, (3, attention.num_heads, -1)).unbind(2)
+    logits = torch.einsum("bhd,bthd->bht", q[:, 0].float(), k.float()) * attention.scale
+    x = block(x)
+    norms = torch.linalg.vector_norm(x[:, prefix:], dim=-1, dtype=torch.float32)
+    return x, norms, logits.softmax(-1).mean(1)
+
+
+class Returning(nn.Module):
+    """A timm model that returns its output, the norms and the attention of [CLS] of every block;
+    `by` is `step`, or what a compiler made of it."""
+
+    def __init__(self, model: nn.Module, prefix: int, by: Callable):
+        super().__init__()
+        self.model, self.prefix, self.by = model, prefix, by
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        model = self.model
+        x = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(x))))
+        norms, rows = [], []
+        for block in model.blocks:
+            x, norm, row = self.by(block, x, self.prefix)
+            norms.append(norm)
+            rows.append(row)
+        return model.forward_head(model.norm(x)), torch.stack(norms, 1), torch.stack(rows, 1)
+
+
+class Plain(nn.Module):
+    """The same without reductions, whose blocks a compiler may have made."""
+
+    def __init__(self, model: nn.Module, by: Callable):
+        super().__init__()
+        self.model, self.by = model, by
+
+    def forward(self, x: Tensor) -> Tensor:
+        model = self.model
+        x = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(x))))
+        for block in model.blocks:
+            x = self.by(block, x)
+        return model.forward_head(model.norm(x))
+
+
+def one_block(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x)
+
+
+def graph_of(run: Callable[[Tensor], Any], pixels: Tensor) -> Callable[[Tensor], Any]:
+    """`run` of one batch as a CUDA graph."""
+    given = pixels.clone()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run(given)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run(given)
+
+    def replay(x: Tensor) -> Any:
+        given.copy_(x)
+        graph.replay()
+        return out
+
+    return replay
+
+
+def methods(backbone: Backbone, pixels: Tensor, batch: int, graphs: bool) -> dict[str, Callable]:
+    """name -> what takes pixels of whole batches, and brings its results to the CPU."""
+    model, prefix = backbone.model, backbone.layout.prefix
+    compiled = partial(torch.compile, dynamic=False, fullgraph=True)
+    own: dict[str, Callable[[Tensor], Any]] = {
+        "plain": backbone,
+        "plain, compiled": Plain(model, compiled(one_block)),
+        "returned, compiled": Returning(model, prefix, compiled(step)),
+    }
+    if graphs:
+        low = partial(torch.autocast, pixels.device.type, torch.bfloat16, cache_enabled=False)
+        with torch.inference_mode(), low():
+            for name in ("plain", "plain, compiled", "returned, compiled"):
+                own[f"{name}, CUDA graph"] = graph_of(own[name], pixels[:batch])
+
+    def batches(run: Callable[[Tensor], Any], pixels: Tensor) -> list[Any]:
+        with torch.inference_mode(), torch.autocast(pixels.device.type, torch.bfloat16):
+            kept = []
+            for x in pixels.split(batch):
+                out = run(x)
+                out = out if isinstance(out, tuple) else (out,)
+                kept.append(
+                    [
+                        torch.empty_like(y, device="cpu", pin_memory=pixels.is_cuda).copy_(
+                            y, non_blocking=True
+                        )
+                        for y in out
+                    ]
+                )
+        return kept
+
+    found = {name: partial(batches, run) for name, run in own.items()}
+    options = {"batch_size": batch, "dtype": "bfloat16", "progress": False, "store": None}
+    for name, reducers in CAPTURES.items():
+        found[name] = lambda x, reducers=reducers: capture(backbone, x, reducers, **options)
+    return found
+
+
+def grid(
+    backbone: Backbone, name: str, batch: int, budget: float, device: torch.device
+) -> dict[str, Any]:
+    """One model at one batch size: for each method its time beside both denominators; with no
+    budget only what a compiler makes is made, for the next process to find."""
+    gpu, size = device.type == "cuda", backbone.image_size[0]
+    torch.manual_seed(1)
+    pixels = torch.randn(batch, 3, size, size, device=device)
+    large = batch * backbone.layout.tokens > 100_000  # whose turns take seconds
+    built = methods(backbone, pixels, batch, gpu and budget > 0 and not large)
+    if budget == 0:
+        built = {name: run for name, run in built.items() if "compiled" in name}
+    elif large:
+        built = {name: run for name, run in built.items() if name not in SLOW}
+    once, failed, memory, given = {}, {}, {}, {}
+    for method, run in built.items():
+        try:
+            given[method] = [x.clone() for x in flat(run(pixels))]
+            if gpu:
+                torch.cuda.reset_peak_memory_stats(device)
+            once[method] = seconds_of(partial(run, pixels), device)
+            memory[method] = torch.cuda.max_memory_allocated(device) / 1e6 if gpu else None
+        except Exception as error:  # one that does not work stops no other
+            failed[method] = one_line(error)
+    if budget == 0:
+        return {"batch_size": batch, "compiled": list(once), "failed": failed}
+    built = {method: built[method] for method in once}
+    count = max(1, min(32, round(SECONDS / once["plain"])))
+    many = pixels.repeat(count, 1, 1, 1)
+    rounds = max(3, min(15, int(budget / (count * sum(once.values())))))
+    seconds: dict[str, list[float]] = {name: [] for name in built}
+    turns = [list(built)[i:] + list(built)[:i] for i in range(len(built))]
+    for order in itertools.islice(itertools.cycle(turns + [one[::-1] for one in turns]), rounds):
+        for name in order:
+            seconds[name].append(seconds_of(partial(built[name], many), device))
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        backbone(pixels[:1])
+    flop, most = counter.get_total_flops(), ceiling(str(device), torch.bfloat16)
+    rows = []
+    for method in built:
+        row: dict[str, Any] = {
+            "method": method,
+            "ms": three(1e3 * statistics.median(seconds[method]) / count),
+            "images_per_s": three(batch * count / statistics.median(seconds[method])),
+        }
+        for key, other in (("ratio", "plain"), ("ratio_compiled", "plain, compiled")):
+            ratios = [a / b for a, b in zip(seconds.get(other, ()), seconds[method], strict=False)]
+            if ratios:
+                low, _, high = statistics.quantiles(ratios, method="inclusive")
+                row[key] = round(statistics.median(ratios), 3)
+                row[f"{key}_quartiles"] = [round(low, 3), round(high, 3)]
+        row["mb"] = memory[method] and round(memory[method], 1)
+        if "returned" in method and "helpers" in given:
+            row["deviation"] = [
+                deviation(*both) for both in zip(given[method][1:], given["helpers"])
+            ]
+        rows.append(row)
+    return {
+        "model": name,
+        "parameters": backbone.parameters,
+        "image_size": size,
+        "tokens": backbone.layout.tokens,
+        "batch_size": batch,
+        "batches_a_turn": count,
+        "turns": rounds,
+        "gflop_per_image": round(flop / 1e9, 2),
+        "ceiling_gflop_per_s": round(most / 1e9),
+        "share_of_ceiling": round(
+            batch * flop / most / statistics.median(seconds["plain"]) * count, 3
+        ),
+        "rows": rows + [{"method": method, "reason": why} for method, why in failed.items()],
+    }
+
+
+def flat(given: Any) -> list[Tensor]:
+    """The tensors of the first batch that a method gave."""
+    return list(given.values()) if isinstance(given, dict) else given[0]
+
+
+def deviation(value: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest value; 0 where both are zero throughout."""
+    gap, most = (value.float() - expected.float()).abs().max().item(), expected.abs().max().item()
+    return float(f"{gap / most:.2g}") if most else gap
+
+
+def one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+
+
+def fast_random(model: nn.Module, device: torch.device) -> None:
+    """`randomise` with the device's own generator: a billion numbers take it no time."""
+    torch.manual_seed(0)
+    model.to(device)
+    for name, p in model.named_parameters():
+        noise = torch.randn(p.shape, device=device)
+        if p.dim() == 1 and name.endswith(("weight", "gamma")):
+            p.data.copy_(1 + 0.1 * noise)
+        elif p.dim() == 1 or "embed" in name or "token" in name:
+            p.data.copy_(0.5 * noise)
+        else:
+            p.data.copy_(noise / p[0].numel() ** 0.5)
+    model.eval().requires_grad_(False)
+
+
+# ---- Kernels
+
+
+def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
+    """Entropy and received attention of one block through each kernel: time, memory, and the
+    largest error beside float64 on one image. bfloat16 takes queries and keys as a model in
+    bfloat16 has them."""
+    aten = torch.ops.aten
+    scale = 0.125
+
+    def efficient(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        mean, total, *_ = aten._scaled_dot_product_efficient_attention(
+            q, k, k, None, True, scale=scale
+        )
+        return mean, total[..., : q.shape[-2]]
+
+    def flash(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        mean, total, *_ = aten._scaled_dot_product_flash_attention(q, k, k, scale=scale)
+        return mean, total
+
+    def cudnn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        mean, total, *_ = aten._scaled_dot_product_cudnn_attention(q, k, k, None, True, scale=scale)
+        return mean, total
+
+    def entropy(fused: Callable, q: Tensor, k: Tensor) -> Tensor:
+        mean, total = fused(q, k)
+        return total.float().reshape(q.shape[:3]) - scale * (q.float() * mean.float()).sum(-1)
+
+    def gradient(backend: SDPBackend, q: Tensor, k: Tensor) -> Tensor:
+        """Received attention: the gradient of the sum of one channel of the output by the values."""
+        v = torch.zeros_like(k).requires_grad_()
+        up = torch.zeros_like(q)
+        up[..., 0] = 1
+        with torch.enable_grad(), sdpa_kernel(backend):
+            out = F.scaled_dot_product_attention(q, k, v, scale=scale)
+            (grad,) = torch.autograd.grad(out, v, up)
+        return grad[..., 0].float() / q.shape[-2]
+
+    low, full = torch.bfloat16, torch.float32
+    tasks: list[tuple[str, str, torch.dtype, Callable]] = [
+        ("entropy", "by rows", full, partial(entropy, partial(by_rows, scale=scale))),
+        ("entropy", "efficient", full, partial(entropy, efficient)),
+        ("entropy", "efficient", low, partial(entropy, efficient)),
+        ("entropy", "flash", low, partial(entropy, flash)),
+        ("entropy", "cudnn", low, partial(entropy, cudnn)),
+        ("received", "by rows", full, lambda q, k: received_attention(q, k, scale)[0]),
+        ("received", "efficient, gradient", full, partial(gradient, SDPBackend.EFFICIENT_ATTENTION)),
+        ("received", "efficient, gradient", low, partial(gradient, SDPBackend.EFFICIENT_ATTENTION)),
+        ("received", "flash, gradient", low, partial(gradient, SDPBackend.FLASH_ATTENTION)),
+        ("received", "cudnn, gradient", low, partial(gradient, SDPBackend.CUDNN_ATTENTION)),
+        ("plain attention", "efficient", full,
+         lambda q, k: sdpa(SDPBackend.EFFICIENT_ATTENTION, q, k)),
+        ("plain attention", "flash", low, lambda q, k: sdpa(SDPBackend.FLASH_ATTENTION, q, k)),
+        ("plain attention", "cudnn", low, lambda q, k: sdpa(SDPBackend.CUDNN_ATTENTION, q, k)),
+    ]  # fmt: skip
+
+    def sdpa(backend: SDPBackend, q: Tensor, k: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, k, scale=scale)
+
+    found = []
+    for shape, (heads, tokens) in HEADS.items():
+        torch.manual_seed(0)
+        q, k = 1.5 * torch.randn(2, images, heads, tokens, 64, device=device)
+        q, k = q.to(low).float(), k.to(low).float()  # the same numbers for both precisions
+        p = (q[:1].double() @ k[:1].double().mT * scale).softmax(-1)
+        truth = {"entropy": -(p * p.clamp_min(1e-300).log()).sum(-1), "received": p.mean(-2)}
+        for what, kernel, dtype, run in tasks:
+            row: dict[str, Any] = {
+                "shape": shape, "images": images, "heads": heads, "tokens": tokens,
+                "measure": what, "kernel": kernel, "dtype": str(dtype).removeprefix("torch."),
+            }  # fmt: skip
+            a, b = q.to(dtype), k.to(dtype)
+            try:
+                with torch.no_grad():
+                    value = run(a, b)
+                    if device.type == "cuda":
+                        torch.cuda.reset_peak_memory_stats(device)
+                        before = torch.cuda.memory_allocated(device)
+                        run(a, b)
+                        row["mb"] = round(
+                            (torch.cuda.max_memory_allocated(device) - before) / 1e6, 1
+                        )
+                    times = [seconds_of(partial(run, a, b), device) for _ in range(12)][2:]
+                row["ms"] = three(1e3 * statistics.median(times))
+                if what in truth:
+                    error = (value.view(images, heads, -1)[0] - truth[what][0]).abs().max().item()
+                    row["error"] = error if what == "entropy" else error * tokens
+            except Exception as error:
+                row["reason"] = one_line(error)
+            found.append(row)
+    return found
+
+
+# ---- Reading photographs
+
+
+def decode(device: torch.device, images: int) -> list[dict[str, Any]]:
+    """Photographs a second that come to the device as pixels, by the number of processes."""
+    backbone = load_backbone("vit_tiny_patch16_224", pretrained=False)
+    backbone.model.to(device)
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for i, image in enumerate(load_images("photographs", 8)):
+            path = Path(folder, f"{i}.jpg")
+            image.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
+            paths.append(str(path))
+        for workers in (1, 4, 8, 16):
+            n = images * workers
+            several = (paths * (-(-n // len(paths))))[:n]
+
+            def read() -> None:
+                for _, pixels in batches_of(backbone, several, 64, workers):
+                    pixels.to(device, non_blocking=True)
+
+            start = seconds_of(
+                lambda: [*itertools.islice(batches_of(backbone, several, 64, workers), 1)], device
+            )
+            spent = seconds_of(read, device)
+            found.append({
+                "workers": workers, "images": n, "images_per_s": three(n / spent),
+                "first_batch_s": three(start), "cores": os.cpu_count(),
+            })  # fmt: skip
+    return found
+
+
+# ---- The same numbers as on a CPU
+
+
+def agree(device: torch.device) -> list[dict[str, Any]]:
+    """For models of each kind the largest difference from the CPU in float32, over the largest
+    value, in float32 and in bfloat16."""
+    kinds = {
+        "vit_tiny_patch16_224": 96, "vit_small_patch14_reg4_dinov2": 126,
+        "vit_small_patch16_dinov3": 96, "eva02_tiny_patch14_224": 126,
+        "vit_base_patch16_siglip_224": 96, "control-content": None,
+    }  # fmt: skip
+    found = []
+    for model, size in kinds.items():
+        try:
+            options = {"image_size": size} if size else {}
+            backbone = (
+                load_backbone(model, **options)
+                if not size
+                else load_backbone(model, pretrained=False, **options)
+            )
+            if size:
+                randomise(backbone.model)
+            cls = backbone.layout.cls
+            reducers = [TokenNorms(), AttentionReceived("all"), AttentionEntropy(), Sinks(),
+                        FinalTokens(), *[ClsAttention("all", "all")] * bool(cls)]  # fmt: skip
+            pixels = load_images("photographs", 8)
+            plain = {"progress": False, "store": None, "batch_size": 4}
+            expected = capture(backbone, pixels, reducers, device="cpu", **plain)
+            for dtype in ("float32", "bfloat16"):
+                for workers in (0, 2):
+                    given = capture(backbone, pixels, reducers, device=str(device), dtype=dtype,
+                                    workers=workers, **plain)  # fmt: skip
+                    for key, value in given.items():
+                        found.append(
+                            {
+                                "model": model,
+                                "dtype": dtype,
+                                "workers": workers,
+                                "key": key,
+                                "deviation": deviation(value, expected[key]),
+                            }
+                        )
+        except Exception as error:
+            found.append({"model": model, "reason": one_line(error)})
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("grid", "kernels", "decode", "agree"))
+    parser.add_argument("model", nargs="*", help="of a grid: name, image size, batch sizes")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=8.0, help="for one batch size")
+    asked = parser.parse_args(arguments)
+    device, origin = device_of(asked.device), provenance(ROOT)
+    torch._dynamo.config.recompile_limit = 64
+    about = {
+        "device": hardware(asked.device)["device"],
+        "versions": {"torch": torch.__version__, "timm": timm.__version__},
+        **{key: origin[key] for key in ("git_revision", "git_dirty")},
+    }
+    found: list[dict[str, Any]] = []
+
+    def write() -> None:
+        asked.json.write_text(json.dumps({**about, asked.what: found}, indent=1) + "\n")
+
+    if asked.what == "grid":
+        name, size, *batches = asked.model
+        try:
+            with device:  # where a billion weights are drawn at once
+                backbone = load_backbone(name, image_size=int(size), pretrained=False)
+        except Exception as error:
+            print(one_line(error), file=sys.stderr, flush=True)
+            backbone = load_backbone(name, image_size=int(size), pretrained=False)
+        fast_random(backbone.model, device)
+        for batch in map(int, batches):
+            start = time.perf_counter()
+            try:
+                found.append(grid(backbone, name, batch, asked.seconds, device))
+            except Exception as error:
+                found.append({"model": name, "batch_size": batch, "reason": one_line(error)})
+            print(name, batch, f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+            write()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    elif asked.what == "kernels":
+        found += kernels(device, asked.images)
+    elif asked.what == "decode":
+        found += decode(device, asked.images)
+    else:
+        found += agree(device)
+    write()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
