@@ -198,16 +198,13 @@ def methods(backbone: Backbone, pixels: Tensor, batch: int, graphs: bool) -> dic
 def grid(
     backbone: Backbone, name: str, batch: int, budget: float, device: torch.device
 ) -> dict[str, Any]:
-    """One model at one batch size: for each method its time beside both denominators; with no
-    budget only what a compiler makes is made, for the next process to find."""
+    """One model at one batch size: for each method its time beside both denominators."""
     gpu, size = device.type == "cuda", backbone.image_size[0]
     torch.manual_seed(1)
     pixels = torch.randn(batch, 3, size, size, device=device)
     large = batch * backbone.layout.tokens > 100_000  # whose turns take seconds
-    built = methods(backbone, pixels, batch, gpu and budget > 0 and not large)
-    if budget == 0:
-        built = {name: run for name, run in built.items() if "compiled" in name}
-    elif large:
+    built = methods(backbone, pixels, batch, gpu and not large)
+    if large:
         built = {name: run for name, run in built.items() if name not in SLOW}
     once, failed, memory, given = {}, {}, {}, {}
     for method, run in built.items():
@@ -219,17 +216,15 @@ def grid(
             memory[method] = torch.cuda.max_memory_allocated(device) / 1e6 if gpu else None
         except Exception as error:  # one that does not work stops no other
             failed[method] = one_line(error)
-    if budget == 0:
-        return {"batch_size": batch, "compiled": list(once), "failed": failed}
     built = {method: built[method] for method in once}
     count = max(1, min(32, round(SECONDS / once["plain"])))
     many = pixels.repeat(count, 1, 1, 1)
     rounds = max(3, min(15, int(budget / (count * sum(once.values())))))
-    seconds: dict[str, list[float]] = {name: [] for name in built}
+    seconds: dict[str, list[float]] = {method: [] for method in built}
     turns = [list(built)[i:] + list(built)[:i] for i in range(len(built))]
     for order in itertools.islice(itertools.cycle(turns + [one[::-1] for one in turns]), rounds):
-        for name in order:
-            seconds[name].append(seconds_of(partial(built[name], many), device))
+        for method in order:
+            seconds[method].append(seconds_of(partial(built[method], many), device))
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         backbone(pixels[:1])
     flop, most = counter.get_total_flops(), ceiling(str(device), torch.bfloat16)
@@ -408,7 +403,7 @@ def decode(device: torch.device, images: int) -> list[dict[str, Any]]:
             image.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
             paths.append(str(path))
         for workers in (1, 4, 8, 16):
-            n = images * workers
+            n = 4 * images * workers
             several = (paths * (-(-n // len(paths))))[:n]
 
             def read() -> None:

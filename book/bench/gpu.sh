@@ -8,14 +8,6 @@ mkdir -p "$out"
 gpu() { "$python" scripts/gpu.py "$@"; }
 models=("vit_tiny_patch16_224 224" "vit_base_patch16_224 224" "vit_large_patch14_dinov2 518" "vit_giant_patch14_dinov2 518")
 
-# All that is compiled, at once, so that no time is spent on it later.
-compile() {
-  for model in "${models[@]}"; do
-    for batch in 1 16 256; do gpu grid $model $batch --seconds 0 --json "$out/compiled-${model% *}-$batch.json" & done
-  done
-  wait
-}
-
 grid() { for model in "${models[@]}"; do gpu grid $model 1 16 256 --json "$out/grid-${model% *}.json"; done; }
 
 rest() { for part in agree kernels decode; do gpu $part --json "$out/$part.json"; done; }
@@ -23,6 +15,6 @@ rest() { for part in agree kernels decode; do gpu $part --json "$out/$part.json"
 # Every notebook, on the reference models.
 notebooks() { "$python" -m helpers run --all --run gpu -p device=cuda --jobs "${JOBS:-14}"; }
 
-all() { rest && compile && grid && notebooks; }
+all() { rest && grid && notebooks; }
 
 "$@"

@@ -156,7 +156,8 @@ def batches_of(
             yield start, pixels.pin_memory() if pinned and not pixels.is_cuda else pixels
         return
     if workers is None:
-        workers = min(MOST_WORKERS, os.cpu_count() or 1) if pinned else 0
+        batches = -(-len(images) // batch_size)
+        workers = min(MOST_WORKERS, torch.get_num_threads(), batches) if pinned else 0
     items = PixelSet(backbone, images)
     loader = DataLoader(items, batch_size, num_workers=workers, pin_memory=pinned)
     try:

@@ -4,6 +4,7 @@ What comes back names nothing of this machine. A kernel with one thread is forke
 that has imported torch once; others are started anew.
 """
 
+import atexit
 import logging
 import multiprocessing
 import os
@@ -62,16 +63,20 @@ class ForkedProcess:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         arguments = argv, dict(environment), folder
-        self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        # No daemon, which could have no processes of its own, such as those that load images; what
+        # daemons are spared at the end of this process, waiting for each other, `kill` does.
+        self.process = context.Process(target=_serve, args=arguments)
         self.process.start()
         self.pid = self.process.pid
         self.kill, self.terminate = self.process.kill, self.process.terminate
+        atexit.register(self.kill)
 
     def poll(self) -> int | None:
         return self.process.exitcode
 
     def wait(self) -> int | None:
         self.process.join()
+        atexit.unregister(self.kill)
         return self.process.exitcode
 
     def send_signal(self, number: int) -> None:
