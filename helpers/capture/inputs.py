@@ -2,6 +2,7 @@
 
 import os
 import reprlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,12 @@ def batches_of(
         batches = -(-len(images) // batch_size)
         workers = min(MOST_WORKERS, torch.get_num_threads(), batches) if pinned else 0
     items = PixelSet(backbone, images)
-    loader = DataLoader(items, batch_size, num_workers=workers, pin_memory=pinned)
+    # Forked, since hooks of a model cannot be sent to another process; a notebook's kernel, and
+    # Python from 3.14 on, would send it.
+    how = "fork" if workers and sys.platform == "linux" else None
+    loader = DataLoader(
+        items, batch_size, num_workers=workers, pin_memory=pinned, multiprocessing_context=how
+    )
     try:
         for index, pixels in enumerate(loader):
             yield index * batch_size, pixels
