@@ -382,11 +382,12 @@ class Summary:
         self.n += len(values)
 
 
-def randomise(model: nn.Module) -> nn.Module:
-    """Random weights that make varied attention, with LayerScale gammas near one."""
-    generator = torch.Generator().manual_seed(0)
+def randomise(model: nn.Module, device: str | torch.device = "cpu") -> nn.Module:
+    """Random weights that make varied attention, with LayerScale gammas near one, drawn on
+    `device`, where the model is."""
+    generator = torch.Generator(device).manual_seed(0)
     for name, p in model.named_parameters():
-        noise = torch.randn(p.shape, generator=generator)
+        noise = torch.randn(p.shape, generator=generator, device=device)
         if p.dim() == 1 and name.endswith(("weight", "gamma")):
             p.data.copy_(1 + 0.1 * noise)
         elif p.dim() == 1 or "embed" in name or "token" in name:

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What a capture costs on a GPU, for the page "Speed and cost".
+"""What a capture costs on a GPU, and whether it gives the numbers of a CPU.
 
-Two denominators: the plain forward pass as the model is loaded, and the same one compiled. All run
-in bfloat16 autocast on pixels that lie on the GPU, and take turns in one process, as in
-scripts/bench.py. A whole grid is
+Two denominators: the plain forward pass as the model is loaded, and the same one compiled block by
+block. Both run in bfloat16 autocast on pixels that lie on the GPU, and take turns in one process
+with what is measured, as in scripts/bench.py.
 
-    scripts/gpu.py grid MODEL IMAGE_SIZE BATCH...    one file for each batch size
+    scripts/gpu.py grid MODEL IMAGE_SIZE BATCH...    time and memory of every method
     scripts/gpu.py kernels                           entropy and received attention by kernel
     scripts/gpu.py decode                            how fast photographs are read
-    scripts/gpu.py agree                             every number beside that of the CPU
+    scripts/gpu.py agree                             numbers of a capture beside those of the CPU
+    scripts/gpu.py notebooks                         those of the run `gpu` beside the stored ones
 
 Each writes JSON to the file after --json. book/bench/gpu.sh calls all of them.
 """
 
 import argparse
-import io
 import itertools
 import json
 import os
@@ -48,6 +48,10 @@ from helpers.capture import (
 )
 from helpers.capture.inputs import batches_of
 from helpers.capture.reducers import by_rows, received_attention
+from helpers.claims import numbers
+from helpers.claims.notebook import read_notebook
+from helpers.claims.project import Project
+from helpers.claims.result import Result
 from helpers.images import load_images
 from helpers.models import Backbone, load_backbone
 from helpers.run.provenance import hardware, provenance
@@ -62,11 +66,16 @@ CAPTURES = {
 }
 SLOW = ("helpers, entropy", "helpers, received", "helpers, final tokens")
 SECONDS = 0.05  # that a turn lasts at least
+# For `agree`: a model of each way in which attention is built, and the image size.
+KINDS = {
+    "vit_tiny_patch16_224": 96,
+    "vit_small_patch14_reg4_dinov2": 126,
+    "vit_small_patch16_dinov3": 96,
+    "eva02_tiny_patch14_224": 126,
+    "vit_base_patch16_siglip_224": 96,
+    "control-content": None,
+}
 HEADS = {"ViT-B/16": (12, 197), "DINOv2-L": (16, 1370), "DINOv2-g": (24, 1370)}  # heads, tokens
-
-
-def device_of(name: str) -> torch.device:
-    return torch.device(name)
 
 
 def wait(device: torch.device) -> None:
@@ -157,6 +166,12 @@ def graph_of(run: Callable[[Tensor], Any], pixels: Tensor) -> Callable[[Tensor],
     return replay
 
 
+def to_cpu(x: Tensor) -> Tensor:
+    """A copy that is only begun here on a GPU."""
+    pinned = torch.empty_like(x, device="cpu", pin_memory=x.is_cuda)
+    return pinned.copy_(x, non_blocking=True)
+
+
 def methods(backbone: Backbone, pixels: Tensor, batch: int, graphs: bool) -> dict[str, Callable]:
     """name -> what takes pixels of whole batches, and brings its results to the CPU."""
     model, prefix = backbone.model, backbone.layout.prefix
@@ -178,14 +193,7 @@ def methods(backbone: Backbone, pixels: Tensor, batch: int, graphs: bool) -> dic
             for x in pixels.split(batch):
                 out = run(x)
                 out = out if isinstance(out, tuple) else (out,)
-                kept.append(
-                    [
-                        torch.empty_like(y, device="cpu", pin_memory=pixels.is_cuda).copy_(
-                            y, non_blocking=True
-                        )
-                        for y in out
-                    ]
-                )
+                kept.append([to_cpu(y) for y in out])
         return kept
 
     found = {name: partial(batches, run) for name, run in own.items()}
@@ -209,7 +217,9 @@ def grid(
     once, failed, memory, given = {}, {}, {}, {}
     for method, run in built.items():
         try:
-            given[method] = [x.clone() for x in flat(run(pixels))]
+            found = run(pixels)
+            wait(device)  # for copies under way
+            given[method] = [x.clone() for x in flat(found)]
             if gpu:
                 torch.cuda.reset_peak_memory_stats(device)
             once[method] = seconds_of(partial(run, pixels), device)
@@ -243,9 +253,8 @@ def grid(
                 row[f"{key}_quartiles"] = [round(low, 3), round(high, 3)]
         row["mb"] = memory[method] and round(memory[method], 1)
         if "returned" in method and "helpers" in given:
-            row["deviation"] = [
-                deviation(*both) for both in zip(given[method][1:], given["helpers"])
-            ]
+            pairs = zip(given[method][1:], given["helpers"], strict=True)
+            row["deviation"] = [deviation(*both) for both in pairs]
         rows.append(row)
     return {
         "model": name,
@@ -279,21 +288,6 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
-def fast_random(model: nn.Module, device: torch.device) -> None:
-    """`randomise` with the device's own generator: a billion numbers take it no time."""
-    torch.manual_seed(0)
-    model.to(device)
-    for name, p in model.named_parameters():
-        noise = torch.randn(p.shape, device=device)
-        if p.dim() == 1 and name.endswith(("weight", "gamma")):
-            p.data.copy_(1 + 0.1 * noise)
-        elif p.dim() == 1 or "embed" in name or "token" in name:
-            p.data.copy_(0.5 * noise)
-        else:
-            p.data.copy_(noise / p[0].numel() ** 0.5)
-    model.eval().requires_grad_(False)
-
-
 # ---- Kernels
 
 
@@ -323,7 +317,7 @@ def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
         return total.float().reshape(q.shape[:3]) - scale * (q.float() * mean.float()).sum(-1)
 
     def gradient(backend: SDPBackend, q: Tensor, k: Tensor) -> Tensor:
-        """Received attention: the gradient of the sum of one channel of the output by the values."""
+        """Received attention: the gradient of one channel of the output, by the values."""
         v = torch.zeros_like(k).requires_grad_()
         up = torch.zeros_like(q)
         up[..., 0] = 1
@@ -332,7 +326,7 @@ def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
             (grad,) = torch.autograd.grad(out, v, up)
         return grad[..., 0].float() / q.shape[-2]
 
-    low, full = torch.bfloat16, torch.float32
+    low, full, kinds = torch.bfloat16, torch.float32, SDPBackend
     tasks: list[tuple[str, str, torch.dtype, Callable]] = [
         ("entropy", "by rows", full, partial(entropy, partial(by_rows, scale=scale))),
         ("entropy", "efficient", full, partial(entropy, efficient)),
@@ -340,14 +334,14 @@ def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
         ("entropy", "flash", low, partial(entropy, flash)),
         ("entropy", "cudnn", low, partial(entropy, cudnn)),
         ("received", "by rows", full, lambda q, k: received_attention(q, k, scale)[0]),
-        ("received", "efficient, gradient", full, partial(gradient, SDPBackend.EFFICIENT_ATTENTION)),
-        ("received", "efficient, gradient", low, partial(gradient, SDPBackend.EFFICIENT_ATTENTION)),
-        ("received", "flash, gradient", low, partial(gradient, SDPBackend.FLASH_ATTENTION)),
-        ("received", "cudnn, gradient", low, partial(gradient, SDPBackend.CUDNN_ATTENTION)),
+        ("received", "efficient, gradient", full, partial(gradient, kinds.EFFICIENT_ATTENTION)),
+        ("received", "efficient, gradient", low, partial(gradient, kinds.EFFICIENT_ATTENTION)),
+        ("received", "flash, gradient", low, partial(gradient, kinds.FLASH_ATTENTION)),
+        ("received", "cudnn, gradient", low, partial(gradient, kinds.CUDNN_ATTENTION)),
         ("plain attention", "efficient", full,
-         lambda q, k: sdpa(SDPBackend.EFFICIENT_ATTENTION, q, k)),
-        ("plain attention", "flash", low, lambda q, k: sdpa(SDPBackend.FLASH_ATTENTION, q, k)),
-        ("plain attention", "cudnn", low, lambda q, k: sdpa(SDPBackend.CUDNN_ATTENTION, q, k)),
+         lambda q, k: sdpa(kinds.EFFICIENT_ATTENTION, q, k)),
+        ("plain attention", "flash", low, lambda q, k: sdpa(kinds.FLASH_ATTENTION, q, k)),
+        ("plain attention", "cudnn", low, lambda q, k: sdpa(kinds.CUDNN_ATTENTION, q, k)),
     ]  # fmt: skip
 
     def sdpa(backend: SDPBackend, q: Tensor, k: Tensor) -> Tensor:
@@ -404,20 +398,15 @@ def decode(device: torch.device, images: int) -> list[dict[str, Any]]:
             paths.append(str(path))
         for workers in (1, 4, 8, 16):
             n = 4 * images * workers
-            several = (paths * (-(-n // len(paths))))[:n]
+            batches = partial(batches_of, backbone, (paths * n)[:n], 64, workers)
 
-            def read() -> None:
-                for _, pixels in batches_of(backbone, several, 64, workers):
+            def read(batches: Callable = batches) -> None:
+                for _, pixels in batches():
                     pixels.to(device, non_blocking=True)
 
-            start = seconds_of(
-                lambda: [*itertools.islice(batches_of(backbone, several, 64, workers), 1)], device
-            )
-            spent = seconds_of(read, device)
-            found.append({
-                "workers": workers, "images": n, "images_per_s": three(n / spent),
-                "first_batch_s": three(start), "cores": os.cpu_count(),
-            })  # fmt: skip
+            row = {"workers": workers, "images": n, "cores": os.cpu_count()}
+            row["first_batch_s"] = three(seconds_of(lambda b=batches: next(b()), device))
+            found.append(row | {"images_per_s": three(n / seconds_of(read, device))})
     return found
 
 
@@ -425,62 +414,69 @@ def decode(device: torch.device, images: int) -> list[dict[str, Any]]:
 
 
 def agree(device: torch.device) -> list[dict[str, Any]]:
-    """For models of each kind the largest difference from the CPU in float32, over the largest
-    value, in float32 and in bfloat16."""
-    kinds = {
-        "vit_tiny_patch16_224": 96, "vit_small_patch14_reg4_dinov2": 126,
-        "vit_small_patch16_dinov3": 96, "eva02_tiny_patch14_224": 126,
-        "vit_base_patch16_siglip_224": 96, "control-content": None,
-    }  # fmt: skip
+    """For a model of each kind, in float32 and in bfloat16, the largest difference of each output
+    from the CPU's in float32, over the largest value there.
+    """
     found = []
-    for model, size in kinds.items():
-        try:
-            options = {"image_size": size} if size else {}
-            backbone = (
-                load_backbone(model, **options)
-                if not size
-                else load_backbone(model, pretrained=False, **options)
-            )
-            if size:
-                randomise(backbone.model)
-            cls = backbone.layout.cls
-            reducers = [TokenNorms(), AttentionReceived("all"), AttentionEntropy(), Sinks(),
-                        FinalTokens(), *[ClsAttention("all", "all")] * bool(cls)]  # fmt: skip
-            pixels = load_images("photographs", 8)
-            plain = {"progress": False, "store": None, "batch_size": 4}
-            expected = capture(backbone, pixels, reducers, device="cpu", **plain)
-            for dtype in ("float32", "bfloat16"):
-                for workers in (0, 2):
-                    given = capture(backbone, pixels, reducers, device=str(device), dtype=dtype,
-                                    workers=workers, **plain)  # fmt: skip
-                    for key, value in given.items():
-                        found.append(
-                            {
-                                "model": model,
-                                "dtype": dtype,
-                                "workers": workers,
-                                "key": key,
-                                "deviation": deviation(value, expected[key]),
-                            }
-                        )
-        except Exception as error:
-            found.append({"model": model, "reason": one_line(error)})
+    for name, size in KINDS.items():
+        backbone = load_backbone(name, image_size=size, pretrained=False)
+        if size:
+            randomise(backbone.model)
+        reducers = [TokenNorms(), AttentionReceived("all"), AttentionEntropy(), FinalTokens()]
+        reducers += [Sinks(), *[ClsAttention("all", "all")] * bool(backbone.layout.cls)]
+        ours = partial(capture, backbone, load_images("photographs", 8), reducers,
+                       batch_size=4, store=None, progress=False)  # fmt: skip
+        expected = known(ours(device="cpu"))
+        for dtype in ("float32", "bfloat16"):
+            given = known(ours(device=str(device), dtype=dtype, workers=2))
+            deviations = {key: deviation(x, expected[key]) for key, x in given.items()}
+            found.append({"model": name, "dtype": dtype, "deviations": deviations})
+    return found
+
+
+def known(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the value ratio of the most attended token, which equal tokens may be."""
+    return {key: value for key, value in given.items() if key != "sink_value"}
+
+
+def notebooks() -> list[dict[str, Any]]:
+    """For each claim that the run `gpu` executed on the reference models: its verdict, how many
+    verdicts moved, how many numbers were compared with those stored beside its notebook, and which
+    differ by more than its test allows."""
+    project, found = Project(), []
+    for path in sorted((project.root / "_build" / "runs" / "gpu").glob("*.ipynb")):
+        claim = project.registry[path.stem]
+        result = Result.from_json(claim, json.loads(path.with_suffix(".json").read_text()))
+        stored = numbers.read(numbers.beside(project.source(path.stem)))
+        fresh = numbers.of_result(result, read_notebook(path))
+        compared = numbers.compare(stored, fresh)
+        moved = [model for model, one in fresh["models"].items()
+                 if one["verdict"] != stored["models"][model]["verdict"]]  # fmt: skip
+        found.append({
+            "claim": path.stem,
+            "verdict": fresh["verdict"],
+            "moved": len(moved) + (fresh["verdict"] != stored["verdict"]),
+            "numbers": len(compared),
+            "beyond": [str(one) for one in compared if one.ratio > 1],
+        })  # fmt: skip
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("grid", "kernels", "decode", "agree"))
+    parser.add_argument("what", choices=("grid", "kernels", "decode", "agree", "notebooks"))
     parser.add_argument("model", nargs="*", help="of a grid: name, image size, batch sizes")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=8.0, help="for one batch size")
     asked = parser.parse_args(arguments)
-    device, origin = device_of(asked.device), provenance(ROOT)
+    device, origin = torch.device(asked.device), provenance(ROOT)
     torch._dynamo.config.recompile_limit = 64
+    machine = hardware(asked.device)
     about = {
-        "device": hardware(asked.device)["device"],
+        **{key: machine[key] for key in ("device", "energy_kw")},
+        "dtype": "bfloat16",
         "versions": {"torch": torch.__version__, "timm": timm.__version__},
         **{key: origin[key] for key in ("git_revision", "git_dirty")},
     }
@@ -491,13 +487,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if asked.what == "grid":
         name, size, *batches = asked.model
-        try:
-            with device:  # where a billion weights are drawn at once
-                backbone = load_backbone(name, image_size=int(size), pretrained=False)
-        except Exception as error:
-            print(one_line(error), file=sys.stderr, flush=True)
+        with device:  # where a billion weights are drawn at once
             backbone = load_backbone(name, image_size=int(size), pretrained=False)
-        fast_random(backbone.model, device)
+        randomise(backbone.model, device)
         for batch in map(int, batches):
             start = time.perf_counter()
             try:
@@ -513,7 +505,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif asked.what == "decode":
         found += decode(device, asked.images)
     else:
-        found += agree(device)
+        found += agree(device) if asked.what == "agree" else notebooks()
     write()
     return 0
 
