@@ -259,7 +259,7 @@ def grid(
     return {
         "model": name,
         "parameters": backbone.parameters,
-        "image_size": size,
+        "image_size": [size, size],
         "tokens": backbone.layout.tokens,
         "batch_size": batch,
         "batches_a_turn": count,

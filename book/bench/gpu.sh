@@ -13,7 +13,10 @@ grid() { for model in "${models[@]}"; do gpu grid $model 1 16 256 --json "$out/g
 rest() { for part in agree kernels decode; do gpu $part --json "$out/$part.json"; done; }
 
 # Every notebook, on the reference models.
-notebooks() { "$python" -m helpers run --all --run gpu -p device=cuda --jobs "${JOBS:-14}"; }
+notebooks() {
+  "$python" -m helpers run --all --run gpu -p device=cuda --jobs "${JOBS:-14}"
+  gpu notebooks --json "$out/notebooks.json"
+}
 
 all() { rest && grid && notebooks; }
 

@@ -45,6 +45,10 @@ OUTCOMES = {"supported": True, "refuted": False, "not applicable": False}
 # The reproduction's section 3.6: kg of CO2 for a kWh, and what the building uses for each kWh of
 # the machine.
 CARBON, PUE = 0.37, 1.19
+# On a GPU: what is drawn; the parts beside the grid; the batch that a whole data set is priced at.
+CAPTURES = ("helpers", "helpers, final tokens", "helpers, entropy", "helpers, received")
+PARTS = ("kernels", "decode", "agree", "notebooks")
+LARGEST = 256
 IMAGES = (5_000, 50_000, 1_281_167)  # of which a capture's cost is told
 NEAR = 1.5  # half-widths from its margin within which a test is listed
 BAND = (93, 97)  # where the coverage of a 95 % interval should lie, in %
@@ -123,6 +127,8 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         "benchmarks": sorted(
             bench, key=lambda one: (one["device"], one["parameters"], one["tokens"])
         ),
+        "gpu": (parts := gpu(root)),
+        "priced": [*bench, *[one for one in parts["grid"] if one["batch_size"] == LARGEST]],
         "survey": stored(root, "portability.json"),
         "dry": stored(root, "dry.json"),
         "covered": stored(root, "intervals.json"),
@@ -327,6 +333,25 @@ def rounded(row: Judgement) -> tuple[str, ...]:
 # ---- What was measured beside the claims
 
 
+def gpu(root: Path) -> dict[str, Any]:
+    """What was measured on a GPU (scripts/gpu.py): each part by its name, None where it was not;
+    `grid` is a list of models at one batch size, the smallest first, each with its device and
+    with its rows by method.
+    """
+    parts = [stored(root, f"bench/gpu/{path.name}") for path in root.glob("book/bench/gpu/*.json")]
+    grid = [
+        {**part, **one, "methods": {row["method"]: row for row in one["rows"] if "ms" in row}}
+        for part in parts
+        for one in part.get("grid", ())
+    ]
+    found = {key: part for part in parts for key in PARTS if key in part}
+    return {
+        **dict.fromkeys(PARTS),
+        **found,
+        "grid": sorted(grid, key=lambda one: (one["parameters"], one["batch_size"])),
+    }
+
+
 def setting(one: Mapping) -> str:
     """A benchmark's model and image size, precision and device where they are not float32 and a
     CPU.
@@ -345,6 +370,15 @@ def drawings(known: Mapping) -> Iterator[tuple[str, dict, str, float]]:
         measured = [one for one in benchmarks if one["plain_mb"] is not None]
         cells = _cells(measured, lambda one, row: (row["extra_mb"] / one["plain_mb"],))
         yield "bench-memory", cells, "memory beyond that of the plain pass (share)", 0.1
+    if grid := known["gpu"]["grid"]:
+        cells = {}
+        for one in grid:
+            name = f"{one['model']}, {one['image_size'][0]} px, batches of {one['batch_size']}"
+            for method in CAPTURES:
+                row = one["methods"].get(method)
+                value = row and Value("ratio", name, None, row["ratio"], *row["ratio_quartiles"])
+                cells.setdefault(method, []).append(value)
+        yield "gpu-speed", cells, "speed relative to the plain forward pass", 1.0
     cells = {}
     for row in known["covered"] or ():
         value = Value("coverage", row["case"], None, row["covered"], row["low"], row["high"])

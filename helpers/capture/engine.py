@@ -67,8 +67,8 @@ def capture(
         device: the model is moved there and stays; where it is now unless given.
         dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text; no
             other. What is returned is float32.
-        workers: processes that load images, 0 for this one; on a GPU one a core unless given, at
-            most 16, else none.
+        workers: processes that load images, 0 for this one; on a GPU unless given as many as this
+            process computes with threads, at most 16 and one a batch, else none.
         progress: show a progress bar; only in a terminal unless given.
         into: key -> summaries, of which each has an `update` that gets each batch of it, in
             order. Such a key is not returned, so memory does not grow with the images, and such a

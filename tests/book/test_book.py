@@ -124,6 +124,48 @@ BENCH = {
         {"method": "other", "ratio": None, "extra_mb": None, "images_per_s": None, "reason": "it is not there"},  # noqa: E501
     ],
 }  # fmt: skip
+GPU = {
+    "device": "H1 <GPU>",
+    "energy_kw": 0.805,
+    "dtype": "bfloat16",
+    "versions": {"torch": "2.15.0"},
+}
+GRID = {
+    "model": "vit_tiny", "parameters": 5, "image_size": [224, 224], "tokens": 197,
+    "batch_size": 256, "share_of_ceiling": 0.104,
+    "rows": [
+        {"method": "plain", "ms": 8.16, "images_per_s": 31400.0, "ratio": 1.0, "ratio_quartiles": [1.0, 1.0], "ratio_compiled": 0.68, "mb": 1341.2},  # noqa: E501
+        {"method": "helpers", "ms": 13.6, "images_per_s": 18900.0, "ratio": 0.6, "ratio_quartiles": [0.55, 0.79], "ratio_compiled": 0.5, "mb": 1345.9},  # noqa: E501
+        {"method": "helpers, entropy", "reason": "it is not there"},
+    ],
+}  # fmt: skip
+KERNEL = {
+    "shape": "ViT | B",
+    "images": 16,
+    "heads": 12,
+    "tokens": 1197,
+    "measure": "entropy",
+    "dtype": "float32",
+}  # noqa: E501
+MEASURED_ON_A_GPU = {
+    "grid-tiny": {"grid": [GRID | {"batch_size": 16}, GRID]},
+    "kernels": {"kernels": [
+        KERNEL | {"kernel": "rows", "ms": 0.3, "mb": 69.6, "error": 2.4e-06},
+        KERNEL | {"kernel": "fused", "ms": 0.1, "mb": 9.6},
+        KERNEL | {"kernel": "other", "reason": "it is not there"},
+    ]},
+    "decode": {"decode": [
+        {"workers": 1, "images_per_s": 159.0, "cores": 16},
+        {"workers": 16, "images_per_s": 928.0, "cores": 16},
+    ]},
+    "agree": {"agree": [
+        {"model": "a", "dtype": "float32", "deviations": {"norms": 2.4e-07, "cls_attention": 0.01}},
+        {"model": "b", "dtype": "float32", "deviations": {"norms": 0.0}},
+    ]},
+    "notebooks": {"notebooks": [
+        {"claim": "aa1-first", "verdict": "refuted", "moved": 0, "numbers": 80, "beyond": ["one"]},
+    ]},
+}  # fmt: skip
 COVERED = {"case": "mean", "n": 80, "repetitions": 9, "covered": 94.0, "low": 88, "high": 99}
 SCORE = "'mine', 'aa1-first', 'score', 'vit-a'"
 
@@ -161,6 +203,9 @@ def full(library):
     other = {"dtype": "bfloat16", "parameters": 9, "plain_mb": None}
     for name, data in (("one", BENCH), ("two", BENCH | other)):
         (book / "bench" / f"{name}.json").write_text(json.dumps(data))
+    (book / "bench" / "gpu").mkdir()
+    for name, data in MEASURED_ON_A_GPU.items():
+        (book / "bench" / "gpu" / f"{name}.json").write_text(json.dumps(GPU | data))
     rows = [COVERED, COVERED | {"n": 1000, "covered": 95.5}]
     (book / "intervals.json").write_text(json.dumps(rows))
     awkward = json.dumps([COVERED | {"without_width": 44.85, "without_interval": 1.5}])
@@ -174,6 +219,7 @@ def full(library):
 FRAGMENTS = (
     "awkward", "benchmarks", "bounds", "calibration", "claims", "compare-runs", "costs", "coverage", "errors", "memory",  # noqa: E501
     "scope", "scoreboard", "speed", "strip", "summary", "dry-runs", "deviations", "verdict-distances",  # noqa: E501
+    "gpu-speed", "gpu-kernels", "gpu-agreement",
 )  # fmt: skip
 EVERY = (
     *FRAGMENTS, "criteria-log", "criteria-summary", "data-columns", "data-files", "dependence", "statistics-shared",  # noqa: E501
@@ -219,7 +265,7 @@ def test_golden_pages_of_a_small_project(kind, request, file_regression):
         forward = source.parent / "forward" / "book" / "runs" / "mine" / "aa1-first.html"
         assert "url=../../../book/claims/aa1-first.html#mine'" in forward.read_text()
         assert (source.parent / "data" / "own" / "bob" / "aa1-first.json").is_file()
-        drawn = ("bench-speed", "bench-memory", "coverage")
+        drawn = ("bench-speed", "bench-memory", "gpu-speed", "coverage")
         assert all((book / "_static" / f"{name}.svg").stat().st_size > 5000 for name in drawn)
 
 

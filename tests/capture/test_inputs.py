@@ -1,6 +1,7 @@
 """What people give as images, reducers and precision: it works, or ends in one sentence."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 from zoo import build
 
-from helpers.capture import ClsTokens, Output, PatchNorms, capture, images_of
+from helpers.capture import ClsTokens, Output, PatchNorms, capture, images_of, inputs
 from helpers.models import load_backbone
 
 
@@ -216,3 +217,14 @@ def test_pixels_are_rolled_and_made_plain(backbone, pictures):
     torch.testing.assert_close(plain, found[1].mean((1, 2))[:, None, None].expand(3, 64, 64))
     with pytest.raises(ValueError, match="pixels cannot be changed by 'noise'; give pictures"):
         found.changed("noise")[0]
+
+
+@pytest.mark.parametrize(("images", "threads", "processes"), [(40, 4, 4), (5, 4, 3), (99, 30, 16)])
+def test_on_a_gpu_so_many_processes_load_images(images, threads, processes, backbone, monkeypatch):
+    """As many as this one computes with threads, at most 16 and one a batch."""
+    asked = {}
+    monkeypatch.setattr(inputs, "DataLoader", lambda *_, **options: asked.update(options) or [])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(type(backbone), "device", SimpleNamespace(type="cuda"))
+    assert [*inputs.batches_of(backbone, [None] * images, 2, None)] == []
+    assert (asked["num_workers"], asked["pin_memory"]) == (processes, True)

@@ -37,6 +37,16 @@ def test_forked_kernels_share_nothing(ran):
     )
 
 
+def test_a_kernel_has_processes_of_its_own_that_load_images(ran):
+    source = """from helpers.capture import PatchNorms, capture
+from helpers.images import load_images
+from helpers.models import load_backbone
+model, images = load_backbone("control-clean"), load_images("photographs", 2)
+one, two = (capture(model, images, [PatchNorms()], workers=n, batch_size=1) for n in (0, 2))
+print(one["patch_norms"].equal(two["patch_norms"]))"""
+    assert ran(source) == "True\n"
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_dead_kernel_is_one_sentence(ran, threads):
     with pytest.raises(RuntimeError, match="the kernel died while it ran some.ipynb"):
