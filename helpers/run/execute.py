@@ -269,7 +269,8 @@ def parallel(
     stop: Callable[[], None] = OwnKernel.kill_all,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
-    """`one(id, threads)` for each identifier, in threads, with a share of the cores.
+    """`one(id, threads)` for each identifier, in threads, with a share of the cores, but no more
+    threads than OMP_NUM_THREADS says.
 
     After Ctrl-C `stop` ends the notebooks that run, and none is left running.
 
@@ -280,7 +281,9 @@ def parallel(
     """
     machines = machines or [os.cpu_count() or 1]
     jobs = min(jobs or sum(machines), max(1, len(ids)))
-    threads = max(1, min(sum(machines) // jobs, max(machines)))
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(told) if told.isdecimal() else max(machines)
+    threads = max(1, min(sum(machines) // jobs, max(machines), most))
 
     def guarded(id: str) -> Outcome:
         try:

@@ -351,9 +351,10 @@ def test_a_kernel_tells_where_it_is(project):
 
 
 CAPTURE = """
-from helpers.capture import PatchNorms, capture_each
+from helpers.capture import PatchNorms, capture
 from helpers.images import load_images
-capture_each(["control-clean"], load_images("scenes", 300), [PatchNorms()])
+from helpers.models import load_backbone
+capture(load_backbone("control-clean", image_size=64), load_images("scenes", 300), [PatchNorms()])
 if not Path("go").exists():
     raise ValueError("not yet")"""
 

@@ -32,7 +32,8 @@ CLAIMS = PROJECT.registry.claims
 PROFILES = [(id, name) for id, claim in CLAIMS.items() for name in claim.profiles]
 # Of each paper the claim whose notebook `make test` executes; `make slow` executes the others.
 QUICK = {claim.paper: id for id, claim in reversed(CLAIMS.items()) if "paper" in claim.profiles}
-del QUICK["jiang"]  # whose one claim takes more than a minute
+for paper in ("jiang", "zero-ablation"):  # whose one claim takes long
+    del QUICK[paper]
 # In the names of models, the smaller first.
 SIZES = ("tiny", "small", "base", "ViT-B-32", "ViT-B-16")
 TINY = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"

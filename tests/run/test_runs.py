@@ -27,6 +27,7 @@ from helpers.claims.project import Project
 from helpers.claims.result import MIME, Made, bundle, displayed, read_result
 from helpers.claims.result import publish as publish_result
 from helpers.run import execute, parameters, provenance
+from helpers.run.progress import Outcome
 from helpers.run.provenance import ARITHMETIC, processor
 
 
@@ -114,6 +115,18 @@ def test_run_writes_notebook_and_result(project, monkeypatch, tmp_path):
     threads, here = notebook.cells[2].outputs[0].text.split()
     assert here == "here" and (project.root / "python").read_text() == sys.executable
     assert int(threads) == origin["threads"] == max(1, os.cpu_count() // 2)
+
+
+@pytest.mark.parametrize(("told", "threads"), [("", 4), ("1", 1), ("3", 3), ("9", 4), ("all", 4)])
+def test_notebooks_share_the_cores_and_keep_to_what_the_environment_says(
+    told, threads, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    given = execute.parallel(
+        lambda id, own: Outcome(id, "done", float(own)), ["a", "b"], None, lambda outcome: None
+    )
+    assert [outcome.seconds for outcome in given] == [threads, threads]
 
 
 def test_profile_and_command_line(project):

@@ -206,12 +206,14 @@ def test_pictures_decide_and_not_places():
 # Those that take less are left to `make test`, the others to `make slow`.
 LONG = {
     "de1-attention-mass",
+    "de2-image-dependence",
     "de4-one-shot",
     "de5-attribution",
     "nr5-registers",
     "so5-register-ablation",
     "so6-multi-register",
     "so7-patch-drop",
+    "so8-attention-entropy",
     "xx3-from-scratch",
 }
 
