@@ -338,7 +338,10 @@ def gpu(root: Path) -> dict[str, Any]:
     `grid` is a list of models at one batch size, the smallest first, each with its device and
     with its rows by method.
     """
-    parts = [stored(root, f"bench/gpu/{path.name}") for path in root.glob("book/bench/gpu/*.json")]
+    parts = [
+        stored(root, f"bench/gpu/{path.name}")
+        for path in sorted(root.glob("book/bench/gpu/*.json"))
+    ]
     grid = [
         {**part, **one, "methods": {row["method"]: row for row in one["rows"] if "ms" in row}}
         for part in parts
