@@ -29,7 +29,7 @@ from typing import Any
 
 import timm
 import torch
-from bench import ceiling, randomise, three
+from bench import JPEG, ceiling, randomise, three, timed
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -52,6 +52,7 @@ from helpers.claims import numbers
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result
+from helpers.foreign import one_line
 from helpers.images import load_images
 from helpers.models import Backbone, load_backbone
 from helpers.run.provenance import hardware, provenance
@@ -81,15 +82,6 @@ HEADS = {"ViT-B/16": (12, 197), "DINOv2-L": (16, 1370), "DINOv2-g": (24, 1370)} 
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def seconds_of(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds that `run` takes, until the device is done with it."""
-    wait(device)
-    start = time.perf_counter()
-    run()
-    wait(device)
-    return time.perf_counter() - start
 
 
 # ---- A model whose forward pass returns the reductions
@@ -222,7 +214,7 @@ def grid(
             given[method] = [x.clone() for x in flat(found)]
             if gpu:
                 torch.cuda.reset_peak_memory_stats(device)
-            once[method] = seconds_of(partial(run, pixels), device)
+            once[method] = timed(partial(run, pixels), str(device))
             memory[method] = torch.cuda.max_memory_allocated(device) / 1e6 if gpu else None
         except Exception as error:  # one that does not work stops no other
             failed[method] = one_line(error)
@@ -234,7 +226,7 @@ def grid(
     turns = [list(built)[i:] + list(built)[:i] for i in range(len(built))]
     for order in itertools.islice(itertools.cycle(turns + [one[::-1] for one in turns]), rounds):
         for method in order:
-            seconds[method].append(seconds_of(partial(built[method], many), device))
+            seconds[method].append(timed(partial(built[method], many), str(device)))
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         backbone(pixels[:1])
     flop, most = counter.get_total_flops(), ceiling(str(device), torch.bfloat16)
@@ -258,6 +250,7 @@ def grid(
         rows.append(row)
     return {
         "model": name,
+        "dtype": "bfloat16",
         "parameters": backbone.parameters,
         "image_size": [size, size],
         "tokens": backbone.layout.tokens,
@@ -282,10 +275,6 @@ def deviation(value: Tensor, expected: Tensor) -> float:
     """The largest difference over the largest value; 0 where both are zero throughout."""
     gap, most = (value.float() - expected.float()).abs().max().item(), expected.abs().max().item()
     return float(f"{gap / most:.2g}") if most else gap
-
-
-def one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
 # ---- Kernels
@@ -371,7 +360,7 @@ def kernels(device: torch.device, images: int) -> list[dict[str, Any]]:
                         row["mb"] = round(
                             (torch.cuda.max_memory_allocated(device) - before) / 1e6, 1
                         )
-                    times = [seconds_of(partial(run, a, b), device) for _ in range(12)][2:]
+                    times = [timed(partial(run, a, b), str(device)) for _ in range(12)][2:]
                 row["ms"] = three(1e3 * statistics.median(times))
                 if what in truth:
                     error = (value.view(images, heads, -1)[0] - truth[what][0]).abs().max().item()
@@ -394,7 +383,7 @@ def decode(device: torch.device, images: int) -> list[dict[str, Any]]:
         paths = []
         for i, image in enumerate(load_images("photographs", 8)):
             path = Path(folder, f"{i}.jpg")
-            image.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
+            image.resize(JPEG, Image.Resampling.BICUBIC).save(path, quality=90)
             paths.append(str(path))
         for workers in (1, 4, 8, 16):
             n = 4 * images * workers
@@ -405,8 +394,8 @@ def decode(device: torch.device, images: int) -> list[dict[str, Any]]:
                     pixels.to(device, non_blocking=True)
 
             row = {"workers": workers, "images": n, "cores": os.cpu_count()}
-            row["first_batch_s"] = three(seconds_of(lambda b=batches: next(b()), device))
-            found.append(row | {"images_per_s": three(n / seconds_of(read, device))})
+            row["first_batch_s"] = three(timed(lambda b=batches: next(b()), str(device)))
+            found.append(row | {"images_per_s": three(n / timed(read, str(device)))})
     return found
 
 
@@ -476,7 +465,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = hardware(asked.device)
     about = {
         **{key: machine[key] for key in ("device", "energy_kw")},
-        "dtype": "bfloat16",
         "versions": {"torch": torch.__version__, "timm": timm.__version__},
         **{key: origin[key] for key in ("git_revision", "git_dirty")},
     }

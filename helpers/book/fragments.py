@@ -346,6 +346,7 @@ def gpu(root: Path) -> dict[str, Any]:
         {**part, **one, "methods": {row["method"]: row for row in one["rows"] if "ms" in row}}
         for part in parts
         for one in part.get("grid", ())
+        if "rows" in one  # else it says why there are none
     ]
     found = {key: part for part in parts for key in PARTS if key in part}
     return {
