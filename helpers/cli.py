@@ -1201,16 +1201,30 @@ def criteria(project, id, seen, reason, same):
 
 @command("baselines")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--was",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=VALUE",
+    help="a default that was changed in the notebooks, as it was: where it gives the stored"
+    " numbers, results stay fresh",
+)
 @_jobs("notebooks")
-def baselines(project, ids, jobs):
+def baselines(project, ids, was, jobs):
     """Execute source notebooks in place, all where none is named, and store their outputs and
     numbers, which the tests compare with.
     """
     from helpers.run.execute import store_outputs
+    from helpers.run.parameters import parse
 
     ids = list(ids) or project.with_notebook()
+    for id in ids if was else ():
+        defaults = project.registry[id].parameters
+        if unknown := was.keys() - defaults.keys():
+            raise ValueError(f"--was: {id} has no parameter {', '.join(sorted(unknown))}")
+        was |= {name: parse(name, text, defaults[name]) for name, text in was.items()}
     with Lines(len(ids)) as lines:
-        outcomes = store_outputs(project, ids, jobs, lines)
+        outcomes = store_outputs(project, ids, jobs, lines, was)
     _tell_controls(outcomes)
     return _status(outcomes) or int(not all(one.is_calibrated for one in outcomes))
 

@@ -3,7 +3,8 @@
 That is numbers, not hashes of files. A result is fresh while the code of its notebook, its
 parameters, its criterion and its claim's numbers on the controls are those of its run. The numbers
 are the fingerprint of what the helpers compute: a refactoring that moves none of them leaves every
-result fresh.
+result fresh. So does another number of images on the controls, where the same code gave the numbers
+before it (`SAME`).
 """
 
 import ast
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PARTS = ("notebook", "parameters", "criterion", "numbers")
 SUFFIX = ".numbers.json"
+SAME = "same_code"  # in such a file: `of_numbers` under earlier defaults, by the code of today's
 
 
 def read_notebook(file: Path | BytesIO) -> "nbformat.NotebookNode":
@@ -71,7 +73,7 @@ def inputs(project: "Project", id: str, parameters: Mapping) -> dict[str, str]:
     except SyntaxError as error:
         reason = f"no Python ({error.msg}): {(error.text or '').strip()!r}"
         raise ValueError(f"{claim.notebook}: {reason}; correct it, and use no magics") from None
-    digests = code, digest_of_json(parameters), claim.criterion.digest, of_numbers(path)
+    digests = code, digest_of_json(parameters), claim.criterion.digest, of_numbers(_stored(path))
     return {part: digest[:16] for part, digest in zip(PARTS, digests, strict=True)}
 
 
@@ -85,6 +87,8 @@ def other_inputs(project: "Project", data: Mapping) -> list[str]:
     made, today = data["provenance"].get("inputs"), inputs(project, claim.id, parameters)
     if not isinstance(made, Mapping):  # of a time when it was one digest of all code
         return ["inputs"]
+    if made.get("numbers") in _stored(project.source(claim.id)).get(SAME, ()):
+        today["numbers"] = made["numbers"]
     return [part for part in today if made.get(part) != today[part]]
 
 
@@ -99,11 +103,15 @@ def of_code(path: Path) -> str:
     return digest_of_json(form(_WithoutNames(tree).visit(tree)))
 
 
-def of_numbers(path: Path) -> str:
-    """The digest of the values on the controls stored beside a notebook; that of none without."""
-    beside = path.with_suffix(SUFFIX)
-    stored = json.loads(beside.read_text("utf-8"))["values"] if beside.is_file() else {}
-    return digest_of_json(stored)
+def of_numbers(stored: Mapping) -> str:
+    """The digest of the values on the controls among the numbers stored beside a notebook."""
+    return digest_of_json(stored["values"])
+
+
+def _stored(notebook: Path) -> dict:
+    """The numbers stored beside it, without values where there are none."""
+    beside = notebook.with_suffix(SUFFIX)
+    return json.loads(beside.read_text("utf-8")) if beside.is_file() else {"values": {}}
 
 
 def form(node: object) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers.claims.criteria import INTERVAL, Value
-from helpers.claims.notebook import SUFFIX
+from helpers.claims.notebook import SAME, SUFFIX, of_numbers
 from helpers.claims.result import Claim, Result, bundle, displayed
 from helpers.summary import FIGURE, rounded
 
@@ -99,19 +99,31 @@ def text(numbers: Mapping) -> str:
     return _written(numbers, "\n") + "\n"
 
 
-def renewed(path: Path, numbers: Mapping) -> str:
+def renewed(path: Path, numbers: Mapping, before: Mapping | None = None) -> str:
     """The text for `path`: these numbers where they moved, else those that are stored there.
 
     So another processor, which rounds otherwise, leaves the file and all results as they are.
     Measured spreads stay.
+
+    Args:
+        before: those of today's code under the defaults that the stored ones are of, where these
+            defaults alone were changed. Results that were fresh stay so.
+
+    Raises ValueError where `before` is given, and the stored numbers are others.
     """
     if not path.is_file():
         return text(numbers)
     stored = read(path)
-    wrong = {tuple(one.path.split("/")[:3]) for one in compare(stored, numbers) if one.ratio > 1}
+    if before and (other := _moved(stored, before)):
+        reason = f"with the earlier defaults today's code gives other numbers ({other[0]})"
+        raise ValueError(f"{reason}; store the new ones without --was, and run its results again")
+    wrong = {tuple(one.path.split("/")[:3]) for one in _moved(stored, numbers)}
     if not wrong:
         return text(stored)
     fresh = copy.deepcopy({**stored, **numbers})
+    earlier = fresh.pop(SAME, [])
+    if before:
+        fresh[SAME] = [*earlier, of_numbers(stored)[:16]]
     for model, own in fresh["values"].items():
         for name in own:
             before = stored["values"].get(model, {})
@@ -162,6 +174,11 @@ def compare(stored: Mapping, fresh: Mapping) -> list[Deviation]:
     for part in ("verdict", "models", "values", "figures"):
         _walk(part, stored.get(part, _MISSING), fresh[part], leaves.get(part, compared.same))
     return sorted(compared.deviations, key=lambda deviation: -deviation.ratio)
+
+
+def _moved(stored: Mapping, fresh: Mapping) -> list[Deviation]:
+    """Those that are too large."""
+    return [one for one in compare(stored, fresh) if one.ratio > 1]
 
 
 def spreads(stored: Mapping, others: Sequence[Mapping]) -> dict[str, float]:

@@ -238,18 +238,25 @@ def store_outputs(
     ids: Sequence[str],
     jobs: int | None = None,
     report: Callable[[Outcome], None] = print,
+    was: Mapping | None = None,
 ) -> list[Outcome]:
     """Execute source notebooks in place with their defaults, so that their outputs, and their
     numbers beside them, are what the code gives today.
 
     Measured spreads among the stored numbers stay. Each computes with one thread, whatever `jobs`
     is, as `make test` does: sums in another order train another probe.
+
+    Args:
+        was: parameter -> its default before it was changed. Where today's code gives the stored
+            numbers with these, only the defaults changed, and published results stay fresh.
     """
 
     def store_one(id: str, _: int) -> Outcome:
         path, clock = project.source(id), time.perf_counter()
         notebook, beside = execute(path, {}, project.root), numbers.beside(path)
-        stored = numbers.renewed(beside, numbers.of_notebook(notebook, project.registry[id]))
+        earlier = execute(path, was, project.root) if was else None
+        found = [x and numbers.of_notebook(x, project.registry[id]) for x in (notebook, earlier)]
+        stored = numbers.renewed(beside, *found)
         write_together({path: nbformat.writes(notebook) + "\n", beside: stored})
         controls = Result.from_json(project.registry[id], bundle(notebook)).calibration()
         return Outcome(id, "stored", time.perf_counter() - clock, calibration=controls)

@@ -13,7 +13,7 @@ from conftest import rows
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.claims import numbers
-from helpers.claims.notebook import PARTS, form, inputs, of_code, of_numbers
+from helpers.claims.notebook import PARTS, SAME, form, inputs, of_code, of_numbers
 from helpers.claims.project import CONTROLS, Project
 from helpers.files import digest_of, digest_of_json
 from helpers.run import check
@@ -98,17 +98,40 @@ def test_a_value_that_moves_by_a_thousandth_makes_its_results_stale_alone(tmp_pa
     project = copy(tmp_path, "so2-layer-norms", "xx3-from-scratch")
     assert not stale(project)
     beside = numbers.beside(project.source("so2-layer-norms"))
-    before, stored = of_numbers(project.source("so2-layer-norms")), numbers.read(beside)
+    stored = numbers.read(beside)
     fresh = json.loads(json.dumps(stored))
     fresh["values"]["control-content"]["growth"]["value"] *= 1.0001
     beside.write_text(numbers.renewed(beside, fresh))
     assert numbers.read(beside) == stored and not stale(project)  # rounding moves nothing
     fresh["values"]["control-content"]["growth"]["value"] *= 1.001
     beside.write_text(numbers.renewed(beside, fresh))
-    assert of_numbers(project.source("so2-layer-norms")) != before
+    assert of_numbers(numbers.read(beside)) != of_numbers(stored)
     assert stale(project) == {"so2-layer-norms"}
     (line,) = {line.partition(": ")[2] for line in check.outdated(project, None)}
     assert line.startswith("stale, made with other numbers")
+
+
+def test_other_defaults_of_the_same_code_leave_results_fresh(tmp_path):
+    project = copy(tmp_path, "so2-layer-norms")
+    beside = numbers.beside(project.source("so2-layer-norms"))
+    stored = numbers.read(beside)
+
+    def grown(factor):
+        fresh = json.loads(json.dumps(stored))
+        fresh["values"]["control-content"]["growth"]["value"] *= factor
+        return fresh
+
+    with pytest.raises(ValueError, match="today's code gives other numbers .*growth/value"):
+        numbers.renewed(beside, grown(1.1), before=grown(1.01))
+    for factor, before in ((1.1, stored), (1.2, grown(1.1))):  # a change after another
+        beside.write_text(numbers.renewed(beside, grown(factor), before))
+        assert not stale(project)
+    assert len(numbers.read(beside)[SAME]) == 2
+    beside.write_text(numbers.renewed(beside, grown(1.2)))
+    assert not stale(project)
+    # Another measure: no result of either is its own.
+    beside.write_text(numbers.renewed(beside, grown(1.3)))
+    assert stale(project) == {"so2-layer-norms"} and SAME not in numbers.read(beside)
 
 
 @pytest.mark.slow

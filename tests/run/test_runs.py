@@ -581,6 +581,8 @@ def test_store_outputs_in_place(project):
         **found,
         "spread": {"values/control-clean/score/value": 0.1},
     }
+    (outcome,) = execute.store_outputs(project, ["aa1-first"], report=silent, was={"n": 4})
+    assert outcome.status == "failed" and "gives other numbers" in outcome.reason
     before = path.read_bytes(), beside.read_bytes()
     edit_source(project, "aa1-first", 'mode == \\"fail\\"', "True")
     broken = path.read_bytes()
