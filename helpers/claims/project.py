@@ -192,9 +192,14 @@ class Project:
             raise ValueError(f"claim {id!r} has no notebook yet: {claim.waiting}")
         path = self.root / claim.notebook
         if not path.is_file():
+            # The package alone, as it is installed, brings the claims and no notebooks.
+            remedy = (
+                "restore it or correct the registry"
+                if is_project(self.root)
+                else "run this in a checkout of the project that has it"
+            )
             raise FileNotFoundError(
-                f"claim {id!r}: its notebook {claim.notebook} is missing; restore it or correct "
-                "the registry"
+                f"claim {id!r}: its notebook {claim.notebook} is missing; {remedy}"
             )
         return path
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import shutil
 from collections import Counter
 
 import pytest
@@ -338,3 +339,13 @@ def test_every_number_of_a_paper_has_ours_beside_it_or_says_why_not(registry, ru
                 assert (row.get("ours", row["name"]) in names) != ("without" in row), (id, row)
                 counts["without" in row] += 1
     assert counts == {False: 220, True: 21}
+
+
+def test_a_notebook_that_is_missing_has_a_remedy(tmp_path):
+    remedy = "so1-norm-distribution.ipynb is missing; run this in a checkout of the project"
+    with pytest.raises(FileNotFoundError, match=remedy):
+        Project(tmp_path).source("so1-norm-distribution")
+    shutil.copytree(Project().root / "notebooks" / "claims", tmp_path / "notebooks" / "claims")
+    shutil.copy(Project().root / "notebooks" / "profiles.yml", tmp_path / "notebooks")
+    with pytest.raises(FileNotFoundError, match="is missing; restore it or correct the registry"):
+        Project(tmp_path).source("so1-norm-distribution")
