@@ -380,6 +380,7 @@ def _answers(result: Result) -> str:
     them.
     """
     told = f"{result.shown['']}, {result.agreement.answer}"
+    told += f", {plural(len(result.not_run), 'model')} not run" if result.not_run else ""
     if result.today is None:
         return told
     return f"{told} (by an earlier criterion; by today's {_answers(result.today)})"
@@ -724,6 +725,8 @@ def diagnose(
         for name, (first, second) in own.beside(found, other).items():
             print(f"{name}: {first} | {second}")
         return status
+    print(f"{loaded['model']} on {len(pictures)} images of {loaded['images']}")
+    print("Neurons are found on every other image; what moving them costs is measured on the rest.")
     drawn = own.pictures(own.drawn(found)) if out or figures else {}
     texts = {out: own.page(found, drawn, loaded["model"])} if out else {}
     if numbers:
@@ -732,6 +735,8 @@ def diagnose(
         texts |= {figures / f"{name}.svg": text for name, (text, _) in drawn.items()}
     files.write_all(texts)
     print("\n".join(own.advice(found, loaded["model"])))
+    if out:
+        print(f"the page: {out}")
     return status
 
 
@@ -991,6 +996,7 @@ def train(project, preset, base, registers, seeds, texts, name, out, device, wor
         )
     if card := training.card(out):
         files.write_text(out / "README.md", card)
+    print(f"a model's name elsewhere: {kind.prefix.rstrip('-')}:{out}/NAME.safetensors")
     return _status(Outcome(*one) for one in trained)
 
 

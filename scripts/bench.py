@@ -602,13 +602,17 @@ def table(result: Mapping[str, Any]) -> str:
         apart = ", ".join(f"{key} {x:.0e}" for key, x in row.get("deviation", {}).items())
         cells = row["method"], row["ratio"], quartiles, row["images_per_s"], extra, apart
         lines.append(form.format(*cells).rstrip())
+    told = "ratio: time of the plain pass over the method's own; less than 1 is slower"
+    if any(row.get("deviation") for row in result["rows"]):
+        told += ". deviation: largest difference from the plain pass"
+    lines.append(told)
     lines.append(f"memory of the plain pass with its weights: {result['plain_mb']} MB")
     if not result["allocation"]:
         lines.append("this C library keeps memory in its own way; times include new pages")
     share, loading = result["share_of_ceiling"], result["loading"]
     lines.append(f"share of what a product of large matrices reaches here: {share:.0%}")
     if loading:
-        keep = f"{loading['cores']} cores keep up with the plain pass"
+        keep = f"the plain pass needs {loading['cores']} such cores"
         lines.append(f"one core decodes {loading['images_per_s']} photographs a second; {keep}")
     return "\n".join(lines)
 

@@ -354,8 +354,9 @@ def _from_folder(path: str) -> "datasets.Dataset":
     told = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts)
     remedy = "convert pictures among them to JPEG or PNG"
     if not found:
-        told = f", but files that Pillow does not read ({told}); {remedy}" if told else ""
-        raise ValueError(f"there are no images in the folder {path!r}{told}")
+        told = f", but files that Pillow does not read ({told})" if told else ""
+        remedy = remedy if told else "put JPEG or PNG files there, or name another folder"
+        raise ValueError(f"there are no images in the folder {path!r}{told}; {remedy}")
     if told:
         warnings.warn(
             f"skipped in the folder {path!r}, since Pillow does not read them: {told}; {remedy}",
@@ -454,7 +455,7 @@ def _read_parquet(paths: list[Path], name: str) -> "datasets.Dataset":
             datasets.Features.from_arrow_schema(pa.schema([field]))
     if not files:
         raise ValueError(f"{name!r} has no images")
-    with _quiet(datasets), reading(repr(name), remedy), generating():
+    with reading(repr(name), remedy), generating(), _quiet(datasets):
         return datasets.load_dataset("parquet", data_files=files, split="train")
 
 

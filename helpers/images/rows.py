@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,7 @@ MASK_COLUMNS = (
     "segmentation",
 )  # of pictures of classes, the first that is there
 LIFTED = ID_COLUMNS[-1]  # where the images' own file names stand in `Split.names`
+_GENERATES = RLock()  # held while the `datasets` library reads or writes a table
 AT_ONCE = 8  # files of a split that are read at a time
 # Data sets whose 'bbox' of the column 'objects' holds corners. Elsewhere it may be a corner, width
 # and height, and is left.
@@ -308,11 +310,15 @@ def pixel_digest(image: Image.Image) -> str:
 def generating() -> Iterator[None]:
     """Raise what the `datasets` library met while it wrote a table into its cache, and not its own
     error, which has no reason.
+
+    One at a time: its bars share a lock that each call of it makes and deletes, and whether they
+    are shown is a switch of the whole process.
     """
-    try:
-        yield
-    except extra("datasets").exceptions.DatasetGenerationError as error:
-        raise error.__cause__ or error from None
+    with _GENERATES:
+        try:
+            yield
+        except extra("datasets").exceptions.DatasetGenerationError as error:
+            raise error.__cause__ or error from None
 
 
 def _file_bytes(file: dict[str, Any] | None) -> bytes:

@@ -135,7 +135,7 @@ def run_claims(
             result["provenance"]["exploratory"] = True
         publish(folder, {id: executed})
         controls = Result.from_json(project.registry[id], result).calibration()
-        told = {"calibration": controls} if run == CONTROLS else {"reason": result["reason"]}
+        told = {"calibration": controls} if run == CONTROLS else {"reason": _told(result)}
         return Outcome(id, result["verdict"], result["provenance"]["wall_s"], **told)
 
     return parallel(
@@ -231,6 +231,12 @@ def computed(
     }
     whole = {**head, **result, "parameters": parameters, "provenance": details}
     return Made(whole, text, images)
+
+
+def _told(result: Mapping) -> str:
+    """Why a result has its verdict, and which models could not be had."""
+    gone = [f"{model} was not run ({reason})" for model, reason in result["not_run"].items()]
+    return "; ".join([result["reason"].rstrip("."), *gone])
 
 
 def store_outputs(

@@ -410,8 +410,9 @@ def _checks(
     for name, text in data_sets(parameters):
         yield name, partial(images.require, places[text])
     for name in COUNTS:
-        if name in parameters:
-            yield name, partial(_require_images, name, parameters, places)
+        if name in parameters and (of := _counted(name, parameters, places)):
+            yield of, partial(_images_in, places[parameters[of]])
+            yield name, partial(_require_images, name, parameters, of, places)
     if parameters.get("classifier") != "none":  # then nothing is classified
         for name in claim.labels:
             if text := parameters[name]:
@@ -449,27 +450,32 @@ def _choices(defaults: Mapping) -> dict[str, Sequence[str]]:
     }
 
 
-def _require_images(name: str, parameters: Mapping, places: Mapping[str, str]) -> None:
-    """Raise ValueError where the set has fewer images than the parameters ask of it.
+def _counted(name: str, parameters: Mapping, places: Mapping[str, str]) -> str | None:
+    """The parameter with the set of which `name` asks for so many images.
 
-    Sets without end and those of the hub are not counted.
+    None for sets without end and those of the hub, which are not counted.
     """
     from helpers import images
 
     of = COUNTS[name] if COUNTS[name] in parameters else "dataset"
     place = places.get(parameters.get(of, ""), "")
-    if place in ("", *images.load.DRAWN) or place.startswith("hf:"):
-        return
+    return None if place in ("", *images.load.DRAWN) or place.startswith("hf:") else of
+
+
+def _require_images(name: str, parameters: Mapping, of: str, places: Mapping[str, str]) -> None:
+    """Raise ValueError where the set has fewer images than the parameters ask of it."""
     names = [name]
     if name == "n" and "n_train" in parameters and _divided(parameters):
         names.append("n_train")
     elif name == "n" and "n_others" in parameters:
         names.append("n_others")
-    asked = sum(parameters[name] for name in names)
-    if asked > (there := _images_in(place)):
+    counts = [parameters[name] for name in names]
+    if (asked := sum(counts)) > (there := _images_in(places[parameters[of]])):
+        told = f"{' + '.join(names)} = {' + '.join(map(str, counts))}"
+        told += f" = {asked}" if len(names) > 1 else ""
         raise ValueError(
-            f"{' + '.join(names)} = {asked} images of {of} {parameters[of]!r}, which has {there}; "
-            "ask for at most that many"
+            f"{told} images of {of} {parameters[of]!r}, which has {there}; "
+            f"give less{' for both' if len(names) > 1 else ''}"
         )
 
 

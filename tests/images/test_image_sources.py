@@ -1,6 +1,8 @@
 """Names of data sets, and the table behind each: the right rows whatever the files look like."""
 
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,6 +44,29 @@ def test_folder(tmp_path):
         "dog/1.PNG": 2,
     }
     assert load_images(f"folder:{tmp_path}/dog").labels is None
+
+
+def test_tables_are_made_one_at_a_time(tmp_path, monkeypatch):
+    """The library's bars share a lock that each call makes and deletes."""
+    made, inside, most = datasets.load_dataset, [], []
+
+    def counted(*args, **options):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.05)
+        try:
+            return made(*args, **options)
+        finally:
+            inside.pop()
+
+    monkeypatch.setattr(datasets, "load_dataset", counted)
+    for name in "abc":
+        rows = {"image": [{"bytes": png(picture(1)), "path": None}], "label": [0]}
+        datasets.Dataset.from_dict(rows).to_parquet(tmp_path / f"{name}.parquet")
+    names = [f"parquet:{tmp_path}/{name}.parquet" for name in "abc"]
+    with ThreadPoolExecutor(3) as pool:
+        assert [len(images) for images in pool.map(load_images, names)] == [1, 1, 1]
+    assert most == [1, 1, 1]
 
 
 @pytest.mark.parametrize("pictures", [0, 1])

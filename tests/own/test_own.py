@@ -145,7 +145,9 @@ def test_the_command_writes_page_numbers_and_figures(tmp_path, monkeypatch, caps
     told = "error: figures: the disk is full: where.svg was not written; make room"
     assert capsys.readouterr().err.startswith(told) and not [*tmp_path.iterdir()]
     assert main(f"{command.format('control-position')}{files}".split()) == 0
-    assert capsys.readouterr().out.startswith("Outliers: 8 of 8")
+    first, _, answer, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "control-position on 8 images of scenes"
+    assert answer.startswith("Outliers: 8 of 8") and last == "the page: page.html"
     assert json.loads((tmp_path / "numbers.json").read_text())["outliers"] is True
     assert "<svg" in (tmp_path / "page.html").read_text()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}

@@ -219,8 +219,9 @@ FITS = {
     "so5-register-ablation blocks=-2,-77": "parameter blocks=[-2, -77]: 'control-content' has",
     "nr1-artifacts dataset=photographs n=500": "parameter n=500: n = 500 images of dataset",
     "nr1-artifacts examples=photographs n_examples=99": "parameter n_examples=99: ",
-    "tt1-register-neurons dataset=photographs n=10 n_train=15": "n + n_train = 25 images",
+    "tt1-register-neurons dataset=photographs n=10 n_train=15": "n + n_train = 10 + 15 = 25 images",
     "nr1-artifacts dataset=folder:nowhere": "dataset='folder:nowhere': there is no folder",
+    "nr1-artifacts dataset=folder:tests/run n=5": "dataset='folder:tests/run': there are no images",
     "nr1-artifacts examples=parquet:nowhere": "examples='parquet:nowhere': there is no",
     "xx2-corner-outliers treated=folder:nowhere": "parameter treated='folder:nowhere': there is no",
     "nr4-local train_dataset=data:no/train": "parameter train_dataset='data:no/train': ",
@@ -388,3 +389,16 @@ def test_a_run_that_failed_goes_on_with_what_it_captured(project, monkeypatch):
     monkeypatch.setenv("REGISTERS_CACHE", str(place))
     assert run(project, name="controls", force=True)[0].status != "failed"
     assert not place.exists()
+
+
+def test_a_model_that_was_not_run_is_told(project, typed):
+    path = project.source("aa1-first")
+    notebook = nbformat.read(path, 4)
+    judged = "judge(values, sources=[images]"
+    notebook.cells[3].source = notebook.cells[3].source.replace(
+        judged, f"{judged}, not_run={{'vit-z': 'no weights'}}"
+    )
+    nbformat.write(notebook, path)
+    told = typed("run aa1-first --run bob -p n=3")
+    assert "supported" in told and "vit-z was not run (no weights)" in told
+    assert "bob (not published): supported, not stated, 1 model not run" in typed("list")
