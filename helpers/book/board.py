@@ -176,6 +176,7 @@ def board(
     up: str = "",
     whole: bool = True,
     folder: str = "runs",
+    legend: bool = True,
 ) -> str:
     """The table, as a raw block of Markdown.
 
@@ -186,6 +187,7 @@ def board(
         whole: with the claims without a result, and the checkpoints of the papers that were not
             run.
         folder: of the runs' pages, below `book/`.
+        legend: say above it what the badges and signs mean.
     """
     found = entries(registry, runs, calibration)
     lines = [line(registry[id], own) for id, own in found.items() if own or whole]
@@ -217,6 +219,7 @@ def board(
         up=up,
         whole=whole,
         folder=folder,
+        legend=legend,
         again={
             one["claim"].id: [
                 Entry(one["claim"], own[one["claim"].id])

@@ -211,7 +211,9 @@ def assemble(
         text = macro("forward", "../" * old.count("/") + new)
         _write(place / FORWARD / f"{old}.html", text)
     if not (first := source / f"{contents['root']}.md").is_file():
-        _write(first, _first_page(book, title or root.name, whole=only is None))
+        pages = (path for kind in ("*.md", "*.ipynb") for path in source.rglob(kind))
+        cited = any("{cite" in path.read_text(encoding="utf-8") for path in pages)
+        _write(first, _first_page(book, title or root.name, only is None, cited))
     return source
 
 
@@ -390,17 +392,20 @@ def _contents(book: Book, path: Path | None, shown: Mapping[str, Sequence[Shown]
     return toc
 
 
-def _first_page(book: Book, title: str, whole: bool) -> str:
-    """The scoreboards of what is shown, where nobody wrote a first page, `whole` of all claims."""
+def _first_page(book: Book, title: str, whole: bool, cited: bool) -> str:
+    """The scoreboards of what is shown, where nobody wrote a first page, the first one of all
+    claims if `whole`; and the references, if any is `cited`.
+    """
     registry, calibration = book.project.registry, _results(book.controls)
     own = {run: _results(executed) for run, executed in book.own.items()}
-    boards = [
-        board(registry, runs, calibration, up="book/", whole=whole, folder=kind)
-        for kind, runs, whole in (("runs", book.results, whole), ("own", own, False))
-        if runs or whole
-    ]
-    cited = "## References\n\n```{bibliography}\n```"
-    return "\n\n".join([f"# {title}", *boards, cited])
+    kinds = [("Published", "runs", book.results), ("Your own runs", "own", own)]
+    parts = [f"# {title}"]
+    for head, kind, runs in [one for one in kinds if one[2]] or kinds[:whole]:
+        first = len(parts) == 1
+        about = {"whole": whole and first, "folder": kind, "legend": first}
+        parts += [f"## {head}", board(registry, runs, calibration, up="book/", **about)]
+    parts += ["## References\n\n```{bibliography}\n```"] if cited else []
+    return "\n\n".join(parts)
 
 
 def _write_fragments(book: Book, folder: Path, contents: Mapping, data: Path) -> None:

@@ -484,6 +484,29 @@ def test_the_pages_of_a_few_claims(full):
     assert "<title>Run mine" in first and "aa2-second" not in first
 
 
+def test_a_first_page_tells_what_is_published_from_what_was_run_here(library):
+    """Under a heading each, if it has something, with one legend and no references without any."""
+    first = library.root / "book" / "index.md"
+    first.unlink()
+
+    def heads():
+        text = (assemble(library.root) / "book" / "index.md").read_text()
+        assert text.count("Verdicts that say little") == 1
+        # Each claim has a row in the first table, which names those without a result.
+        rows = re.findall("<tbody class='claim' data-claim='([^']*)'", text)
+        assert rows[:3] == [*library.registry.claims]
+        return re.findall("^## (.*)", text, flags=re.M)
+
+    assert heads() == ["Published"]
+    publish_run(library, "bob", "aa1-first")
+    library.own.mkdir(parents=True)
+    shutil.move(library.runs / "bob", library.own / "bob")
+    assert heads() == ["Your own runs"]
+    publish_run(library, "mine", "aa1-first")
+    (first.parent / "more.md").write_text("# More\n\n{cite}`darcet2024`\n")
+    assert heads() == ["Published", "Your own runs", "References"]
+
+
 def test_the_page_of_a_run_has_its_own_claims_alone(full):
     """Not those that controls alone can answer, which nobody ran."""
 
