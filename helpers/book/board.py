@@ -17,7 +17,6 @@ from helpers.claims.criteria import CONTROL, NOT_TESTED
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
-from helpers.claims.statistics import DECIDED
 from helpers.names import short_names
 
 SEED = re.compile(r"-seed\d+$")
@@ -104,7 +103,7 @@ class Entry(Decisions):
         found = {
             "ceiling": ceiling,
             "controls only": {column_of(model) for model in models} == {CONTROLS},
-            "control never positive": verdict in DECIDED and not self.positive,
+            "control never positive": verdict in ("refuted", "inconclusive") and not self.positive,
         }
         return [key for key, is_so in found.items() if is_so]
 

@@ -163,7 +163,8 @@ ROOM, OUTLIERS = (Test("auc", ">", 0.5, baseline="top1"),), (Test("outlier_image
         (entry(claim(applies=OUTLIERS), {"m": 0.9}, outlier_images=0.0), "not applicable", ["m"], []),  # noqa: E501
         (entry(claim(), {"control-clean": 0.9}), "supported", ["control-clean"], ["controls only"]),
         (entry(claim(), {"m": 0.2}, False), "refuted", ["m"], ["control never positive"]),
-        (entry(claim(), {"m": 0.2}, False), "inconclusive", ["m"], []),
+        (entry(claim(), {"m": 0.2}, False), "inconclusive", ["m"], ["control never positive"]),
+        (entry(claim(), {"m": 0.9}, False), "supported", ["m"], []),
     ],
 )  # fmt: skip
 def test_what_says_little_is_marked(found, verdict, models, signs):

@@ -150,7 +150,7 @@ def test_a_page_says_that_the_first_criterion_gave_another_verdict_and_when_it_c
 
 
 def test_a_page_of_a_small_book_leads_to_no_page_that_is_not_there(claim):
-    data = claim.judge(values("a", 0.9, 90, 90)).to_json() | {"after_the_fact": True}
+    data = claim.judge(values("a", 0.9, 90, 9)).to_json() | {"after_the_fact": True}
     refuted = claim.judge(values("control-clean", 0.9, 9, 9)).to_json()
     reading = "See [the guard](../verdicts.md#the-guard) and [nr1](nr1-artifacts.md)."
     (small, _), (whole, _) = (
@@ -166,6 +166,24 @@ def test_a_page_of_a_small_book_leads_to_no_page_that_is_not_there(claim):
     assert all(f"../{place}" in whole and place not in small for place in leads)
     assert "The test was never seen to say yes on" in small
     assert "See the guard and [nr1](nr1-artifacts.md)." in small
+
+
+@pytest.mark.parametrize(
+    ("attention", "verdict", "sign", "limit"),
+    [
+        (90, "supported", 0, "on no synthetic model, so this *yes* was not checked against one."),
+        (50, "inconclusive", 1, "So a *no* may be the test's own."),
+        (10, "refuted", 1, "So a *no* may be the test's own."),
+    ],
+)
+def test_a_no_of_a_test_that_never_said_yes_is_in_doubt_and_a_yes_unchecked(
+    claim, attention, verdict, sign, limit
+):
+    data = claim.judge(values("a", 0.9, 90, attention)).to_json()
+    never = claim.judge(values("control-clean", 0.9, 9, 9)).to_json()
+    text, _ = page(claim, data, calibration=never)
+    assert data["verdict"] == verdict and text.count("class='no-yes'") == sign and limit in text
+    assert ("never seen to say yes" in text) is bool(sign)
 
 
 def test_a_page_marks_a_verdict_that_the_images_may_have_shaped(claim):
