@@ -184,6 +184,7 @@ def assemble(
     log = history.load(project.root)
     config = yaml.safe_load((source / CONFIG).read_text(encoding="utf-8"))
     repository = config.get("repository", {})
+    pages = {path.stem for path in (source / "book").glob("*.md")}
     calibration, moved = _results(book.controls), dict(contents.get("meta", {}).get("moved", {}))
     for id, claim in project.registry.claims.items():
         if only and id not in ids:
@@ -193,8 +194,8 @@ def assemble(
             shown[id],
             calibration.get(id),
             history.rewritten(log.get(id, [])),
-            explore.beside(id),
-            {path.stem for path in (source / "book").glob("*.md")},
+            explore.beside(id) if "explore" in pages else "",
+            pages,
             repository,
         )
         _write(source / CLAIMS / f"{id}.md", text)
@@ -211,8 +212,8 @@ def assemble(
         text = macro("forward", "../" * old.count("/") + new)
         _write(place / FORWARD / f"{old}.html", text)
     if not (first := source / f"{contents['root']}.md").is_file():
-        pages = (path for kind in ("*.md", "*.ipynb") for path in source.rglob(kind))
-        cited = any("{cite" in path.read_text(encoding="utf-8") for path in pages)
+        files = (path for kind in ("*.md", "*.ipynb") for path in source.rglob(kind))
+        cited = any("{cite" in path.read_text(encoding="utf-8") for path in files)
         _write(first, _first_page(book, title or root.name, only is None, cited))
     return source
 

@@ -17,7 +17,7 @@ from bs4 import BeautifulSoup
 from conftest import edit_registry
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from helpers.book import fragments
+from helpers.book import explore, fragments
 from helpers.book.build import assemble, build, published
 from helpers.claims import history
 from helpers.claims.criteria import Value
@@ -466,8 +466,9 @@ def test_pages_and_downloads_hang_on_no_order_of_sets(tmp_path):
     assert {name for name in first.keys() | second if first.get(name) != second.get(name)} == set()
 
 
-def test_the_pages_of_a_few_claims(full):
+def test_the_pages_of_a_few_claims(full, monkeypatch):
     """Nothing else is there, and links that lead elsewhere fail nothing."""
+    monkeypatch.setitem(explore.PLACES, "aa1-first", ("patches", "Patch by patch"))
     site = build(full.root, full.root / "place", only=("mine", ["aa1-first"]))
     pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     pages = {name for name in pages if name.partition("/")[0] in ("book", "notebooks")}
@@ -480,6 +481,7 @@ def test_the_pages_of_a_few_claims(full):
     }
     text = (site / "book" / "claims" / "aa1-first.html").read_text()
     assert "<title>Two is more than one &#8212; Run mine</title>" in text
+    assert "Patch by patch" not in text
     first = (site / "index.html").read_text()
     assert "<title>Run mine" in first and "aa2-second" not in first
 
