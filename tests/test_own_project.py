@@ -161,7 +161,10 @@ def test_the_pages_of_a_new_claim(folder, monkeypatch, capsys):
     *_, page = capsys.readouterr().out.splitlines()
     assert Path(page) == folder / "_build" / "html" / "index.html"
     site = Path(page).parent
-    assert OWN_PAGE in (site / "index.html").read_text()
+    assert OWN_PAGE in (first := (site / "index.html").read_text())
+    assert ">project</th>" in first and not re.search("agreement not-stated|References", first)
+    assert re.findall(r"<h2>(\w.*?)<", first) == ["Your own runs"]
+    assert not re.search("With the paper|[Tt]he paper |Beyond the", text)
     assert (site / OWN_PAGE).is_file() and (site / "notebooks" / "own" / f"{ID}.html").is_file()
 
 

@@ -62,7 +62,7 @@ def new_claim(
         id=id,
         file=file,
         order=1 + max((one["paper"]["order"] for one in papers), default=0),
-        paper="Beyond the papers" if paper == OWN else paper,
+        paper=root.name or OWN if paper == OWN else paper,
         title=title or words.capitalize(),
         statement=statement or f"Replace this: what is claimed of {words}, in a sentence.",
     )

@@ -15,7 +15,7 @@ from helpers.claims.result import Claim, Paper, Result
 
 REGISTRY = Project().registry
 ABOVE = (Test("auc", ">", 0.5),)
-PAPER = Paper("p", "A paper", "a", 2026, None, None, {"ViT-B": "vit-b", "ViT-C": "vit-c"}, [])
+PAPER = Paper("p", "A paper", "a", 2026, None, "a2026", {"ViT-B": "vit-b", "ViT-C": "vit-c"}, [])
 
 
 def whole(text):
@@ -68,7 +68,7 @@ def test_rows_cells_and_bars_say_what_the_results_say(runs, calibration):
         shown = Result.from_json(REGISTRY[id], data).shown
         assert one.get("data-verdict") == shown[""]
         kinds = [span.get("class").split()[0] for span in one.findall("span")]
-        assert kinds == ["verdict", "agreement"]
+        assert kinds == ["verdict", "agreement"][: 2 if REGISTRY[id].source.bib else 1]
         alone = Counter(column_of(one["model"]) for one in data["verdicts"])
         for model in (one["model"] for one in data["verdicts"]):
             # It shares its column with no other seed.
@@ -169,6 +169,13 @@ ROOM, OUTLIERS = (Test("auc", ">", 0.5, baseline="top1"),), (Test("outlier_image
 )  # fmt: skip
 def test_what_says_little_is_marked(found, verdict, models, signs):
     assert found.little(verdict, models) == signs
+
+
+def test_a_claim_of_no_paper_speaks_of_none():
+    one = replace(claim(), source=replace(PAPER, bib=None))
+    stored = {one.id: one.judge([of("auc", "m", 0.9)]).to_json()}
+    text = board(Registry({"p": one.source}, {one.id: one}), {"mine": stored}, {})
+    assert "class='agreement" not in text and "with the paper" not in text
 
 
 @pytest.mark.parametrize(("auc", "positive"), [(0.9, True), (0.2, False)])

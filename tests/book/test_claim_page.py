@@ -1,6 +1,7 @@
 """The page of a claim: golden pages of three results, and what holds of every published result."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from html import unescape
@@ -166,6 +167,13 @@ def test_a_page_of_a_small_book_leads_to_no_page_that_is_not_there(claim):
     assert all(f"../{place}" in whole and place not in small for place in leads)
     assert "The test was never seen to say yes on" in small
     assert "See the guard and [nr1](nr1-artifacts.md)." in small
+
+
+def test_a_claim_of_no_paper_speaks_of_none():
+    claim = REGISTRY["xx3-from-scratch"]
+    text, _ = page(claim, claim.judge([], not_run={"a": "no"}).to_json())
+    assert f"{claim.id}, <a href='../claims.html#paper-beyond'>Beyond the papers</a>" in text
+    assert not re.search("[Tt]he paper |[Tt]he paper's", text) and claim.paper_says["why"] in text
 
 
 @pytest.mark.parametrize(
