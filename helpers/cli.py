@@ -1224,13 +1224,14 @@ def baselines(project, ids, was, jobs):
     from helpers.run.parameters import parse
 
     ids = list(ids) or project.with_notebook()
+    earlier = {}
     for id in ids if was else ():
         defaults = project.registry[id].parameters
         if unknown := was.keys() - defaults.keys():
             raise ValueError(f"--was: {id} has no parameter {', '.join(sorted(unknown))}")
-        was |= {name: parse(name, text, defaults[name]) for name, text in was.items()}
+        earlier |= {name: parse(name, text, defaults[name]) for name, text in was.items()}
     with Lines(len(ids)) as lines:
-        outcomes = store_outputs(project, ids, jobs, lines, was)
+        outcomes = store_outputs(project, ids, jobs, lines, earlier)
     _tell_controls(outcomes)
     return _status(outcomes) or int(not all(one.is_calibrated for one in outcomes))
 

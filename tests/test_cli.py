@@ -125,6 +125,8 @@ REFUSED = {
     "show aa1-frist": "unknown claim 'aa1-frist'; did you mean 'aa1-first'?",
     "publish mine": "there is no run 'mine' in _build/runs; make it with `run ID --run mine`",
     "publish controls": "the run 'controls' is no finding and is not published",
+    "baselines aa1-first --was k=3": "--was: aa1-first has no parameter k",
+    "baselines aa1-first --was n=two": "parameter n=two: expected int, as in its default 2",
     "baselines aa3-later": "claim 'aa3-later' has no notebook yet: needs probes",
     "criteria": "there is no log of criteria (notebooks/criteria) yet; name a claim to begin one",
     "criteria --seen nothing": "name the claim whose criterion changed",
