@@ -89,7 +89,9 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
     import warnings
 
     import matplotlib
+    import torch
     from ipykernel.kernelapp import IPKernelApp
+    from threadpoolctl import threadpool_limits
 
     # A kernel ends where the command does, however that was ended. The process from which it was
     # forked lives as long as the kernel.
@@ -97,6 +99,9 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    # Libraries that are loaded already do not read it any more.
+    threadpool_limits(threads := int(environment["OMP_NUM_THREADS"]))
+    torch.set_num_threads(threads)
     warnings.filterwarnings("ignore", message="IProgress not found")
     # What a kernel's environment says of it was not said when matplotlib was imported.
     matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"

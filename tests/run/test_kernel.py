@@ -1,5 +1,9 @@
 """Kernels: forked with one thread, started anew with more, dead ones reported."""
 
+import os
+import subprocess
+import sys
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
@@ -64,3 +68,18 @@ def test_a_kernel_that_dies_before_it_answers_is_started_once_more(ran, monkeypa
 
     monkeypatch.setattr(kernel, "ForkedProcess", dying)
     assert ran("print(1)") == "1\n" and len(started) == 2
+
+
+def test_a_forked_kernel_has_one_thread_where_the_environment_says_nothing(tmp_path):
+    """Two of them on two cores would else wait for each other."""
+    source = "import torch, threadpoolctl\nprint({torch.get_num_threads(), *(x['num_threads'] for x in threadpoolctl.threadpool_info())})"  # noqa: E501
+    nbformat.write(new_notebook(cells=[new_code_cell(source)]), tmp_path / "some.ipynb")
+    code = (
+        "from pathlib import Path; from helpers.run.kernel import execute; "
+        "print(execute(Path('some.ipynb'), {}, Path('.')).cells[0].outputs[0].text)"
+    )
+    unset = {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=unset, capture_output=True, text=True
+    )
+    assert told.stdout.strip() == "{1}", told.stderr
