@@ -726,7 +726,10 @@ def diagnose(
             print(f"{name}: {first} | {second}")
         return status
     print(f"{loaded['model']} on {len(pictures)} images of {loaded['images']}")
-    print("Neurons are found on every other image; what moving them costs is measured on the rest.")
+    if found.outliers:
+        print(
+            "Neurons are found on every other one; what moving them costs is measured on the rest."
+        )
     drawn = own.pictures(own.drawn(found)) if out or figures else {}
     texts = {out: own.page(found, drawn, loaded["model"])} if out else {}
     if numbers:
@@ -996,8 +999,9 @@ def train(project, preset, base, registers, seeds, texts, name, out, device, wor
         )
     if card := training.card(out):
         files.write_text(out / "README.md", card)
-    print(f"a model's name elsewhere: {kind.prefix.rstrip('-')}:{out}/NAME.safetensors")
-    return _status(Outcome(*one) for one in trained)
+    if not (failed := _status(Outcome(*one) for one in trained)):
+        print(f"other commands take them as {kind.prefix.rstrip('-')}:{out}/NAME.safetensors")
+    return failed
 
 
 @command(

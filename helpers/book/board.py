@@ -13,7 +13,7 @@ from typing import Any
 from helpers.book.counts import KINDS, standing
 from helpers.book.decisions import Decision, Decisions, axes
 from helpers.book.render import Results, Runs, distinct, render
-from helpers.claims.criteria import CONTROL, NOT_TESTED
+from helpers.claims.criteria import CONTROL, NO_YES, NOT_TESTED
 from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
@@ -103,7 +103,7 @@ class Entry(Decisions):
         found = {
             "ceiling": ceiling,
             "controls only": {column_of(model) for model in models} == {CONTROLS},
-            "control never positive": verdict in ("refuted", "inconclusive") and not self.positive,
+            "control never positive": verdict in NO_YES and not self.positive,
         }
         return [key for key, is_so in found.items() if is_so]
 

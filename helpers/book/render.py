@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from helpers.claims.criteria import (
     IMAGES,
+    NO_YES,
     OUTCOMES,
     SHOWN,
     Test,
@@ -204,5 +205,6 @@ def environment() -> Environment:
     for function in (*texts, amount, asked, behind, number, place, singly):
         env.filters[function.__name__] = function
     env.tests["has"] = operator.contains
-    env.globals |= {"axis": axis, "term": term, "OUTCOMES": OUTCOMES, "SHOWN": SHOWN}
+    env.globals |= {"axis": axis, "term": term, "OUTCOMES": OUTCOMES}
+    env.globals |= {"NO_YES": NO_YES, "SHOWN": SHOWN}
     return env

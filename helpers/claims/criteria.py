@@ -33,6 +33,7 @@ SHOWN = (*VERDICTS[:3], NOT_TESTED, *VERDICTS[3:])
 _OPERATORS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
 OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 DECIDED = ("supported", "refuted")
+NO_YES = VERDICTS[1:3]  # what a test that never says yes would give, whatever it measures
 ANSWERS = ("agrees", "disagrees", "mixed", "not stated")
 IN_SOME = " in some"  # how what a paper says of a test ends where it says it of some models only
 CONTROL = "control-"  # how the name of every control begins

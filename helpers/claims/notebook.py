@@ -84,12 +84,21 @@ def other_inputs(project: "Project", data: Mapping) -> list[str]:
         # What a run is called it has to be; only on which device it was made is free.
         device = {key: value for key, value in parameters.items() if key == "device"}
         parameters = {**claim.parameters, **profile, **device}
-    made, today = data["provenance"].get("inputs"), inputs(project, claim.id, parameters)
+    today = inputs(project, claim.id, parameters)
+    return differing(project, claim.id, data["provenance"].get("inputs"), today)
+
+
+def differing(project: "Project", id: str, made: object, today: Mapping[str, str]) -> list[str]:
+    """Which of the inputs that a result was `made` with are not those of `today`.
+
+    Numbers of the same code under earlier defaults (`SAME`) are no others.
+    """
     if not isinstance(made, Mapping):  # of a time when it was one digest of all code
         return ["inputs"]
-    if made.get("numbers") in _stored(project.source(claim.id)).get(SAME, ()):
-        today["numbers"] = made["numbers"]
-    return [part for part in today if made.get(part) != today[part]]
+    others = [part for part in today if made.get(part) != today[part]]
+    if made.get("numbers") in _stored(project.source(id)).get(SAME, ()):
+        others = [part for part in others if part != "numbers"]
+    return others
 
 
 def of_code(path: Path) -> str:

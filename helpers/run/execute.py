@@ -22,7 +22,7 @@ from pathlib import Path
 import nbformat
 
 from helpers.claims import history, numbers
-from helpers.claims.notebook import inputs, read_notebook
+from helpers.claims.notebook import differing, inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Made, Result, bundle, check_run, publish, refer_to_file
 from helpers.files import CACHE, Workspace, digest_of, locked, write_together
@@ -96,7 +96,7 @@ def run_claims(
     folder = project.place(run)
     if not force and run != CONTROLS:
         for id, own in parameters.items():
-            _refuse_to_replace(folder / f"{id}.json", own, made[id], again)
+            _refuse_to_replace(project, folder / f"{id}.json", own, made[id], again)
     drafts = history.uncommitted(project, ids) if run != CONTROLS else []
     if drafts and not exploratory:
         raise ValueError(
@@ -369,7 +369,7 @@ def _workspace(project: Project, id: str, run: str) -> Iterator[Workspace | None
 
 
 def _refuse_to_replace(
-    path: Path, parameters: Mapping, made: Mapping[str, str], again: bool
+    project: Project, path: Path, parameters: Mapping, made: Mapping[str, str], again: bool
 ) -> None:
     """Raise ValueError where the result at `path` has other inputs.
 
@@ -378,7 +378,8 @@ def _refuse_to_replace(
     if (result := readable(path)) is None:
         return
     others = other_parameters(result["parameters"], parameters)
-    if others or (result["provenance"]["inputs"] != made and not again):
+    before = result["provenance"]["inputs"]
+    if others or (differing(project, path.stem, before, made) and not again):
         what = f"parameters ({others})" if others else "inputs (the code, or the criterion)"
         raise ValueError(
             f"_build/runs/{path.parent.name}/{path.name} is a result of other {what}; "
@@ -399,7 +400,7 @@ def _kept(project: Project, run: str, made: Mapping[str, Mapping[str, str]]) -> 
                 continue
             there = result["provenance"]
             same = reason or there.get("code") == fingerprint(project, id)
-            if there["inputs"] == made[id] and same:
+            if same and not differing(project, id, there["inputs"], made[id]):
                 kept[id] = Outcome(id, "kept", reason=reason)
                 if run == CONTROLS:
                     controls = Result.from_json(project.registry[id], result).calibration()

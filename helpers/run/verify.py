@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.claims import per_image
-from helpers.claims.notebook import inputs
+from helpers.claims.notebook import differing, inputs
 from helpers.claims.numbers import FLOAT, RELATIVE, VALUE
 from helpers.claims.per_image import Numbers
 from helpers.claims.project import Project
@@ -181,7 +181,8 @@ def _places(stored: Numbers, fresh: Numbers, size: int) -> np.ndarray:
 def _require_recordable(project: Project, id: str, result: Mapping) -> None:
     """Raise ValueError where nobody could tell what of a difference is the code's."""
     origin = result["provenance"]
-    if origin["inputs"] != inputs(project, id, result["parameters"]):
+    today = inputs(project, id, result["parameters"])
+    if differing(project, id, origin["inputs"], today):
         raise ValueError(
             f"{result['run']}/{id} is stale, so nothing can be recorded of it; run it again"
         )

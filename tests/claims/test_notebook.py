@@ -13,8 +13,9 @@ from conftest import rows
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.claims import numbers
-from helpers.claims.notebook import PARTS, SAME, form, inputs, of_code, of_numbers
+from helpers.claims.notebook import PARTS, SAME, differing, form, inputs, of_code, of_numbers
 from helpers.claims.project import CONTROLS, Project
+from helpers.claims.result import read_result
 from helpers.files import digest_of, digest_of_json
 from helpers.run import check
 
@@ -127,6 +128,10 @@ def test_other_defaults_of_the_same_code_leave_results_fresh(tmp_path):
         beside.write_text(numbers.renewed(beside, grown(factor), before))
         assert not stale(project)
     assert len(numbers.read(beside)[SAME]) == 2
+    result = read_result(project.runs / "vit-tiny" / "so2-layer-norms.json")
+    today = inputs(project, "so2-layer-norms", result["parameters"])
+    made = result["provenance"]["inputs"]
+    assert made != today and not differing(project, "so2-layer-norms", made, today)
     beside.write_text(numbers.renewed(beside, grown(1.2)))
     assert not stale(project)
     # Another measure: no result of either is its own.

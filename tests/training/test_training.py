@@ -505,7 +505,7 @@ def test_the_preset_trains_from_the_command_line(command):
     typed, out, printed = command
     first, last = printed.splitlines()
     assert first.startswith("scratch-reg1  trained  (")
-    assert last == f"a model's name elsewhere: scratch:{out}/NAME.safetensors"
+    assert last == f"other commands take them as scratch:{out}/NAME.safetensors"
     names = ["README.md", "scratch-reg1.json", "scratch-reg1.safetensors"]
     assert sorted(path.name for path in out.iterdir()) == names
     told = scratch.record(f"scratch:{out}/scratch-reg1.safetensors")
@@ -564,7 +564,7 @@ def test_what_it_trained_is_a_model_like_any_other(command):
 def test_the_same_command_keeps_what_is_finished(command, capsys):
     before = {path: path.read_bytes() for path in command[1].iterdir()}
     assert main(command[0].split()) == 0
-    assert capsys.readouterr().out.startswith("scratch-reg1  kept\na model's name")
+    assert capsys.readouterr().out.startswith("scratch-reg1  kept\nother commands")
     assert {path: path.read_bytes() for path in command[1].iterdir()} == before
 
 
