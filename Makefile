@@ -35,6 +35,8 @@ book: env  ## run every notebook on the offline controls and build _build/html
 
 # One thread a worker: two workers on two cores, and sums in the same order on every machine.
 test: export OMP_NUM_THREADS = 1
+# Whatever the environment says: hundreds of processes would each compile the package.
+test: export PYTHONDONTWRITEBYTECODE =
 test: env  ## lint, unit tests, notebooks against their stored outputs, figures against their baselines
 	@$(RUN) -m ruff check helpers tests notebooks
 	@$(RUN) -m ruff format --check helpers tests notebooks

@@ -21,7 +21,6 @@ from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from page_rules import PATIENCE
 
-from helpers.book.build import published
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import bundle
@@ -172,6 +171,15 @@ def examples(count: int) -> settings:
     return settings(max_examples=count * TIMES[PROFILE])
 
 
+def pytest_sessionstart(session):
+    """Import the libraries before our package does, in a process that runs tests: what is imported
+    while jaxtyping instruments a module of ours is compiled anew each time."""
+    if session.config.getoption("dist", "no") == "no":
+        import seaborn  # noqa: F401
+        import timm  # noqa: F401
+        from scipy import stats  # noqa: F401
+
+
 @pytest.fixture
 def project(tmp_path):
     """A small project of one's own."""
@@ -201,6 +209,8 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def runs():
     """run -> claim -> result, of this checkout."""
+    from helpers.book.build import published  # here, since it takes seconds to import
+
     return {
         run: {id: data for id, (data, _) in own.items()}
         for run, own in published(Project()).items()

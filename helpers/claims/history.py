@@ -117,10 +117,17 @@ def digests_at(root: Path, revision: str) -> dict[str, str]:
 
     Nothing where it had none, or where the revision is not here.
     """
-    names = git(root, "ls-tree", "-r", "--name-only", revision, "--", *REGISTRY) or ""
-    paths = [name for name in names.splitlines() if name.endswith(".yml")]
-    texts = (git(root, "show", f"{revision}:./{path}") or "" for path in paths)
-    return {id: digest(own) for id, own in _forms(texts).items()}
+    files = (git(root, "ls-tree", "-r", revision, "--", *REGISTRY) or "").splitlines()
+    parts = (_digests_in(root, file.split()[2]) for file in files if file.endswith(".yml"))
+    return {id: found for part in parts for id, found in part.items()}
+
+
+@cache  # most commits leave most files as they were
+def _digests_in(root: Path, blob: str) -> dict[str, str]:
+    """Claim -> `digest` in a file as git keeps it."""
+    return {
+        id: digest(own) for id, own in _forms([git(root, "cat-file", "blob", blob) or ""]).items()
+    }
 
 
 def revisions(root: Path, *commits: str) -> list[str]:

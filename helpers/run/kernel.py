@@ -50,8 +50,10 @@ LAUNCH = (
 )
 
 
-# What every notebook imports, in the process from which kernels are forked; none of it is ours.
-PRELOADED = ["timm", "seaborn", "scipy.stats", "ipykernel.kernelapp"]
+# What every notebook and every kernel imports (the debugger takes a third of a second), in the
+# process from which kernels are forked; none of it is ours.
+PRELOADED = ["timm", "seaborn", "scipy.stats", "papermill", "ipykernel.kernelapp"]
+PRELOADED += ["ipykernel.debugger"]
 
 
 class ForkedProcess:
@@ -62,6 +64,8 @@ class ForkedProcess:
     def __init__(self, argv: list[str], environment: Mapping[str, str], folder: str):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
+        # Else the debugger that a kernel has warns on the terminal when it is imported.
+        os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         arguments = argv, dict(environment), folder
         # No daemon, which could have no processes of its own, such as those that load images; what
         # daemons are spared at the end of this process, waiting for each other, `kill` does.

@@ -53,6 +53,14 @@ def test_a_drawing_is_a_part_of_the_page(finish):
         assert referred and referred <= {node["id"] for node in drawn.find_all(id=True)}
 
 
+def test_code_stays_as_it_was_written():
+    code = ["<pre><span></span><b>x</b> &lt;  0\n  &amp;amp;</pre>", "<pre>1</pre>"]
+    page = f"<p>{code[0]}</p><table><tr><td>{code[1]}</td></tr></table>{code[0]}"
+    text = finished(page, {}.get)
+    assert re.findall("<pre>.*?</pre>", text, re.DOTALL) == [code[0], code[1], code[0]]
+    assert "Our table 1" in text
+
+
 def test_figures_of_sphinx_have_numbers_and_addresses(finish):
     own = "<figure data-explore='x'><img src='data:,'/><figcaption><span class='caption-text'>It."
     own += "</span></figcaption></figure>"
