@@ -219,9 +219,14 @@ def test_no_supported_python(clone, python):
     assert done.stderr.startswith("error: no Python 3.11 to 3.13 with venv was found")
 
 
-def test_shapes_in_signatures_are_checked_here():
+def test_shapes_in_signatures_are_checked_here(request):
     """Under pytest alone, so a notebook pays nothing for it; also in the workers of
     pytest-xdist."""
+    checked = request.config.getoption("jaxtyping_packages").replace(".", "/").split(",")[:-1]
+    for path in ROOT.glob("helpers/**/*.py"):
+        if re.search(r"^from (jaxtyping|\S*_arrays) import ", path.read_text(), re.M):
+            place = path.relative_to(ROOT).with_suffix("").as_posix()
+            assert any(f"{place}/".startswith(f"{one}/") for one in checked), place
     torch = pytest.importorskip("torch")
     from helpers.measures import norms
 

@@ -191,7 +191,7 @@ def test_a_broken_helper_fails_a_notebook(tmp_path):
     """The same comparison as in `make test`, on a copy of the package with one sign changed."""
     for folder in ("helpers", "notebooks"):
         shutil.copytree(PROJECT.root / folder, tmp_path / folder)
-    plugins = ("tests/nbval_controls.py", "tests/backbones.py")
+    plugins = ("tests/nbval_controls.py", "tests/backbones.py", "tests/shapes.py")
     for file in ("pyproject.toml", "requirements.lock", *plugins):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         shutil.copy(PROJECT.root / file, tmp_path / file)

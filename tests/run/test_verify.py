@@ -207,6 +207,7 @@ def test_pictures_decide_and_not_places():
 LONG = {
     "de1-attention-mass",
     "de2-image-dependence",
+    "de3-cka",
     "de4-one-shot",
     "de5-attribution",
     "nr5-registers",
@@ -215,6 +216,7 @@ LONG = {
     "so7-patch-drop",
     "so8-attention-entropy",
     "xx3-from-scratch",
+    "xx7-sink-tasks",
 }
 
 
