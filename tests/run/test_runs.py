@@ -275,7 +275,9 @@ def test_a_failure_is_one_sentence_and_leaves_what_is_finished(project, typed, o
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_a_kernel_ends_with_the_command(project, how):
     """However that is ended: nothing computes on for nobody."""
     edit_source(project, "aa1-first", 'mode == \\"sleep\\"', "True")

@@ -207,7 +207,6 @@ def test_pictures_decide_and_not_places():
 LONG = {
     "de1-attention-mass",
     "de2-image-dependence",
-    "de3-cka",
     "de4-one-shot",
     "de5-attribution",
     "nr5-registers",
