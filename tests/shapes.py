@@ -1,4 +1,5 @@
-"""What jaxtyping checks the signatures of the packages in pyproject.toml with."""
+"""What jaxtyping checks the signatures of the packages in pyproject.toml with: a name, since it
+does not take several packages beside a checker that is called with arguments."""
 
 from beartype import BeartypeConf, beartype
 

@@ -34,7 +34,7 @@ LEAST = 9  # pixels of text on a phone
 STORED = 11.1  # pixels of the smallest text in a stored picture: 8 points at 100 dots an inch
 INKS = re.compile(r"#767676|#666666")  # of text and axes in our figures (helpers.figures.style)
 PAPER = "#fefefe"  # what a drawing fills with the colour of the page
-CODE = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
+CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TITLE = 90  # characters up to which a line in bold above a table is its title
 
 
@@ -100,13 +100,8 @@ def finished(body: str, find: Callable[[str], Path | None]) -> str:
     Args:
         find: the file of a picture by the name of it in the page, None where it is unknown.
     """
-    code: list[str] = []  # whose spans are most of a notebook's tags
-
-    def put_aside(found: re.Match) -> str:
-        code.append(found[0])
-        return f"<pre>{len(code) - 1}</pre>"
-
-    soup = BeautifulSoup(CODE.sub(put_aside, body), "html.parser")
+    code = iter(CODE.findall(body))  # put aside: its spans are most of a notebook's tags
+    soup = BeautifulSoup(CODE.sub("<pre></pre>", body), "html.parser")
     # Those that Sphinx made; a page's own drawings look after themselves.
     captions = soup.select("figure:not([data-explore]) > figcaption .caption-text")
     for number, caption in enumerate(captions, 1):
@@ -130,7 +125,7 @@ def finished(body: str, find: Callable[[str], Path | None]) -> str:
     tables = soup.select("table:not(figure table):not(:has(> caption))")
     for number, table in enumerate(tables, 1):
         _table(soup, table, number)
-    return CODE.sub(lambda found: code[int(found[1])], str(soup))
+    return CODE.sub(lambda _: next(code), str(soup))
 
 
 def folded(body: str) -> str:

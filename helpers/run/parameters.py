@@ -44,6 +44,7 @@ LEAST = {"image_size": 0, "seed": 0} | dict.fromkeys(
         "n_zeroed",
         "n_few",
         "n_neurons",
+        "draws",
         "n_examples",
         "n_validation",
         "batch_size",

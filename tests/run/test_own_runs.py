@@ -404,7 +404,7 @@ def test_a_model_that_was_not_run_is_told(project, typed):
     assert "bob (not published): supported, not stated, 1 model not run" in typed("list")
 
 
-def test_no_part_of_the_images_may_be_empty():
-    for name in ("n_learn", "n_zeroed", "n_few"):
+def test_neither_parts_of_the_images_nor_draws_may_be_none():
+    for name in ("n_learn", "n_zeroed", "n_few", "draws"):
         with pytest.raises(ValueError, match=f"parameter {name}=0: give at least 1"):
             parameters.check_values({name: 0}, {name: 20})
