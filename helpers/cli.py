@@ -660,10 +660,12 @@ def publish(project, name, force):
     return 0
 
 
-@command("verify vit-tiny nr1-artifacts --images 64")
+@command("verify vit-tiny nr1-artifacts")
 @click.argument("run")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--images", type=COUNT, default=64, help="of each result, the first ones")
+@click.option(
+    "--images", type=COUNT, help="of each result, the first ones; as many as recorded, or 64"
+)
 @click.option(
     "--record", is_flag=True, help="write into the results which values agree, and the revision"
 )

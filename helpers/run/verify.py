@@ -31,6 +31,7 @@ from helpers.run.progress import Outcome
 from helpers.run.provenance import fingerprint, provenance
 
 GONE = "is not measured any more"
+IMAGES = 64  # of a result, unless its record was made on others
 FLIPS = 1  # images whose answer may turn: a tie is decided by rounding
 UNAVAILABLE = "ModelUnavailable"  # as the error of a notebook begins whose weights cannot be had
 
@@ -91,7 +92,7 @@ def verify(
     project: Project,
     run: str,
     ids: Sequence[str],
-    images: int = 64,
+    images: int | None = None,
     *,
     record: bool = False,
     jobs: int | None = None,
@@ -101,6 +102,7 @@ def verify(
 
     Args:
         ids: the claims; all of the run where there are none.
+        images: None: as many as the record of each was made on, or 64.
         record: write into each result which values agree, and the revision. The first time it must
             be the code that made the result; later the values that were recorded must agree.
         jobs: notebooks at a time; one per core unless given.
@@ -194,7 +196,7 @@ def _require_recordable(project: Project, id: str, result: Mapping) -> None:
 
 
 def _verified(
-    project: Project, id: str, made: Made, images: int, threads: int, record: bool
+    project: Project, id: str, made: Made, images: int | None, threads: int, record: bool
 ) -> Verified:
     """Execute the notebook on fewer images, and compare."""
     claim, origin, given = (
@@ -202,6 +204,7 @@ def _verified(
         made.result["provenance"],
         made.result["parameters"],
     )
+    images = images or origin.get("verified", {}).get("images", IMAGES)
     outcome = partial(Verified, id, min(given.get("n", images), images))
     if made.images is None:
         return outcome(absent="it keeps no numbers of its images; run it again")
