@@ -1229,7 +1229,7 @@ def baselines(project, ids, was, jobs):
     from helpers.run.execute import store_outputs
     from helpers.run.parameters import parse
 
-    ids = list(ids) or project.with_notebook()
+    ids = [*map(project.registry.named, ids)] or project.with_notebook()
     earlier = {}
     for id in ids if was else ():
         defaults = project.registry[id].parameters
@@ -1278,6 +1278,7 @@ def portable(project, ids, name, overrides, setting, quick, file, spread, jobs):
     from helpers.run import portable
     from helpers.run.provenance import processor
 
+    ids = [*map(project.registry.named, ids)]
     if file:
         files.check_output(file, force=True)
     if name and (quick or spread):

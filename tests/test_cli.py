@@ -125,7 +125,7 @@ REFUSED = {
     "show aa1-frist": "unknown claim 'aa1-frist'; did you mean 'aa1-first'?",
     "publish mine": "there is no run 'mine' in _build/runs; make it with `run ID --run mine`",
     "publish controls": "the run 'controls' is no finding and is not published",
-    "baselines aa1-first --was k=3": "--was: aa1-first has no parameter k",
+    "baselines aa1 --was k=3": "--was: aa1-first has no parameter k",
     "baselines aa1-first --was n=two": "parameter n=two: expected int, as in its default 2",
     "baselines aa3-later": "claim 'aa3-later' has no notebook yet: needs probes",
     "criteria": "there is no log of criteria (notebooks/criteria) yet; name a claim to begin one",
@@ -276,7 +276,7 @@ def test_a_wrong_calibration_is_told_and_fails_check_and_baselines(project, type
     said = "1 claim on constructed models: 0 of 1 as expected. This is validation, not a finding."
     assert told.splitlines()[1] == said
     assert typed("run aa1-first").splitlines() == [f"aa1-first  kept, {wrong}", said]
-    assert f"aa1-first  stored, {wrong}" in typed("baselines aa1-first", 1)
+    assert f"aa1-first  stored, {wrong}" in typed("baselines aa1", 1)
     (line,) = typed("check", 1).splitlines()[:1]
     assert f"aa1-first.ipynb: {wrong}; mend the measure, or what is expected" in line
 
