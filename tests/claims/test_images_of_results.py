@@ -15,6 +15,8 @@ from helpers.measures.stats import over_images, over_seeds, share
 PROJECT = Project()
 SCENES = load_images("scenes", 20, 3)
 ROW = np.random.default_rng(2).random(20)
+# Their resampled intervals take half of the time of all.
+RESAMPLED = {"tt3-attention-patterns", "so4-linear-probes", "nr4-local", "tt4-domains"}
 PUBLISHED = [path for path in PROJECT.results() if path.parent.name != CONTROLS]
 
 
@@ -88,7 +90,17 @@ def test_what_is_no_such_file_is_refused(content):
         per_image.read(content)
 
 
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=f"{path.parent.name}-{path.stem}",
+            marks=[pytest.mark.slow] if path.stem in RESAMPLED else [],
+        )
+        for path in PUBLISHED
+    ],
+)
 def test_every_published_interval_follows_from_its_images(path):
     """To what float32 leaves of it."""
     made = read_published(path)
