@@ -14,6 +14,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import jaxtyping
 import nbformat
 import pytest
 import yaml
@@ -178,6 +179,16 @@ def pytest_sessionstart(session):
         import seaborn  # noqa: F401
         import timm  # noqa: F401
         from scipy import stats  # noqa: F401
+
+
+@pytest.fixture
+def unchecked_shapes():
+    """Where a statistic is taken of each of thousands of resamples, its signature is not checked
+    each time."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ def test_what_is_no_such_file_is_refused(content):
         per_image.read(content)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
     "path",
     [

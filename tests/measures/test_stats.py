@@ -260,6 +260,7 @@ def test_the_jackknife_stays_in_its_limits():
         assert np.isnan(jackknife(value, values, (0, math.inf))[1:3]).all()
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("case", intervals.CASES, ids=lambda case: case.name)
 def test_intervals_cover_at_their_level(case):
     """What book/intervals.json shows was simulated with many more repetitions; a broken estimator
@@ -268,6 +269,7 @@ def test_intervals_cover_at_their_level(case):
     assert found["covered"] >= 88 and found["without_interval"] == 0
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_where_intervals_cover_too_little_is_told_as_it_is():
     """Of data that hide their spread, by the same simulation with fewer repetitions."""
     rows = json.loads(Path("book/intervals-awkward.json").read_text(encoding="utf-8"))
