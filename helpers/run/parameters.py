@@ -43,6 +43,8 @@ LEAST = {"image_size": 0, "seed": 0} | dict.fromkeys(
         "n_learn",
         "n_zeroed",
         "n_few",
+        "n_controls",
+        "n_sweep",
         "n_neurons",
         "draws",
         "n_examples",

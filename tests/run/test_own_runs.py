@@ -405,6 +405,6 @@ def test_a_model_that_was_not_run_is_told(project, typed):
 
 
 def test_neither_parts_of_the_images_nor_draws_may_be_none():
-    for name in ("n_learn", "n_zeroed", "n_few", "draws"):
+    for name in ("n_learn", "n_zeroed", "n_few", "n_controls", "n_sweep", "draws"):
         with pytest.raises(ValueError, match=f"parameter {name}=0: give at least 1"):
             parameters.check_values({name: 0}, {name: 20})
