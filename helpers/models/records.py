@@ -48,7 +48,7 @@ def trained_families(
     Raises ValueError for another number of twins, and as `family` does.
     """
     first, found = next(iter(seeds), 0), {}
-    for model, twin in _pairs(models, twins, "twins"):
+    for model, twin in zip(models, twins, strict=True):
         if twin:
             found[model] = {(0, first): model, (max(counts), first): twin}
         else:
@@ -73,17 +73,8 @@ def trained_seeds(
     """
     return {
         model: {(registers, 0): end} if end else trained.of_every_seed(model)
-        for model, end in _pairs(models, ends, "ends")
+        for model, end in zip(models, ends, strict=True)
     }
-
-
-def _pairs(models: Sequence[str], others: Sequence[str], what: str) -> Iterable[tuple[str, str]]:
-    if len(models) != len(others):
-        raise ValueError(
-            f"{len(models)} models cannot have {len(others)} {what}; give one for each, '' for a "
-            "model that was trained here"
-        )
-    return zip(models, others, strict=True)
 
 
 def trained_alike(models: Iterable[str]) -> dict[str, list[str]]:

@@ -58,6 +58,8 @@ LEAST = {"image_size": 0, "seed": 0} | dict.fromkeys(
 SETS = ("dataset", "train_dataset", "other_dataset", "boxes_dataset", "examples", "treated")
 SETS += ("validation_dataset", "more", "datasets")
 MODELS = ("models", "twins", "with_registers", "before", "ends", "beside")
+# Lists with an entry for each model.
+PAIRED = ("twins", "with_registers", "before", "ends", "singles", "removed")
 # Parameters that are a rule for outliers, or a list of them.
 RULES = ("rule", "fixed_rule", "guard", "rules")
 # Parameters that `by_model` may give by model, where the notebook has them.
@@ -151,6 +153,10 @@ def check_values(parameters: Mapping, defaults: Mapping) -> None:
                 raise ValueError("give a finite number")
             if isinstance(value, list) and defaults[name] and not value:
                 raise ValueError("give at least one")
+            if name in PAIRED and len(value) != (count := len(parameters.get("models", value))):
+                raise ValueError(
+                    f"it has {len(value)}, models has {count}; give one for each model ('' is none)"
+                )
             if name == "dtype" and defaults[name] in DTYPES:
                 check_choice(name, value, DTYPES)
             if name in RULES:

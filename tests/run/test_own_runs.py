@@ -408,3 +408,12 @@ def test_neither_parts_of_the_images_nor_draws_may_be_none():
     for name in ("n_learn", "n_zeroed", "n_few", "n_controls", "n_sweep", "draws"):
         with pytest.raises(ValueError, match=f"parameter {name}=0: give at least 1"):
             parameters.check_values({name: 0}, {name: 20})
+
+
+def test_each_model_has_its_own_twin_or_original():
+    for name in ("twins", "with_registers", "before", "ends", "singles", "removed"):
+        given = {"models": ["a"], name: ["b"]}
+        parameters.check_values(given, given)
+        told = f"parameter {name}=.'b', ''.: it has 2, models has 1; give one for each model"
+        with pytest.raises(ValueError, match=told):
+            parameters.check_values({**given, name: ["b", ""]}, given)
