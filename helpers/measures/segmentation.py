@@ -162,8 +162,9 @@ def segmented(counts: Counts, groups: Sequence[str] | None = None, seed: int = 0
         groups: of the images, such as drives, which are drawn first; see `bootstrap`.
         seed: of the draws.
     """
-    drawn = partial(_drawn, counts[:, 2].sum(1) > 0, groups=groups, seed=seed)
-    right = np.stack([counts[:, 0].sum(1), counts[:, 2].sum(1)], axis=1)
+    seen = counts[:, 2].sum(1)
+    drawn = partial(_drawn, seen > 0, groups=groups, seed=seed)
+    right = np.stack([counts[:, 0].sum(1), seen], axis=1)
     return {"miou": drawn(counts, mean_iou), "pixels": drawn(right, ratio_of_means)}
 
 
@@ -174,11 +175,12 @@ def segmentation_gain(
 
     Paired: both states are drawn with the same images. Arguments as in `segmented`.
     """
-    drawn = partial(_drawn, before[:, 2].sum(1) > 0, groups=groups, seed=seed)
-    pixels = [before[:, 0].sum(1), after[:, 0].sum(1), before[:, 2].sum(1)]
+    seen = before[:, 2].sum(1)
+    drawn = partial(_drawn, seen > 0, groups=groups, seed=seed)
+    pixels = np.stack([before[:, 0].sum(1), after[:, 0].sum(1), seen], axis=1)
     return {
         "gain": drawn(np.stack([before, after], axis=1), iou_gain),
-        "right_gain": drawn(np.stack(pixels, axis=1), right_gain),
+        "right_gain": drawn(pixels, right_gain),
     }
 
 

@@ -15,7 +15,7 @@ from helpers.measures.outliers import PRESENT
 from helpers.measures.registers import register_ratio
 from helpers.measures.stats import Estimates, over_images, share
 
-LEAST = 1e-3  # of the largest norm: a token below it is rounding
+LEAST = 1e-3  # of the largest norm: a token up to it is rounding
 DRAW = "random_"  # what the name of a draw begins with
 
 
@@ -73,12 +73,12 @@ def register_cosines(tokens: Mapping[str, Float[Tensor, "image count width"]]) -
         whose single one is not all but zero.
     """
     found: Estimates = {}
-    one = tokens["tokens_1"][:, 0] if tokens else torch.zeros(1, 1)
-    none = one.norm(dim=1) < LEAST * one.norm(dim=1).amax()
     for name, several in tokens.items():
         if several.shape[1] > 1:
+            one = tokens["tokens_1"][:, 0]
             cosine = torch.cosine_similarity(several.sum(1), one, dim=1)
-            cosine = cosine.masked_fill(none, torch.nan)
+            norms = one.norm(dim=1)
+            cosine = cosine.masked_fill(norms <= LEAST * norms.amax(), torch.nan)
             end = name.removeprefix("tokens_")
             found[f"register_cosine_{end}"] = over_images(cosine, (-1, 1), continuous=True)
     return found

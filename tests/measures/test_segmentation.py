@@ -113,10 +113,12 @@ def test_what_cannot_be_fitted(wrong):
 
 
 def test_nearest_patches_vote_by_their_cosine():
-    tokens, segments = planted(3, seed=2)
-    learnt, known = planted(5)
+    tokens, segments = planted(3, noise=2, seed=2)  # so that the nearest are not of one class
+    learnt, known = planted(5, noise=2)
     labels = at(known, GRID)
+    labels[:, 0, :2] = VOID
     votes = nearest_maps(tokens, learnt, labels, CLASSES, k=4)
+    assert (votes.amax(1) < 0.9).float().mean() > 0.2
     flat, seen = learnt.flatten(0, 2), labels.flatten() < CLASSES
     mean = flat[seen].mean(0)
     for image, row, column in ((0, 1, 2), (2, 3, 4)):
@@ -128,6 +130,23 @@ def test_nearest_patches_vote_by_their_cosine():
         torch.testing.assert_close(votes[image, :, row, column], torch.stack(expected))
     alone = nearest_maps(tokens, learnt, labels, CLASSES, k=1, most=1)
     assert torch.equal(alone, alone[:1, :, :1, :1].expand_as(alone)), "one patch names all"
+    assert torch.equal(
+        nearest_maps(tokens, learnt, labels, CLASSES),
+        nearest_maps(tokens, learnt, labels.clamp(max=CLASSES), CLASSES, k=5),
+    )
+    every = nearest_maps(tokens, learnt, labels, CLASSES, k=int(seen.sum()))
+    assert (every > 0).all(), "as many as there are"
+
+
+def test_ten_thousand_training_patches_are_all_compared():
+    """The one that is drawn last is the only one of its class."""
+    last = np.random.default_rng(0).permutation(10_000)[-1]
+    learnt = torch.from_numpy(np.random.default_rng(1).normal(size=(10_000, 1, 1, 8))).float()
+    labels = torch.zeros(10_000, 1, 1, dtype=torch.long)
+    labels[last] = 1
+    own = learnt[last : last + 1]
+    assert nearest_maps(own, learnt, labels, 2, k=1).flatten().tolist() == [0, 1]
+    assert nearest_maps(own, learnt, labels, 2, k=1, most=9_999).flatten().tolist() == [1, 0]
 
 
 def test_pixels_are_counted_as_scikit_learn_counts_them():
@@ -152,7 +171,10 @@ def test_pixels_are_counted_as_scikit_learn_counts_them():
 
 def test_a_class_without_true_pixels_is_not_in_the_mean():
     counts = np.array([[[4, 0, 0], [5, 3, 0], [8, 0, 0]]])
-    assert mean_iou(counts) == pytest.approx(100 * 4 / 9)
+    with np.errstate(all="raise"):
+        assert mean_iou(counts) == pytest.approx(100 * 4 / 9)
+    once = np.array([[[1, 0], [1, 0], [1, 0]], *np.zeros((3, 3, 2), int)])
+    assert mean_iou(once) == 100, "one pixel in one of four images"
     assert np.isnan(mean_iou(np.zeros((2, 3, 3))))
     assert np.isnan(right_gain(np.zeros((2, 3))))
 
@@ -189,5 +211,7 @@ def test_gains_are_paired_and_named():
 def test_an_image_without_such_pixels_is_not_counted():
     counts = np.full((12, 3, CLASSES), 5)
     counts[:4] = 0
+    counts[4] = np.eye(CLASSES, dtype=int)[:1]  # of one pixel
     assert segmented(counts)["miou"].n == 8
     assert segmented(counts, groups=["a"] * 6 + ["b"] * 6)["miou"].n == 8
+    assert [gain.n for gain in segmentation_gain(counts, counts).values()] == [8, 8]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from helpers.measures.shifts import register_cosines, shift_answers, shift_norms
+from helpers.measures.shifts import LEAST, register_cosines, shift_answers, shift_norms
+from helpers.measures.stats import over_images
 
 
 def test_outliers_are_judged_by_the_threshold_of_the_plain_model():
@@ -11,7 +12,7 @@ def test_outliers_are_judged_by_the_threshold_of_the_plain_model():
     plain = torch.ones(4, 10)
     plain[:3, 0] = 9
     moved, zeroed = 2.9 * torch.ones(4, 10), torch.ones(2, 10)
-    moved[0, 5] = 3.1
+    moved[0, 5], moved[1, 5] = 3.1, 3  # above three times the median of the plain model, and at it
     patches = {"plain": plain, "moved": moved, "zeroed": zeroed}
     none = torch.zeros(4, 0)
     found = shift_norms(patches, {"plain": none, "moved": torch.full((4, 1), 29.0), "zeroed": none})
@@ -52,3 +53,20 @@ def test_tokens_are_summed_before_they_are_compared():
     assert found["register_cosine_2"].value == pytest.approx(1)
     by_hand = (-4 * 3 + 4 * 4) / (5 * 32**0.5)
     assert found["register_cosine_3"].value == pytest.approx(by_hand) and by_hand < 0.15
+
+
+def test_images_whose_single_token_is_rounding_are_not_compared():
+    """Norms of 10, but for three: above, at and below a thousandth of that."""
+    norms = torch.tensor([10.0] * 30 + [0.015, LEAST * torch.tensor(10.0), 0.009])
+    one = torch.stack([norms, torch.zeros(33)], dim=1)[:, None]
+    angles = torch.linspace(0.1, 1, 33)
+    two = torch.stack([angles.cos(), angles.sin()], dim=1)[:, None].expand(33, 2, 2)
+    found = register_cosines({"tokens_1": one, "tokens_2": two})["register_cosine_2"]
+    expected = over_images(angles[:31].cos(), (-1, 1), continuous=True)
+    assert found.n == 31 and found[:3] == pytest.approx(expected[:3], abs=1e-6)
+    same = register_cosines({"tokens_1": one[:30], "tokens_2": one[:30].expand(30, 2, 2)})
+    assert same["register_cosine_2"][:3] == (1, 1, 1), (
+        "alike in all, as no share can be known to be"
+    )
+    nothing = register_cosines({"tokens_1": torch.zeros(33, 1, 2), "tokens_2": two})
+    assert nothing["register_cosine_2"].n == 0 and register_cosines({}) == {}
