@@ -26,7 +26,8 @@ $(STAMP):
 	@echo "Installing requirements.lock into $(VENV) with $$($(PYTHON) --version); this takes a few minutes, once."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(if $(CPU_INDEX),grep -vE '^(cuda|nvidia|triton)' requirements.lock |) $(PIP) --requirement $(LOCK)
+	@$(if $(CPU_INDEX),grep -vE '^(cuda|nvidia|triton)' requirements.lock |) $(PIP) --no-compile --requirement $(LOCK)
+	@$(RUN) -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores, where pip takes one; a few packages ship files that are no Python
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -40,7 +40,15 @@ FIRST, EVERY = 20, 60  # seconds until a log says what runs, and from then on
 MOST = 10**9 - 1  # a larger number is a slip
 COUNT, NATURAL = click.IntRange(1, MOST), click.IntRange(0, MOST)
 PATH = click.Path(path_type=Path)
-UNREADABLE, STALE = "unreadable, see `check`", ", stale"
+UNREADABLE, STALE, AFTER = "unreadable, see `check`", ", stale", ", after the fact"
+LEGEND = {  # of what `list` shows; the book's page How to read a verdict says it at length
+    "not tested": "only half of what the claim is about was measured, and it does not decide",
+    "not applicable": "no model has what the claim is about",
+    "mixed": "with the paper in some answers, against it in others",
+    "not stated": "the paper gives no answer that can be compared",
+    "after the fact": "the criterion was changed after results on the same images had been seen",
+    "stale": "published, and not of today's code; `check` says what differs",
+}
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
@@ -289,7 +297,7 @@ def _for_a_model(function: Callable) -> Callable:
         DEVICE,
         click.option("--batch-size", type=COUNT, default=16),
         click.option("--seed", type=NATURAL, default=0, help="of the choice of images"),
-        click.option("-n", type=COUNT, help="how many images, not all"),
+        click.option("-n", type=COUNT, help="how many images, all unless given"),
         click.option("--images", default="photographs", callback=_there, help="a data set"),
         click.argument("model", callback=_model),
     ):
@@ -341,13 +349,16 @@ def list_claims(project):
         verdicts.setdefault(path.stem, []).append(f"{path.parent.name}{kind}: {told}")
     rows = [("claim", "title", "verdict of each run, and whether it agrees with the paper")]
     for id, claim in claims.items():
-        none = "-" if claim.notebook else "no notebook yet"
+        none = "no result yet" if claim.notebook else "no notebook yet"
         rows.append((id, claim.title, "; ".join(verdicts.get(id, [none]))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
-    if any(STALE in last for *_, last in rows):
-        print("\nstale: published, and not of today's code; `check` says what differs")
+    told = "\n".join(last for *_, last in rows[1:])
+    print("")
+    for word, meaning in LEGEND.items():
+        if word in told:
+            print(f"{word}: {meaning}")
     return 0
 
 
@@ -361,16 +372,20 @@ def _results(project: Project) -> list[tuple[Path, str]]:
     return [(path, "") for path in project.results()] + own
 
 
-def verdict(project: Project, path: Path) -> str:
+def verdict(project: Project, path: Path, whole: bool = False) -> str:
     """The verdict of a result, whether it agrees with the paper, and whether it was published and
     is stale; of that on the controls how many are as expected; or that it cannot be read.
+
+    Where it is `whole`, below it why.
     """
     try:
         result = Result.from_json(project.registry[path.stem], data := read_result(path))
         if path.parent.name == CONTROLS and (controls := result.calibration()):
             return as_expected(controls)
         stale = project.runs in path.parents and other_inputs(project, data)
-        return _answers(result) + (STALE if stale else "")
+        after = AFTER if data.get("after_the_fact") else ""
+        why = f"\n    {result.reason}" if whole else ""
+        return _answers(result) + after + (STALE if stale else "") + why
     except (ValueError, OSError):
         return UNREADABLE
 
@@ -522,9 +537,12 @@ def run(
                 )
             failed |= _status(outcomes)
             _tell_controls(outcomes)
-            if own != CONTROLS and any((folder := project.place(own)).glob("*.json")):
+            if any((folder := project.place(own)).glob("*.json")):
                 written = f"results in {folder.relative_to(project.root)}"
-                print(f"{written}; `book` shows them, `publish {own}` publishes them")
+                then = f"`book` shows them, `publish {own}` publishes them"
+                if own == CONTROLS:
+                    then = "-p models=MODEL -p dataset=SET --run NAME measures others"
+                print(f"{written}; {then}")
             there = {one.id for one in outcomes if one.status != "failed"}
             if html and there:
                 _print_pages(project, own, [id for id in claims if id in there])
@@ -613,9 +631,16 @@ def _chosen(
 @command("show nr1-artifacts")
 @click.argument("id")
 def show(project, id):
-    """Show a claim: its parameters with their defaults, its profiles and its results."""
+    """Show a claim: its criterion, its results, and its parameters with defaults and profiles."""
     claim = project.registry[id := project.registry.named(id)]
-    print(claim.id + f": {claim.title}\n{claim.statement}\n\nnotebook: {_notebook(claim)}")
+    print(f"{id}: {claim.title}\n{claim.statement}\n")
+    print(f"measure: {' '.join(claim.measure.split())}\ncriterion: {claim.criterion}")
+    head = "\nresults:\n"
+    for path, kind in _results(project):
+        if path.stem == id:
+            print(f"{head}  {path.parent.name}{kind}: {verdict(project, path, whole=True)}")
+            head = ""
+    print(f"\nnotebook: {_notebook(claim)}")
     if claim.notebook is None:
         return 0
     comments, width = _comments(project.source(id)), max(map(len, claim.parameters), default=0)
@@ -627,11 +652,6 @@ def show(project, id):
         print(f"\nprofile {profile} (`run {id} --run {profile}`):")
         for name, value in own.items():
             print(f"  {name.ljust(width)}  {value!r}")
-    head = "\nresults:\n"
-    for path, kind in _results(project):
-        if path.stem == id:
-            print(f"{head}  {path.parent.name}{kind}: {verdict(project, path)}")
-            head = ""
     return 0
 
 
@@ -783,7 +803,8 @@ def edit(project, batch_size, neurons, auto, registers, out, pt2, force, **loade
     named = ", ".join(f"{block}:{unit}" for block, unit in neurons)
     print(f"{out}: {model} with {named} moved to {registers} additional token(s).")
     print(
-        f"It changes an output by up to {written['change']:.3g}; the files give the same to "
+        f"The model's output for the first image changes by up to {written['change']:.3g}; the "
+        "files give the same to "
         f"{written['difference']:.2g}."
     )
     return 0
@@ -1172,7 +1193,8 @@ def new_claim(context, project, id, **texts):
         print(os.path.relpath(path))  # also where the project is not the one around this folder
     own = context.parent.params["project"]
     where = f" --project {own}" if own else ""
-    print(f"next: write statement and criterion, then python -m helpers{where} baselines {id}")
+    print(f"it runs as it is: python -m helpers{where} run {id}")
+    print("then write statement, criterion and measure, and store its outputs with `baselines`")
     return 0
 
 

@@ -22,7 +22,8 @@ def margin(project, value):
 
 
 def listed(typed):
-    return {line.split()[0]: line for line in typed("list").splitlines()}
+    rows, _, _ = typed("list").partition("\n\n")  # below them what the words mean
+    return {line.split()[0]: line for line in rows.splitlines()}
 
 
 def test_list(project, typed):
@@ -39,6 +40,7 @@ def test_list(project, typed):
     )
     assert lines["aa2-second"].endswith("other: unreadable, see `check`")
     assert lines["aa3-later"].endswith("  no notebook yet")
+    assert "\n\nnot stated: the paper gives no answer that can be compared\n" in typed("list")
     margin(project, 3)
     assert listed(typed)["aa1-first"].endswith(
         "mine (not published): supported, not stated (by an earlier criterion; by today's refuted, "
@@ -205,7 +207,7 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, typed
     )
     path.write_text(path.read_text().replace("time.sleep(600)", "time.sleep(601)"))
     large = "large: supported, not stated"
-    assert typed("list") == f"{fresh.replace(large, f'{large}, stale', 1)}\n{legend}\n"
+    assert typed("list") == f"{fresh.replace(large, f'{large}, stale', 1)}{legend}\n"
     assert f"{large}, stale\n" in typed("show aa1-first")
     assert typed("check") == typed("check --strict", 1)
     assert typed("check").splitlines() == [
@@ -255,7 +257,7 @@ def test_book_runs_the_controls_and_prints_the_page(project, typed, monkeypatch)
     typed("publish large")
     *ran, controls, agree, old, page = typed("book").splitlines()
     assert controls.startswith(
-        "2 claims on constructed models: 2 of 2 as expected. This is validation"
+        "2 claims on reference models: 2 of 2 as expected. This is validation"
     )
     assert {line.split()[0] for line in ran} == {"aa1-first", "aa2-second"}
     assert agree == "registry, notebooks, table of contents and results agree"
@@ -273,9 +275,11 @@ def test_a_wrong_calibration_is_told_and_fails_check_and_baselines(project, type
     told = typed("run aa1-first")
     wrong = "0/1 controls as expected: control-clean is refuted, not supported"
     assert told.startswith(f"aa1-first  {wrong}  (")
-    said = "1 claim on constructed models: 0 of 1 as expected. This is validation, not a finding."
+    said = "1 claim on reference models: 0 of 1 as expected. This is validation, not a finding."
     assert told.splitlines()[1] == said
-    assert typed("run aa1-first").splitlines() == [f"aa1-first  kept, {wrong}", said]
+    first, second, place = typed("run aa1-first").splitlines()
+    assert (first, second) == (f"aa1-first  kept, {wrong}", said)
+    assert place.startswith("results in book/runs/controls; -p models=MODEL ")
     assert f"aa1-first  stored, {wrong}" in typed("baselines aa1", 1)
     (line,) = typed("check", 1).splitlines()[:1]
     assert f"aa1-first.ipynb: {wrong}; mend the measure, or what is expected" in line

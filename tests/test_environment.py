@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from helpers.book.build import CONFIG, LOOK
+from helpers.book.cite import CITATION
+
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, SETUPTOOLS = SETTINGS["project"], SETTINGS["tool"]["setuptools"]
@@ -58,7 +61,16 @@ def test_wheel_has_every_package():
     folders = {
         ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "helpers").rglob("*.py")
     }
-    assert set(SETUPTOOLS["packages"]) == folders | {"helpers._registry"}
+    assert set(SETUPTOOLS["packages"]) == folders | {"helpers._checkout"}
+
+
+def test_wheel_has_what_the_package_takes_from_its_checkout():
+    patterns = SETUPTOOLS["package-data"]["helpers._checkout"]
+    packed = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    wanted = {ROOT / name for name in (CITATION, CONFIG, *LOOK, "notebooks/claims.schema.json")}
+    files = {path for path in wanted if path.is_file()}
+    files |= {path for folder in wanted - files for path in folder.rglob("*") if path.is_file()}
+    assert len(files) > 10 and files <= packed
 
 
 def test_lock_keeps_the_bounds_of_pyproject():

@@ -27,7 +27,7 @@ from helpers.book.render import Results, Runs, macro, render
 from helpers.book.template_values import TemplateValues, cards, rendered
 from helpers.claims import edition, history
 from helpers.claims.notebook import read_notebook
-from helpers.claims.project import CONTROLS, HELPERS, Project
+from helpers.claims.project import CONTROLS, Project, shipped
 from helpers.claims.registry import Registry
 from helpers.claims.result import MIME, Claim, Result, bundle, displayed, read_published
 
@@ -36,7 +36,7 @@ Executions = Mapping[str, Mapping[str, Executed]]  # run -> claim -> what was ex
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 SPHINX = ("-b", "html", "-j", "auto")  # all cores
 STRICT = ("-W", "--keep-going")  # a warning fails the build, after all of them were reported
-# What a project without a look of its own takes from the checkout of the package.
+# What a project without a look of its own takes from the package.
 CONFIG = "_config.yml"
 LOOK = ("book/_static", "book/_static/favicon.svg", "book/references.bib")
 FIRST = "index"  # the first page where nobody wrote one
@@ -144,8 +144,7 @@ def assemble(
     Raises:
         ValueError: a result is not intact or belongs to no claim, a notebook has no result, or a
             commentary quotes a value that its result does not have; names the file.
-        FileNotFoundError: a source notebook is missing, or the look of a book in a project that has
-            none, where the package has no checkout.
+        FileNotFoundError: a source notebook is missing.
     """
     project, place = Project(root), place or root / "_build"
     run, ids = only or (None, project.with_notebook())
@@ -219,7 +218,7 @@ def assemble(
 
 
 def _dress(root: Path, source: Path, title: str) -> None:
-    """Give the sources the look of the project's book, else that of the package's checkout.
+    """Give the sources the look of the project's book, else that of the package.
 
     `title` is that of the book, unless '', which leaves its own.
     """
@@ -227,11 +226,7 @@ def _dress(root: Path, source: Path, title: str) -> None:
         own, new = root / name, source / name
         if new.exists():
             continue
-        if not own.exists() and not (own := HELPERS.parent / name).exists():
-            raise FileNotFoundError(
-                f"there is no {name} in {root}, and none comes with an installed package; run this "
-                "with the Python of a checkout of registers-reproduced, or write one"
-            )
+        own = own if own.exists() else shipped(name)
         new.parent.mkdir(parents=True, exist_ok=True)
         if own.is_dir():
             shutil.copytree(own, new)

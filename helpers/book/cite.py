@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import yaml
 
 from helpers.book.render import Runs
-from helpers.claims.project import HELPERS
+from helpers.claims.project import shipped
 from helpers.files import digest_of_json
 
-CITATION = HELPERS.parent / "CITATION.cff"
+CITATION = "CITATION.cff"
 
 
 def bibtex(result: Mapping) -> str:
@@ -54,7 +54,7 @@ def _digest(result: Mapping) -> str:
 
 def _entry(key: str, year: str, part: str, note: Mapping[str, str | None]) -> str:
     """A BibTeX entry; fields without content are left out."""
-    about = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
+    about = yaml.safe_load(shipped(CITATION).read_text(encoding="utf-8"))
     authors = [
         person.get("name") or f"{person['family-names']}, {person['given-names']}"
         for person in about["authors"]

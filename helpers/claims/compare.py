@@ -24,6 +24,7 @@ from helpers.claims.result import (
     IMAGES_SUFFIX,
     Claim,
     Made,
+    Result,
     by_model,
     read_alone,
     read_published,
@@ -31,6 +32,7 @@ from helpers.claims.result import (
     values_of,
 )
 from helpers.files import digest_of
+from helpers.names import plural
 from helpers.settings import nearest
 
 HEAD = ("model", "value", "A", "B", "B - A", "")
@@ -156,13 +158,18 @@ def _alone(path: Path) -> Made:
 
 
 def _read(project: Project, path: Path, read: Callable[[Path], Made]) -> Made:
-    """A result of a claim that the registry has, with errors that name the file."""
+    """A result of a claim that the registry has, its verdicts as they are shown.
+
+    Errors name the file.
+    """
     try:
         made = read(path)
-        project.registry[made.result["id"]]
-        return made
+        data = made.result
+        shown = Result.from_json(project.registry[data["id"]], data).shown
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    verdicts = [one | {"verdict": shown[one["model"]]} for one in data["verdicts"]]
+    return made._replace(result=data | {"verdict": shown[""], "verdicts": verdicts})
 
 
 def compared(
@@ -285,13 +292,16 @@ def _changes(found: Mapping[str, Change]) -> dict[str, Change]:
 
 def report(a: Mapping, b: Mapping, comparisons: list[Comparison]) -> str:
     """The comparisons as text: for each claim what moved and what differs."""
-    moved = [
-        f"{one.id} ({' -> '.join(change)}{model and f' on {model}'})"
+    moved = {
+        one.id: [
+            f"{' -> '.join(change)}{model and f' on {model}'}"
+            for model, change in one.moved.items()
+        ]
         for one in comparisons
-        for model, change in one.moved.items()
-    ]
+        if one.moved
+    }
     sides = {"a": a, "b": b, "comparisons": comparisons, "moved": moved}
-    return render("compare.txt.j2", aligned=_aligned, **sides)
+    return render("compare.txt.j2", aligned=_aligned, plural=plural, **sides)
 
 
 def _aligned(pairs: list[Pair]) -> list[str]:

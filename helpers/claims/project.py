@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,15 +27,13 @@ CONTROLS = "controls"
 SILENT = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "log.showSignature": "false"}
 
 
-def shipped() -> Path:
-    """The registry, terms and schemas that come with the package.
+def shipped(name: str = "notebooks") -> Path:
+    """What comes with the package, by its path in the checkout; without one, the wheel's copy.
 
-    They are `notebooks` of its checkout, else the wheel's copy.
+    The registry, terms and schemas are `notebooks`.
     """
-    checkout = HELPERS.parent / "notebooks"
-    if (checkout / "claims.schema.json").is_file():
-        return checkout
-    return Path(str(resources.files("helpers") / "_registry"))
+    is_checkout = (HELPERS.parent / "notebooks" / "claims.schema.json").is_file()
+    return (HELPERS.parent if is_checkout else HELPERS / "_checkout") / name
 
 
 def root(folder: Path | None = None) -> Path | None:

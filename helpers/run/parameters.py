@@ -154,8 +154,10 @@ def check_values(parameters: Mapping, defaults: Mapping) -> None:
             if isinstance(value, list) and defaults[name] and not value:
                 raise ValueError("give at least one")
             if name in PAIRED and len(value) != (count := len(parameters.get("models", value))):
+                example = json.dumps((value * count)[:count])
                 raise ValueError(
-                    f"it has {len(value)}, models has {count}; give one for each model ('' is none)"
+                    f"it has {len(value)}, models has {count}; give one for each model, such as "
+                    f"-p '{name}={example}'"
                 )
             if name == "dtype" and defaults[name] in DTYPES:
                 check_choice(name, value, DTYPES)

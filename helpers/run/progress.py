@@ -13,6 +13,7 @@ from typing import NamedTuple
 from helpers.claims.project import Project
 from helpers.claims.result import Calibration, as_expected, read_result, unexpected
 from helpers.files import Workspace
+from helpers.names import plural
 
 # Parameters that choose which images, not how many: the time does not depend on them.
 IDLE = ("seed", "examples")
@@ -50,7 +51,7 @@ def calibrated(outcomes: Iterable[Outcome]) -> str:
         return ""
     count = sum(map(len, found))
     right = count - sum(len(unexpected(own)) for own in found)
-    claims = f"{len(found)} claim{'s' * (len(found) > 1)} on constructed models"
+    claims = f"{plural(len(found), 'claim')} on reference models"
     return f"{claims}: {right} of {count} as expected. This is validation, not a finding."
 
 

@@ -76,7 +76,7 @@ def test_a_thing_and_itself_do_not_differ(stored):
     assert not one.moved and not one.settings and one.alone == ([], [])
     assert one.pairs and not any(pair.differs for pair in one.pairs)
     assert {pair.images for pair in one.pairs if pair.a.n} == {"same"}
-    assert next(iter(one.pairs)).judged and "no verdict moved on 1 claims" in report({}, {}, [one])
+    assert next(iter(one.pairs)).judged and "no verdict moved on 1 claim" in report({}, {}, [one])
 
 
 def test_everything_that_differs_is_named(stored):
@@ -101,8 +101,8 @@ def test_everything_that_differs_is_named(stored):
     lines = report({CLAIM: stored}, {CLAIM: other, "x": {}}, [one]).splitlines()
     assert {f"{CLAIM}: supported -> refuted  MOVED", "only in B: x"} < {*lines}
     assert "  parameter n: 1000 -> 7" in lines
-    moved = f"{CLAIM} (supported -> refuted"
-    assert lines[-1] == f"2 verdicts moved: {moved}); {moved} on {model})"
+    moved = "supported -> refuted"
+    assert lines[-1] == f"a verdict moved on 1 claim: {CLAIM} ({moved}; {moved} on {model})"
 
 
 def test_the_only_models_of_both_are_compared_whatever_they_are_called(stored):
@@ -126,10 +126,13 @@ def test_the_command_says_with_its_status_whether_a_verdict_moved(stored, tmp_pa
     assert "no verdict moved" in capsys.readouterr().out
     moved = written(tmp_path / "moved.json", {**stored, "verdict": "refuted"})
     assert main(["compare", str(same), str(moved)]) == 1
-    assert "1 verdicts moved" in capsys.readouterr().out
+    assert "a verdict moved on 1 claim: " in capsys.readouterr().out
     assert main(["compare", "vit-tiny-2", "vit-tiny-2"]) == 0
     assert main(["compare", "vit-tiny", str(moved)]) == 1
     assert "only in A: " in capsys.readouterr().out
+    assert main(["compare", "vit-tiny", "vit-tiny-2"]) == 1
+    told = capsys.readouterr().out  # in the words of `list`
+    assert "de4-one-shot: refuted -> not tested  MOVED" in told and "\na verdict moved on" in told
 
 
 def test_a_run_of_ones_own_is_a_side_and_a_published_one_comes_first(stored, tmp_path, monkeypatch):
@@ -262,7 +265,8 @@ def test_a_report_to_the_letter():
     b["provenance"] = {"git_revision": "d" * 20, "git_dirty": True, "python": "3.12"}
     one = compared(claim, a, b)
     lines = report({CLAIM: a}, {CLAIM: b}, [one]).splitlines()
-    assert lines[:8] == [
+    assert lines[0].startswith("B - A with a 95 % interval, * where it leaves out 0")
+    assert lines[2:10] == [
         f"{CLAIM}: supported",
         "  parameter k: 1 -> none",
         "  python: unknown -> 3.12",
@@ -274,14 +278,14 @@ def test_a_report_to_the_letter():
         "  m      old               0.5 [0.4, 0.6]              not measured",
     ]
     assert (
-        lines[8]
+        lines[10]
         == "  m      new               not measured                0.5 [0.4, 0.6] (n = 1,000)"
     )
     assert compared(
         claim, b, b | {"provenance": {**b["provenance"], "git_dirty": False}}
     ).settings == {"code": ("ddddddd with local changes", "ddddddd")}
     other = report({CLAIM: a}, {CLAIM: a}, [compared(claim, a, a)]).splitlines()
-    assert other[:2] == [f"{CLAIM}: supported", "  2 more values are the same in print"]
+    assert other[2:4] == [f"{CLAIM}: supported", "  2 other values the same in print"]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 0.0)])

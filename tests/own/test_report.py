@@ -127,15 +127,15 @@ def test_four_cells(outliers, share, cell):
     assert written["details"]["sinks"]["nop"]["value"] == 0.75
     told = advice(found)
     assert told[1] == (
-        f"Sinks: in {round(20 * share)} of 20 images, nearly all queries of some head give at "
-        "least half of their attention to the same few patches, in 4 to [CLS]. Of the single-token "
-        "sinks, 75 % write almost nothing (no-op) and 25 % write the same to all queries "
-        "(broadcast)."
+        "Sinks take at least half of the attention of nearly all queries of some head: the same "
+        f"few patches in {round(20 * share)} of 20 images, [CLS] in 4. Of the sinks of one token "
+        "75 % write almost nothing (no-op), 25 % the same to all queries (broadcast), and 0 % "
+        "neither."
     )
     assert any("its attention is not" in line for line in told) == (cell == "sinks alone")
     assert any("nothing for registers" in line for line in told) == (cell == "neither")
     none = replace(found.sinks, **dict.fromkeys(("nop", "broadcast", "other"), NONE))
-    assert advice(replace(found, sinks=none))[1].endswith("in 4 to [CLS].")
+    assert advice(replace(found, sinks=none))[1].endswith(", [CLS] in 4.")
 
 
 def test_a_model_whose_attention_cannot_be_read_has_no_cell():

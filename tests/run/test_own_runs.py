@@ -414,6 +414,9 @@ def test_each_model_has_its_own_twin_or_original():
     for name in ("twins", "with_registers", "before", "ends", "singles", "removed"):
         given = {"models": ["a"], name: ["b"]}
         parameters.check_values(given, given)
-        told = f"parameter {name}=.'b', ''.: it has 2, models has 1; give one for each model"
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError) as raised:
             parameters.check_values({**given, name: ["b", ""]}, given)
+        told = (
+            f"parameter {name}=['b', '']: it has 2, models has 1; give one for each model, such as"
+        )
+        assert str(raised.value) == f"{told} -p '{name}=[\"b\"]'"
