@@ -355,10 +355,8 @@ def list_claims(project):
     for *cells, last in rows:
         print(*map(str.ljust, cells, widths), last, sep="  ")
     told = "\n".join(last for *_, last in rows[1:])
-    print("")
-    for word, meaning in LEGEND.items():
-        if word in told:
-            print(f"{word}: {meaning}")
+    if words := [f"{word}: {meaning}" for word, meaning in LEGEND.items() if word in told]:
+        print("", *words, sep="\n")
     return 0
 
 
@@ -384,7 +382,7 @@ def verdict(project: Project, path: Path, whole: bool = False) -> str:
             return as_expected(controls)
         stale = project.runs in path.parents and other_inputs(project, data)
         after = AFTER if data.get("after_the_fact") else ""
-        why = f"\n    {result.reason}" if whole else ""
+        why = f"\n    {printable(result.reason)}" if whole else ""
         return _answers(result) + after + (STALE if stale else "") + why
     except (ValueError, OSError):
         return UNREADABLE
@@ -804,8 +802,7 @@ def edit(project, batch_size, neurons, auto, registers, out, pt2, force, **loade
     print(f"{out}: {model} with {named} moved to {registers} additional token(s).")
     print(
         f"The model's output for the first image changes by up to {written['change']:.3g}; the "
-        "files give the same to "
-        f"{written['difference']:.2g}."
+        f"files give the same to {written['difference']:.2g}."
     )
     return 0
 

@@ -334,11 +334,11 @@ def units_by_block(backbone: Backbone, neurons: Neurons) -> dict[int, list[int]]
         hidden = backbone.hidden(block)
         if block < 0 or not 0 <= unit < hidden:
             raise ValueError(
-                f"no neuron {block}:{unit} in '{backbone.name}'; choose a block from 0 to "
+                f"no neuron ({block}, {unit}) in '{backbone.name}'; choose a block from 0 to "
                 f"{backbone.depth - 1} and a unit "
                 f"from 0 to {hidden - 1}"
             )
         if unit in units[block]:
-            raise ValueError(f"neuron {block}:{unit} is given twice; give each once")
+            raise ValueError(f"neuron ({block}, {unit}) is given twice; give each once")
         units[block].append(unit)
     return units

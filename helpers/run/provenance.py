@@ -54,7 +54,7 @@ def fingerprint(project: Project, id: str) -> str:
     """Digest of the package with its weights, the notebook, the claims and the libraries.
 
     What has been executed with the same need not be executed again on this machine. Published
-    results are bound to the code by their numbers (`helpers.claims.freshness`), not by this digest,
+    results are bound to the code by their numbers (`helpers.claims.notebook`), not by this digest,
     which any edit of the package changes.
     """
     claims = project.root / "notebooks" / "claims" / f"{project.registry[id].paper}.yml"

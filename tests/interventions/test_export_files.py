@@ -198,7 +198,7 @@ def test_the_command(which, tmp_path, capsys):
             "control-clean --auto",
             "no neurons of 'control-clean' are to be moved; nothing was",
         ),
-        ("control-position --neurons 1:5000", "no neuron 1:5000"),
+        ("control-position --neurons 1:5000", "no neuron (1, 5000)"),
     ],
 )
 def test_what_cannot_be_edited_is_one_sentence(arguments, sentence, tmp_path, capsys):

@@ -199,8 +199,14 @@ def test_show_lists_parameters_and_profiles(typed, capsys):
         assert line in out
     assert "none yet: needs probes" in typed("show aa3-later")
     assert main(["show", "nr1-artifacts"], ROOT) == 0
-    comment = "448  # second resolution in pixels, rounded to the model's patch"
-    assert comment in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for line in (
+        "448  # second resolution in pixels, rounded to the model's patch",
+        "\ncriterion: iou_top > 0.5, on all of the models to which it applies",
+        "\n  vit-tiny: supported, not stated, after the fact\n    1 supported, 1 not applicable: "
+        "iou_top = 0.777 [0.754, 0.798] > 0.5 holds on vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    ):
+        assert line in shown
 
 
 # --- before a kernel starts
