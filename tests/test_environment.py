@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.book.build import CONFIG, LOOK
-from helpers.book.cite import CITATION
+from helpers.book import build, cite
+from helpers.claims import load_registry
+from helpers.claims import project as place
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -64,13 +65,21 @@ def test_wheel_has_every_package():
     assert set(SETUPTOOLS["packages"]) == folders | {"helpers._checkout"}
 
 
-def test_wheel_has_what_the_package_takes_from_its_checkout():
-    patterns = SETUPTOOLS["package-data"]["helpers._checkout"]
-    packed = {path for pattern in patterns for path in ROOT.glob(pattern)}
-    wanted = {ROOT / name for name in (CITATION, CONFIG, *LOOK, "notebooks/claims.schema.json")}
-    files = {path for path in wanted if path.is_file()}
-    files |= {path for folder in wanted - files for path in folder.rglob("*") if path.is_file()}
-    assert len(files) > 10 and files <= packed
+def test_wheel_has_what_a_book_takes_from_the_checkout(tmp_path, monkeypatch):
+    """Its look, how to cite it, and the registry, in a folder of its own in the package."""
+    monkeypatch.setattr(place, "HELPERS", tmp_path / "helpers")
+    for pattern in SETUPTOOLS["package-data"]["helpers._checkout"]:
+        for path in filter(Path.is_file, ROOT.glob(pattern)):
+            packed = tmp_path / "helpers" / "_checkout" / path.relative_to(ROOT)
+            packed.parent.mkdir(parents=True, exist_ok=True)
+            packed.write_bytes(path.read_bytes())
+    source = tmp_path / "source"
+    build._dress(tmp_path / "own", source, "Mine")
+    assert yaml.safe_load((source / build.CONFIG).read_text())["title"] == "Mine"
+    own, look = source / "book" / "_static", ROOT / "book" / "_static"
+    assert [path.name for path in sorted(own.iterdir())] == [x.name for x in sorted(look.iterdir())]
+    assert "Registers, reproduced" in cite.bibtex_whole({})
+    assert "nr1-artifacts" in load_registry(place.shipped()).claims
 
 
 def test_lock_keeps_the_bounds_of_pyproject():
