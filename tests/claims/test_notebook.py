@@ -157,7 +157,7 @@ def test_a_helper_changed_by_a_thousandth_makes_the_results_stale_that_use_it(tm
     assert text.count("return ") and "def linear_cka" in text
     measure.write_text(
         f"{text}\n\n_exact = linear_cka\n\n\ndef linear_cka(*a, **k):\n"
-        "    return 1.001 * _exact(*a, **k)\n"
+        "    return 0.999 * _exact(*a, **k)\n"
     )
     baselines()
     assert stale(project) == {"de3-cka"}
