@@ -62,7 +62,7 @@ def check_pixels(backbone: Backbone, pixels: Tensor) -> None:
 
 
 def _check_normalised(pixels: Tensor) -> None:
-    low, high = pixels.aminmax()
+    low, high = pixels.amin(), pixels.amax()  # `aminmax` copies what is not contiguous
     if (reach := max(-low, high)) > MOST_PIXEL:
         raise ValueError(
             f"pixels reach {reach:.4g}; give them normalised as the model was trained, or PIL "
