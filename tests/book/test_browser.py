@@ -3,6 +3,7 @@
 One page of each kind, and every page in `make slow`.
 """
 
+import re
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
