@@ -410,7 +410,7 @@ def test_what_others_wrote_is_no_markup_on_any_page(library):
     # Each as it was typed, but for the backticks of code.
     assert counts["claims", "aa1-first"] > 40 and counts["mine", "index"] > 25, counts
     assert counts["claims", "aa3-later"] > 5 and counts["book", "claims"] > 40, counts
-    assert counts["html", "genindex"] == 2, counts  # in the sidebar
+    assert counts["html", "search"] == 2, counts  # in the sidebar
     # What MathJax is told is there, without a network.
     assert '"loader": {"load": ["ui/safe"]}' in (site / "book" / "statistics.html").read_text()
     assert (site / "_static" / "mathjax" / "ui" / "safe.js").stat().st_size > 10_000

@@ -65,8 +65,6 @@ def test_images_whose_single_token_is_rounding_are_not_compared():
     expected = over_images(angles[:31].cos(), (-1, 1), continuous=True)
     assert found.n == 31 and found[:3] == pytest.approx(expected[:3], abs=1e-6)
     same = register_cosines({"tokens_1": one[:30], "tokens_2": one[:30].expand(30, 2, 2)})
-    assert same["register_cosine_2"][:3] == (1, 1, 1), (
-        "alike in all, as no share can be known to be"
-    )
+    assert same["register_cosine_2"][:3] == (1, 1, 1), "no interval of a proportion"
     nothing = register_cosines({"tokens_1": torch.zeros(33, 1, 2), "tokens_2": two})
     assert nothing["register_cosine_2"].n == 0 and register_cosines({}) == {}
