@@ -1,10 +1,7 @@
-"""A notebook's file: its parameters, and what binds a result to it and to the code.
+"""A notebook's file: its parameters, and what binds a result to the code: numbers, not hashes.
 
-That is numbers, not hashes of files. A result is fresh while the code of its notebook, its
-parameters, its criterion and its claim's numbers on the controls are those of its run. The numbers
-are the fingerprint of what the helpers compute: a refactoring that moves none of them leaves every
-result fresh. So does another number of images on the controls, where the same code gave the numbers
-before it (`SAME`).
+A result is fresh while its parameters, its criterion and its claim's numbers on the controls are
+those of its run.
 """
 
 import ast
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 
     from helpers.claims.project import Project
 
-PARTS = ("notebook", "parameters", "criterion", "numbers")
 SUFFIX = ".numbers.json"
 SAME = "same_code"  # in such a file: `of_numbers` under earlier defaults, by the code of today's
 
@@ -62,19 +58,13 @@ def notebook_parameters(path: Path) -> dict:
 
 
 def inputs(project: "Project", id: str, parameters: Mapping) -> dict[str, str]:
-    """The digest of each of `PARTS` for a run of the claim `id` with these parameters today.
-
-    Raises:
-        ValueError: the notebook's code is no Python.
-    """
-    path, claim = project.source(id), project.registry[id]
-    try:
-        code = of_code(path)
-    except SyntaxError as error:
-        reason = f"no Python ({error.msg}): {(error.text or '').strip()!r}"
-        raise ValueError(f"{claim.notebook}: {reason}; correct it, and use no magics") from None
-    digests = code, digest_of_json(parameters), claim.criterion.digest, of_numbers(_stored(path))
-    return {part: digest[:16] for part, digest in zip(PARTS, digests, strict=True)}
+    """The digests of what binds a run of the claim `id` with these parameters to today's code."""
+    digests = {
+        "parameters": digest_of_json(parameters),
+        "criterion": project.registry[id].criterion.digest,
+        "numbers": of_numbers(_stored(project.source(id))),
+    }
+    return {part: digest[:16] for part, digest in digests.items()}
 
 
 def other_inputs(project: "Project", data: Mapping) -> list[str]:
@@ -101,17 +91,6 @@ def differing(project: "Project", id: str, made: object, today: Mapping[str, str
     return others
 
 
-def of_code(path: Path) -> str:
-    """The digest of a notebook's code without its cell of defaults, which a run replaces.
-
-    Layout, comments, imports and the names of what is imported from the package do not count: what
-    our functions compute is in the numbers. Everything else does, keyword arguments as well.
-    """
-    cells = [cell for cell in read_notebook(path).cells if cell.cell_type == "code"]
-    tree = ast.parse("\n".join(cell.source for cell in cells if not _holds_parameters(cell)))
-    return digest_of_json(form(_WithoutNames(tree).visit(tree)))
-
-
 def of_numbers(stored: Mapping) -> str:
     """The digest of the values on the controls among the numbers stored beside a notebook."""
     return digest_of_json(stored["values"])
@@ -123,59 +102,5 @@ def _stored(notebook: Path) -> dict:
     return json.loads(beside.read_text("utf-8")) if beside.is_file() else {"values": {}}
 
 
-def form(node: object) -> str:
-    """A tree as text, without empty fields and without what computes nothing.
-
-    So comments, docstrings and layout do not change it, nor does the version of Python: `ast.dump`
-    would let in that versions differ in the empty fields.
-    """
-    if isinstance(node, ast.JoinedStr):  # 3.12 puts an empty text at the end of a nested format
-        node = ast.JoinedStr([part for part in node.values if getattr(part, "value", None) != ""])
-    if isinstance(node, ast.AST):
-        fields = [
-            f"{name}={form(value)}"
-            for name, value in ast.iter_fields(node)
-            if value is not None and value != []
-        ]
-        return f"{type(node).__name__}({','.join(fields)})"
-    if isinstance(node, list):
-        return f"[{','.join(form(item) for item in node if not _is_idle(item))}]"
-    return ascii(node)
-
-
-def _is_idle(item: object) -> bool:
-    """Whether a statement is a constant alone, as a docstring is."""
-    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
-
-
 def _holds_parameters(cell: "nbformat.NotebookNode") -> bool:
     return "parameters" in cell.metadata.get("tags", ())
-
-
-class _WithoutNames(ast.NodeTransformer):
-    """Drops imports, and numbers what was imported from the package in the order of its use."""
-
-    def __init__(self, tree: ast.Module):
-        self.names = set[str]()
-        self.order = dict[str, int]()
-        for node in ast.walk(tree):
-            module = getattr(node, "module", None) or ""
-            if isinstance(node, ast.ImportFrom) and module.split(".")[0] == "helpers":
-                self.names |= {alias.asname or alias.name for alias in node.names}
-
-    def _placeholder(self, name: str) -> ast.Name:
-        return ast.Name(f"helper {self.order.setdefault(name, len(self.order))}", ast.Load())
-
-    def visit_Import(self, _: ast.Import | ast.ImportFrom) -> None:
-        """Nothing is left of it."""
-
-    visit_ImportFrom = visit_Import
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return self._placeholder(node.id) if node.id in self.names else node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """`figures.rows` of an imported module is a name of ours as a whole."""
-        if isinstance(node.value, ast.Name) and node.value.id in self.names:
-            return self._placeholder(f"{node.value.id}.{node.attr}")
-        return self.generic_visit(node)

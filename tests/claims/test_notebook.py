@@ -1,79 +1,19 @@
-"""What makes a result stale: its notebook's own code, parameters, criterion and numbers."""
+"""What makes a result stale: other parameters, another criterion, other numbers."""
 
-import ast
 import json
 import os
 import shutil
 import subprocess
 import sys
 
-import nbformat
 import pytest
-from conftest import rows
-from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers.claims import numbers
-from helpers.claims.notebook import PARTS, SAME, differing, form, inputs, of_code, of_numbers
+from helpers.claims.notebook import SAME, differing, inputs, of_numbers
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import read_result
-from helpers.files import digest_of, digest_of_json
+from helpers.files import digest_of_json
 from helpers.run import check
-
-SOURCE = """from helpers import figures
-from helpers.measures.norms import outliers as found
-import torch
-mask = found(norms, rule="median:3")
-figures.norm_maps(mask)
-print(torch.sum(mask))"""
-
-
-@pytest.fixture
-def digest(tmp_path):
-    """The digest of the code of a notebook with one cell."""
-
-    def digest(source, name="some.ipynb"):
-        defaults = new_code_cell("n = 1", metadata={"tags": ["parameters"]})
-        nbformat.write(new_notebook(cells=[defaults, new_code_cell(source)]), tmp_path / name)
-        return of_code(tmp_path / name)
-
-    return digest
-
-
-# Part of SOURCE, what it becomes, and whether that is the same code.
-CODE = r"""
-    outliers as found       high_norm as found         True
-    helpers.measures.norms  helpers.measures.thresholds  True
-    figures.norm_maps       figures.maps_of_norms      True
-    "import torch\n"        "import torch # sum\n\n"  True
-    median:3                median:4                   False
-    rule=                   by=                        False
-    torch.sum               torch.amax                 False
-    print                   repr                       False
-    "mask = "               "mask = 1 - "              False
-"""
-
-
-@pytest.mark.parametrize(("old", "new", "same"), rows(CODE))
-def test_names_of_ours_do_not_count_and_all_else_does(digest, old, new, same):
-    changed = SOURCE.replace(old, new)
-    assert changed != SOURCE and (digest(SOURCE) == digest(changed)) is same
-    renamed = SOURCE.replace("outliers as found", "high_norm").replace("found(", "high_norm(")
-    assert digest(renamed) == digest(SOURCE)
-
-
-def test_which_of_two_functions_is_meant_counts(digest):
-    imports = "from helpers.measures.norms import a, b\n"
-    assert digest(f"{imports}a(b(x))") == digest(f"{imports}b(a(x))")  # renamed: numbers tell
-    assert digest(f"{imports}a(a(x))") != digest(f"{imports}a(b(x))")
-
-
-def test_no_python_is_one_sentence(project):
-    path = project.source("aa1-first")
-    notebook = nbformat.read(path, 4)
-    notebook.cells[2].source = "%matplotlib inline"
-    nbformat.write(notebook, path)
-    with pytest.raises(ValueError, match="aa1-first.ipynb: no Python .*'%matplotlib inline'"):
-        inputs(project, "aa1-first", {})
 
 
 def copy(tmp_path, *ids):
@@ -163,64 +103,10 @@ def test_a_helper_changed_by_a_thousandth_makes_the_results_stale_that_use_it(tm
     assert stale(project) == {"de3-cka"}
 
 
-def test_the_parts_are_those_that_results_carry(runs):
+def test_results_of_times_when_code_counted_too_are_read_as_those_of_today(runs):
     for results in runs.values():
         for result in results.values():
-            assert tuple(result["provenance"]["inputs"]) == PARTS
-
-
-# ---- Digests
-# ------------------------------------------------------------------------------------------------
-
-SAMPLE = """
-@decorated
-class A(B, metaclass=C):
-    x: "int" = 1
-
-    async def f(self, a, /, *b, c=None, **d) -> None:
-        return {**a, 1: None, "fool": "\\U0001fae8"}, lambda: (yield), -0.0, b"\\xff", 1j, ...
-
-
-match f"{a!r:>{w}} {{}} {b=} {c:%Y-%m-%d}" "tail" f"{d:{e}}":
-    case {"a": 1, **r} | [*_] | A(b=None):
-        from helpers import x
-try:
-    pass
-except* OSError:
-    raise
-"""
-
-
-FORMS = r"""
-    x = 1                     "\n\nx=1 # one"                       True
-    "def f():\n return 'a'"   "def f():\n 'Doc.'\n return 'a'"  True
-    "class A:\n x: int"       "class A:\n 'Doc.'\n\n x: int\n 'X.'"  True
-    "f(a,\n b,\n)"            f(a, b)          True
-    "x = 'ab'"                "x = 'a' 'b'"    True
-    "x = 'a'"                 'x = "a"'        True
-    x = 1                     x = 1.0          False
-    x = 1                     x = True         False
-    x = None                  x = ...          False
-    f(x)                      f(x=x)           False
-    x = []                    x = ['']         False
-    x = ['a']                 x = ['a', '']    False
-    "f'{x:.1f}'"              "f'{x:.2f}'"     False
-    "f'{x}'"                  "f'{x!r}'"       False
-    "{**a, 'b': 1}"           "{None: a, 'b': 1}"             False
-    "if a:\n b()\nc()"        "if a:\n b()\n c()"             False
-    "return_ = a\nb"          "return_ = b\na"                False
-"""
-
-
-@pytest.mark.parametrize(("one", "other", "same"), rows(FORMS))
-def test_wording_is_no_part_of_the_form_and_what_computes_is(one, other, same):
-    assert (form(ast.parse(one)) == form(ast.parse(other))) is same
-
-
-def test_every_python_gives_the_same_digest():
-    """CI runs this on each version that is supported."""
-    digest = digest_of(form(ast.parse(SAMPLE)))
-    assert digest == "dd6cabb14b3ce040af38971e2286814d15767e59182cfd9370212f50d76b778a"
+            assert result["provenance"]["inputs"].keys() >= {"parameters", "criterion", "numbers"}
 
 
 def test_the_digest_of_data_is_that_of_canonical_json():
