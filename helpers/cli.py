@@ -24,15 +24,12 @@ import click
 from tqdm import tqdm
 
 from helpers import files
-from helpers.claims import project as place
-from helpers.claims.history import SEEN
 from helpers.claims.notebook import other_inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Claim, Result, as_expected, check_run, read_result
-from helpers.extras import missing
 from helpers.foreign import UNPRINTABLE, one_line, printable
 from helpers.names import ALIASES, plural, stored_name
-from helpers.run.progress import Outcome, calibrated, duration
+from helpers.run.progress import Outcome, calibrated
 from helpers.settings import check_choice, require_path
 
 OUTLIERS = 10  # the exit status of `diagnose --exit-code` where the model has them
@@ -73,11 +70,9 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     except (ValueError, OSError) as error:
         return 141 if isinstance(error, BrokenPipeError) and _unread() else _failed(error, 2)
     except ModuleNotFoundError as error:
-        if "registers-reproduced[" not in str(told := missing(error)):
-            raise
-        return _failed(told, 2)
+        return _failed(error, 2)
     except KeyboardInterrupt:
-        told = "stopped; `run`, `train` and `census` given again go on from what had finished"
+        told = "stopped; `run` and `train` given again go on from what had finished"
         print(told, file=sys.stderr)
         return 130
 
@@ -118,8 +113,8 @@ class Grouped(click.Group):
     """Commands in groups by whom they are for."""
 
     groups = {
-        "Your model": ("diagnose", "edit", "census", "train"),
-        "Claims": ("list", "show", "run", "compare", "new-claim", "book"),
+        "Your model": ("diagnose", "edit", "train"),
+        "Claims": ("list", "show", "run", "compare", "book"),
         "Maintenance": (),  # all others
     }
 
@@ -141,14 +136,11 @@ class Grouped(click.Group):
     },
 )
 @click.version_option(package_name="registers-reproduced", message="%(package)s %(version)s")
-@click.option("--project", type=PATH, help="with notebooks/claims, not the one around this folder")
-@click.pass_context
-def commands(context: click.Context, project: Path | None) -> None:
+def commands() -> None:
     """Rerun, judge and publish claims about outlier tokens and registers.
 
     A run is one named experiment set: claims measured with the same models, images and sizes.
     """
-    context.with_resource(place.chosen(project))
 
 
 def command(example: str, **settings: Any) -> Callable:
@@ -168,17 +160,8 @@ def command(example: str, **settings: Any) -> Callable:
 
 
 def _project(root: Path | None) -> Project:
-    """The project to work on, with the helpers that its results will name.
-
-    Another `helpers` on the search path is told.
-    """
-    if root is not None:
-        return Project(root)
-    place.check_own(project := place.default())
-    for other in place.others():
-        told = f"note: there is another `helpers` at {other}; this is {place.HELPERS}"
-        print(told, file=sys.stderr)
-    return Project(project)
+    """The project to work on."""
+    return Project() if root is None else Project(root)
 
 
 # ---- What options share
@@ -433,19 +416,7 @@ def _answers(result: Result) -> str:
     metavar="KEY=VALUE",
     help="a parameter of the notebooks that have it; lists as a,b or [[a, b], [c, d]]",
 )
-@click.option(
-    "--plan",
-    "planned",
-    is_flag=True,
-    help="run nothing: print parameters, n and the time by earlier results",
-)
-@click.option(
-    "--dry",
-    is_flag=True,
-    help="write no result: execute each notebook with small random stand-ins for its models and "
-    "images, and print what the run would take on one GPU",
-)
-@click.option("--json", "file", type=PATH, help="with --dry: what it tells, as book/dry.json")
+@click.option("--plan", "planned", is_flag=True, help="run nothing: list what would run")
 @click.option("--html", is_flag=True, help="also the pages of these claims alone, in seconds")
 @click.option(
     "--force",
@@ -478,8 +449,6 @@ def run(
     profile,
     overrides,
     planned,
-    dry,
-    file,
     html,
     jobs,
     **options,
@@ -502,15 +471,11 @@ def run(
             f"the run {CONTROLS!r} has the parameters of the notebooks; give -p and --profile with "
             "another --run"
         )
-    if file and not dry:
-        raise ValueError("--json writes what --dry tells; give both")
-    if file:
-        files.check_output(file, force=True)
-    if html and (planned or dry):
-        raise ValueError("--html shows results; leave out --plan and --dry")
-    from helpers.run import execute, parameters, plan
+    if html and planned:
+        raise ValueError("--html shows results; leave out --plan")
+    from helpers.run import execute
 
-    failed, surveys = 0, {}
+    failed = 0
     # Whose page is asked for without parameters, has them already.
     again = several or (html and not overrides and profile is None)
     given = {"again": again, "profile": profile}
@@ -519,45 +484,33 @@ def run(
         if overrides and (project.runs / own).is_dir():
             told = f"{own!r} is a published run, of other parameters; "
             print(f"note: {told}--profile {own} --run NAME keeps yours apart")
-        if not planned and not dry:
-            with Lines(len(claims)) as shown:
-                outcomes = execute.run_claims(
-                    project,
-                    claims,
-                    own,
-                    overrides,
-                    **given,
-                    jobs=jobs,
-                    report=shown,
-                    watch=shown.watch,
-                    note=lambda line: shown.write(f"note: {line}"),
-                    **options,
-                )
-            failed |= _status(outcomes)
-            _tell_controls(outcomes)
-            if any((folder := project.place(own)).glob("*.json")):
-                written = f"results in {folder.relative_to(project.root)}"
-                then = f"`book` shows them, `publish {own}` publishes them"
-                if own == CONTROLS:
-                    then = "-p models=MODEL -p dataset=SET --run NAME measures others"
-                print(f"{written}; {then}")
-            there = {one.id for one in outcomes if one.status != "failed"}
-            if html and there:
-                _print_pages(project, own, [id for id in claims if id in there])
-            continue
-        resolved, notes = parameters.resolve_all(project, claims, own, overrides, **given)
-        for line in notes:
-            print(f"note: {line}")
         if planned:
-            print(*plan.lines(project, resolved, own, jobs, profile), sep="\n")
+            print(*(f"{own}/{id}" for id in claims), sep="\n")
             continue
-        with Lines(len(resolved)) as shown:
-            told = plan.dry_run(project, resolved, own, jobs, shown)
-        print(*plan.dry_lines(told), sep="\n")
-        surveys[own] = plan.survey(told)
-        failed |= _status(one.outcome for one in told)
-    if file:
-        _write_json(file, _revision(project) | {"runs": surveys})
+        with Lines(len(claims)) as shown:
+            outcomes = execute.run_claims(
+                project,
+                claims,
+                own,
+                overrides,
+                **given,
+                jobs=jobs,
+                report=shown,
+                watch=shown.watch,
+                note=lambda line: shown.write(f"note: {line}"),
+                **options,
+            )
+        failed |= _status(outcomes)
+        _tell_controls(outcomes)
+        if any((folder := project.place(own)).glob("*.json")):
+            written = f"results in {folder.relative_to(project.root)}"
+            then = f"`book` shows them, `publish {own}` publishes them"
+            if own == CONTROLS:
+                then = "-p models=MODEL -p dataset=SET --run NAME measures others"
+            print(f"{written}; {then}")
+        there = {one.id for one in outcomes if one.status != "failed"}
+        if html and there:
+            _print_pages(project, own, [id for id in claims if id in there])
     return failed
 
 
@@ -568,29 +521,6 @@ def _print_pages(project: Project, run: str, ids: Sequence[str]) -> None:
     site = build(project.root, project.root / "_build" / "pages" / run, only=(run, ids))
     for id in ids:
         print(site / CLAIMS / f"{id}.html")
-
-
-@command("cache")
-@click.option("--clear", is_flag=True, help="remove it all")
-def cache(project, clear):
-    """Where runs store their captures, how many files there are and what they take.
-
-    What a run asks for and finds there is not computed again.
-    """
-    from helpers.capture.store import Store
-    from helpers.run.execute import store_of
-
-    if (store := Store.of_machine(store_of(project.root))) is None:
-        print(f"no captures are stored, since {files.CACHE} is 'none'")
-        return 0
-    there = store.files()
-    size = sum(size for _, size, _ in there)
-    taken = f"{plural(len(there), 'file')}, {size / 1e9:.2f} GB of at most {store.gigabytes:g} GB"
-    if clear:
-        store.trim(0)
-        taken = f"{taken}, removed"
-    print(f"{store.folder}: {taken}")
-    return 0
 
 
 def _chosen(
@@ -807,82 +737,6 @@ def edit(project, batch_size, neurons, auto, registers, out, pt2, force, **loade
     return 0
 
 
-@command("census @augreg --images folder:photographs --n 200 --out census")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL|@LIST...")
-@click.option("--images", required=True, callback=_there, help="a data set")
-@click.option("--n", "n", type=COUNT, default=200, help="how many images")
-@click.option("--out", type=PATH, required=True, help="the folder of the files")
-@click.option("--seed", type=NATURAL, default=0, help="of the choice of images")
-@click.option("--batch-size", type=COUNT, default=16)
-@click.option("--plan", "planned", is_flag=True, help="measure nothing: how many, hours, gigabytes")
-@click.option(
-    "--force", is_flag=True, help="measure again, and replace what is there, also of other images"
-)
-@DEVICE
-def census(project, models, images, n, out, seed, batch_size, planned, force, device):
-    """Diagnose many checkpoints, one JSON each, and go on where it stopped. A list is @papers,
-    @augreg or @popular. The exit status is 1 where a checkpoint could not be measured.
-    """
-    from helpers.claims import checkpoints
-    from helpers.models import ModelUnavailable, check_name, portable
-
-    names = checkpoints.named([stored_name(name) for name in models])
-    for name in names:
-        check_name(name)
-    from helpers.own import census as one_each
-
-    names = portable(names)
-    places = {name: out / one_each.file_of(name) for name in names}
-    if len({*places.values()}) < len(places):
-        raise ValueError("two models would share a file; rename the file of one, or leave it out")
-    if planned:
-        measured = [*out.glob("*.json"), *project.root.glob(f"{checkpoints.FOLDER}/*.json")]
-        return _tell_plan(one_each.plan(names, n, measured), places)
-    from helpers.images import load_images
-    from helpers.run.provenance import provenance
-
-    origin = provenance(project.root) | {"device": _machine(device)["device"]}
-    files.check_output(out, folder=True, force=True)
-    pictures, failed = load_images(images, n, seed), 0
-    options = {"seed": seed, "batch_size": batch_size, "device": device}
-    with Lines(len(places), "checkpoint") as lines:
-        for name, path in places.items():
-            start = time.monotonic()
-            try:
-                if not force and one_each.is_done(path, pictures, seed):
-                    lines(Outcome(name, "kept"))
-                    continue
-                one_each.measure(name, pictures, path, origin, **options)
-            except (ModelUnavailable, ValueError, OSError, RuntimeError, MemoryError) as error:
-                failed += 1
-                lines(Outcome(name, "failed", reason=one_line(error)))
-            else:
-                lines(Outcome(name, "measured", time.monotonic() - start))
-    print(f"{len(places) - failed} of {len(places)} checkpoints in {out}")
-    return int(failed > 0)
-
-
-def _tell_plan(costs: Sequence, places: Mapping[str, Path]) -> int:
-    """Print what a census takes: a line for each checkpoint, and the sums."""
-
-    def told(gigabytes: float | None, seconds: float | None) -> str:
-        weights = "weights unknown" if gigabytes is None else f"{gigabytes:.2f} GB of weights"
-        return f"{weights}, {'time unknown' if seconds is None else f'about {duration(seconds)}'}"
-
-    for cost in costs:
-        there = ", a file is there" if places[cost.model].is_file() else ""
-        print(f"{cost.model}: {told(cost.gigabytes, cost.seconds)}{there}")
-    known = [cost for cost in costs if cost.gigabytes is not None]
-    timed = [cost.seconds for cost in known if cost.seconds is not None]
-    print(
-        f"{len(costs)} checkpoints; of {len(known)} whose architecture is known: "
-        + told(sum(cost.gigabytes for cost in known), sum(timed) if timed else None)
-    )
-    if timed:
-        print("time: of the largest model measured before, by images, weights and tokens")
-    return 0
-
-
 @command("explore patches vit_tiny_patch16_224.augreg_in21k_ft_in1k")
 @click.argument("what", type=click.Choice(["patches", "maps", "thresholds", "moves"]))
 @_for_a_model
@@ -1064,35 +918,12 @@ def book(project, jobs):
     return 0
 
 
-@command("release --draft")
-@click.option("--draft", is_flag=True, help="build it all the same, marked as a draft")
-def release(project, draft):
-    """Build an edition to hand on in _build/release: the book as an archive, all values, the lock,
-    how to cite it, checksums. It refuses local changes and what `check --strict` finds.
-    """
-    from helpers.book import release as edition
-
-    if found := list(edition.obstacles(project)):
-        print(*found, sep="\n")
-    if found and not draft:
-        told = f"{len(found)} things stand against an edition, see above; mend them, or give"
-        return _failed(f"{told} --draft")
-    try:
-        folder = edition.release(project, draft)
-    except RuntimeError as error:
-        return _failed(error)
-    for path in sorted(folder.iterdir()):
-        size = path.stat().st_size / 1e6
-        print(f"{size:8.3f} MB  {path.relative_to(project.root).as_posix()}")
-    return 0
-
-
 @command("check")
 @click.option(
     "--strict",
     is_flag=True,
     help="fail also for results of other code, by an earlier criterion, with local changes or at "
-    "an unknown revision, and for an old survey of other machines",
+    "an unknown revision",
 )
 def check(project, strict):
     """Report where registry, notebooks, table of contents and results disagree, and which results
@@ -1101,8 +932,8 @@ def check(project, strict):
     from helpers.run import check
 
     agree, revisions = _agree(project), check.history(project)
-    old, survey = list(check.outdated(project, revisions)), list(check.survey(project))
-    for line in (*old, *survey, *(check.unfinished(project) if agree else ())):
+    old = list(check.outdated(project, revisions))
+    for line in (*old, *(check.unfinished(project) if agree else ())):
         print(f"note: {line}")
     _tell_old(project, old, "`run --changed` makes them anew", "note: ")
     if revisions is None and check.published(project):
@@ -1110,7 +941,7 @@ def check(project, strict):
             "note: the revisions of the results were not checked, since the whole git history is "
             "not here"
         )
-    return int(not agree or (strict and bool(old or survey)))
+    return int(not agree or (strict and bool(old)))
 
 
 def _tell_old(project: Project, old: Sequence[str], remedy: str, head: str = "") -> None:
@@ -1132,31 +963,14 @@ def _agree(project: Project) -> bool:
 
 
 @command("compare vit-tiny mine")
-@click.argument("a", required=False)
-@click.argument("b", required=False)
-@click.option(
-    "--edition",
-    "revision",
-    help="write what was published at this git revision; the book compares it with today's results",
-)
-def compare(project, a, b, revision):
+@click.argument("a")
+@click.argument("b")
+def compare(project, a, b):
     """Show where A and B, names of runs or result files CLAIM.json, differ: verdicts, values,
     parameters, packages, weights. The exit status is 1 where a verdict moved.
     """
-    from helpers.claims import compare, edition
+    from helpers.claims import compare
 
-    if revision:
-        if a or b:
-            raise ValueError("--edition compares all that is published; leave A and B out")
-        taken = edition.take(project, revision)
-        path = edition.store(project, taken).relative_to(project.root)
-        counts = ", ".join(
-            f"{plural(len(own), 'result')} of {run}" for run, own in taken["runs"].items()
-        )
-        print(f"{path.as_posix()}: {counts} at {taken['revision'][:7]} of {taken['date']}")
-        return 0
-    if not b:
-        raise ValueError("name two runs or result files to compare, or --edition REV")
     one, other = (compare.read_side(project, text) for text in (a, b))
     shared = [id for id in one if id in other]
     if not shared:
@@ -1169,65 +983,6 @@ def compare(project, a, b, revision):
         found.append(compare.compared(claim, first, second, images=(own, others)))
     print(f"A: {a}", f"B: {b}", "", compare.report(one, other, found), sep="\n")
     return int(any(comparison.moved for comparison in found))
-
-
-@command(
-    "new-claim ab1-borders --title 'Outliers keep to the border' "
-    "--statement 'Most outliers lie in border patches.'"
-)
-@click.argument("id")
-@click.option("--paper", help="of the registry, or a new one, not the experiments of no paper")
-@click.option("--title", help="not one made from the ID")
-@click.option("--statement", help="what is claimed, in a sentence")
-@click.pass_context
-def new_claim(context, project, id, **texts):
-    """Write the start of a claim, called by two letters, a number, and words: registry entry,
-    notebook with a figure, contents line, expected verdicts, terms.
-    """
-    from helpers.run import scaffold
-
-    for path in scaffold.new_claim(project, id, **texts):
-        print(os.path.relpath(path))  # also where the project is not the one around this folder
-    own = context.parent.params["project"]
-    where = f" --project {own}" if own else ""
-    print(f"it runs as it is: python -m helpers{where} run {id}")
-    print("then write statement, criterion and measure, and store its outputs with `baselines`")
-    return 0
-
-
-@command("criteria nr1-artifacts --seen 'real data' --reason 'The rule decided the verdict.'")
-@click.argument("id", required=False)
-@click.option(
-    "--seen",
-    type=click.Choice(SEEN),
-    help="what of this quantity had been seen when the criterion was written",
-)
-@click.option("--reason", help="why it was changed")
-@click.option(
-    "--same",
-    is_flag=True,
-    help="the criterion stayed; how, or on what, it is measured changed",
-)
-def criteria(project, id, seen, reason, same):
-    """Log the criterion of a claim that changed, look up the commits of entries, and name criteria
-    without an entry.
-    """
-    from helpers.claims import history
-
-    if id:
-        entry = history.record(project, id, seen or "", reason or "", same)
-        print(f"{id}: {entry.digest} ({entry.seen})")
-    elif seen or reason or same:
-        raise ValueError("name the claim whose criterion changed")
-    elif not (project.root / history.FOLDER).is_dir():
-        raise ValueError(
-            f"there is no log of criteria ({history.FOLDER}) yet; name a claim to begin one"
-        )
-    for claim, entry in history.dated(project):
-        print(f"{claim}: {entry.digest[:12]} since {entry.commit}")
-    problems = list(history.problems(project))
-    print(*problems or ["every criterion has its entry"], sep="\n")
-    return int(bool(problems))
 
 
 @command("baselines")
@@ -1259,73 +1014,3 @@ def baselines(project, ids, was, jobs):
         outcomes = store_outputs(project, ids, jobs, lines, earlier)
     _tell_controls(outcomes)
     return _status(outcomes) or int(not all(one.is_calibrated for one in outcomes))
-
-
-@command("portable nr4-local --json portable.json")
-@click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option(
-    "--run", "name", help="a published run, once more under another processor's instructions"
-)
-@click.option(
-    "-p",
-    "overrides",
-    multiple=True,
-    callback=_pairs,
-    metavar="NAME=VALUE",
-    help="with --run: another parameter, as n=50",
-)
-@click.option("--setting", help="with --run: whose instructions, AVX2 or another  [default: SSE]")
-@click.option(
-    "--quick", is_flag=True, help="only the claims that fit something, and no other images"
-)
-@click.option(
-    "--json",
-    "file",
-    type=PATH,
-    help="where to write what was found; of some claims, the others in it stay",
-)
-@click.option(
-    "--spread",
-    is_flag=True,
-    help="store beside the numbers how far they move here, and let them differ so",
-)
-@_jobs("settings")
-def portable(project, ids, name, overrides, setting, quick, file, spread, jobs):
-    """Compare the numbers of the controls, and the numeric tests where no claim is named, with
-    those under other processors, threads, batches, rounding and images.
-    """
-    from helpers.run import portable
-    from helpers.run.provenance import processor
-
-    ids = [*map(project.registry.named, ids)]
-    if file:
-        files.check_output(file, force=True)
-    if name and (quick or spread):
-        raise ValueError("--quick and --spread are for the controls; leave out --run")
-    about = {"processor": processor(), **_revision(project)}  # before spreads, local changes
-    if name:
-        setting = portable.setting_of(setting or "SSE")
-        stored = portable.read(file, "rows") if file else None
-        rows = []
-        for row in portable.second_pass(project, name, ids, overrides, setting):
-            print(portable.line(row), flush=True)
-            rows.append(row | about)
-            if file:  # after each, since a claim may take an hour
-                _write_json(file, portable.merged(stored, rows))
-        return int(any("failed" in row or portable.moved(row) for row in rows))
-    if overrides or setting:
-        raise ValueError("-p and --setting are for a published run; name it with --run")
-    planned = portable.plan(project, quick, ids)
-    stored = None  # or, of some claims, what the file has of the others
-    if ids and file and file.is_file():
-        stored = portable.read_survey(file, planned, about["processor"])
-    survey = portable.survey(project, planned, partial(print, flush=True), jobs, spread)
-    if spread:
-        portable.store_spreads(project, survey)
-    if file:
-        # How many; the numbers themselves stand beside the notebooks.
-        counts = {id: len(spread) for id, spread in survey["spreads"].items()}
-        found = about | survey | {"spreads": counts}
-        _write_json(file, portable.renewed(stored, found, ids) if stored else found)
-    print(portable.text(survey))
-    return int(bool(survey["wrong"]))

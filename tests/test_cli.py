@@ -48,21 +48,6 @@ def test_list(project, typed):
     )
 
 
-@pytest.mark.parametrize("buffered", [True, False])
-def test_a_reader_that_leaves_is_no_error(project, buffered):
-    """As of `list | head -1`, whether the lines are written as they come or when the command
-    ends."""
-    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "helpers", "--project"]
-    with subprocess.Popen(
-        [*command, project.root, "list"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == ("", 141)
-
-
 def test_another_broken_pipe_is_told(typed, monkeypatch):
     def broken(*_):
         raise BrokenPipeError(32, "Broken pipe")
@@ -95,9 +80,7 @@ REFUSED = {
     "run aa1-first --profile lagre": "it has no profile 'lagre'; did you mean 'large'?",
     "run --all --profile lagre": "--profile is 'lagre'; choose one of large",
     "run --changed --profile large": "--changed makes published results anew, with the parameters",
-    "run aa1-first --html --plan": "--html shows results; leave out --plan and --dry",
-    "run aa1-first --json x": "--json writes what --dry tells; give both",
-    "run aa1-first --dry --json .": ". is a folder; name a file in it",
+    "run aa1-first --html --plan": "--html shows results; leave out --plan",
     f"run aa1-first -p n={'x' * 5000}": f"parameter n={'x' * 96} ...: expected int",
     "run --all -p m=1": "claim 'aa1-first': unknown parameter 'm'; choose one of models, ",
     "run --all --run lagre": "no claim has a profile 'lagre' or a result in that run; choose one",
@@ -130,14 +113,6 @@ REFUSED = {
     "baselines aa1 --was k=3": "--was: aa1-first has no parameter k",
     "baselines aa1-first --was n=two": "parameter n=two: expected int, as in its default 2",
     "baselines aa3-later": "claim 'aa3-later' has no notebook yet: needs probes",
-    "criteria": "there is no log of criteria (notebooks/criteria) yet; name a claim to begin one",
-    "criteria --seen nothing": "name the claim whose criterion changed",
-    "criteria aa1-first --reason Why.": "aa1-first: say what had been seen (--seen",
-    "criteria aa1-first --seen controls": "and why (--reason TEXT)",
-    "criteria aa1-frist --seen nothing --reason x": "unknown claim 'aa1-frist'; did you mean",
-    "new-claim borders": "claim 'borders': name it by two letters, a number and words",
-    "new-claim aa1-first": "there is a claim 'aa1-first' already",
-    "new-claim ab1-x --paper 'A b'": "paper 'A b': give it a name of lower-case letters",
     "edit control-clean --out x": "give either --neurons B:U,B:U or --auto",
     "edit control-clean --out x --neurons 7": "'7' is not a list of neurons such as 7:417,7:12",
     "train": "Missing argument 'PRESET'",
@@ -222,33 +197,9 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, typed
     assert "aa1-first  kept\n" in out and "aa2-second  kept: published as it is\n" in out
     typed("publish large")
     typed("check --strict")
-    (project.root / "book" / "portability.json").write_text('{"verdicts": {}}')
-    assert typed("check") == (told := typed("check --strict", 1))
-    assert "note: book/portability.json: not of today's aa1-first, aa2-second; " in told
     margin(project, 7)
     assert typed("check") == (told := typed("check --strict", 1))
     assert "judged by an earlier criterion; by today's supported, now refuted" in told
-
-
-def test_a_changed_criterion_needs_an_entry(project, typed):
-    for id in ("aa1-first", "aa2-second", "aa3-later"):
-        out = typed(f"criteria {id} --seen nothing --reason 'First criterion.'", int(id < "aa3"))
-        assert out.startswith(f"{id}: ")
-    assert out.splitlines()[-1] == "every criterion has its entry" and typed("check")
-    typed("criteria")
-    margin(project, 1.5)
-    for command in ("criteria", "check"):
-        lines = typed(command, 1).splitlines()
-        (line,) = (line for line in lines if not line.startswith("note: "))
-        assert line.startswith(
-            "notebooks/criteria/beyond.yml: aa1-first: criterion or expected verdicts differ"
-        )
-        assert (
-            "`python -m helpers criteria aa1-first --seen 'nothing'|'controls'|'real data' "
-            "--reason WHY`" in line
-        )
-    typed("criteria aa1-first --seen 'real data' --reason 'A guard.'")
-    typed("check")
 
 
 def test_book_runs_the_controls_and_prints_the_page(project, typed, monkeypatch):

@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.book import build, cite
-from helpers.claims import load_registry
-from helpers.claims import project as place
-
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, SETUPTOOLS = SETTINGS["project"], SETTINGS["tool"]["setuptools"]
@@ -62,24 +58,7 @@ def test_wheel_has_every_package():
     folders = {
         ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "helpers").rglob("*.py")
     }
-    assert set(SETUPTOOLS["packages"]) == folders | {"helpers._checkout"}
-
-
-def test_wheel_has_what_a_book_takes_from_the_checkout(tmp_path, monkeypatch):
-    """Its look, how to cite it, and the registry, in a folder of its own in the package."""
-    monkeypatch.setattr(place, "HELPERS", tmp_path / "helpers")
-    for pattern in SETUPTOOLS["package-data"]["helpers._checkout"]:
-        for path in filter(Path.is_file, ROOT.glob(pattern)):
-            packed = tmp_path / "helpers" / "_checkout" / path.relative_to(ROOT)
-            packed.parent.mkdir(parents=True, exist_ok=True)
-            packed.write_bytes(path.read_bytes())
-    source = tmp_path / "source"
-    build._dress(tmp_path / "own", source, "Mine")
-    assert yaml.safe_load((source / build.CONFIG).read_text())["title"] == "Mine"
-    own, look = source / "book" / "_static", ROOT / "book" / "_static"
-    assert [path.name for path in sorted(own.iterdir())] == [x.name for x in sorted(look.iterdir())]
-    assert "Registers, reproduced" in cite.bibtex_whole({})
-    assert "nr1-artifacts" in load_registry(place.shipped()).claims
+    assert set(SETUPTOOLS["packages"]) == folders
 
 
 def test_lock_keeps_the_bounds_of_pyproject():
@@ -146,13 +125,6 @@ def test_change_log_begins_with_the_version_and_its_date():
         str(citation["date-released"]),
     )
     assert [date for _, date in versions] == sorted((date for _, date in versions), reverse=True)
-
-
-@pytest.mark.parametrize("page", ["README.md", "book/own-project.md"])
-def test_pages_name_the_wheel_of_this_version(page):
-    assert set(re.findall(r"registers_reproduced-([\d.]+)-py3", (ROOT / page).read_text())) == {
-        PROJECT["version"]
-    }
 
 
 def test_licence_is_the_text_that_it_is_called():

@@ -2,15 +2,14 @@
 results are those of today's code; each disagreement is one line with its file.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
-from helpers.claims import edition, numbers
 from helpers.claims import history as criteria_history
+from helpers.claims import numbers
 from helpers.claims.notebook import other_inputs, read_notebook
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.registry import TERMS, load_terms
@@ -60,10 +59,6 @@ def problems(project: Project) -> Iterator[str]:
         if line := _refusal(check, path, *arguments):
             yield f"{_name(project, path)}: {line}"
     yield from criteria_history.problems(project)
-    runs: dict[str, dict[str, dict]] = {}
-    for path, data, *_ in _readable(project):
-        runs.setdefault(path.parent.name, {})[path.stem] = data
-    yield from edition.problems(root, registry, runs)
 
 
 def published(project: Project) -> list[Path]:
@@ -157,28 +152,6 @@ def changed(project: Project) -> dict[str, list[str]]:
         if differing:
             stale.setdefault(path.parent.name, []).append(path.stem)
     return stale
-
-
-def survey(project: Project) -> Iterator[str]:
-    """One line where book/portability.json lacks a claim with a notebook, or expects another
-    verdict of a control than the registry does: then it is of other notebooks than today's.
-    Nothing where there is no such file.
-    """
-    path = project.root / "book" / "portability.json"
-    if not path.is_file():
-        return
-    verdicts = json.loads(path.read_text(encoding="utf-8"))["verdicts"]
-    measured = {
-        id: {model: one["expected"] for model, one in own.items()} for id, own in verdicts.items()
-    }
-    other = [
-        id
-        for id in project.with_notebook()
-        if project.registry[id].expected != measured.get(id, {})
-    ]
-    if other:
-        remedy = "`make portable` says how to renew it"
-        yield f"{_name(project, path)}: not of today's {', '.join(other)}; {remedy}"
 
 
 def unfinished(project: Project) -> Iterator[str]:

@@ -39,7 +39,6 @@ from helpers.capture import (
 )
 from helpers.capture import store as module
 from helpers.capture.store import Untold, names_of
-from helpers.cli import main
 from helpers.files import CACHE, VARIABLE, Workspace
 from helpers.images import load_images
 from helpers.interventions import appended_registers, dropped_patches, intervention
@@ -662,19 +661,6 @@ def test_it_is_a_setting_of_the_machine(backbone, images, tmp_path, monkeypatch,
         monkeypatch.setenv(module.LIMIT, text)
         with pytest.raises(ValueError, match=f"REGISTERS_CACHE_GB is '{text}'; give the gigab"):
             Store.of_machine()
-
-
-def test_the_command_tells_of_it(backbone, images, tmp_path, monkeypatch, capsys):
-    store = Store(tmp_path / "captures")
-    capture(backbone, images, REDUCERS, store=store)
-    told = rf"{re.escape(str(store.folder))}: 6 files, 0\.00 GB of at most 20 GB"
-    monkeypatch.setenv(CACHE, str(store.folder))
-    assert main(["cache"]) == 0 and re.fullmatch(told + "\n", capsys.readouterr().out)
-    assert main(["cache", "--clear"]) == 0 and not store.files()
-    assert re.fullmatch(told + ", removed\n", capsys.readouterr().out)
-    monkeypatch.setenv(CACHE, "none")
-    assert main(["cache"]) == 0
-    assert capsys.readouterr().out == "no captures are stored, since REGISTERS_CACHE is 'none'\n"
 
 
 def test_the_books_example_runs(tmp_path, monkeypatch, capsys):

@@ -331,23 +331,6 @@ def test_missing_and_unknown_notebooks(project):
     ]
 
 
-def test_what_was_measured_on_other_machines_is_of_todays_claims(published):
-    """A claim too few and a verdict that is expected no longer are named; what agrees is not, nor a
-    project without a survey."""
-    path, (first, last) = published.root / "book/portability.json", published.with_notebook()
-    verdicts = {
-        id: {c: {"expected": v} for c, v in published.registry[id].expected.items()}
-        for id in (first, last)
-    }
-    assert list(check.survey(published)) == []
-    path.write_text(json.dumps({"verdicts": verdicts}))
-    assert list(check.survey(published)) == []
-    put(verdicts, {f"{first}/control-clean/expected": "another", last: None})
-    path.write_text(json.dumps({"verdicts": verdicts}))
-    (line,) = check.survey(published)
-    assert line.startswith(f"book/portability.json: not of today's {first}, {last};")
-
-
 def test_result_at_an_unknown_revision(published):
     def git(*arguments, at=published.root):
         identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]

@@ -156,37 +156,6 @@ def test_a_profile_in_a_run_of_another_name(project, typed):
     assert not (large / "aa2-second.json").exists()
     typed("run aa1-first --run large -p n=5 --force")  # called like a profile, it takes that
     typed("publish large")
-    told = "'large' is a published run, of other parameters; --profile large --run NAME keeps"
-    assert told in typed("run aa1-first --run large -p n=6 --plan")
-
-
-def test_what_stays_as_on_the_controls_is_told(project, typed):
-    assert "left at" not in typed("run aa1-first --plan")
-    (line,) = typed("run aa1-first -p n=3 --plan").splitlines()[:1]
-    left = "models=['control-clean'], dataset='scenes', rate=0.5, strict=False, mode='measure'"
-    assert line == f"note: left at the controls' values: {left}"
-    given = "-p models=control-clean -p dataset=scenes -p rate=1 -p strict=true -p mode=measure"
-    assert "left at" not in typed(f"run aa1-first -p n=3 {given} --plan")
-    (line,) = typed("run aa1-first aa2-second -p n=3 --plan").splitlines()[:1]
-    names = "models, dataset, rate, strict, mode"
-    assert line == f"note: left at the controls' values, which `show ID` names: {names}"
-    assert "left at" not in typed("run aa1-first --profile large -p dataset=scenes --plan")
-    path = project.source("aa1-first")
-    notebook = nbformat.read(path, 4)
-    notebook.cells[1].source += "\nn_large = 3"
-    nbformat.write(notebook, path)
-    edit_profiles(project.root, lambda profiles: profiles["aa1-first"]["large"].update(rate=0.25))
-    told = "note: -p n changes no other number of images or trials: n_large\n"
-    for given, there in (("", True), (" -p n_large=4", False)):
-        lines = typed(f"run aa1-first --profile large -p n=3 -p dataset=scenes{given} --plan")
-        assert (told in lines) == there
-
-
-def test_the_weights_that_a_run_downloads_are_told(typed):
-    line = typed("run aa1-first -p models=vit_tiny_patch16_224.augreg_in21k --plan").splitlines()[
-        -1
-    ]
-    assert line == ("weights of published models (1): 0.04 GB; what is not cached is downloaded")
 
 
 def test_finished_is_kept_until_an_input_changes(project, monkeypatch):
@@ -329,7 +298,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(project):
     assert process.returncode == 130
     # Before it, on a slow machine, what runs.
     assert errors.splitlines()[-1] == (
-        "stopped; `run`, `train` and `census` given again go on from what had finished"
+        "stopped; `run` and `train` given again go on from what had finished"
     )
     assert written(project) == FINISHED[:2]
     assert (kernel := int(pid_file.read_text())) != int(first_pid)
