@@ -155,14 +155,6 @@ def test_a_result_of_times_without_criterion_and_agreement(published):
     assert problems(published) == old(published) == []
 
 
-def test_a_result_of_other_code(published):
-    path = published.source("aa1-first")
-    path.write_text(path.read_text().replace("float(n)", "float(2 * n)"))
-    assert old(published) == [f"{RESULT}{STALE}notebook"]
-    path.write_text("{")
-    assert old(published) == []  # which `problems` names
-
-
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "null", '{"value": NaN}'])
 def test_an_unreadable_result(published, text):
     (published.runs / "mine" / "aa1-first.json").write_text(text)
