@@ -175,28 +175,6 @@ def test_check_names_old_results_and_fails_on_them_only_if_strict(project, typed
         "note: the revisions of the results were not checked, since the whole git history is not "
         "here"
     )
-    path = project.source("aa1-first")
-    fresh, legend = (
-        typed("list"),
-        "stale: published, and not of today's code; `check` says what differs",
-    )
-    path.write_text(path.read_text().replace("time.sleep(600)", "time.sleep(601)"))
-    large = "large: supported, not stated"
-    assert typed("list") == f"{fresh.replace(large, f'{large}, stale', 1)}{legend}\n"
-    assert f"{large}, stale\n" in typed("show aa1-first")
-    assert typed("check") == typed("check --strict", 1)
-    assert typed("check").splitlines() == [
-        agree,
-        "note: book/runs/large/aa1-first.json: stale, made with other notebook",
-        "note: 1 of 2 published results are not of today's code; `run --changed` makes them anew",
-        unchecked,
-    ]
-    out = typed("run --changed")
-    assert out.startswith("aa1-first  supported") and "aa2-second" not in out
-    out = typed("run --all --run large")
-    assert "aa1-first  kept\n" in out and "aa2-second  kept: published as it is\n" in out
-    typed("publish large")
-    typed("check --strict")
     margin(project, 7)
     assert typed("check") == (told := typed("check --strict", 1))
     assert "judged by an earlier criterion; by today's supported, now refuted" in told
