@@ -1,6 +1,6 @@
 # Two commands: `make book` builds the book from the offline controls, `make test` checks everything.
 # A Python of your choice: make book PYTHON=python3.12
-.PHONY: help env book test slow release portable intervals mutants lock baselines clean
+.PHONY: help env book test slow release lock baselines intervals clean
 
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -39,31 +39,20 @@ test: export OMP_NUM_THREADS = 1
 # Whatever the environment says: hundreds of processes would each compile the package.
 test: export PYTHONDONTWRITEBYTECODE =
 test: env  ## lint, unit tests, notebooks against their stored outputs, figures against their baselines
-	@$(RUN) -m ruff check helpers tests notebooks
-	@$(RUN) -m ruff format --check helpers tests notebooks
+	@$(RUN) -m ruff check helpers training scripts tests notebooks
+	@$(RUN) -m ruff format --check helpers training scripts tests notebooks
 	@$(RUN) -m pytest -n 2 --dist worksteal --durations 25
 
 slow: export OMP_NUM_THREADS = 1
 slow: env  ## what `make test` leaves out: every page in a browser, every notebook's dry run
 	@$(RUN) -m pytest -n 2 --dist worksteal -m slow
 
-# Without the checks, marked as a draft: make release RELEASE=--draft.
-release: env  ## build an edition to hand on: the book as an archive, all values, how to cite them, checksums
-	@$(RUN) -m helpers release $(RELEASE)
-
-# In part: make portable PORTABLE=--quick. What the book shows: PORTABLE='--spread --json book/portability.json'.
-portable: env  ## compare the controls' numbers under other processors, threads, batches, rounding and images
-	@$(RUN) -m helpers portable $(PORTABLE)
-
-intervals: export OMP_NUM_THREADS = 1
-intervals: env  ## simulate how often the intervals cover the truth, for the book
-	@$(RUN) tests/intervals.py book
-
-# Some modules alone: make mutants MUTANTS='measures.norms models.tokens'. cosmic-ray is no part of the lock, since nothing else needs it.
-mutants: export OMP_NUM_THREADS = 1
-mutants: env  ## change the code of the measures detail by detail, and list what no test notices (an hour)
-	@$(PIP) --constraint requirements.lock --no-build-isolation --editable '.[mutants]'
-	@$(RUN) tests/mutants.py $(MUTANTS)
+release: book  ## pack the book, the lock, licence, citation and changes with their checksums into _build/release
+	@rm -rf _build/release && mkdir -p _build/release
+	@tar -czf _build/release/registers-reproduced-html.tar.gz -C _build html
+	@cp requirements.lock LICENSE CITATION.cff CHANGELOG.md _build/release
+	@cd _build/release && sha256sum -- * > SHA256SUMS
+	@cat _build/release/SHA256SUMS
 
 lock:  ## resolve requirements.lock from pyproject.toml, keeping the versions that still fit (needs uv)
 	@$(UV) pip compile pyproject.toml --quiet --universal --fork-strategy fewest --python-version 3.11 \
@@ -79,6 +68,10 @@ baselines: env  ## regenerate what the tests compare with: the notebooks' output
 	@$(RUN) -m helpers baselines
 	@$(RUN) -m pytest tests/figures/test_figures.py --mpl-generate-path=tests/figures/baseline
 
+intervals: export OMP_NUM_THREADS = 1
+intervals: env  ## simulate how often the intervals cover the truth, for the book
+	@$(RUN) scripts/intervals.py book
+
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) _build book/runs/controls .pytest_cache .ruff_cache *.egg-info
-	find helpers tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find helpers training scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +

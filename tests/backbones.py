@@ -1,5 +1,4 @@
-"""A plugin of pytest: the models under test. `make mutants` runs without conftest.py, not without
-this."""
+"""A plugin of pytest: the models under test."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""What holds of any input: of each image alone, of ranks, of similarities, of outliers, and of what
-is written and read again."""
+"""What holds of any input: of each image alone, of ranks, of similarities, of outliers, and of
+stored numbers."""
 
 import copy
 import json
@@ -18,9 +18,7 @@ from sklearn.metrics import roc_auc_score
 from zoo import CHANGES, KINDS, REDUCERS, models, pixels
 
 from helpers.capture import Output, RandomPixels, RandomTokens, TokenNorms, capture
-from helpers.claims import load_registry, numbers
-from helpers.claims.criteria import Value
-from helpers.claims.result import Result
+from helpers.claims import numbers
 from helpers.measures._arrays import settled
 from helpers.measures.norms import norm_ratio, outliers
 from helpers.measures.similarity import linear_cka
@@ -243,46 +241,8 @@ def test_the_ratio_of_norms_ignores_the_unit(norms, power):
     assert norm_ratio(np.ldexp(norms, power)) == norm_ratio(norms)
 
 
-# ---- What is written and read again
+# ---- Numbers beside the stored ones
 # -------------------------------------------------------------------------------------
-
-CLAIM = load_registry()["nr3-redundancy"]
-NAMED = sorted(
-    {
-        test.value
-        for test in (*CLAIM.criterion.tests, *CLAIM.criterion.applies, *CLAIM.criterion.needs)
-    }
-)
-MAYBE = st.none() | FINITE
-VALUES = st.lists(
-    st.builds(
-        lambda ends, **parts: Value(low=ends[0], high=ends[1], **parts),
-        ends=st.just((None, None)) | st.tuples(FINITE, FINITE),
-        name=st.sampled_from(NAMED) | st.text(),
-        model=st.sampled_from(sorted(CLAIM.expected)) | st.text(),
-        dataset=st.none() | st.text(),
-        value=MAYBE,
-        n=st.none() | st.integers(0, 2**53),
-        unit=st.text(),
-        step=MAYBE,
-    ),
-    max_size=6,
-    unique_by=lambda value: (value.model, value.name),
-)
-SOURCES = st.lists(
-    st.dictionaries(st.text(), st.none() | st.text() | FINITE | st.lists(st.integers())), max_size=3
-)
-
-
-@examples(40)
-@given(VALUES, SOURCES, st.dictionaries(st.text(), st.text(), max_size=2))
-def test_a_result_comes_back_from_json(values, sources, not_run):
-    assume(values or not_run)
-    result = CLAIM.judge(values, sources, not_run)
-    stored = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert Result.from_json(CLAIM, stored) == Result.from_json(CLAIM, stored).rejudged() == result
-    assert str(Result.from_json(CLAIM, stored)) == str(result)
-
 
 LEAF = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | FINITE | st.text(max_size=5)
 ENTRY = st.fixed_dictionaries(

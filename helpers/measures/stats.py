@@ -13,7 +13,7 @@ Tokens of one image depend on each other. The intervals are:
 - of a count or a share of patches that is the same on all images: as wide as Wilson's;
 - of a mean over trainings: Student's t, or over images alone (`over_seeds`).
 
-How often they cover is simulated by tests/intervals.py and shown in the book. Fewer than 5 images
+How often they cover is simulated by scripts/intervals.py and shown in the book. Fewer than 5 images
 have no interval: its ends are nan, and no test is decided by it. Where only some images count, as
 those with outliers do for their AUC, these are the 5. Scores that are nan are left out; an empty
 group gives Estimate(nan, nan, nan, 0), no error.

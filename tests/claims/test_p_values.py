@@ -1,4 +1,4 @@
-"""From intervals to p-values, without the small project: `make mutants` runs these tests alone."""
+"""From intervals to p-values."""
 
 import math
 from dataclasses import asdict, replace
