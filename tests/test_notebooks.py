@@ -18,8 +18,8 @@ from helpers.claims import numbers
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import Project
 from helpers.claims.result import Result, bundle
+from helpers.figures.data import FIGURE
 from helpers.run import check
-from helpers.summary import FIGURE
 
 PROJECT = Project()
 SOURCES = sorted(PROJECT.root.glob("notebooks/*/*.ipynb"))

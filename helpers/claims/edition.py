@@ -19,10 +19,10 @@ from helpers.claims.numbers import text
 from helpers.claims.project import CONTROLS, Project, git
 from helpers.claims.registry import Registry
 from helpers.claims.result import WRITTEN, odd_value
+from helpers.figures.data import rounded
 from helpers.files import written_whole
 from helpers.foreign import parse_json
 from helpers.names import short_names
-from helpers.summary import rounded
 
 FILE, WHY = Path("book/edition.json"), Path("book/edition-why.yml")
 SECOND_PASS = Path("book/second-pass.json")

@@ -21,7 +21,7 @@ import numpy as np
 from helpers.claims.criteria import INTERVAL, Value
 from helpers.claims.notebook import SAME, SUFFIX, of_numbers
 from helpers.claims.result import Claim, Result, bundle, displayed
-from helpers.summary import FIGURE, rounded
+from helpers.figures.data import FIGURE, rounded
 
 RELATIVE = 1e-3  # what one number may differ by, of itself
 VALUE = 5e-4  # what a value may differ by, so that a helper changed by 0.1 % is noticed

@@ -41,10 +41,8 @@ def size_prevalence(
     """A value against the size of the model on a logarithmic axis.
 
     Args:
-        rows: (parameters, value) a model. A value has name, unit, model, value, low and high (None
-            where undefined). Rows of one name, such as of one training, share a look.
-        not_run: model -> reason; the legend counts these models, and names those whose value is
-            undefined.
+        rows: (parameters, value) a model; rows of one model, such as of one training, share a look.
+        not_run: model -> reason; the legend counts these, and names those whose value is undefined.
         claimed: the size from which on outliers are claimed, drawn as a dotted line.
     """
     handles, absent = {}, []
@@ -76,10 +74,12 @@ def forest(values: Sequence, margin: float, ax: Axes, label: str = "") -> Axes:
     """One quantity of several models with its intervals, and the criterion as a dashed line.
 
     Args:
-        values: each has name, unit, model, value, low and high (None where undefined); one name for
-            all.
+        values: with name, unit, model, value, low and high (None where undefined).
         margin: of the criterion.
         label: of the axis that shows the values; their name and unit unless given.
+
+    Raises:
+        ValueError: values of several names.
     """
     if not values:
         return say(ax, "There is nothing to draw: no model has this value.")
@@ -110,8 +110,7 @@ def compared(
     """Several quantities side by side for each model, one colour and marker a group.
 
     Args:
-        groups: group -> one value a model, the same models in the same order in all groups. A value
-            has model, value, low and high; None as value.value is written as undefined, and None in
+        groups: group -> one value a model, the same models in the same order in all groups; None in
             place of a value leaves the place empty.
         label: of the axis that shows the values.
         reference: drawn as a vertical dashed line.
@@ -170,9 +169,8 @@ def compared_settings(
     """`compared` with settings in place of models.
 
     Args:
-        groups: group, such as the model -> setting -> estimate, anything with value, low and high,
-            and maybe trainings; nan or None in it is undefined. A group may lack a setting, or have
-            None for it.
+        groups: group, such as the model -> setting -> estimate, where nan is undefined. A group may
+            lack a setting, or have None for it.
         label, reference: as in `compared`.
     """
 
@@ -204,9 +202,10 @@ def sweep(
     Args:
         table: (row, column).
         rows, columns: their names.
+        ax: to draw on.
         label: of the colour bar.
-        largest: end of a colour scale from 0 that several tables share; the table's own smallest
-            and largest unless given.
+        xlabel, ylabel: of the axes.
+        largest: end of a colour scale from 0 that several tables share.
     """
     import seaborn as sns  # here, since it takes half a second to import
 
@@ -244,11 +243,7 @@ def sweep(
 
 
 def verdict_table(table: Mapping[str, Mapping[str, str]], ax: Axes) -> Axes:
-    """Verdicts by name on coloured cells, one row a claim and one column a way to judge it.
-
-    Args:
-        table: row -> column -> verdict, the same columns in every row.
-    """
+    """Verdicts on coloured cells: row, such as a claim -> column, a way to judge it -> verdict."""
     columns = list(next(iter(table.values())))
     ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(table) - 0.5, -0.5))
     for i, row in enumerate(table.values()):
@@ -278,9 +273,7 @@ def sweeps(
     label: str = "",
     xlabel: str = "",
 ) -> np.ndarray:
-    """`sweep` for the same tables of several models, one model a row.
-
-    Each model has one colour scale, from 0.
+    """`sweep` of the same tables of several models, one model a row with one colour scale from 0.
 
     Args:
         tables: model -> title -> (row, column), nan where there is no number.

@@ -18,7 +18,6 @@ from helpers.figures.style import (
     MARKERS,
     REFERENCE,
     TICKS,
-    EndNames,
     add_legend,
     cycled,
     key,
@@ -27,7 +26,6 @@ from helpers.figures.style import (
     wrapped,
     write,
 )
-from helpers.names import shortened
 
 
 def block_norms(
@@ -37,27 +35,23 @@ def block_norms(
 ) -> Axes:
     """Quantiles of the patch norm after each block, one colour a model, one line style a quantile.
 
-    Logarithmic norm axis.
-
     Args:
         norms: model -> (quantile, block), in the order of `quantiles`; three at most.
+        ax: to draw on; the norms are on a logarithmic axis.
+        quantiles: their names.
     """
-    ends = []
-    for rows, colour, marker in cycled(norms.values(), COLOURS, MARKERS):
+    handles = []
+    for (model, rows), colour, marker in cycled(norms.items(), COLOURS, MARKERS):
+        look = {"color": colour, "linewidth": 1.6, "marker": marker, "markersize": 3}
         for row, linestyle in zip(np.asarray(rows), DASHES, strict=False):
-            (line,) = ax.plot(
-                row, color=colour, linestyle=linestyle, linewidth=1.6, marker=marker, markersize=3
-            )
-        ends.append(line)  # the largest quantile
+            ax.plot(row, linestyle=linestyle, **look)
+        handles.append(key(model, **look))
     ax.set(xlabel="block (0 = first)", ylabel="patch L2 norm after the block")
     ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
     log_axis(ax, "y")
-    kinds = [
-        key(name, color=GREY, linestyle=linestyle)
-        for name, linestyle in zip(quantiles, DASHES, strict=False)
-    ]
-    add_legend(ax, kinds)
-    EndNames(ax, ends, [wrapped(model, 16) for model in shortened(norms)])
+    for name, linestyle in zip(quantiles, DASHES, strict=False):
+        handles.append(key(name, color=GREY, linestyle=linestyle))
+    add_legend(ax, handles, beside=True)
     return ax
 
 
@@ -73,16 +67,19 @@ def response(
     Args:
         curves: name -> (x, values, low, high), each (point,). low and high may be None; None or nan
             in any of them leaves a gap.
+        ax: to draw on.
+        xlabel, ylabel: of the axes.
         reference: drawn as a horizontal dashed line.
     """
     if not curves:
         return say(ax, "There is nothing to draw: no model has this quantity.")
-    points = [
-        tuple(np.asarray(numbers, dtype=float) for numbers in drawn) for drawn in curves.values()
-    ]  # None becomes nan
+    # None becomes nan
+    points = [tuple(np.asarray(x, dtype=float) for x in drawn) for drawn in curves.values()]
     lines, heights = [], np.concatenate([values for _, values, *_ in points])
     near = 0.01 * np.ptp(known) if (known := heights[np.isfinite(heights)]).size else 0
-    for i, ((x, values, low, high), colour, marker) in enumerate(cycled(points, COLOURS, MARKERS)):
+    named = zip(curves, points, strict=True)
+    for i, ((name, drawn), colour, marker) in enumerate(cycled(named, COLOURS, MARKERS)):
+        x, values, low, high = drawn
         # Of curves that coincide, the first is drawn widest and the later ones dashed, so that all
         # are seen.
         under = sum(_coincide((x, values), other[:2], near) for other in points[i + 1 :])
@@ -91,17 +88,16 @@ def response(
             "color": colour,
             "linewidth": 1.6 + 2.4 * under,
             "linestyle": (0, (3, 1 + over)) if over else "-",
+            "marker": marker,
+            "markersize": 4 + 2.4 * under,
+            "alpha": 0.55 if under else 1,
         }
-        lines += ax.plot(
-            x, values, marker=marker, markersize=4 + 2.4 * under, alpha=0.55 if under else 1, **look
-        )
+        lines += ax.plot(x, values, label=name, **look)
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         # A point between gaps has no band.
         ax.vlines(x, low, high, color=colour, alpha=0.5, linewidth=1)
-    names = [wrapped(text, 16) for text in shortened(curves)]
     if reference is not None:
-        lines.append(ax.axhline(reference, **REFERENCE))
-        names.append(f"reference: {reference:g}")
+        lines.append(ax.axhline(reference, **REFERENCE, label=f"reference: {reference:g}"))
     places = sorted({float(x) for drawn in curves.values() for x in drawn[0]})
     if len(places) <= TICKS:
         ax.set_xticks(places, [f"{x:g}" for x in places])
@@ -112,7 +108,7 @@ def response(
     if high - low < reach:  # else a flat line would be magnified, with an offset on its axis
         ax.set_ylim(middle - reach, middle + reach)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    EndNames(ax, lines, names)
+    add_legend(ax, lines, beside=True)
     return ax
 
 
@@ -137,10 +133,10 @@ def trainings(
     """What was followed along trainings, one line each: a panel a recipe, a colour a kind of model.
 
     Args:
-        panels: title -> kind, such as a number of registers -> one (steps, values) a training, each
-            (checkpoint,). A panel may lack a kind. All panels have one scale of values, each has
-            its own scale of steps.
+        panels: title -> kind, such as a number of registers -> one (steps, values) a training. All
+            panels have one scale of values, each has its own scale of steps.
         axes: at least one a panel, (row, column); the first of the rest has the legend.
+        ylabel: of the values.
         reference: drawn as a horizontal dashed line.
         bottom: lower end of the scale, such as 0 for a share; that of the values unless given.
         legend: one for several calls is enough.
@@ -152,14 +148,9 @@ def trainings(
         return axes
     used, columns = axes.flat[: len(panels)], axes.shape[1]
     kinds = list(dict.fromkeys(kind for curves in panels.values() for kind in curves))
+    size = {"markersize": 3.5, "linewidth": 1.2}
     looks = {
-        kind: {
-            "color": colour,
-            "linestyle": dashes,
-            "marker": marker,
-            "markersize": 3.5,
-            "linewidth": 1.2,
-        }
+        kind: {"color": colour, "linestyle": dashes, "marker": marker, **size}
         for kind, colour, dashes, marker in cycled(kinds, COLOURS, DASHES, MARKERS)
     }
     for ax in used[1:]:
@@ -202,12 +193,7 @@ def curve(estimates: Iterable, x: Sequence[float] | None = None) -> tuple:
 def responses(
     curves: Mapping[str, Mapping[str, tuple]], axes: np.ndarray, xlabel: str = "", ylabel: str = ""
 ) -> np.ndarray:
-    """`response`, one panel a model under its name.
-
-    Args:
-        curves: model -> name -> (x, values, low, high), as in `response`.
-        axes: one a model, any shape.
-    """
+    """`response`, one panel a model under its name: model -> name -> (x, values, low, high)."""
     for ax, (model, drawn) in zip(np.ravel(axes), curves.items(), strict=True):
         write(response(drawn, ax, xlabel, ylabel).title, model, 60)
     return axes
@@ -220,12 +206,7 @@ def block_curves(
     title: str = "",
     reference: float | None = None,
 ) -> Axes:
-    """A quantity after each block with its intervals as bands, one colour and marker a curve.
-
-    Args:
-        curves: name, such as the model -> one estimate a block, anything with value, low and high.
-        reference: drawn as a horizontal dashed line.
-    """
+    """A quantity after each block with its intervals: name -> one estimate a block."""
     write(ax.title, title, 60)
     drawn = {name: curve(estimates) for name, estimates in curves.items()}
     return response(drawn, ax, "block (0 = first)", ylabel, reference)
@@ -244,6 +225,8 @@ def sorted_images(
     Args:
         per_image: name -> (image,), whose quantiles are taken in its own precision; images without
             a number (nan) are left out.
+        ax: to draw on.
+        xlabel, ylabel: of the axes.
         reference: drawn as a horizontal dashed line.
         points: quantiles of a curve.
     """
@@ -257,12 +240,7 @@ def sorted_images(
 def block_cosines(
     curves: Mapping[str, Sequence], ax: Axes, ylabel: str, reference: float | None = None
 ) -> Axes:
-    """Cosines after each block with their intervals, on a scale that ends at 1 and holds 0.
-
-    Args:
-        curves: model -> one estimate a block, with value, low and high.
-        reference: drawn as a horizontal dashed line.
-    """
+    """`block_curves` of cosines, on a scale that ends at 1 and holds 0."""
     block_curves(curves, ax, ylabel, reference=reference)
     ax.set(xlabel="after block (0 = first)", ylim=(min(0, ax.get_ylim()[0]), 1.05))
     return ax

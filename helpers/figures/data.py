@@ -1,8 +1,10 @@
-"""The numbers behind a figure.
+"""The numbers behind a figure, rounded and summarised where they are many.
 
 In a notebook, importing this module makes every figure carry them beside its picture.
 """
 
+import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -14,17 +16,21 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 from matplotlib_inline.config import InlineBackend
+from numpy.typing import ArrayLike
 
 from helpers.figures.svg import drawn_small
-from helpers.summary import FIGURE, figure_text, summary
+
+# the type of a figure's numbers among what a notebook's cell displays
+FIGURE = "application/vnd.registers.figure+json"
+LONG = 100  # numbers up to which an array is kept as it is
 
 
 def drawn(figure: Figure) -> list[dict]:
     """The numbers that a figure shows, for each of its axes but colour bars, as JSON data.
 
-    Long ones as `helpers.summary` gives them. Each has its axis (title and labels), and where it
-    has any: lines, segments (the intervals of error bars and curves), points, steps (histograms),
-    boxes, images, meshes (heat maps), and texts but numbers, which a heat map repeats.
+    Each has its axis (title and labels), and where it has any: lines, segments (the intervals of
+    error bars and curves), points, steps (histograms), boxes, images, meshes (heat maps), and texts
+    but numbers, which a heat map repeats.
     """
     return [_data(ax) for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
@@ -71,20 +77,60 @@ def _number(text: str) -> bool:
 
 
 def _points(drawn: Sequence[np.ndarray], few: int) -> list[dict]:
-    """X and y of each (point, 2).
-
-    Those of at most `few` points, such as the marks of a forest, as one.
-    """
+    """X and y of each (point, 2); those of at most `few` points, as of a forest, as one."""
     small = [points for points in drawn if len(points) <= few]
     joined = [np.concatenate(small)] if small else []
     large = [points for points in drawn if len(points) > few]
     return [{"x": summary(points[:, 0]), "y": summary(points[:, 1])} for points in joined + large]
 
 
-def shown(figure: Figure) -> dict[str, str] | None:
-    """What a notebook stores of a figure: its numbers and its drawing; None where nothing is drawn,
-    as where no model is left to draw.
+def summary(values: ArrayLike, whole: bool = True) -> list | dict:
+    """An array as JSON data: its numbers, or its moments where they are more than 100.
+
+    What is not finite becomes None, and what is below 1e-9 of the largest number 0. Of an array
+    that is not kept `whole` only shape, finite, mean and sd.
+
+    Returns:
+        A list for a short vector; else a dict of shape and numbers, or of shape, finite (how many
+        are), mean, sd, min, max, the deciles q10 to q90 and order, the mean weighted with the place
+        in the array, which another order changes.
     """
+    x = np.ma.filled(np.ma.asarray(values, dtype=np.float64), np.nan)
+    shape, flat = "x".join(map(str, x.shape)), x.ravel()
+    finite = flat[np.isfinite(flat)]
+    flat = np.where(np.abs(flat) < 1e-9 * np.abs(finite).max(initial=0), 0.0, flat)
+    if whole and x.size <= LONG:
+        numbers = [rounded(number) for number in flat]
+        return numbers if x.ndim == 1 else {"shape": shape, "numbers": numbers}
+    moments = (
+        {"finite": finite.size, "mean": finite.mean(), "sd": finite.std()}
+        if finite.size
+        else {"finite": 0}
+    )
+    if whole and finite.size:
+        moments |= {"min": finite.min(), "max": finite.max()}
+        moments |= {f"q{q}": np.quantile(finite, q / 100) for q in range(10, 100, 10)}
+        moments["order"] = np.nanmean(
+            np.where(np.isfinite(flat), flat, np.nan) * np.arange(1, flat.size + 1) / flat.size
+        )
+    return {"shape": shape, **{name: rounded(number) for name, number in moments.items()}}
+
+
+def figure_text(axes: list[dict]) -> str:
+    """The numbers of a figure as one string: nbformat gives each number of a list a line."""
+    return json.dumps(axes, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def rounded(number: float | None) -> float | int | None:
+    """A number with six significant digits; None for what is not finite, which JSON cannot hold."""
+    if number is None or not math.isfinite(number):
+        return None
+    number = float(f"{number:.6g}")
+    return int(number) if number.is_integer() and abs(number) < 1e15 else number
+
+
+def shown(figure: Figure) -> dict[str, str] | None:
+    """What a notebook stores of a figure: its numbers and its drawing; None without axes."""
     if not figure.axes:
         return None
     return {FIGURE: figure_text(drawn(figure)), "image/svg+xml": drawn_small(figure)}

@@ -25,11 +25,10 @@ def norm_histogram(
 ) -> Axes:
     """Share of patch tokens per norm, one outline a model, with its outlier threshold dashed.
 
-    Both axes are logarithmic.
-
     Args:
         norms: model -> patch norms, any shape, positive.
         thresholds: model -> outlier threshold; a model may lack one.
+        ax: to draw on; both axes are logarithmic.
         rule: how the thresholds were found, such as 'percentile:98', for the legend.
     """
     norms = {model: np.asarray(values).ravel() for model, values in norms.items()}
@@ -53,12 +52,11 @@ def norm_histogram(
 
 
 def similarity_densities(normal: ArrayLike, outlier: ArrayLike, ax: Axes) -> Axes:
-    """Density of the cosine similarity to neighbouring patches, of normal and of outlier patches.
-
-    As in Darcet et al., Fig. 5a.
+    """Density of the cosine similarity to neighbouring patches (Darcet et al., Fig. 5a).
 
     Args:
         normal, outlier: similarities, any shape; nan are left out and a group may be empty.
+        ax: to draw on.
     """
     groups = {"normal patches": np.asarray(normal), "outlier patches": np.asarray(outlier)}
     groups = {name: values[np.isfinite(values)] for name, values in groups.items()}
@@ -87,6 +85,7 @@ def onset_histogram(onset: Mapping[str, ArrayLike], depth: int, ax: Axes) -> Axe
     Args:
         onset: model -> first block of each image (image,), -1 where there is none.
         depth: number of blocks, of the deepest model.
+        ax: to draw on.
     """
     positions = np.array([*range(depth), depth + 1])  # the last one is 'none', set apart
     width = 0.8 / len(onset)

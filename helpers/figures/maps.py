@@ -41,8 +41,7 @@ def token_maps(
 
     Args:
         images: one a row, PIL, of which the central square is drawn, or (height, width, 3).
-        norm_maps, attention_maps: one (patch row, patch column) a row, each with its own colour
-            scale.
+        norm_maps, attention_maps: one (patch row, patch column) a row, each with its own scale.
         axes: (row, 3).
         labels: one a row, such as the model, written beside the image.
     """
@@ -62,11 +61,9 @@ def token_maps(
 
 
 def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
-    """A strip of patch-norm maps, one a block, on one colour scale.
+    """A strip of patch-norm maps (block, patch row, patch column), on one colour scale.
 
-    Args:
-        maps: (block, patch row, patch column).
-        axes: at least one a block, any shape; the rest are left empty.
+    Axes are at least one a block, any shape; the rest are left empty.
     """
     maps, panels = np.asarray(maps), np.ravel(axes)
     scale = colour_scale(maps)
@@ -81,14 +78,7 @@ def block_maps(maps: ArrayLike, axes: np.ndarray) -> np.ndarray:
 
 
 def share_maps(shares: Mapping[str, ArrayLike], axes: np.ndarray) -> np.ndarray:
-    """One map a model: the share of images with an outlier patch at each grid position.
-
-    All are on one scale from 0 to 1.
-
-    Args:
-        shares: model -> (patch row, patch column).
-        axes: one a model, any shape.
-    """
+    """One map a model: the share of images with an outlier at each grid position, from 0 to 1."""
     panels = np.ravel(axes)
     for ax, (model, share) in zip(panels, shares.items(), strict=True):
         drawn = ax.imshow(np.asarray(share), cmap="cividis", interpolation="none", vmin=0, vmax=1)
@@ -102,7 +92,9 @@ def marked_patches(image, planted: ArrayLike, found: ArrayLike, ax: Axes) -> Axe
     """An image with the planted outlier patches outlined and those that were found dotted.
 
     Args:
+        image: PIL or (height, width, 3).
         planted, found: (patch row, patch column) bool.
+        ax: to draw on.
     """
     pixels = np.asarray(image)
     patch = np.array(pixels.shape[:2]) / np.shape(planted)
@@ -130,7 +122,7 @@ def twin_maps(
     """Rows of an image and the same map of several models, on one colour scale a row.
 
     Args:
-        images: one a row, PIL, of which the central square is drawn, or (height, width, 3).
+        images: as in `token_maps`.
         maps: one mapping a row: title, such as a number of registers -> (patch row, patch column).
             Those of the first row are written.
         axes: (row, 1 + map).
@@ -164,6 +156,7 @@ def found_boxes(
         truth: (object, 4), may be empty; boxes are xmin, ymin, xmax, ymax from 0 to 1 of the
             picture.
         found: name, such as the method -> one box (4,).
+        ax: to draw on.
         legend: below the picture; one for several pictures is enough.
     """
     pixels = np.asarray(image)
@@ -222,14 +215,12 @@ def panels(
     norms: Iterable[str] = (),
     labels: Sequence[str] = (),
 ) -> np.ndarray:
-    """Rows of small pictures under the titles of their columns.
-
-    Each map has its own linear colour scale.
+    """Rows of small pictures under the titles of their columns; each map has its own colour scale.
 
     Args:
-        images: one mapping a row: title -> (row, column) for a map, or for a picture PIL, of which
-            the central square is drawn, or (height, width, 3), whose floats are clipped to [0, 1].
-            The titles of the first row are written.
+        images: one mapping a row: title -> (row, column) for a map, or for a picture PIL or
+            (height, width, 3), whose floats are clipped to [0, 1]. The titles of the first row are
+            written.
         axes: (row, column).
         norms: titles of the maps with a colour bar.
         labels: one a row, such as the model, written beside the first picture.

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colorbar import Colorbar
@@ -16,7 +15,6 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from matplotlib.transforms import Bbox
 
 from helpers.names import shortened
 
@@ -30,11 +28,8 @@ DASHES = ("-", "--", ":")
 # Text and axes: legible on white and on a dark page; the book draws them in the colour of its text.
 INK = "#767676"
 GREY = INK
-REFERENCE = {
-    "color": GREY,
-    "linestyle": "--",
-    "linewidth": 1,
-}  # the line of a margin, or of a value to compare with
+# The line of a margin, or of a value to compare with.
+REFERENCE = {"color": GREY, "linestyle": "--", "linewidth": 1}
 TICKS = 8  # points of a curve up to which each has its tick
 FLAT = 1e-3  # relative difference below which a map or curve counts as flat
 NORM = "patch L2 norm before the final LayerNorm"
@@ -61,18 +56,8 @@ STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
-    **dict.fromkeys(
-        (
-            "text.color",
-            "axes.labelcolor",
-            "axes.edgecolor",
-            "xtick.color",
-            "ytick.color",
-            "grid.color",
-            "patch.edgecolor",
-        ),
-        INK,
-    ),
+    **{f"{part}.color": INK for part in ("text", "xtick", "ytick", "grid")},
+    **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "patch.edgecolor"), INK),
     # What figures say comes from names and data: a dollar in it begins no formula.
     "text.parse_math": False,
     "font.size": 10,
@@ -92,7 +77,7 @@ def rows(
 ) -> np.ndarray:
     """Axes (row, column) of a new figure, `each` inches for a row and `more` around them.
 
-    It is as wide as a phone, or as the text of a page with several columns or where it is `wide`.
+    As wide as a phone, or as a page's text with several columns or where it is `wide`.
     """
     width = WIDE if wide or columns > 1 else WIDTH
     return plt.subplots(count, columns, figsize=(width, more + each * count), squeeze=False)[1]
@@ -204,10 +189,7 @@ def add_colourbar(drawn: AxesImage, axes: Axes | list[Axes], label: str = "") ->
 
 
 def log_axis(ax: Axes, which: str, formatter: FuncFormatter = PLAIN) -> None:
-    """A logarithmic axis with plain numbers, at least a factor of 5 wide.
-
-    It has more ticks the fewer decades it spans.
-    """
+    """A logarithmic axis with plain numbers, at least a factor of 5 wide."""
     axis: Axis = getattr(ax, f"{which}axis")
     ax.set(**{f"{which}scale": "log"})
     low, high = axis.get_view_interval()
@@ -225,31 +207,29 @@ def add_legend(ax: Axes, handles: list, beside: bool = False) -> None:
     if not handles:
         return
     narrow(ax)
+    width = 16 if beside else 22
     short = shortened(handle.get_label() for handle in handles)
-    texts = ["\n".join(wrapped(line) for line in text.split("\n")) for text in short]
+    texts = ["\n".join(wrapped(line, width) for line in text.split("\n")) for text in short]
     look = {"handlelength": 1.6, "borderaxespad": 0, "labelspacing": 0.5, "columnspacing": 1.2}
     if beside:
         drawn = ax.legend(handles, texts, loc="upper left", bbox_to_anchor=(1.01, 1), **look)
         make_room(ax, drawn.get_window_extent().height / ax.figure.dpi)
         return
-    names = max(
-        (len(line) for tick in ax.get_yticklabels() for line in tick.get_text().split("\n")),
-        default=0,
-    )
+    columns = min(_columns_that_fit(ax, texts), len(texts))
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "ncols": columns}
+    drawn = ax.legend(handles, texts, **place, **look)
+    root = ax.get_figure(root=True)
+    root.set_figheight(root.get_figheight() + drawn.get_window_extent().height / root.dpi)
+
+
+def _columns_that_fit(ax: Axes, texts: Sequence[str]) -> int:
+    """How many columns of a legend fit the figure's width, at least one."""
+    ticks = [line for tick in ax.get_yticklabels() for line in tick.get_text().split("\n")]
     longest = max(len(line) for text in texts for line in text.split("\n"))
     grid = ax.get_gridspec()
     width = ax.figure.get_figwidth() / (grid.ncols if grid is not None else 1)
-    fit = int((width - 0.2 - 0.085 * names) / (0.45 + 0.083 * longest))
-    drawn = ax.legend(
-        handles,
-        texts,
-        loc="lower left",
-        bbox_to_anchor=(0, 1.01),
-        ncols=min(max(1, fit), len(texts)),
-        **look,
-    )
-    root = ax.get_figure(root=True)
-    root.set_figheight(root.get_figheight() + drawn.get_window_extent().height / root.dpi)
+    names = max(map(len, ticks), default=0)
+    return max(1, int((width - 0.2 - 0.085 * names) / (0.45 + 0.083 * longest)))
 
 
 def make_room(ax: Axes, inches: float) -> None:
@@ -258,98 +238,8 @@ def make_room(ax: Axes, inches: float) -> None:
     ax.figure.set_figheight(height + max(0, inches - ax.get_position().height * height))
 
 
-class EndNames(Artist):
-    """The names of curves at their right ends, pushed apart where they would overlap.
-
-    Each has a thin line to its curve.
-    """
-
-    def __init__(self, ax: Axes, curves: Sequence[Line2D], names: Sequence[str]) -> None:
-        """Stand to the right of the axes `ax`, whose limits may still change."""
-        super().__init__()
-        self.set_clip_on(False)
-        self.curves = curves
-        self.texts = [
-            Text(0, 0, text, va="center", fontsize=SMALL, linespacing=1.1) for text in names
-        ]
-        ax.add_artist(self)
-        for text in self.texts:
-            text.set_figure(ax.figure)
-        narrow(ax)
-        # A line of this size is 0.17 inches high.
-        make_room(ax, 0.17 * sum(text.get_text().count("\n") + 1.3 for text in self.texts))
-
-    def place(self, renderer) -> list[tuple[Line2D, Text, tuple[float, float]]]:
-        """Each curve and its text at its place, with the curve's last point; all in pixels."""
-        box, pixel = self.axes.bbox, self.figure.get_dpi() / 72
-        placed = []
-        for curve, text in zip(self.curves, self.texts, strict=True):
-            points = curve.get_transform().transform(np.asarray(curve.get_xydata(), dtype=float))
-            points = points[np.isfinite(points).all(axis=1)]
-            text.set_position((box.x1 + 17 * pixel, 0))
-            height = text.get_window_extent(renderer).height + 2 * pixel
-            end = (
-                (points[-1][0], min(max(points[-1][1], box.y0), box.y1))
-                if len(points)
-                else (box.x1, box.y0)
-            )
-            placed.append([curve, text, end, height])
-        placed.sort(key=lambda one: one[2][1])
-        at = [end[1] for _, _, end, _ in placed]
-        heights = [height for *_, height in placed]
-        for i in range(1, len(at)):
-            at[i] = max(at[i], at[i - 1] + (heights[i - 1] + heights[i]) / 2)
-        if at and at[-1] > (top := box.y1 + heights[-1] / 4):
-            at[-1] = top
-            for i in reversed(range(len(at) - 1)):
-                at[i] = min(at[i], at[i + 1] - (heights[i] + heights[i + 1]) / 2)
-        for (_, text, _, _), y in zip(placed, at, strict=True):
-            text.set_y(y)
-        return [(curve, text, end) for curve, text, end, _ in placed]
-
-    def get_window_extent(self, renderer=None) -> Bbox:
-        """What the texts cover."""
-        placed = self.place(renderer or self.figure.canvas.get_renderer())
-        return (
-            Bbox.union([text.get_window_extent(renderer) for _, text, _ in placed])
-            if placed
-            else Bbox.null()
-        )
-
-    get_tightbbox = get_window_extent
-
-    def draw(self, renderer) -> None:
-        """Draw each name, its line and the mark of its curve."""
-        pixel = self.figure.get_dpi() / 72
-        for curve, text, (x, y) in self.place(renderer):
-            look = {"color": curve.get_color(), "figure": self.figure, "clip_on": False}
-            across, up = text.get_position()
-            edge = self.axes.bbox.x1
-            Line2D(
-                [x, edge + 2 * pixel, across - 11 * pixel],
-                [y, y, up],
-                linewidth=0.7,
-                alpha=0.7,
-                **look,
-            ).draw(renderer)
-            Line2D(
-                [across - 11 * pixel, across - 7 * pixel, across - 3 * pixel],
-                [up, up, up],
-                linestyle=curve.get_linestyle(),
-                linewidth=1.6,
-                marker=curve.get_marker(),
-                markersize=4,
-                markevery=[1],
-                **look,
-            ).draw(renderer)
-            text.draw(renderer)
-
-
 def wrapped(text: str, width: int = 22) -> str:
-    """`text` in lines of at most `width` characters.
-
-    Broken at spaces, or after the '_', '.', '/' and '-' of a model name.
-    """
+    """`text` in lines of at most `width` characters, broken at spaces or after one of `_./-`."""
     lines = [""]
     for piece in re.findall(r"[^\s_./-]*[\s_./-]?", text):
         if lines[-1] and len(lines[-1] + piece.rstrip()) > width:

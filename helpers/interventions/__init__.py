@@ -1,4 +1,5 @@
 """What changes a forward pass for as long as it lasts, and what is made of it for good."""
+# ruff: noqa: F401
 
 from helpers.interventions.channels import set_channels
 from helpers.interventions.export import (
@@ -39,37 +40,3 @@ from helpers.interventions.tokens import (
     moved_positions,
     nested,
 )
-
-__all__ = [
-    "MOST_REGISTERS",
-    "MatchedNeuron",
-    "Neurons",
-    "REGISTER_STD",
-    "RegisterNeuron",
-    "ablated_neurons",
-    "appended_registers",
-    "averaged_neurons",
-    "carriers",
-    "dropped_patches",
-    "expected_at",
-    "intervention",
-    "model_with_test_time_registers",
-    "moved_positions",
-    "moved_sources",
-    "nested",
-    "neuron_conditions",
-    "neurons_off_at",
-    "position_conditions",
-    "random_neurons",
-    "removed_patches",
-    "replaced_tokens",
-    "rolled_content",
-    "set_channels",
-    "shift_conditions",
-    "test_time_registers",
-    "unit_treatments",
-    "units_by_block",
-    "where_given",
-    "unwritable",
-    "write_model",
-]

@@ -500,7 +500,7 @@ def test_every_reducer_and_intervention_has_an_example():
         for f in vars(m).values()
         if inspect.isfunction(f)
         and f.__module__ == m.__name__
-        and f.__name__ in interventions.__all__
+        and hasattr(interventions, f.__name__)
         and inspect.isgeneratorfunction(inspect.unwrap(f))
     }
     assert managers == INTERVENTIONS.keys()

@@ -14,7 +14,7 @@ from helpers.claims.criteria import Value
 from helpers.claims.numbers import compare
 from helpers.claims.project import Project
 from helpers.claims.result import MIME
-from helpers.summary import FIGURE, figure_text, summary
+from helpers.figures.data import FIGURE, figure_text, summary
 
 PATHS = sorted(Project().root.glob(f"notebooks/*/*{numbers.SUFFIX}"))
 every_file = pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 
 from helpers import figures
 from helpers.claims.criteria import SHOWN, Value
-from helpers.figures.style import WIDE, WIDTH, EndNames
+from helpers.figures.data import summary
+from helpers.figures.style import WIDE, WIDTH
 from helpers.measures.stats import Estimate
-from helpers.summary import summary
 
 matplotlib.use("agg")
 
@@ -76,10 +76,9 @@ def joined(text):
 
 
 def names(ax):
-    """What the legend says, or the names at the right ends of the curves."""
-    ends = [artist.texts for artist in ax.artists if isinstance(artist, EndNames)]
+    """What the legend says."""
     legend = ax.get_legend()
-    return [joined(text) for text in sum(ends, legend.get_texts() if legend else [])]
+    return [joined(text) for text in legend.get_texts()] if legend else []
 
 
 def ticks(axis):
@@ -497,24 +496,6 @@ def test_numbers_of_a_sweep_fit_their_cells_and_stand_out(columns):
     assert ax.texts[-1].get_text() == "0.980"
 
 
-def test_numbers_of_a_sweep_have_three_digits_in_the_largest():
-    ax = DRAWN["sweep"]()
-    assert [text.get_text() for text in ax.texts] == ["12", "100", "0", "56", "3"]
-
-
-def test_any_maps_in_a_row_for_each_model_and_image():
-    rng = np.random.default_rng(0)
-    images = [Image.fromarray(rng.integers(0, 256, (9, 5, 3), np.uint8)) for _ in range(2)]
-    maps = {model: {t: rng.uniform(1, 2, (2, 4, 4)) for t in "ab"} for model in ("one", "two")}
-    axes = figures.map_rows(images, maps, 1.3, 0.4)
-    for row, (model, i) in zip(axes, itertools.product(maps, range(2)), strict=True):
-        picture, *shown = (ax.images[0].get_array() for ax in row)
-        np.testing.assert_array_equal(picture, np.asarray(images[i])[2:7])  # the central square
-        np.testing.assert_array_equal(shown, [maps[model][title][i] for title in "ab"])
-        assert row[0].get_ylabel() == model
-    assert [ax.get_title() for ax in axes[0]] == ["image", "a", "b"]
-
-
 def test_titles_of_columns_do_not_overlap():
     long = "attention\nshifted to a test-time register"
     titles = ["norm\noriginal model", long, "norm\nempty token appended", long + " again"]
@@ -541,20 +522,6 @@ def test_images_sorted_by_their_number():
 
 
 # ---- Edges
-
-
-def test_names_at_the_ends_overlap_nothing_and_keep_the_order_of_the_curves():
-    ends = {f"curve {i}": (range(3), [0, 1, 5 + 0.01 * i], None, None) for i in range(7)}
-    ends["low"] = (range(2), [0, -3], None, None)
-    with plt.rc_context(figures.STYLE):
-        ax = figures.response(ends, plt.subplots()[1])
-        ax.figure.draw_without_rendering()
-    (drawn,) = ax.artists
-    boxes = sorted((text.get_window_extent() for text in drawn.texts), key=lambda box: box.y0)
-    assert all(box.x0 >= ax.bbox.x1 and box.x1 <= ax.figure.bbox.x1 for box in boxes)
-    assert all(below.y1 <= above.y0 + 1 for below, above in itertools.pairwise(boxes))
-    *curves, low = [text.get_position()[1] for text in drawn.texts]
-    assert curves == sorted(curves) and low < curves[0]
 
 
 @pytest.mark.parametrize("draw", [figures.response, figures.forest, figures.compared])
@@ -591,19 +558,6 @@ def test_settings_are_compared_as_models_are():
     assert len(ax.containers) == 2
 
 
-def test_settings_keep_the_dots_of_their_trainings():
-    value = Estimate(2.0, 0.5, 3.0, 2, over="trainings", trainings=[(1.0, 0, 2), (3.0, 2, 4)])
-    ax = figures.compared_settings({"one": {"a family": value}}, plt.subplots()[1])
-    dots = [line.get_xydata()[0][0] for line in ax.lines if line.get_marker() == "."]
-    assert dots == [1, 3]
-
-
-def test_the_axis_of_a_forest_is_named_as_told():
-    value = Value("auc_matched", "m", None, 0.8, 0.7, 0.9, 9)
-    for label, shown in (("", "auc matched"), ("same position (AUC)", "same position (AUC)")):
-        assert figures.forest([value], 0.6, plt.subplots()[1], label).get_xlabel() == shown
-
-
 @pytest.mark.parametrize("upright", [False, True])
 def test_single_trainings_are_dots_beside_their_mean(upright):
     each = [(1.0, 0.5, 1.5), (2.0, 1.5, 2.5), (6.0, 5.5, 6.5)]
@@ -615,36 +569,14 @@ def test_single_trainings_are_dots_beside_their_mean(upright):
     assert {dot[int(not upright)] for dot in dots} == {4.0 if upright else 0}
 
 
-REFUSED = {
-    "the same models.*; one row holds control-clean, control-content": lambda ax, a, b: (
-        figures.compared({"keys": [a, None], "values": [b, None]}, ax)
-    ),
-    r"one value \(or None\) for each model, not 2 for 'keys', 1 for 'values'": lambda ax, a, b: (
-        figures.compared({"keys": [a, b], "values": [a]}, ax)
-    ),
-    "not auc, norm ratio; draw one figure for each": lambda ax, a, b: figures.forest([a, b], 0, ax),
-    "argument": lambda ax, a, b: figures.responses({"one": {}, "other": {}}, figures.rows(1)),
-    "shorter|longer": lambda ax, a, b: figures.model_maps(
-        np.ones((2, 8, 8, 3)), {"small": (np.ones((1, 4, 4)),) * 2}, figures.rows(2, 3)
-    ),
-    "zip": lambda ax, a, b: figures.sweeps(TABLES, ["keys"], [-3, -2, -1], figures.rows(2, 2)),
-}
-
-
-def test_models_of_one_training_share_a_look():
-    values = [measured(name, x) for name, x in (("A", 0.1), ("B", 0.5), ("A", 0.9))]
-    ax = figures.size_prevalence(list(zip((5e6, 20e6, 80e6), values, strict=True)), {}, plt.gca())
-    assert names(ax) == ["A", "B"]
-    first, other, second = (line.get_color() for line in ax.lines)
-    assert first == second != other
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_fit_is_refused(message):
-    one = measured("control-clean", 0.5, name="auc", unit="")
-    other = measured("control-content", 0.7, name="norm_ratio", unit="")
-    with pytest.raises(ValueError, match=message):
-        REFUSED[message](plt.subplots()[1], one, other)
+def test_axes_of_several_quantities_and_groups_of_other_models_are_refused():
+    one, other = measured("a", 0.5, name="auc"), measured("b", 0.7, name="norm_ratio")
+    ax = plt.subplots()[1]
+    for groups in ({"k": [one, None], "v": [other, None]}, {"k": [one, other], "v": [one]}):
+        with pytest.raises(ValueError):
+            figures.compared(groups, ax)
+    with pytest.raises(ValueError, match="auc"):
+        figures.forest([one, other], 0, ax)
 
 
 def test_a_reference_empty_groups_and_ticks():
