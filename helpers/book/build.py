@@ -20,12 +20,12 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from helpers.book import checkpoints, cite, claim_page, downloads, explore, fragments
+from helpers.book import checkpoints, claim_page, downloads, explore, fragments
 from helpers.book.board import board
 from helpers.book.claim_page import NEIGHBOUR, Shown
 from helpers.book.render import Results, Runs, macro, render
 from helpers.book.template_values import TemplateValues, cards, rendered
-from helpers.claims import edition, history
+from helpers.claims import history
 from helpers.claims.notebook import read_notebook
 from helpers.claims.project import CONTROLS, Project, shipped
 from helpers.claims.registry import Registry
@@ -41,7 +41,7 @@ CONFIG = "_config.yml"
 LOOK = ("book/_static", "book/_static/favicon.svg", "book/references.bib")
 FIRST = "index"  # the first page where nobody wrote one
 FORWARD = "forward"  # pages that lead from an old address to the new one
-CLAIMS, COMPARE = "book/claims", "book/compare"  # the folder of claims' pages; the page of runs
+CLAIMS, BOARD = "book/claims", "book/scoreboard"  # the folder of claims' pages; all claims
 
 
 def build(
@@ -323,7 +323,10 @@ def _write_run(
         ),
         not_run={model: why for data in results.values() for model, why in data["not_run"].items()},
         origins=origins,
-        revisions=[cite.revision(origin) or "unknown" for origin in origins],
+        revisions=[
+            f"{origin['git_revision'] or 'unknown'}{' with local changes' * origin['git_dirty']}"
+            for origin in origins
+        ],
     )
     _write(folder / kind / run / "index.md", page)
 
@@ -377,9 +380,9 @@ def _contents(book: Book, path: Path | None, shown: Mapping[str, Sequence[Shown]
     if path is not None:
         rest += [f"{CLAIMS}/{id}" for id in registry.claims if id not in listed]
     pages = [{"file": page} for page in rest]
-    compare = next((one for one in entries if one["file"] == COMPARE), None)
-    if compare is not None:
-        compare["sections"] = pages
+    scoreboard = next((one for one in entries if one["file"] == BOARD), None)
+    if scoreboard is not None:
+        scoreboard["sections"] = pages
     else:
         toc["parts"].append({"caption": "Runs", "chapters": pages})
     own = [{"file": f"book/own/{run}/index"} for run in book.own]
@@ -417,8 +420,7 @@ def _write_fragments(book: Book, folder: Path, contents: Mapping, data: Path) ->
         if "{{" in (text := path.read_text(encoding="utf-8")):  # a template
             path.write_text(template_values.render(text, f"book/{path.name}"), encoding="utf-8")
     _draw(folder / "_static", known)
-    downloads.write_more(data, root, known)
-    changed = edition.page(root, registry, runs)
+    downloads.write_more(data, known)
     texts = {
         **fragments.fragments(known),
         "scoreboard": board(registry, runs, calibration),
@@ -427,7 +429,6 @@ def _write_fragments(book: Book, folder: Path, contents: Mapping, data: Path) ->
             for page, claims in _pages_with_claims(contents, registry)
         },
         "cards": cards(root / "book" / "cards.yml", template_values),
-        **{part: render("changes.md.j2", part=part, **changed) for part in edition.PARTS},
         **explore.fragments(root, registry),
     }
     for name, text in texts.items():

@@ -17,7 +17,6 @@ import nbformat
 import pandas as pd
 from nbformat import NotebookNode
 
-from helpers.book import cite
 from helpers.book.render import Runs, counted, over, render
 from helpers.claims import per_image
 from helpers.claims.criteria import OUTCOMES
@@ -30,7 +29,7 @@ from helpers.files import read_content, write_zip
 FOLDER = "data"  # of the built book
 VALUES, COLUMNS_FILE, NAMES_FILE = "values.csv", "values.dictionary.csv", "values.names.csv"
 IMAGES_FILE = "images.dictionary.csv"
-TESTS, MACHINES = "tests.csv", ("portability.json", "second-pass.json")
+TESTS = "tests.csv"
 # Claim -> its result, and the notebook that displays it.
 Executed = Mapping[str, tuple[dict, NotebookNode]]
 # The columns of the CSV: name, type of the cells, and what they say.
@@ -103,7 +102,8 @@ def values(registry: Registry, runs: Runs) -> pd.DataFrame:
         for id, data in results.items():
             result = Result.from_json(registry[id], data)
             origin = data.get("provenance")  # none of the calibration
-            revision = origin and cite.revision(origin, "-dirty")
+            changed = "-dirty" if origin and origin["git_dirty"] else ""
+            revision = origin and origin["git_revision"] and origin["git_revision"] + changed
             weights = {source["name"]: source.get("weights_hash") for source in result.sources}
             for value in result.values:
                 words = term(id, value.name)
@@ -192,13 +192,10 @@ def _told(p: float | None) -> float | None:
     return p if p is None else max(p, 1e-9)
 
 
-def write_more(target: Path, root: Path, known: Mapping) -> None:
-    """Write into `target` what pages only sum up: every test, and the numbers of other machines."""
+def write_more(target: Path, known: Mapping) -> None:
+    """Write into `target` every test, which pages only sum up."""
     table = tests(known["rows"], known["corrected"])
     table.to_csv(target / TESTS, index=False, lineterminator="\r\n")
-    for name in MACHINES:
-        if (stored := root / "book" / name).is_file():
-            shutil.copy(stored, target)
 
 
 def images_of(data: Mapping) -> str:
@@ -234,12 +231,10 @@ def _drawings(id: str, notebook: NotebookNode) -> dict[str, bytes]:
 
 
 def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str) -> str:
-    """What ends the page of a result, as Markdown: its files, which lie in `place`, and how to cite
-    it where it was published.
+    """What ends the page of a result, as Markdown: its files, which lie in `place`.
 
     `up` leads from the page to the root of the book.
     """
-    is_published = place != CONTROLS and "/" not in place
     text = render(
         "downloads.md.j2",
         is_control=place == CONTROLS,
@@ -247,6 +242,5 @@ def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str)
         has_figures=bool(_drawings(id, notebook)),
         file=f"{up}{FOLDER}/{place}/{id}",
         values=f"{up}{FOLDER}/{VALUES}",
-        entry=cite.bibtex(data) if is_published else "",
     )
     return text.rstrip()

@@ -1,4 +1,4 @@
-"""The two figures that a reader can change, and the table of moved positions.
+"""The two figures that a reader can change.
 
 All are of what `python -m helpers explore` stored in `book/explore`. Their templates hold the
 controls and tables; `_static/explore.js` draws the maps from the data in the page.
@@ -24,7 +24,6 @@ PLACES = {
         ("nr1-artifacts", "nr7-block-maps", "tt3-attention-patterns"), ("patches", "Patch by patch")
     ),
     "xx4-threshold-sensitivity": ("thresholds", "At every threshold"),
-    "xx2-corner-outliers": ("moves", "In every condition"),
 }
 STATES = {
     "before": "as it is",
@@ -46,36 +45,12 @@ SHARES = ("outlier_tokens", "outlier_images", "onset_depth")  # printed in %
 # of every model after every block.
 RULES = {rule: name for rule, name in names.RULES.items() if not rule.startswith("percentile")}
 DEFAULT = 3  # medians
-# What is done, in a word and in a sentence; {} are the places where outliers usually are.
-CONDITIONS = {
-    "as it is": ("as it is", "The picture and the positions as they are."),
-    "constant": ("grey", "Every pixel has the picture's mean grey: there is no content left."),
-    "noise": ("noise", "Every pixel is drawn on its own."),
-    "rolled": (
-        "rolled",
-        "The picture is rolled by half of both sides: what was in its corners meets in the centre.",
-    ),
-    "padded": ("framed", "The picture is half as large, in a grey frame."),
-    "flipped": ("flipped", "The picture is flipped, left to right."),
-    "cropped": ("cropped", "The centre of the picture, half of each side, is enlarged."),
-    "swapped": (
-        "swapped",
-        "The picture stays. The {} patches and the four central ones have each other's position "
-        "embedding.",
-    ),
-    "permuted": (
-        "permuted",
-        "The picture stays. All patches have each other's position embedding, at random.",
-    ),
-    "zeroed": ("zeroed", "The picture stays. The {} patches have no position embedding."),
-}
 
 
 def fragments(root: Path, registry: Registry) -> dict[str, str]:
     """What to include in pages, by name.
 
-    `explore-patches`, `explore-thresholds` and `explore-moves`, or a sentence where nothing was
-    measured.
+    `explore-patches` and `explore-thresholds`, or a sentence where nothing was measured.
 
     Raises:
         ValueError: a file was changed after it was written.
@@ -83,7 +58,6 @@ def fragments(root: Path, registry: Registry) -> dict[str, str]:
     templates = {
         "explore-patches.html.j2": patches,
         "explore-thresholds.html.j2": partial(thresholds, registry),
-        "explore-moves.md.j2": moves,
     }
     found = {}
     for template, values in templates.items():
@@ -258,12 +232,3 @@ def _rules(one: Mapping) -> list[tuple[str, float]]:
         (RULES[name] for name, _ in own), (places / len(logs)).round(4).tolist(), strict=True
     )
     return sorted(marks, key=lambda mark: mark[1])
-
-
-def moves(models: Sequence[Mapping]) -> dict:
-    """Template values: where outliers are when the picture changes, and when positions do."""
-    one = models[0]
-    rows, columns = one["grid"]
-    corners = {0, columns - 1, (rows - 1) * columns, rows * columns - 1}
-    places = "corner" if {*one["usual"]} == corners else "usual"
-    return _common(models, one["conditions"]) | {"places": places, "words": CONDITIONS}

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
-from helpers.book import checkpoints, cite, downloads, gallery, overview
+from helpers.book import checkpoints, downloads, overview
 from helpers.book.board import models_of, never_positive, repeats
 from helpers.book.counts import KINDS, count, standing, together
 from helpers.book.decisions import Decision, Decisions
@@ -23,7 +23,7 @@ from helpers.claims import history, statistics
 from helpers.claims.criteria import ANSWERS, CONTROL, NOT_TESTED, Value
 from helpers.claims.history import Entry
 from helpers.claims.markdown import code
-from helpers.claims.project import Project, git
+from helpers.claims.project import Project
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result, sources_of
 from helpers.claims.statistics import Judgement
@@ -129,12 +129,9 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         ),
         "gpu": (parts := gpu(root)),
         "priced": [*bench, *[one for one in parts["grid"] if one["batch_size"] == LARGEST]],
-        "survey": stored(root, "portability.json"),
-        "dry": stored(root, "dry.json"),
         "covered": stored(root, "intervals.json"),
         "awkward": stored(root, "intervals-awkward.json"),
         "columns": downloads.COLUMNS,
-        "citation": cite.bibtex_whole(runs, git(root, "rev-parse", "HEAD")),
         "strip": strip(registry, counted),
         "called": called,
         "difference": difference,
@@ -145,12 +142,11 @@ def values(project: Project, runs: Runs, calibration: Results) -> dict[str, Any]
         **_sharing(registry, counted),
         **_tests(registry, counted),
         **overview.values(registry, counted),
-        **gallery.values(root),
     }
 
 
 def stored(root: Path, name: str) -> Any:
-    """What a command (`portable`, `run --dry`, `bench`, `make intervals`) wrote to book/`name`.
+    """What a script measured and wrote to book/`name`.
 
     None where it wrote nothing yet.
     """

@@ -217,8 +217,8 @@ def full(library):
 
 
 FRAGMENTS = (
-    "awkward", "benchmarks", "bounds", "calibration", "claims", "compare-runs", "costs", "coverage", "errors", "memory",  # noqa: E501
-    "scope", "scoreboard", "speed", "strip", "summary", "dry-runs", "deviations", "verdict-distances",  # noqa: E501
+    "awkward", "benchmarks", "bounds", "calibration", "claims", "costs", "coverage", "errors", "memory",  # noqa: E501
+    "scope", "scoreboard", "speed", "strip", "summary",
     "gpu-speed", "gpu-kernels", "gpu-agreement",
 )  # fmt: skip
 EVERY = (

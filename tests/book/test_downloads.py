@@ -9,13 +9,12 @@ import nbformat
 import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from pybtex.database import parse_string
 
-from helpers.book import cite, downloads
+from helpers.book import downloads
 from helpers.book.build import published
 from helpers.claims.project import CONTROLS, Project
 from helpers.claims.result import Result
-from helpers.files import digest_of, digest_of_json
+from helpers.files import digest_of
 
 PROJECT = Project()
 RUNS = published(PROJECT)  # run -> claim -> result and notebook, of this checkout
@@ -81,7 +80,7 @@ def test_files_of_a_result_are_there_with_a_link(tmp_path, count):
     for place, members, files in ((RUN, names, 3 + bool(count)), (CONTROLS, [f"{ID}.ipynb", *names], 3)):  # noqa: E501  # fmt: skip
         text = downloads.on_page(place, ID, *own[ID], "../")
         links = re.findall("href='([^']*)'", text)
-        assert len(links) == files and ("@misc{" in text) == (place == RUN)
+        assert len(links) == files
         assert all((tmp_path / link.removeprefix("../data/")).is_file() for link in links)
         if members:
             with ZipFile(tmp_path / place / f"{ID}.zip") as archive:
@@ -107,33 +106,3 @@ def test_a_notebook_of_the_calibration_is_written_too(folder):
 def parsed(text):
     (entry,) = parse_string(text, "bibtex").entries.values()
     return entry.fields
-
-
-def test_a_citation_names_the_revision_and_the_hash_of_the_result():
-    for run, id, data, _ in RESULTS:
-        stored = json.loads((PROJECT.runs / run / f"{id}.json").read_text())
-        fields = parsed(cite.bibtex(data))
-        assert stored["sha256"] in fields["note"]
-        assert data["provenance"]["git_revision"] in fields["note"]
-        assert fields["year"] == data["provenance"]["started"][:4] and id in fields["howpublished"]
-        assert cite.bibtex(stored) == cite.bibtex(data)
-
-
-def test_the_whole_is_cited_with_a_hash_that_every_result_changes():
-    results = {run: {id: data for id, (data, _) in own.items()} for run, own in RUNS.items()}
-    whole = cite.bibtex_whole(results, "0123abc")
-    assert "revision 0123abc" in parsed(whole)["note"]
-    assert "Registers, reproduced" in parsed(whole)["title"]
-    results[RUN] |= {ID: DATA | {"verdict": "other"}}
-    assert cite.bibtex_whole(results, "0123abc") != whole
-    assert digest_of_json([]) not in cite.bibtex_whole({}) and parsed(cite.bibtex_whole({}))
-
-
-def test_what_a_name_holds_is_no_tex(tmp_path, monkeypatch):
-    (tmp_path / "CITATION.cff").write_text(
-        'title: "100 % & more_"\nauthors:\n  - {family-names: A, given-names: B}\n'
-    )
-    monkeypatch.setattr(cite, "CITATION", tmp_path / "CITATION.cff")
-    fields = parsed(cite.bibtex_whole({}))
-    assert fields["title"] == r"{100 \% \& more\_}" and "note" not in fields
-    assert "{A, B}" in cite.bibtex_whole({})

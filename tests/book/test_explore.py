@@ -124,21 +124,9 @@ def test_the_onset_under_each_marked_rule_is_judged_as_the_published_run_judges_
         assert onset >= test.margin and data["verdicts"][claim.id][at] == "supported"
 
 
-def test_moves_are_in_their_table():
-    (data,) = stored("moves").values()
-    table = explore.fragments(ROOT, load_registry())["explore-moves"]
-    lines = table.split("|---|\n")[1].splitlines()
-    for one, line in zip(data["conditions"].values(), lines, strict=False):
-        count, *shares = (cell.strip() for cell in line.split("|")[3:-1])
-        assert float(count) == pytest.approx(one["count"][0], abs=0.0051)
-        for name, share in zip(("images", "share", "filled"), shares, strict=True):
-            value = one[name][0]
-            assert share == "–" if value is None else abs(float(share) - 100 * value) < 0.051
-
-
 def test_nothing_measured_is_said_in_a_sentence(tmp_path):
     found = explore.fragments(tmp_path, load_registry())
-    names = [f"explore-{kind}" for kind in ("patches", "thresholds", "moves")]
+    names = [f"explore-{kind}" for kind in ("patches", "thresholds")]
     assert found == dict.fromkeys(names, "Nothing has been measured here yet.")
 
 

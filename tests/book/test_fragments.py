@@ -144,7 +144,7 @@ def test_before_anything_is_there_the_pages_say_so(project):
     empty = {name for name, text in found.items() if not text}
     assert empty == {"dependence", "scope", "strip", "speed", "memory"}
     said = {name for name, text in found.items() if text.removesuffix("\n```").endswith(" yet.")}
-    assert found.keys() - said - empty == {"claims", "data-columns", "data-cite"}
+    assert found.keys() - said - empty == {"claims", "data-columns"}
 
 
 @pytest.mark.parametrize(("score", "doubtful"), [(3.0, False), (-3.0, True)])
