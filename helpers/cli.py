@@ -641,47 +641,30 @@ def verify(project, run, ids, images, record, jobs):
     "diagnose vit_tiny_patch16_224.augreg_in21k_ft_in1k --out diagnosis.html --json diagnosis.json"
 )
 @_for_a_model
-@click.option("--against", callback=_model, help="another model on the same images, side by side")
 @click.option("--labelled", is_flag=True, help="their labels are the classes of the model's head")
 @click.option("--out", type=PATH, help="one page, which opens from disk")
 @click.option("--json", "numbers", type=PATH, help="the numbers")
 @click.option("--figures", type=PATH, help="a folder for the figures, as SVG")
 @click.option("--exit-code", is_flag=True, help="exit with 10 where the model has outliers")
 @FORCE
-def diagnose(
-    project, batch_size, against, labelled, out, numbers, figures, exit_code, force, **loaded
-):
+def diagnose(project, batch_size, labelled, out, numbers, figures, exit_code, force, **loaded):
     """Examine one model: has it outlier tokens, where, what writes them, what does moving them
     cost, and has its attention sinks?
     """
-    for model in filter(None, (loaded["model"], against)):
-        _check_places(model, force, out=out, numbers=numbers, figures=figures)
-    if against and figures:
-        raise ValueError("--figures is of one model; with --against give --out for the page")
+    _check_places(loaded["model"], force, out=out, numbers=numbers, figures=figures)
     from helpers import own
 
     backbone, pictures = _loaded(**loaded)
     options = {"seed": loaded["seed"], "batch_size": batch_size, "device": loaded["device"]}
     found = own.diagnose(backbone, pictures, labelled=labelled, **options)
     status = OUTLIERS if exit_code and found.outliers else 0
-    if against:
-        del backbone  # one model in memory
-        backbone = _loaded(**loaded | {"model": against})[0]
-        other = own.diagnose(backbone, pictures, labelled=labelled, **options)
-        texts = {out: own.page_of_two(found, other)} if out else {}
-        texts |= {numbers: _json_text(own.against(found, other))} if numbers else {}
-        files.write_all(texts)
-        print(f"{loaded['model']} | {against}")
-        for name, (first, second) in own.beside(found, other).items():
-            print(f"{name}: {first} | {second}")
-        return status
     print(f"{loaded['model']} on {len(pictures)} images of {loaded['images']}")
     if found.outliers:
         print(
             "Neurons are found on every other one; what moving them costs is measured on the rest."
         )
     drawn = own.pictures(own.drawn(found)) if out or figures else {}
-    texts = {out: own.page(found, drawn, loaded["model"])} if out else {}
+    texts = {out: own.page(found, drawn)} if out else {}
     if numbers:
         texts[numbers] = _json_text(own.to_json(found))
     if figures:

@@ -3,28 +3,14 @@ changes.
 """
 
 from helpers.own.diagnose import Diagnosis, diagnose
-from helpers.own.report import (
-    advice,
-    against,
-    beside,
-    drawn,
-    page,
-    page_of_two,
-    pictures,
-    remedy,
-    svg,
-    to_json,
-)
+from helpers.own.report import advice, drawn, page, pictures, remedy, svg, to_json
 
 __all__ = [
     "Diagnosis",
     "advice",
-    "against",
-    "beside",
     "diagnose",
     "drawn",
     "page",
-    "page_of_two",
     "pictures",
     "remedy",
     "svg",

@@ -1,16 +1,14 @@
-"""What outlier tokens one model has, what writes them, and what moving them to an appended token
-changes.
+"""What outlier tokens one model has, what writes them, and what moving them changes.
 
-The images are split: every other one is searched for register neurons and for the places of the
-outliers, and what is said of these was measured on the rest. Norms are L2 norms of the residual
-stream after a block, before the final LayerNorm.
+Every other image is searched for register neurons and places; what is said of these was measured
+on the rest. Norms are L2 norms of the residual stream after a block, before the final LayerNorm.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from platform import python_version
 from typing import Any
 
@@ -58,16 +56,14 @@ from helpers.measures.outliers import (
 from helpers.measures.similarity import cosine
 from helpers.measures.stats import Estimate, over_images, share, share_at, usual_positions
 from helpers.models import Backbone, backbone_of, known
-from helpers.names import plural
 
 RULES = (PRESENT, "mad:10", "percentile:98")
-SHOWN = 3  # register neurons that are described, and images that are shown
+DESCRIBED = 3  # register neurons, and images that are drawn large
 # Of neurons that may be moved: the smallest that leaves outliers in few images is taken. As many as
 # the largest are searched.
 COUNTS = (1, 2, 3, 5, 10)
-KEPT = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
-THUMBNAILS, SIDE = 300, 112  # images that are kept to be shown, and their longer side in pixels
-# Of what is installed, with what a diagnosis is computed.
+REMEDY = 0.5  # of the images with outliers: where moving leaves more, it is no remedy
+THUMBNAILS, SIDE = 300, 112  # images on the page, and their longer side in pixels
 PACKAGES = ("numpy", "open_clip_torch", "pillow", "scipy", "timm", "torch", "torchvision")
 CONCENTRATION = ("top", "peak", "entropy")
 SINKS = "attention sinks"
@@ -77,22 +73,19 @@ LEAST = 4  # images: two to search in and two to test on
 
 @dataclass(frozen=True)
 class FoundSinks:
-    """To which tokens nearly all queries of a head attend (arXiv:2606.08105), whatever their norms.
-
-    A sink takes at least half of the attention of at least 90 % of all queries. Up to four tokens
-    of a kind may share one, which is this project's: what four corners share is no sink of any.
+    """Tokens that get at least half of the attention of at least 90 % of a head's queries
+    (arXiv:2606.08105), whatever their norms; up to four tokens of a kind may share one.
 
     Attributes:
-        patches, registers, cls: share of the images with a sink of that kind in any head; None for
-            a kind that the model does not have.
+        patches, registers, cls: share of the images with a sink of that kind; None for a kind that
+            the model does not have.
         one: of a single token of any kind, as in the paper.
         nop, broadcast, other: of the sinks of a single token, those that write next to nothing,
             those that write the same to all queries, and the rest; nan without any.
-        block: the one in which a patch gets most attention from all queries, mean over heads.
-        received: kind of token -> the attention on all of its tokens after each block: share of all
-            that queries give, mean over heads.
-        concentration: "top" (on the 1 % of the tokens that get most), "peak" (largest over median
-            token) and "entropy" (nats), of each block, mean over heads.
+        block: the one in which a patch gets most attention.
+        received: kind of token -> its share of all attention in each block, mean over heads.
+        concentration: "top" (share on 1 % of the tokens), "peak" (largest over median token) and
+            "entropy" (nats), of each block, mean over heads.
     """
 
     patches: Estimate
@@ -113,12 +106,10 @@ class Place:
 
     Attributes:
         corners: share of the outliers in the corner patches, all images.
-        positions: the most frequent positions in the images searched, row-major: as many as an
-            image has outliers on average, at least as many as there are corners, and at most half
-            of all.
-        usual: share of the outliers at these positions in the other images; `rolled`, the same when
-            the content of each is moved by half of both sides; `grey`, outliers an image on
-            constant grey pictures, where there is no content.
+        positions: the most frequent ones (row-major) in the images searched.
+        usual, rolled: share of the outliers of the other images at these positions; the same when
+            the content is moved by half of both sides.
+        grey: outliers an image on constant grey pictures, where there is no content.
     """
 
     corners: Estimate
@@ -130,8 +121,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Neuron:
-    """A register neuron on images in which it was not searched, beside a random one of its block
-    that writes most nearly as much.
+    """A register neuron on images in which it was not searched, and a random one of its block that
+    writes most nearly as much.
     """
 
     neuron: RegisterNeuron
@@ -145,19 +136,16 @@ class State:
     """The model in one state, on the images that were not searched.
 
     Attributes:
-        norms: largest patch norm after each block, over images.
-        largest: of the last block.
+        norms, largest: largest patch norm after each block, and after the last.
         images_with_outliers: by the threshold of the unedited model.
         cosine: of the pooled feature with that of the unedited model.
-        outlier_attention: [CLS] attention in the last block on the patches that are outliers in the
-            unedited model; None without [CLS].
-        agreement: share of images with the unedited model's answer; None where the model has no
-            classes.
-        accuracy: where the labels are the classes; else None.
-        register_norm: of the appended token after the last block; None where there is none.
-        sinks: share of the images with a sink of patches; None where it was not asked for.
-        received: attention of all queries on the patches that are outliers in the unedited model,
-            their sum after each block, mean over heads; None where `sinks` is.
+        outlier_attention: [CLS] attention in the last block on the outliers of the unedited model.
+        agreement: share of images with the unedited model's answer.
+        accuracy: where the labels are the classes.
+        register_norm: of the appended token after the last block.
+        sinks: share of the images with a sink of patches.
+        received: attention of all queries on the outliers of the unedited model, in each block,
+            mean over heads.
     """
 
     norms: list[Estimate]
@@ -179,13 +167,8 @@ class State:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a classifier says, of all images.
-
-    Attributes:
-        right: share of the images whose label it names.
-        commonest: share of the images that have the commonest label.
-        labels: least and largest.
-        classes: of the head.
+    """How often a classifier is right, the commonest label's share, and the least and the largest
+    label beside the number of the head's classes.
     """
 
     right: Estimate
@@ -201,14 +184,8 @@ class Answers:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """What is shown of each image, those with the largest norms first.
-
-    Attributes:
-        index: which images these are.
-        pictures: as the model gets them, smaller.
-        norms: of the patches after the last block.
-        received: attention that each patch gets from all queries, mean over heads, in the block
-            where one gets most; None where the attention cannot be read.
+    """The images with the largest norms in that order: as the model gets them, norms of the patches
+    after the last block, and the attention they get in the block where one gets most.
     """
 
     index: list[int]
@@ -219,37 +196,25 @@ class Thumbnails:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` finds; in a notebook it is shown as its page.
+    """What `diagnose` finds.
 
     Attributes:
-        model, images: `describe()` of both.
         n, tested: images in all, and those that were not searched.
         outliers: whether more than 5 % of the images have one, by 3 x the median norm.
         rules: rule -> share of the patches, share of the images with one.
-        per_image: outliers an image.
-        ratio: largest norm of an image over the median of all.
-        share_map: (row, column) share of the images with an outlier there.
+        per_image, ratio: outliers an image; its largest norm over the median of all.
+        share_map: share of the images with an outlier there.
         norms: largest patch norm after each block, all images.
-        onset: first block with an outlier, the median over images that have one after the last
-            block; None without outliers.
+        onset: first block with an outlier, the median over images with one after the last block.
         channels: (channel, share of the squared norm of the highest token), largest first.
-        sinks: None where the attention cannot be read.
-        by_image: of each image its name, how many outliers it has, its largest norm over the median
-            of all, and the most attention that its patches share in a head, see `FoundSinks`.
-        place: None without outliers, and where only images that are searched, or only others, have
-            some.
+        place: None without outliers in both halves of the images.
         neurons, states: empty without outliers, or where `left_out` says why.
-        moved: the neurons that are moved: the fewest of those found that leave outliers in few of
-            the images searched.
-        pictures: title -> image or map (row, column), a mapping an image.
+        moved: the fewest of the neurons found that leave outliers in few of the images searched.
+        pictures: title -> image or map, a mapping an image.
         left_out: part -> why it could not be measured.
-        register_norm: of an image's highest register after the last block; None where the model has
-            none.
-        answers: None unless labels are given.
+        register_norm: of an image's highest register after the last block.
         classes: of the model's head; 0 where it has none.
         unwritable: why `edit` does not write the model, as the end of a sentence; '' where it does.
-        thumbnails: at most 300.
-        made: date, and versions of packages.
     """
 
     model: dict[str, Any]
@@ -265,6 +230,7 @@ class Diagnosis:
     norms: list[Estimate]
     onset: int | None
     channels: list[tuple[int, float]]
+    seed: int = 0
     sinks: FoundSinks | None = None
     by_image: list[dict[str, Any]] = field(default_factory=list)
     place: Place | None = None
@@ -278,13 +244,7 @@ class Diagnosis:
     classes: int = 0
     unwritable: str = ""
     thumbnails: Thumbnails | None = None
-    made: dict[str, Any] = field(default_factory=dict)
-
-    def _repr_html_(self) -> str:
-        """The page, in a notebook."""
-        from helpers.own.report import framed  # which reads this module
-
-        return framed(self)
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def has_sinks(self) -> bool | None:
@@ -313,7 +273,7 @@ class Diagnosis:
         if "moved" not in self.states:
             return []
         before, moved = (self.states[x].images_with_outliers.value for x in ("before", "moved"))
-        return self.moved if before and moved <= KEPT * before else []
+        return self.moved if before and moved <= REMEDY * before else []
 
 
 def diagnose(
@@ -333,42 +293,34 @@ def diagnose(
         seed: of matched units and of bootstraps.
         options: batch_size, device, dtype, progress, as in `capture`.
 
-    Raises ValueError for fewer images, labels that are not the head's, and what `capture` raises.
+    Raises ValueError for fewer images, and for labels that are not the head's.
     """
     backbone = backbone_of(backbone)
     images = images_of(backbone, images)
     if len(images) < LEAST:
-        raise ValueError(
-            f"{plural(len(images), 'image')}; give at least {LEAST}, half of them to search in and "
-            "half to test on"
-        )
+        raise ValueError(f"{len(images)} images; give at least {LEAST}")
     session = _Session(backbone, images, labelled, seed, options)
     plain, layout = session.pass_over(images, sinks=True), backbone.layout
     norms = plain.patches("token_norms")
     last, onset = norms[:, -1], onset_block(norms)
     limit, present = threshold(last, PRESENT), outlier_images(last)
     mask, found = outliers(last, PRESENT), {}
-    if outlying := bool(present.value > FEW):
+    outlying = bool(present.value > FEW)
+    if outlying:
         halves = {key: x[~session.searched] for key, x in plain.tensors.items()}
         before = replace(plain, tensors=halves)
         found = session.removal(before, mask[~session.searched], limit)
         found["place"] = session.place(mask, limit)
+        if "highest_token" in plain.tensors:
+            highest = plain["highest_token"][mask.any(1)]
+            found["channels"] = leading_channels(highest, DESCRIBED)
     else:
         found["pictures"] = session.pictures({"": nullcontext}, session.block_of(plain))
-    shared = plain.tensors.get("sink_patches")
-    shared = None if shared is None else shared.flatten(1).amax(1)
     named = plain["output"].argmax(1) if session.classes else None
-    by_image = [
-        {
-            "image": images.ids[i],
-            "outliers": int(mask[i].sum()),
-            "largest_over_median": float(last[i].amax() / last.median()),
-            "shared_attention": None if shared is None else float(shared[i]),
-            "answer": None if named is None else int(named[i]),
-        }
-        for i in range(len(images))
-    ]
-    channels = plain.tensors.get("highest_token") if outlying else None
+    if "sink_patches" in plain.tensors:
+        found["sinks"] = session.sinks(plain, mask)
+    if layout.registers:
+        found["register_norm"] = over_images(plain.parts("token_norms")[1].amax(1))
     return Diagnosis(
         model=backbone.describe() | {"depth": backbone.depth, "registers": layout.registers},
         images=images.describe(),
@@ -385,20 +337,42 @@ def diagnose(
         share_map=layout.to_grid(mask.float().mean(0)),
         norms=over_blocks(norms.amax(-1)),
         onset=median_onset(onset[mask.any(1)]) if outlying else None,
-        channels=[] if channels is None else leading_channels(channels[mask.any(1)], SHOWN),
-        sinks=None if shared is None else session.sinks(plain, mask),
-        by_image=by_image,
+        seed=seed,
+        by_image=_by_image(images.ids, mask, last, plain.tensors.get("sink_patches"), named),
         left_out=session.left_out,
-        register_norm=over_images(plain.parts("token_norms")[1].amax(1))
-        if layout.registers
-        else None,
         answers=session.answers(named) if labelled else None,
         classes=session.classes,
         unwritable=unwritable(backbone) or ("" if known(backbone.name) else UNNAMED),
         thumbnails=session.thumbnails(plain),
-        made={"date": date.today().isoformat(), "python": python_version(), **_versions()},
-        **found,
+        provenance={
+            "date": date.today().isoformat(),
+            "python": python_version(),
+            "device": str(backbone.device),
+            "packages": {x.name: x.version for x in distributions() if x.name in PACKAGES},
+        },
+        **{"channels": [], **found},
     )
+
+
+def _by_image(
+    ids: list[str],
+    mask: Bool[Tensor, "image patch"],
+    norms: Float[Tensor, "image patch"],
+    shared: Float[Tensor, "image ..."] | None,
+    named: Int64[Tensor, " image"] | None,
+) -> list[dict[str, Any]]:
+    median = norms.median()
+    shared = None if shared is None else shared.flatten(1).amax(1)
+    return [
+        {
+            "image": id,
+            "outliers": int(mask[i].sum()),
+            "largest_over_median": float(norms[i].amax() / median),
+            "shared_attention": None if shared is None else float(shared[i]),
+            "answer": None if named is None else int(named[i]),
+        }
+        for i, id in enumerate(ids)
+    ]
 
 
 class _Session:
@@ -429,30 +403,23 @@ class _Session:
         }
         for part, reducer in parts.items():
             try:
-                capture(backbone, images.select([0]), [reducer], **options)
+                self._capture(images.select([0]), [reducer])
             except ValueError as error:
                 self.left_out[part] = str(error)
             else:
                 self.optional[part] = reducer
 
-    def pass_over(self, images: Images, *, sinks: bool = False) -> Captured:
-        """One pass in the state in which the model is, and a look at each head with `sinks`."""
-        optional = [x for part, x in self.optional.items() if sinks or part != SINKS]
-        reducers = [TokenNorms(), Feature(), Output(), *optional]
-        return Captured.of(self.backbone, capture(self.backbone, images, reducers, **self.options))
+    def _capture(self, images: Images, reducers: list[Reducer]) -> dict[str, Tensor]:
+        return capture(self.backbone, images, reducers, **self.options)
 
     def _classes(self) -> int:
-        """How many classes the model's head has; 0 where there is no head, or one of another kind.
-
-        As many classes as the feature is wide are classes: the head says so, not its shape.
-        """
+        """How many classes the model's head has; 0 without a head of one number a class."""
         if isinstance(getattr(self.backbone.model, "head", nn.Identity()), nn.Identity):
             return 0
-        output = capture(self.backbone, self.images.select([0]), [Output()], **self.options)
-        return output["output"].shape[1] if output["output"].ndim == 2 else 0
+        output = self._capture(self.images.select([0]), [Output()])["output"]
+        return output.shape[1] if output.ndim == 2 else 0
 
     def _labels(self) -> Int64[Tensor, " image"]:
-        """The classes of the images, once all are known to be the head's."""
         labels = self.images.require_labels()
         if not self.classes or labels.max() >= self.classes:
             raise ValueError(
@@ -460,6 +427,12 @@ class _Session:
                 f"{self.classes}; leave out --labelled (labelled=True)"
             )
         return torch.from_numpy(labels)
+
+    def pass_over(self, images: Images, *, sinks: bool = False) -> Captured:
+        """One pass in the state in which the model is, with the attention sinks if asked."""
+        optional = [x for part, x in self.optional.items() if sinks or part != SINKS]
+        kept = self._capture(images, [TokenNorms(), Feature(), Output(), *optional])
+        return Captured.of(self.backbone, kept)
 
     def answers(self, named: Int64[Tensor, " image"]) -> Answers:
         """How often the classes that the model named are the labels."""
@@ -471,35 +444,16 @@ class _Session:
             self.classes,
         )
 
-    def thumbnails(self, kept: Captured) -> Thumbnails:
-        """Of the images with the largest norms."""
-        norms, to_grid = kept.patches("token_norms")[:, -1], self.backbone.layout.to_grid
-        index = norms.amax(1).argsort(descending=True)[:THUMBNAILS]
-        block, received = self.block_of(kept), None
-        if block is not None:
-            received = to_grid(kept.patches("received")[index, block])
-        pixels, pictures = PixelSet(self.backbone, self.images), []
-        longest = SIDE / max(self.backbone.image_size)
-        size = [max(1, round(side * longest)) for side in self.backbone.image_size]
-        for i in index.tolist():
-            seen = self.backbone.as_seen(pixels[i]).movedim(-1, 0)[None]
-            small = interpolate(seen, size, mode="bilinear", antialias=True)[0].movedim(0, -1)
-            pictures.append((255 * small).round().byte().numpy())
-        return Thumbnails(index.tolist(), np.stack(pictures), to_grid(norms[index]), received)
-
     def place(self, mask: Bool[Tensor, "image patch"], limit: float) -> Place | None:
-        """Where the outliers stand, and whether they stay there without the content; None where
-        only one half of the images has some.
-        """
+        """Where the outliers stand, and whether they stay there without the content."""
         searched, tested = mask[self.searched], mask[~self.searched]
         if not (searched.any() and tested.any()):
             return None
         corners = self.backbone.layout.corners
         count = max(len(corners), round(mask.sum(1).double().mean().item()))
         positions = usual_positions(searched, min(count, mask.shape[1] // 2))
-        rolled, grey = (
-            self._mask(self.test.changed(kind), limit) for kind in ("rolled", "constant")
-        )
+        rolled = self._mask(self.test.changed("rolled"), limit)
+        grey = self._mask(self.test.changed("constant"), limit)
         return Place(
             share_at(mask, corners),
             positions,
@@ -508,49 +462,104 @@ class _Session:
             over_images(grey.sum(1)),
         )
 
+    def _mask(self, images: Images, limit: float) -> Bool[Tensor, "image patch"]:
+        return self._capture(images, [PatchNorms(-1)])["patch_norms"] > limit
+
     def removal(
         self, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
     ) -> dict[str, Any]:
-        """The neurons, those that are moved, and the states of the model, with its pictures in the
-        first two.
+        """The neurons, those that are moved, the states of the model, and pictures of two of them.
 
-        `before` and `mask`, its outliers, are of the images that are not searched.
+        `before` and its outliers `mask` are of the images that are not searched.
         """
-        removal, states, changes = {}, {}, {"before": nullcontext}
+        found, changes = {}, {"before": nullcontext}
         search = {"rule": f"fixed:{limit}", **self.options}
         try:
-            found = find_register_neurons(self.backbone, self.learn, top_k=COUNTS[-1], **search)
+            neurons = find_register_neurons(self.backbone, self.learn, top_k=COUNTS[-1], **search)
         except ValueError as error:  # no MLP neurons, or no outlier where it searches
             self.left_out["register neurons"] = str(error)
         else:
-            moved = found[: self._count(found, limit)]
-            first = found[: max(SHOWN, len(moved))]
-            pairs = matched_neurons(self.backbone, first, self.learn, seed=self.seed, **search)
-            pairs = [x[:2] for x in pairs]
-            removal = {"neurons": self._neurons(found[:SHOWN], pairs[:SHOWN], mask), "moved": moved}
+            moved = neurons[: self._count(neurons, limit)]
+            first = neurons[: max(DESCRIBED, len(moved))]
+            matched = matched_neurons(self.backbone, first, self.learn, seed=self.seed, **search)
+            pairs = [x[:2] for x in matched]
+            found["neurons"] = self._neurons(neurons[:DESCRIBED], pairs[:DESCRIBED], mask)
+            found["moved"] = moved
             changes |= {
                 "moved": lambda b: test_time_registers(b, moved),
                 "set to zero": lambda b: ablated_neurons(b, moved),
                 "matched units moved": lambda b: test_time_registers(b, pairs[: len(moved)]),
                 "empty token": lambda b: test_time_registers(b, []),
             }
-        for name, change in changes.items():
-            with change(self.backbone):
-                asked = name == "moved"
-                now = before if name == "before" else self.pass_over(self.test, sinks=asked)
+        states = {"before": self._state(before, before, mask, limit)}
+        for name in list(changes)[1:]:
+            with changes[name](self.backbone):
+                now = self.pass_over(self.test, sinks=name == "moved")
                 states[name] = self._state(now, before, mask, limit)
-        shown = {name: changes[name] for name in ("before", "moved") if name in changes}
-        pictures = self.pictures(shown, self.block_of(before))
-        return {**removal, "states": states, "pictures": pictures}
+        drawn = {name: changes[name] for name in ("before", "moved") if name in changes}
+        pictures = self.pictures(drawn, self.block_of(before))
+        return {**found, "states": states, "pictures": pictures}
+
+    def _count(self, neurons: list[RegisterNeuron], limit: float) -> int:
+        """How many neurons are moved: the fewest that leave outliers in few of the images searched;
+        else those that leave them in the fewest, of equal ones the smaller number.
+        """
+        left = {}
+        for count in COUNTS:
+            with test_time_registers(self.backbone, neurons[:count]):
+                left[count] = int(self._mask(self.learn, limit).any(1).sum())
+            if left[count] <= FEW * len(self.learn):
+                return count
+        return min(left, key=lambda count: (left[count], count))
+
+    def _neurons(
+        self,
+        found: list[RegisterNeuron],
+        pairs: list[tuple[int, int]],
+        mask: Bool[Tensor, "image patch"],
+    ) -> list[Neuron]:
+        units = [*(x[:2] for x in found), *pairs]
+        reducers = [NeuronActivation(str(i), block, unit) for i, (block, unit) in enumerate(units)]
+        fired = self._capture(self.test, reducers)
+        firings = [firing(fired[str(i)].abs(), mask, self.seed) for i in range(len(units))]
+        rows = zip(found, firings, pairs, firings[len(found) :], strict=False)
+        return [Neuron(*row) for row in rows]
+
+    def _state(
+        self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
+    ) -> State:
+        norms, appended = now.patches("token_norms"), now.appended("token_norms")
+        largest, optional, without = norms[:, -1].amax(1), {}, ~mask.any(1)
+        if "cls_attention" in now.tensors:
+            former = mass(now.patches("cls_attention"), mask).masked_fill(without, torch.nan)
+            optional["outlier_attention"] = over_images(former, limits=(0, 1), continuous=True)
+        if "answers" not in self.left_out:
+            answers, others = now["output"].argmax(1), before["output"].argmax(1)
+            optional["agreement"] = share(answers == others)
+            if self.labels is not None:
+                optional["accuracy"] = share(answers == self.labels)
+        if appended.shape[1]:
+            optional["register_norm"] = over_images(appended.amax(1))
+        if "sink_patches" in now.tensors:
+            optional["sinks"] = share(with_sink(now["sink_patches"]))
+            former = mass(now.patches("received"), mask[:, None])
+            optional["received"] = over_blocks(former.masked_fill(without[:, None], torch.nan))
+        return State(
+            over_blocks(norms.amax(-1)),
+            over_images(largest),
+            share(largest > limit),
+            over_images(cosine(now["feature"], before["feature"])),
+            **optional,
+        )
 
     def sinks(self, kept: Captured, mask: Bool[Tensor, "image patch"]) -> FoundSinks:
-        """`mask`: the outliers."""
+        """The attention sinks, and what the outliers `mask` and other tokens receive."""
         layout, received = self.backbone.layout, kept["received"]
-        kinds = {
-            "registers": layout.register_tokens(received, -1) if layout.registers else None,
-            "[CLS]": layout.cls_token(received, -1)[..., None] if layout.cls else None,
-        }
-        parts = {kind: x.sum(-1) for kind, x in kinds.items() if x is not None}
+        parts = {}
+        if layout.registers:
+            parts["registers"] = layout.register_tokens(received, -1).sum(-1)
+        if layout.cls:
+            parts["[CLS]"] = layout.cls_token(received, -1)
         patches = layout.patch_tokens(received, -1)
         if mask.any():
             parts["outliers"] = (patches * mask[:, None]).sum(-1)
@@ -573,99 +582,44 @@ class _Session:
 
     def block_of(self, kept: Captured) -> int | None:
         """The block in which a patch gets most attention; None where the attention was not read."""
-        if "received" not in kept.tensors:
-            return None
-        patches = self.backbone.layout.patch_tokens(kept["received"], -1)
-        return peak_block(patches.amax(-1))
+        return peak_block(kept.patches("received").amax(-1)) if "received" in kept.tensors else None
 
     def pictures(
         self,
         changes: Mapping[str, Callable[[Backbone], AbstractContextManager]],
         block: int | None,
     ) -> list[dict[str, Any]]:
-        """Image, patch norms and [CLS] attention of the last block, and the attention that patches
-        get from all queries of `block`, of a few images that were not searched, in each state.
+        """Of a few images that were not searched the image, and in each state patch norms and [CLS]
+        attention of the last block, and the attention that patches get from all in `block`.
         """
-        chosen, passes = self.test.select(range(min(SHOWN, len(self.test)))), {}
+        chosen, passes = self.test.select(range(min(DESCRIBED, len(self.test)))), {}
         for state, change in changes.items():
             with change(self.backbone):
                 passes[state] = self.pass_over(chosen, sinks=True)
-        seen = PixelSet(self.backbone, chosen)
-        rows = [{"image": self.backbone.as_seen(seen[i])} for i in range(len(chosen))]
-        shown = {"norm": ("token_norms", -1), "attention": ("cls_attention", -1)}
-        shown["received"] = "received", block
-        for title, (key, at) in shown.items():
-            for state, kept in passes.items():
-                maps = kept.patches(key) if key in kept.tensors else ()
-                for row, values in zip(rows, maps, strict=False):
-                    one = values if values.ndim == 1 else values[at]
+        pixels = PixelSet(self.backbone, chosen)
+        rows = [{"image": self.backbone.as_seen(pixels[i])} for i in range(len(chosen))]
+        for state, kept in passes.items():
+            maps = {"norm": kept.patches("token_norms")[:, -1]}
+            if "cls_attention" in kept.tensors:
+                maps["attention"] = kept.patches("cls_attention")
+            if block is not None:
+                maps["received"] = kept.patches("received")[:, block]
+            for title, values in maps.items():
+                for row, one in zip(rows, values, strict=True):
                     row[f"{title}\n{state}"] = self.backbone.layout.to_grid(one)
         return rows
 
-    def _mask(self, images: Images, limit: float) -> Bool[Tensor, "image patch"]:
-        return (
-            capture(self.backbone, images, [PatchNorms(-1)], **self.options)["patch_norms"] > limit
-        )
-
-    def _count(self, neurons: list[RegisterNeuron], limit: float) -> int:
-        """How many neurons are moved: the fewest that leave outliers in few of the images searched;
-        else those that leave them in the fewest, of equal ones the smaller number.
-        """
-        left = {}
-        for count in COUNTS:
-            with test_time_registers(self.backbone, neurons[:count]):
-                left[count] = int(self._mask(self.learn, limit).any(1).sum())
-            if left[count] <= FEW * len(self.learn):
-                return count
-        return min(left, key=lambda count: (left[count], count))
-
-    def _neurons(
-        self,
-        found: list[RegisterNeuron],
-        pairs: list[tuple[int, int]],
-        mask: Bool[Tensor, "image patch"],
-    ) -> list[Neuron]:
-        units = [*(x[:2] for x in found), *pairs]
-        kept = [NeuronActivation(str(i), block, unit) for i, (block, unit) in enumerate(units)]
-        fired = capture(self.backbone, self.test, kept, **self.options)
-        firings = [firing(fired[str(i)].abs(), mask, self.seed) for i in range(len(units))]
-        return [
-            Neuron(*row) for row in zip(found, firings, pairs, firings[len(found) :], strict=False)
-        ]
-
-    def _state(
-        self, now: Captured, before: Captured, mask: Bool[Tensor, "image patch"], limit: float
-    ) -> State:
-        norms, appended = now.patches("token_norms"), now.appended("token_norms")
-        largest, optional, without = norms[:, -1].amax(1), {}, ~mask.any(1)
-        if "cls_attention" in now.tensors:
-            kept = mass(now.patches("cls_attention"), mask).masked_fill(without, torch.nan)
-            optional["outlier_attention"] = over_images(kept, limits=(0, 1), continuous=True)
-        if "answers" not in self.left_out:
-            answers, others = now["output"].argmax(1), before["output"].argmax(1)
-            optional["agreement"] = share(answers == others)
-            if self.labels is not None:
-                optional["accuracy"] = share(answers == self.labels)
-        if appended.shape[1]:
-            optional["register_norm"] = over_images(appended.amax(1))
-        if "sink_patches" in now.tensors:
-            optional["sinks"] = share(with_sink(now["sink_patches"]))
-            kept = mass(now.patches("received"), mask[:, None])
-            kept = kept.masked_fill(without[:, None], torch.nan)
-            optional["received"] = over_blocks(kept)
-        return State(
-            over_blocks(norms.amax(-1)),
-            over_images(largest),
-            share(largest > limit),
-            over_images(cosine(now["feature"], before["feature"])),
-            **optional,
-        )
-
-
-def _versions() -> dict[str, str]:
-    """Of the packages that decide the numbers, as far as they are installed."""
-    found = {}
-    for name in ("registers-reproduced", *PACKAGES):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    def thumbnails(self, kept: Captured) -> Thumbnails:
+        """Of the images with the largest norms."""
+        norms, to_grid = kept.patches("token_norms")[:, -1], self.backbone.layout.to_grid
+        index = norms.amax(1).argsort(descending=True)[:THUMBNAILS]
+        block, pixels = self.block_of(kept), PixelSet(self.backbone, self.images)
+        received = None if block is None else to_grid(kept.patches("received")[index, block])
+        longest = SIDE / max(self.backbone.image_size)
+        size = [max(1, round(side * longest)) for side in self.backbone.image_size]
+        pictures = []
+        for i in index.tolist():
+            image = self.backbone.as_seen(pixels[i]).movedim(-1, 0)[None]
+            small = interpolate(image, size, mode="bilinear", antialias=True)[0].movedim(0, -1)
+            pictures.append((255 * small).round().byte().numpy())
+        return Thumbnails(index.tolist(), np.stack(pictures), to_grid(norms[index]), received)

@@ -15,7 +15,6 @@ from helpers.claims.registry import load_registry
 from helpers.files import digest_of_json
 from helpers.images import load_images
 from helpers.models import known, load_backbone, token_layout
-from helpers.own import census
 from helpers.run.parameters import MODELS, as_list
 
 pytest.importorskip("open_clip", reason="open_clip is not installed; the lists name its models")
@@ -90,9 +89,7 @@ def census_of(folder, models, presence, n=200):
         details["images"] = details["images"] | {"n": n}
         details |= {} if presence(model) else {"place": None}
         own = data | {"model": model, "details": details}
-        (folder / census.file_of(model)).write_text(
-            json.dumps(own | {"sha256": digest_of_json(own)})
-        )
+        (folder / f"{model}.json").write_text(json.dumps(own | {"sha256": digest_of_json(own)}))
 
 
 def test_the_files_of_a_census_are_judged(tmp_path):
@@ -122,10 +119,10 @@ def test_the_files_of_a_census_are_judged(tmp_path):
         checkpoints.measured(str(tmp_path / "by-size"), models, 100)
     with pytest.raises(ValueError, match="nowhere has no file of these models; give one that"):
         checkpoints.measured(str(tmp_path / "nowhere"), models, 200)
-    one = json.loads((tmp_path / "by-size" / census.file_of(models[0])).read_text())
+    one = json.loads((tmp_path / "by-size" / f"{models[0]}.json").read_text())
     del one["sha256"]
     one["details"]["images"]["digest"] = "0" * 16
-    path = tmp_path / "by-size" / census.file_of(models[0])
+    path = tmp_path / "by-size" / f"{models[0]}.json"
     path.write_text(json.dumps(one | {"sha256": digest_of_json(one)}))
     with pytest.raises(ValueError, match="by-size is of 2 sets of images; measure all on the same"):
         checkpoints.measured(str(tmp_path / "by-size"), models, 200)
@@ -157,7 +154,7 @@ def test_the_files_of_the_book_are_whole_small_and_of_known_models():
     for path in FILES:
         found = checkpoints.read(path)
         model = found["model"]
-        assert path.name == census.file_of(model) and path.stat().st_size < 15_000
+        assert path.name == f"{model}.json" and path.stat().st_size < 15_000
         assert checkpoints.trained(model) != checkpoints.UNKNOWN, f"{model}: add it to `trained`"
         assert not found["provenance"]["git_dirty"], f"{model}: measure it with committed code"
 
