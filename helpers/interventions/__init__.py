@@ -32,7 +32,6 @@ from helpers.interventions.positions import (
 )
 from helpers.interventions.replaced import replaced_tokens
 from helpers.interventions.tokens import (
-    MOST_REGISTERS,
     REGISTER_STD,
     appended_registers,
     dropped_patches,

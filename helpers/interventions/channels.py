@@ -25,26 +25,19 @@ def set_channels(
     """Set `channels` to `values` in some tokens after `block` (Sun et al., arXiv:2402.17762).
 
     Args:
+        backbone: the model.
+        block: from 0.
+        channels, values: of the hidden state.
         where: "massive", in every token with a massive activation there
             (`helpers.measures.massive`); "centre", in as many patches without one, the nearest to
             the centre.
 
-    Raises ValueError for a block or channel that is not there, another number of values, or another
-    `where`.
+    Raises:
+        ValueError: no such block, or another `where`.
     """
     check_choice("where", where, WHERE)
     if not 0 <= block < backbone.depth:
-        raise ValueError(
-            f"no block {block} in '{backbone.name}'; choose from 0 to {backbone.depth - 1}"
-        )
-    if wrong := [channel for channel in channels if not 0 <= channel < backbone.width]:
-        raise ValueError(
-            f"no channel {wrong[0]} in '{backbone.name}'; choose from 0 to {backbone.width - 1}"
-        )
-    if len(channels) != len(values):
-        raise ValueError(
-            f"{len(values)} values for {len(channels)} channels; give one for each channel"
-        )
+        raise ValueError(f"no block {block} in '{backbone.name}'")
     at, wanted = torch.tensor(list(channels), dtype=torch.long), torch.tensor(list(values))
     order = backbone.layout.from_centre
 

@@ -1,16 +1,12 @@
-"""A model with test-time registers for good.
-
-As plain torch in this process, and as files that need no project.
-"""
+"""A model with test-time registers for good: in this process, and as files that need no project."""
 
 import copy
 import importlib.util
-import io
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,8 +18,6 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.files import written_folder
-from helpers.foreign import one_line
 from helpers.interventions.neurons import Neurons, shifts_of, test_time_registers
 from helpers.interventions.tokens import with_tokens, without
 from helpers.models import Backbone, TokenLayout, modeling
@@ -38,27 +32,21 @@ ACTIVATIONS = {
 def model_with_test_time_registers(
     backbone: Backbone, neurons: Neurons, count: int = 1, clear: str = "patches", seed: int = 0
 ) -> nn.Module:
-    """A copy of the model that has test-time registers for good, as plain torch.
+    """A copy of the model that has test-time registers for good, as plain torch of the same class.
 
     It returns what this model returns inside `test_time_registers` with the same arguments and zero
-    tokens.
-
-    It is of the model's own class. In timm's VisionTransformer and Eva the registers stand among
-    the prefix tokens, and timm's own methods take them away (`forward_intermediates`,
-    `get_intermediate_layers`, pooling); in other models, and in those that pool the prefix as
-    well, they stand behind the patches and are taken away after the last block.
-    Other image sizes work where the model takes them. A model without registers refuses its state
+    tokens. In timm's VisionTransformer and Eva the registers stand among the prefix tokens, which
+    timm's own methods take away; in other models, and in those that pool the prefix as well, they
+    stand behind the patches until after the last block. A model without registers refuses its state
     dict, strict or not.
 
-    Raises ValueError while an intervention is active, and what `test_time_registers` raises.
+    Raises:
+        ValueError: an intervention is active, and as `test_time_registers`.
     """
     if any(
         module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules()
     ):
-        raise ValueError(
-            f"'{backbone.name}' has hooks, such as those of an intervention; leave it before you "
-            "export the model"
-        )
+        raise ValueError(f"'{backbone.name}' has hooks, such as those of an intervention")
     shifts = shifts_of(backbone, neurons, 0, count, clear, seed)
     exported = replace(backbone, model=copy.deepcopy(backbone.model))
     paths = {layer: path for path, layer in exported.model.named_modules()}
@@ -93,12 +81,10 @@ def write_model(
     seed: int = 0,
     graph: bool = True,
 ) -> dict[str, Any]:
-    """Write `model_with_test_time_registers` as files, and read it back.
-
-    They need torch, timm and safetensors alone.
+    """Write `model_with_test_time_registers` as files that need torch, timm and safetensors alone.
 
     Args:
-        neurons, count, clear, seed: as in `test_time_registers`.
+        backbone, neurons, count, clear, seed: as in `test_time_registers`.
         folder: made if need be; what stands there under these names is replaced once all is well.
         pixels: of at least one picture, by which the loader checks itself; kept as float16.
         graph: also as `model.pt2`, which holds all weights once more.
@@ -107,14 +93,11 @@ def write_model(
         "difference", the largest between the outputs of the files and those of the intervention;
         "change", the largest that the registers make.
 
-    Raises ValueError for a model whose registers cannot stand in front of its patches, and one that
-    is not rebuilt from its architecture, and what `model_with_test_time_registers` raises.
+    Raises:
+        ValueError: `unwritable`, and as `model_with_test_time_registers`.
     """
     if odd := unwritable(backbone):
-        raise ValueError(
-            f"'{backbone.name}' {odd}; edit it in this process with "
-            "helpers.interventions.model_with_test_time_registers"
-        )
+        raise ValueError(f"'{backbone.name}' {odd}; use model_with_test_time_registers")
     model = model_with_test_time_registers(backbone, neurons, count, clear, seed)
     name = nameless(backbone.name)  # the files are handed on
     pixels = pixels.half().float()
@@ -148,18 +131,22 @@ def write_model(
         "modeling.py": Path(modeling.__file__).read_bytes(),
         "check.safetensors": save({"pixels": pixels.half(), "output": model(pixels).contiguous()}),
         "README.md": _README.format(
-            name=name, neurons=", ".join(map(_called, neurons)), graph=_GRAPH * graph
+            name=name,
+            neurons=", ".join(f"{block}:{unit}" for block, unit, *_ in neurons),
+            graph=_GRAPH * graph,
         ).encode(),
     }
-    with written_folder(folder) as new:
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as temporary:
+        new = Path(temporary)
         for file, content in contents.items():
             (new / file).write_bytes(content)
-        again = _loaded(new, backbone.name)
+        again = _loaded(new)
         if graph:
-            # Through memory: at a full disk torch's own writer raises the frames of its C++.
-            saved = io.BytesIO()
-            torch.export.save(_exported(again, pixels), saved)
-            (new / "model.pt2").write_bytes(saved.getbuffer())
+            torch.export.save(_exported(again, pixels), new / "model.pt2")
+        for file in [*new.iterdir()]:
+            if file.is_file():
+                file.replace(folder / file.name)
     return {
         "difference": float((again(pixels) - expected).abs().max()),
         "change": float((expected - plain).abs().max()),
@@ -174,7 +161,7 @@ def unwritable(backbone: Backbone) -> str:
         with torch.device("meta"):  # without memory
             again = modeling.made(*_architecture(backbone.model))
     except Exception as error:  # of the kinds of timm's errors there is no end
-        return f"is not rebuilt from its architecture ({one_line(error)})"
+        return f"is not rebuilt from its architecture ({error})"
     ours, theirs = (
         {key: tuple(x.shape) for key, x in model.state_dict().items()}
         for model in (backbone.model, again)
@@ -185,9 +172,7 @@ def unwritable(backbone: Backbone) -> str:
 
 
 def _odd(model: nn.Module) -> str:
-    """Why registers cannot stand among the prefix tokens, as the end of a sentence; '' where they
-    can.
-    """
+    """Why registers cannot stand among the prefix tokens, as a sentence's end; '' if they can."""
     if type(model) not in (VisionTransformer, Eva):
         library = type(model).__module__.partition(".")[0]
         if library == "open_clip":  # which the files would need
@@ -202,10 +187,7 @@ def _odd(model: nn.Module) -> str:
 
 
 def _architecture(model: VisionTransformer | Eva) -> tuple[str | None, dict[str, Any]]:
-    """The arguments of `timm.create_model`.
-
-    Without a name, those of `modeling.made`, for models that have none.
-    """
+    """The arguments of `timm.create_model`; without a name, those of `modeling.made`."""
     arguments = {"num_classes": model.num_classes, "img_size": list(model.patch_embed.img_size)}
     registers = 0 if model.reg_token is None else model.reg_token.shape[1]
     # The class of Eva does not take the name that the other gives them.
@@ -213,10 +195,7 @@ def _architecture(model: VisionTransformer | Eva) -> tuple[str | None, dict[str,
     if name := getattr(model, "pretrained_cfg", {}).get("architecture"):
         return name, arguments
     if isinstance(model, Eva):
-        raise ValueError(
-            "an Eva without a name of timm's cannot be rebuilt; make it by timm.create_model, or "
-            "edit it in this process"
-        )
+        raise ValueError("an Eva without a name of timm's cannot be rebuilt")
     block = model.blocks[0]
     return None, arguments | {
         "patch_size": list(model.patch_embed.patch_size),
@@ -237,30 +216,17 @@ def _architecture(model: VisionTransformer | Eva) -> tuple[str | None, dict[str,
     }
 
 
-def _loaded(folder: Path, name: str) -> nn.Module:
-    """The model of the files in `folder`, by their own code.
-
-    Raises ValueError where it is not rebuilt.
-    """
+def _loaded(folder: Path) -> nn.Module:
+    """The model of the files in `folder`, by their own code."""
     spec = importlib.util.spec_from_file_location("modeling", folder / "modeling.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    try:
-        return module.load(folder)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"'{name}' is not rebuilt from its architecture ({one_line(error)}); edit it in "
-            "this process instead"
-        ) from None
+    return module.load(folder)
 
 
 def _exported(model: nn.Module, pixels: Tensor) -> torch.export.ExportedProgram:
     two = torch.cat([pixels, pixels])  # a batch of one would be taken for a constant
     return torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-
-
-def _called(neuron: Sequence) -> str:
-    return f"{neuron[0]}:{neuron[1]}"
 
 
 def _append(
@@ -277,19 +243,13 @@ def _take_away(
 
 
 class _Shifted(nn.Linear):
-    """The second MLP layer with `shift` in front of it.
-
-    As in `modeling.ShiftedLinear`, no plain layer takes its weight.
-    """
+    """The second MLP layer with `shift` in front of it; no plain layer takes its weight."""
 
     def __init__(self, linear: nn.Linear, shift: nn.Module, layout: TokenLayout):
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = (
-            nn.Parameter(linear.weight.detach()[None], linear.weight.requires_grad),
-            linear.bias,
-        )
-        self.shift, self.layout = shift, layout
+        self.weight = nn.Parameter(linear.weight.detach()[None], linear.weight.requires_grad)
+        self.bias, self.shift, self.layout = linear.bias, shift, layout
 
     def forward(self, x: Tensor) -> Tensor:
         # At another image size there are other patches, and as many other tokens.

@@ -1,10 +1,7 @@
-"""Interventions on register neurons: shifted to test-time registers, or set to zero.
+"""Register neurons shifted to test-time registers, or set to zero (Jiang et al., arXiv:2506.08010).
 
-A few MLP neurons of a Vision Transformer make its high-norm patches. Moving their activations to an
-appended token, which is no patch, leaves the patches clean without any training (Jiang et al.,
-"Vision Transformers Don't Need Trained Registers", arXiv:2506.08010). A neuron is one input of a
-block's second MLP layer, in gated MLPs the product; its name is (block, unit), both from 0.
-`helpers.capture.find_register_neurons` finds them.
+A neuron is one input of a block's second MLP layer, in gated MLPs the product; its name is (block,
+unit), both from 0. `helpers.capture.find_register_neurons` finds those that make outliers.
 """
 
 from collections import defaultdict
@@ -28,9 +25,7 @@ MOST_TOKENS = 5  # that share the neurons (Jiang et al., Tables 8 and 9)
 
 
 class RegisterNeuron(NamedTuple):
-    """A neuron and what it does at outliers.
-
-    A mean is over the tokens of an image, then over the images with an outlier.
+    """A neuron and what it does at outliers; means over the tokens of an image, then over images.
 
     Attributes:
         block, unit: which neuron, from 0.
@@ -56,8 +51,8 @@ class MatchedNeuron(NamedTuple):
 
     Attributes:
         block, unit: which, from 0.
-        written: L2 norm of what it writes to the residual stream, mean over the tokens that were
-            asked for; LayerScale left out.
+        written: L2 norm of what it writes to the residual stream, mean over tokens; LayerScale left
+            out.
         wanted: the same of the neuron that it stands beside.
     """
 
@@ -89,9 +84,9 @@ def test_time_registers(
     away again, as in `appended_registers`.
 
     Args:
-        neurons: from `find_register_neurons`, or pairs (block, unit); none only appends the tokens,
-            which is the control.
-        count: number of tokens, at least 1; `ablated_neurons` is what adds none.
+        backbone: the model.
+        neurons: none only appends the tokens, which is the control.
+        count: number of tokens, at least 1.
         init: of the tokens, as in `appended_registers`.
         clear: where else the neurons become zero: "patches", as in the authors' code, or "all",
             which is their text: [CLS] and registers too.
@@ -99,8 +94,8 @@ def test_time_registers(
         shared: all neurons of a block take the one value of largest magnitude among them, as in the
             authors' code; unless given each takes its own, which is their text.
 
-    Raises ValueError for a neuron that is not there or comes twice, and for another count, init or
-    clear.
+    Raises:
+        ValueError: a neuron that is not there or comes twice; another count, init or clear.
     """
     first = backbone.layout.appended  # tokens of an outer intervention stand before ours
     shifts = shifts_of(backbone, neurons, first, count, clear, seed, shared)
@@ -129,10 +124,7 @@ def changed_units(
 
 @intervention
 def ablated_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
-    """Set `neurons` to zero at every token, with no token added.
-
-    Raises ValueError for a neuron that is not there or comes twice.
-    """
+    """Set `neurons` to zero at every token, with no token added."""
     with changed_units(backbone, neurons, lambda x, units: x.index_fill(-1, units, 0)):
         yield backbone
 
@@ -141,12 +133,8 @@ def ablated_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
 def averaged_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]:
     """Set `neurons` at every patch to their mean over the patches of the image (mean ablation).
 
-    No token is added.
-
-    What a neuron writes to all patches together stays, where it writes is lost; what answers only
-    to its being off has no cause to. [CLS] and registers keep their values.
-
-    Raises ValueError for a neuron that is not there or comes twice.
+    What a neuron writes to all patches together stays, where it writes is lost. [CLS] and registers
+    keep their values.
     """
 
     def averaged(x: Tensor, units: Tensor) -> Tensor:
@@ -160,21 +148,10 @@ def averaged_neurons(backbone: Backbone, neurons: Neurons) -> Iterator[Backbone]
 
 
 def random_neurons(backbone: Backbone, neurons: Neurons, seed: int = 0) -> list[tuple[int, int]]:
-    """The control for `neurons`: as many random units of the same blocks, as (block, unit).
-
-    None of them is among `neurons`.
-
-    Raises ValueError for a neuron that is not there or comes twice, or where a block has too few
-    others.
-    """
+    """The control for `neurons`: as many other units of the same blocks, as (block, unit)."""
     rng, chosen = np.random.default_rng(seed), []
     for block, units in units_by_block(backbone, neurons).items():
         others = np.setdiff1d(np.arange(backbone.hidden(block)), units)
-        if len(others) < len(units):
-            raise ValueError(
-                f"block {block} of '{backbone.name}' has {len(others)} neurons beside the "
-                f"{len(units)} given; give fewer"
-            )
         chosen += [(block, int(unit)) for unit in rng.choice(others, len(units), replace=False)]
     return chosen
 
@@ -187,16 +164,14 @@ def neuron_conditions(
 ) -> dict[str, Condition]:
     """What a test-time register is compared with, by name.
 
-    For `helpers.capture.capture_conditions`.
-
     "moved": the neurons of each model act at `count` appended tokens. "empty token": these tokens
     alone. "random neurons": as many others of the same blocks moved (`random_neurons`). "matched
-    neurons": those of `matched` moved, where these are given. "set to zero": the neurons zeroed,
-    and no token. "set to mean": each at its mean over an image's patches, and no token. Models
-    without neurons are left out of all.
+    neurons": those of `matched` moved, where given. "set to zero": the neurons zeroed, no token.
+    "set to mean": each at its mean over an image's patches, no token.
 
     Args:
-        neurons: model -> its neurons.
+        neurons: model -> its neurons; models without any are left out of all.
+        count: of tokens.
         seed: of the random neurons, and of how tokens share neurons.
         matched: model -> others that write as much, from `helpers.capture.matched_neurons_of`.
     """
@@ -222,10 +197,8 @@ def shift_conditions(
 ) -> dict[str, Condition]:
     """What Jiang et al. compare with each other, by name.
 
-    For `helpers.capture.capture_conditions`. Models without neurons are left out of all.
-
     Args:
-        neurons: model -> its neurons.
+        neurons: model -> its neurons; models without any are left out of all.
         several: model -> those that several tokens share.
         seed: of the draws, the shares and the "normal" token.
 
@@ -313,10 +286,7 @@ def shifts_of(
 ) -> dict[int, Shift]:
     """Block -> what moves its neurons."""
     if count < 1:
-        raise ValueError(
-            f"neurons cannot move to {count} tokens; give a count of at least 1, or use "
-            "ablated_neurons"
-        )
+        raise ValueError(f"neurons cannot move to {count} tokens")
     check_choice("clear", clear, CLEARS)
     by_block, start, shifts = units_by_block(backbone, neurons), 0, {}
     shares = (np.random.default_rng(seed).permutation(len(neurons)) % count).tolist()
@@ -333,12 +303,8 @@ def units_by_block(backbone: Backbone, neurons: Neurons) -> dict[int, list[int]]
     for block, unit, *_ in neurons:
         hidden = backbone.hidden(block)
         if block < 0 or not 0 <= unit < hidden:
-            raise ValueError(
-                f"no neuron ({block}, {unit}) in '{backbone.name}'; choose a block from 0 to "
-                f"{backbone.depth - 1} and a unit "
-                f"from 0 to {hidden - 1}"
-            )
+            raise ValueError(f"no neuron ({block}, {unit}) in '{backbone.name}'")
         if unit in units[block]:
-            raise ValueError(f"neuron ({block}, {unit}) is given twice; give each once")
+            raise ValueError(f"neuron ({block}, {unit}) is given twice")
         units[block].append(unit)
     return units

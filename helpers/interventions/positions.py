@@ -1,10 +1,6 @@
-"""Position embeddings moved about, or the content under them; and what is changed at a few patches
-only: a neuron set to zero there, or the patches taken out.
+"""Position embeddings moved about, or the content under them; and changes at a few patches only.
 
-Where outliers go shows whether position or content makes them. A neuron that is set to zero
-everywhere, and a patch that is an outlier in all images, are each a cause with two parts: the
-changes at a few patches tell whether what follows comes from the neuron there, and whether the
-patches themselves are needed.
+Where outliers go shows whether position or content makes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,13 +33,15 @@ def moved_sources(
     """What `moved_positions` takes, to move the embeddings of a few patches.
 
     Args:
+        layout: of the model.
         positions: row-major patch indices, as many as the grid has patches around its centre
             (four).
         move: "swapped", they and the central patches have each other's; "permuted", all patches
             have each other's at random; "zeroed", they have none.
         seed: of the permutation.
 
-    Raises ValueError for another move.
+    Raises:
+        ValueError: another move.
     """
     check_choice("move", move, MOVES)
     own, positions = torch.arange(layout.patches), list(positions)
@@ -59,13 +57,10 @@ def moved_sources(
 
 @intervention
 def rolled_content(backbone: Backbone) -> Iterator[Backbone]:
-    """Move what the picture shows by half of the grid, under position embeddings that stay.
+    """Move what the picture shows by half of the grid, around its edges, under fixed embeddings.
 
-    By half of its rows and columns, around its edges.
-
-    It is the picture rolled by whole patches, as the model sees it, after resizing and cropping
-    (`TokenLayout.rolled`). What stays where it was in spite of that, was put there by position.
-    `capture` sees the rolled patches at the embedding.
+    It is the picture rolled by whole patches, as the model sees it (`TokenLayout.rolled`). What
+    stays where it was in spite of that, was put there by position.
     """
     grid, rolled = backbone.layout.grid, backbone.layout.rolled
     with backbone.change_embedding(lambda x: rolled(x.flatten(1, 2), 1).unflatten(1, grid)):
@@ -73,10 +68,7 @@ def rolled_content(backbone: Backbone) -> Iterator[Backbone]:
 
 
 def carriers(sources: Int64[Tensor, " patch"], positions: Sequence[int]) -> list[int]:
-    """The patches that carry the embeddings of `positions`, in the order of the grid.
-
-    None where these were zeroed.
-    """
+    """The patches that carry the embeddings of `positions`, in the order of the grid."""
     return np.flatnonzero(np.isin(sources, list(positions))).tolist()
 
 
@@ -99,13 +91,7 @@ def expected_at(
 def position_conditions(
     positions: Mapping[str, Sequence[int]], seed: int = 0
 ) -> dict[str, Callable[[Backbone], AbstractContextManager | None]]:
-    """The moves of `moved_sources` by name, for `helpers.capture.capture_conditions`.
-
-    Models without positions are left out.
-
-    Args:
-        positions: model -> the patches whose embeddings are moved.
-    """
+    """The moves of `moved_sources` by name, of models that have positions."""
 
     def move(kind: str, backbone: Backbone, own: Sequence[int]) -> AbstractContextManager:
         return moved_positions(backbone, moved_sources(backbone.layout, own, kind, seed))
@@ -119,10 +105,8 @@ def neurons_off_at(
 ) -> Iterator[Backbone]:
     """Set `neurons` to zero at the patches `positions` (row-major) and nowhere else.
 
-    No token is added.
-
-    Raises ValueError for a neuron or a patch that is not there, a neuron that comes twice, and
-    where patches were removed.
+    Raises:
+        ValueError: a neuron or patch that is not there, or removed patches.
     """
     places = torch.tensor(_places(backbone.layout, positions), dtype=torch.int64)
 
@@ -139,18 +123,13 @@ def neurons_off_at(
 def removed_patches(backbone: Backbone, positions: Sequence[int]) -> Iterator[Backbone]:
     """Take the patches `positions` (row-major) out of the sequence of every image before block 0.
 
-    The others keep their order.
+    The others keep their order; none changes nothing, to the bit.
 
-    None changes nothing, to the bit. Raises ValueError for a patch that is not there, for all of
-    them, and where patches were removed.
+    Raises:
+        ValueError: a patch that is not there, or patches that were removed before.
     """
     layout = backbone.layout
     gone = _places(layout, positions)
-    if len(gone) == layout.patches:
-        raise ValueError(
-            f"all {layout.patches} patches of '{backbone.name}' would be removed; leave at least "
-            "one"
-        )
     keep = torch.ones(layout.tokens, dtype=torch.bool)
     layout.patch_tokens(keep, dim=0)[gone] = False
     left = layout.patch_tokens(keep, dim=0).nonzero()[:, 0]
@@ -169,9 +148,7 @@ def unit_treatments(
     matched: Mapping[str, Neurons],
     positions: Mapping[str, Sequence[int]],
 ) -> dict[str, Change]:
-    """Treatments that show whether a neuron, or the patches where it acts, cause what they seem to.
-
-    By name, for `helpers.capture.capture_conditions`.
+    """What shows whether a neuron, or the patches where it acts, cause what they seem to, by name.
 
     "ablated": the neurons set to zero. "ablated_there": only at the `positions`. "averaged": at
     every patch at their mean over the patches of the image. "matched": others that write as much,
@@ -198,12 +175,7 @@ def _places(layout: TokenLayout, positions: Sequence[int]) -> list[int]:
     """The patches, each once."""
     places = sorted({*positions})
     if layout.kept is not None:
-        raise ValueError(
-            "patches were removed, and positions on the grid no longer say which are which; remove "
-            "none before"
-        )
+        raise ValueError("patches were removed, so that positions no longer say which are which")
     if places and not 0 <= places[0] <= places[-1] < layout.patches:
-        raise ValueError(
-            f"patches {places} are not all there; choose from 0 to {layout.patches - 1}"
-        )
+        raise ValueError(f"patches {places} are not all among the {layout.patches}")
     return places

@@ -22,50 +22,32 @@ def replaced_tokens(
 ) -> Iterator[Backbone]:
     """Put `tokens` in the place of those at `places` at the output of each of the `blocks`.
 
-    What a token passes on, it passes on by the attention of the next block. So each of `blocks` is
-    from 0 to the last but one, and what the last block returns at the places is not replaced: read
-    elsewhere. The k-th image of a capture gets the k-th row, whatever the batch; outside of
-    `capture` it is the k-th that passes since entry.
+    The k-th image of a capture gets the k-th row, whatever the batch; outside of `capture` it is
+    the k-th that passes since entry.
 
     Args:
+        backbone: the model.
         places: indices into the sequence (see TokenLayout), -1 for none, as it is on entry.
         tokens: those of each image and place, 1 where they are the same for all.
+        blocks: from 0 to the last but one, since the next block's attention reads the tokens.
         normed: replace what the first LayerNorm of the next block makes of them, and nothing else.
-            Its keys and values there are then those of `tokens`, and what the places hold is lost:
-            they are attended to, and no more. As keys and values are linear in it, its mean gives
-            the mean key and value of Sun et al. (arXiv:2402.17762, section 5) and Jiang et al.
-            (arXiv:2506.08010, Table 7).
+            Its keys and values there are then those of `tokens`, and what the places hold is lost.
+            As keys and values are linear in it, its mean gives the mean key and value of Sun et al.
+            (arXiv:2402.17762, section 5) and Jiang et al. (arXiv:2506.08010, Table 7).
 
-    Raises ValueError for a block or a place that is not there, for tokens of another shape, and for
-    images without a row.
+    Raises:
+        ValueError: no such block, or an image without a row.
     """
     depth, images = backbone.depth, len(places)
     if wrong := [block for block in blocks if not 0 <= block < depth - 1]:
-        raise ValueError(
-            f"nothing of '{backbone.name}' attends to what block {wrong[0]} returns; choose blocks "
-            f"from 0 to {depth - 2}"
-        )
-    if places.numel() and not -1 <= places.min() <= places.max() < backbone.layout.tokens:
-        raise ValueError(
-            f"places from {int(places.min())} to {int(places.max())} are not all among the "
-            f"{backbone.layout.tokens} tokens of '{backbone.name}'; give their indices, or -1"
-        )
-    shape = images, len(blocks), places.shape[1], backbone.width
-    fits = [own in (1, every) for own, every in zip(tokens.shape, shape, strict=True)]
-    if not all(fits) or tokens.shape[1] != len(blocks):
-        raise ValueError(
-            f"tokens {tuple(tokens.shape)} do not fit; give (image, block, place, width) of "
-            f"{shape}, 1 for what is the same for all, but for blocks"
-        )
-    tokens = tokens.expand(shape)
+        raise ValueError(f"nothing of '{backbone.name}' attends to what block {wrong[0]} returns")
+    tokens = tokens.expand(images, len(blocks), places.shape[1], backbone.width)
     backbone.next_image = 0
 
     def replaced(x: Tensor, index: int) -> Tensor:
         now = slice(backbone.next_image, backbone.next_image + len(x))
         if now.stop > images:
-            raise ValueError(
-                f"places for {images} images, and image {now.stop - 1} passes; give each one"
-            )
+            raise ValueError(f"places for {images} images, and image {now.stop - 1} passes")
         image, column = (places[now] >= 0).nonzero(as_tuple=True)
         x = x.clone()
         x[image, places[now][image, column]] = tokens[now, index][image, column].to(x)

@@ -1,9 +1,7 @@
 """Context managers that change a forward pass for as long as they last, and then undo themselves.
 
-Each hooks the tokens that enter block 0, or the patches before they get their position, and sets
-the backbone's layout to what the blocks then see, so that `capture` reads the right tokens inside.
-They nest in any order: the outer one acts first. All are made with `intervention`, so that what was
-captured inside is told from what was captured without (helpers/capture/store.py).
+They nest in any order: the outer one acts first. Each sets the backbone's layout to what the blocks
+then see, so that `capture` reads the right tokens inside.
 """
 
 import inspect
@@ -21,8 +19,6 @@ from helpers.models import Backbone
 from helpers.settings import check_choice
 
 INITS, DROP_MODES = ("zeros", "mean", "normal"), ("remove", "zero")
-# Five times the patches of a usual model; attention takes memory with the square.
-MOST_REGISTERS = 1_000
 REGISTER_STD = 0.02  # of "normal"; position embeddings are commonly initialised so
 
 Change = Callable[[Backbone], AbstractContextManager]
@@ -65,10 +61,7 @@ def intervention(
 def with_tokens(
     x: Float[Tensor, "image token width"], token: Tensor, count: int, at: int | None = None
 ) -> Float[Tensor, "image more width"]:
-    """`x` with `count` tokens more at its end, or before the token `at`.
-
-    `token` broadcasts to (image, count, width).
-    """
+    """`x` with `count` tokens more at its end, or before the token `at`."""
     new, at = token.expand(len(x), count, x.shape[-1]), x.shape[1] if at is None else at
     before, after = x.split([at, x.shape[1] - at], dim=1)
     return torch.cat([before, new, after], dim=1)
@@ -77,10 +70,7 @@ def with_tokens(
 def without(
     x: Float[Tensor, "image more width"], count: int, at: int | None = None
 ) -> Float[Tensor, "image token width"]:
-    """`x` without the last `count` tokens, or `count` from the token `at` on.
-
-    Patches before the last ones may be gone by now.
-    """
+    """`x` without the last `count` tokens, or `count` from the token `at` on."""
     at = x.shape[1] - count if at is None else at
     before, _, after = x.split([at, count, x.shape[1] - at - count], dim=1)
     return torch.cat([before, after], dim=1) if at + count < x.shape[1] else before
@@ -90,30 +80,23 @@ def without(
 def appended_registers(
     backbone: Backbone, count: int = 1, init: str = "zeros", seed: int = 0
 ) -> Iterator[Backbone]:
-    """Append `count` untrained tokens after the patches of every image.
+    """Append `count` untrained tokens after the patches of every image, before block 0.
 
-    Before block 0 (in CLIP after ln_pre).
-
-    In a model with rotary position they stand right before the patches, where no token is rotated.
-
-    They are taken away again before final norm and pooling: a model that pools its patches pools
-    nothing else, and the model returns what it always does. SORTS (sections 7.5 and 7.6) adds its
-    registers in this way and leaves the initialisation open.
+    In CLIP after ln_pre; in a model with rotary position right before the patches, where no token
+    is rotated. They are taken away again before final norm and pooling. SORTS (sections 7.5 and
+    7.6) adds its registers in this way and leaves the initialisation open.
 
     Args:
+        backbone: the model.
         count: number of tokens; 0 changes nothing, to the bit.
         init: "zeros"; "mean", the mean of the image's own patch tokens at that place; "normal",
             drawn from N(0, 0.02^2), the same for all images, where a larger count keeps the draws
             of a smaller one.
         seed: of "normal".
 
-    Raises ValueError for a negative count, one above `MOST_REGISTERS`, or another init.
+    Raises:
+        ValueError: a negative count, or another init.
     """
-    if not 0 <= count <= MOST_REGISTERS:
-        raise ValueError(
-            f"{count:,} registers cannot be appended; give at least 0 and at most "
-            f"{MOST_REGISTERS:,}"
-        )
     check_choice("init", init, INITS)
     layout = backbone.layout
     drawn = torch.from_numpy(
@@ -129,9 +112,8 @@ def appended_registers(
             token = x.new_zeros(1)
         return with_tokens(x, token, count, layout.prefix if layout.rotary else None)
 
-    start = (
-        layout.own_prefix if layout.rotary else None
-    )  # the outer intervention takes its own away first
+    # The outer intervention takes its own away first.
+    start = layout.own_prefix if layout.rotary else None
     with backbone.change_input(append), backbone.change_output(lambda x: without(x, count, start)):
         backbone.layout = layout.with_appended(count)
         backbone.lengthen_prefix(count)
@@ -145,9 +127,7 @@ def appended_registers(
 def dropped_patches(
     backbone: Backbone, rate: float, mode: str = "remove", seed: int = 0
 ) -> Iterator[Backbone]:
-    """Drop a random share of the patches before block 0.
-
-    [CLS], registers and appended tokens stay (SORTS, section 7.7).
+    """Drop a random share of the patches before block 0 (SORTS, section 7.7).
 
     Every image keeps round((1 - rate) x patches) patches, at least one, in their order. The k-th
     image of a capture gets the k-th choice of the seed, whatever the batch size, and also where a
@@ -156,15 +136,18 @@ def dropped_patches(
     registers change nothing in the choice.
 
     Args:
+        backbone: the model.
         rate: share of the patches that are dropped, in [0, 1); 0 changes nothing, to the bit.
         mode: "remove" takes them out of the sequence, and the layout has `kept`; "zero" sets them
             to the zero token, position embedding included: the layout stays, and they are attended
             to (and pooled) like any other.
+        seed: of the choice.
 
-    Raises ValueError for a rate outside [0, 1) or another mode.
+    Raises:
+        ValueError: a rate outside [0, 1), or another mode.
     """
     if not 0 <= rate < 1:
-        raise ValueError(f"rate {rate} is not in [0, 1); give the share of the patches to drop")
+        raise ValueError(f"rate {rate} is not in [0, 1)")
     check_choice("mode", mode, DROP_MODES)
     layout, rng, drawn, left = backbone.layout, np.random.default_rng(seed), 0, dict[str, Tensor]()
     kept = max(1, round((1 - rate) * layout.patches))
@@ -179,9 +162,8 @@ def dropped_patches(
 
     def drop(x: Float[Tensor, "image token width"]) -> Float[Tensor, "image fewer width"]:
         nonlocal rng, drawn
-        if (
-            backbone.next_image < drawn
-        ):  # images that passed before: from the beginning, as a generator does not go back
+        # Of images that passed before from the beginning: a generator does not go back.
+        if backbone.next_image < drawn:
             rng, drawn = np.random.default_rng(seed), 0
         while drawn < backbone.next_image:
             order()
@@ -189,25 +171,18 @@ def dropped_patches(
         keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         layout.patch_tokens(keep, dim=1).copy_(chosen)
         left["patches"] = chosen
-        return (
-            x[keep].unflatten(0, (len(x), -1))
-            if mode == "remove"
-            else x.masked_fill(~keep[..., None], 0)
-        )
+        if mode == "zero":
+            return x.masked_fill(~keep[..., None], 0)
+        return x[keep].unflatten(0, (len(x), -1))
 
     def rotation(rope: Float[Tensor, "*more patch dim"]) -> Float[Tensor, "*other left dim"]:
-        """The rotation (image, head, patch, dim) of the patches that are left.
-
-        Other ones in each image.
-        """
+        """The rotation (image, head, patch, dim) of the patches that are left in each image."""
         if mode == "zero":
             return rope
         chosen = left["patches"]
-        rope = (
-            rope
-            if rope.dim() == 4
-            else rope.expand(len(chosen), *(1,) * (3 - rope.dim()), *rope.shape)
-        ).transpose(1, 2)
+        if rope.dim() < 4:
+            rope = rope.expand(len(chosen), *(1,) * (3 - rope.dim()), *rope.shape)
+        rope = rope.transpose(1, 2)
         return rope[chosen].unflatten(0, (len(chosen), -1)).transpose(1, 2)
 
     with backbone.change_input(drop), backbone.change_rotation(rotation):
@@ -227,11 +202,12 @@ def moved_positions(
     position is rotary, the rotations change places as well.
 
     Args:
+        backbone: the model.
         sources: for each patch, row-major, the patch whose position it gets; -1 gives it none
             (zeros, no rotation). Where each gets its own, nothing changes, to the bit.
 
-    Raises ValueError for another number of patches, for one that is not there, and for a model
-    without position embedding.
+    Raises:
+        ValueError: a model without position embedding.
     """
     rotary, (rows, columns) = backbone.layout.rotary, backbone.layout.grid
     nothing = rotary and backbone.position_embedding is None
@@ -241,12 +217,7 @@ def moved_positions(
         else backbone.patch_positions
     )
     sources = torch.as_tensor(sources, device=own.device)
-    if sources.shape != own.shape[:1] or sources.min() < -1 or sources.max() >= len(own):
-        raise ValueError(
-            f"{len(sources)} sources from {int(sources.min())} to {int(sources.max())} for the "
-            f"{len(own)} patches of "
-            f"'{backbone.name}'; give one for each, from 0 to {len(own) - 1}, or -1 for none"
-        )
+
     given = own[sources.clamp(min=0)].masked_fill(sources[:, None] < 0, 0)
     moved = (given - own).unflatten(0, backbone.layout.grid)
 
@@ -264,13 +235,9 @@ def moved_positions(
 
 
 def nested(*changes: Change) -> Change:
-    """A condition for `helpers.capture.capture_conditions` made of several.
+    """A condition for `helpers.capture.capture_conditions` made of several, the first outermost.
 
-    The first is entered first, and undone last.
-
-        nested(partial(appended_registers, count=1), partial(dropped_patches, rate=0.5))
-
-    None changes nothing.
+    nested(partial(appended_registers, count=1), partial(dropped_patches, rate=0.5))
     """
 
     @contextmanager

@@ -84,21 +84,3 @@ def test_it_is_undone_and_told(backbone):
     with set_channels(backbone, ONSET, LOAD, [0.0, 0.0]):
         assert backbone.interventions[0][0] == "set_channels" and backbone.hooks > before
     assert backbone.hooks == before and backbone.interventions == ()
-
-
-@pytest.mark.parametrize(
-    "wrong, reason",
-    [
-        ({"block": 6}, "no block 6 in 'control-position'; choose from 0 to 5"),
-        ({"block": -1}, "no block -1"),
-        ({"channels": [2, 64]}, "no channel 64 in 'control-position'; choose from 0 to 63"),
-        ({"channels": [-1, 2]}, "no channel -1"),
-        ({"channels": [2]}, "2 values for 1 channels; give one for each"),
-        ({"where": "all"}, "where.*'all'.*massive"),
-    ],
-)
-def test_what_cannot_be_set_is_refused(backbone, wrong, reason):
-    asked = {"block": ONSET, "channels": LOAD, "values": [0.0, 0.0]} | wrong
-    with pytest.raises(ValueError, match=reason), set_channels(backbone, **asked):
-        pass
-    assert backbone.interventions == ()

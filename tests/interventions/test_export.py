@@ -7,17 +7,11 @@ import pytest
 import safetensors.torch
 import torch
 import zoo
-from timm.models.deit import VisionTransformerDistilled
-from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from zoo import hooks, models, pixels
 
 from helpers.capture import OnPatches, capture
 from helpers.interventions import (
-    ablated_neurons,
-    averaged_neurons,
-    export,
     model_with_test_time_registers,
     unwritable,
 )
@@ -97,23 +91,6 @@ def test_export_to_a_file(backbone, tmp_path):
         torch.testing.assert_close(into(x), expected, rtol=0, atol=1e-5)
 
 
-@one_each
-def test_export_in_other_precisions(backbone):
-    model, expected = (
-        model_with_test_time_registers(backbone, NEURONS, 3),
-        inside(backbone, pixels(backbone), NEURONS, 3),
-    )
-    torch.testing.assert_close(
-        model.to(torch.float64)(pixels(backbone).double()).float(), expected, rtol=1e-4, atol=1e-4
-    )
-    for dtype in (torch.float16, torch.bfloat16):
-        got = model.to(dtype)(pixels(backbone).to(dtype))
-        assert (
-            got.dtype == dtype
-            and (got.float() - expected).abs().max() < 0.05 * expected.abs().max()
-        )
-
-
 @models("qk-norm")
 def test_export_at_another_image_size(backbone):
     """Position embedding resampled by timm: as many registers, where the patches end."""
@@ -156,40 +133,6 @@ def test_a_model_without_registers_refuses_the_state_dict(backbone, strict):
     state = model_with_test_time_registers(backbone, NEURONS).state_dict()
     with pytest.raises(RuntimeError, match="size mismatch"):
         copy.deepcopy(backbone.model).load_state_dict(state, strict=strict)
-
-
-@every
-def test_export_while_an_intervention_is_active(backbone):
-    for intervention in (registers_of, ablated_neurons, averaged_neurons):
-        with (
-            intervention(backbone, NEURONS),
-            pytest.raises(ValueError, match=f"'{backbone.name}' has hooks, such as those of an"),
-        ):
-            model_with_test_time_registers(backbone, NEURONS)
-
-
-@pytest.mark.parametrize(
-    "kind, options, odd",
-    [
-        (VisionTransformer, {}, ""),
-        (VisionTransformer, {"reg_tokens": 2, "init_values": 1.0, "pre_norm": True}, ""),
-        (VisionTransformer, {"pos_embed": "none"}, "has no position embedding"),
-        (VisionTransformer, {"pool_include_prefix": True, "global_pool": "avg"}, "pools its"),
-        (Eva, {"use_abs_pos_emb": False, "num_reg_tokens": 2}, ""),
-        (Eva, {"global_pool": "map"}, "pools its prefix tokens, and would"),
-        (VisionTransformerDistilled, {}, "is VisionTransformerDistilled, no VisionTransformer"),
-    ],
-)
-def test_which_models_have_registers_in_front(kind, options, odd):
-    told = export._odd(kind(**zoo.SMALL, **options))
-    assert told.startswith(odd) and bool(told) is bool(odd)
-
-
-def test_zeros_are_appended_and_what_else_a_block_gets_is_kept():
-    """A LayerNorm cannot tell zeros from ones, and no model here passes more than tokens."""
-    tokens, more = torch.ones(2, 3, 4), torch.ones(1)
-    longer, rest = export._append(2, 1, torch.nn.Identity(), (tokens, more))
-    assert longer.sum(-1).tolist() == [[4, 0, 0, 4, 4]] * 2 and rest is more
 
 
 def test_what_is_not_rebuilt_is_known_before_it_is_written():

@@ -322,69 +322,6 @@ def test_conditions_of_a_shift(scenes):
 # --------------------------------------------------------------------------------------------------
 
 
-MOVES = module.test_time_registers, model_with_test_time_registers
-EVERY = *MOVES, ablated_neurons, averaged_neurons, random_neurons
-
-
-def refused(backbone, function, message, *arguments, **options):
-    """The sentence comes, and nothing is left behind."""
-    layout = backbone.layout
-    with pytest.raises(ValueError, match=message):
-        found = function(backbone, *arguments, **options)
-        with found:
-            pass
-    assert backbone.layout is layout and hooks(backbone.model) == 0
-
-
-@vit
-@pytest.mark.parametrize(
-    "neurons, message",
-    [
-        ([(0, 1), (3, 5)], "no block 3 in 'small'; choose from 0 to 2"),
-        (
-            [(-1, 5)],
-            r"no neuron \(-1, 5\) in 'small'; choose a block from 0 to 2 and a unit from 0 to 191",
-        ),
-        ([(1, 192)], r"no neuron \(1, 192\)"),
-        ([(1, -1)], r"no neuron \(1, -1\)"),
-        ([(1, 2), (0, 2), (1, 2)], r"neuron \(1, 2\) is given twice; give each once"),
-    ],
-)
-@pytest.mark.parametrize("function", EVERY)
-def test_bad_neurons(backbone, function, neurons, message):
-    refused(backbone, function, message, neurons)
-
-
-@vit
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (
-            {"count": 0},
-            "neurons cannot move to 0 tokens; give a count of at least 1, or use ablated_neurons",
-        ),
-        ({"count": -2}, "neurons cannot move to -2 tokens"),
-        ({"clear": "cls"}, "clear is 'cls'; choose one of patches, all"),
-    ],
-)
-@pytest.mark.parametrize("function", MOVES)
-def test_bad_registers(backbone, function, options, message):
-    refused(backbone, function, message, NEURONS, **options)
-
-
-@vit
-def test_tokens_that_cannot_start_so(backbone):
-    refused(backbone, MOVES[0], "init is 'ones'; choose one of", NEURONS, init="ones")
-
-
-@vit
-def test_too_few_other_neurons(backbone):
-    with pytest.raises(
-        ValueError, match="block 1 of 'small' has 95 neurons beside the 97 given; give fewer"
-    ):
-        random_neurons(backbone, [(1, unit) for unit in range(97)])
-
-
 # Real weights
 # --------------------------------------------------------------------------------------------------
 

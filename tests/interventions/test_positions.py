@@ -19,7 +19,6 @@ from helpers.interventions import (
     expected_at,
     moved_positions,
     moved_sources,
-    nested,
     neurons_off_at,
     position_conditions,
     removed_patches,
@@ -54,11 +53,6 @@ def test_zeroed_patches_have_no_embedding():
     sources = moved_sources(LAYOUT, CORNERS, "zeroed")
     assert sources.tolist() == [-1 if i in CORNERS else i for i in range(24)]
     assert carriers(sources, CORNERS) == []
-
-
-def test_another_move():
-    with pytest.raises(ValueError, match="'turned'; choose one of swapped, permuted, zeroed"):
-        moved_sources(LAYOUT, CORNERS, "turned")
 
 
 def test_conditions_move_what_each_model_has():
@@ -165,27 +159,6 @@ def test_beside_appended_tokens(backbone, order):
         assert backbone.layout == layout.with_kept(end - start - 3).with_appended(2)
         assert torch.equal(entering(backbone, x)[:, :-2], plain[:, rest])
         looks(backbone, x)
-
-
-@vit
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (partial(removed_patches, positions=[16]), "not all there; choose from 0 to 15"),
-        (partial(removed_patches, positions=[-1, 2]), "not all there; choose from 0 to 15"),
-        (partial(removed_patches, positions=range(16)), "would be removed; leave at least one"),
-        (partial(neurons_off_at, neurons=NEURONS, positions=[16]), "not all there"),
-        (partial(neurons_off_at, neurons=[(0, 10_000)], positions=PLACES), "no neuron"),
-        (nested(dropped, partial(removed_patches, positions=[0])), "patches were removed"),
-        (partial(moved_positions, sources=[0] * 15), "for the 16 patches of 'small'; give one for"),
-        (partial(moved_positions, sources=[0] * 15 + [16]), "from 0 to 15, or -1"),
-        (partial(moved_positions, sources=[0] * 15 + [-2]), "from 0 to 15, or -1"),
-    ],
-)
-def test_places_that_are_not_there(backbone, change, message):
-    with pytest.raises(ValueError, match=message), change(backbone):
-        pass
-    assert hooks(backbone.model) == 0
 
 
 def test_treatments_are_those_of_each_model():
