@@ -28,7 +28,7 @@ except ImportError:  # Windows, WebAssembly
     fcntl = None
 
 VARIABLE = "REGISTERS_WORKSPACE"
-CACHE = "REGISTERS_CACHE"  # the folder of a store of captures, or 'none' (helpers/capture/store.py)
+CACHE = "REGISTERS_CACHE"  # the folder of captures, or 'none' (helpers/capture/cache.py)
 DAY = 24 * 3600  # seconds; longer than anything takes to write one file
 _LEFT = re.compile(r"\..*\.[0-9a-f]{32}\.new")  # what a killed writer leaves
 _FULL = (errno.ENOSPC, errno.EDQUOT)

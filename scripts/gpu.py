@@ -414,7 +414,7 @@ def agree(device: torch.device) -> list[dict[str, Any]]:
         reducers = [TokenNorms(), AttentionReceived("all"), AttentionEntropy(), FinalTokens()]
         reducers += [Sinks(), *[ClsAttention("all", "all")] * bool(backbone.layout.cls)]
         ours = partial(capture, backbone, load_images("photographs", 8), reducers,
-                       batch_size=4, store=None, progress=False)  # fmt: skip
+                       batch_size=4, progress=False)  # fmt: skip
         expected = known(ours(device="cpu"))
         for dtype in ("float32", "bfloat16"):
             given = known(ours(device=str(device), dtype=dtype, workers=2))

@@ -30,7 +30,7 @@ def test_the_model_that_returns_reductions_returns_those_of_a_capture(gpu):
         plain = gpu.Plain(backbone.model, gpu.one_block)(pixels)
         torch.testing.assert_close(returned[0], plain)
         torch.testing.assert_close(plain, backbone(pixels))
-    expected = capture(backbone, pixels, [PatchNorms(), ClsAttention("all")], store=None)
+    expected = capture(backbone, pixels, [PatchNorms(), ClsAttention("all")])
     for value, other in zip(returned[1:], expected.values(), strict=True):
         torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-6)
 

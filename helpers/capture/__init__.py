@@ -1,7 +1,6 @@
-"""What is measured while images pass through a model.
+"""What is measured while images pass through a model."""
 
-One pass for many reducers, many conditions for one loading.
-"""
+# ruff: noqa: F401
 
 from helpers.capture.attention import attention_received, cls_attention
 from helpers.capture.chosen_tokens import (
@@ -13,7 +12,7 @@ from helpers.capture.chosen_tokens import (
 )
 from helpers.capture.dense import DenseState, DenseStudy, dense_study
 from helpers.capture.engine import capture
-from helpers.capture.inputs import MOST_WORKERS, PixelSet, images_of
+from helpers.capture.inputs import PixelSet, images_of
 from helpers.capture.massive import MassiveStudy, massive_study
 from helpers.capture.passes import (
     Captured,
@@ -75,7 +74,6 @@ from helpers.capture.replacements import (
     replaced_study,
 )
 from helpers.capture.shifts import ShiftStudy, shift_study, token_probes
-from helpers.capture.store import Store
 from helpers.capture.studies import (
     Classifiers,
     MovedOutliers,
@@ -91,90 +89,3 @@ from helpers.capture.studies import (
     takeover_of,
     test_time_study,
 )
-
-__all__ = [
-    "AttentionEntropy",
-    "AttentionReceived",
-    "Captured",
-    "Classifiers",
-    "ClsAttention",
-    "ClsParts",
-    "ClsRenormalised",
-    "ClsTokens",
-    "DenseState",
-    "DenseStudy",
-    "Feature",
-    "FinalTokens",
-    "HighestToken",
-    "MOST_WORKERS",
-    "Magnitudes",
-    "MassiveStudy",
-    "MassiveTokens",
-    "MovedOutliers",
-    "MovedStudy",
-    "NeuronActivation",
-    "ObjectTokens",
-    "OnPatches",
-    "OnQKV",
-    "OtherPatches",
-    "OutlierTokens",
-    "OutlierUnit",
-    "Output",
-    "PARTS",
-    "PairedTokens",
-    "PatchContributions",
-    "PatchNorms",
-    "PixelSet",
-    "Pooled",
-    "ProbeStudy",
-    "QKVNorms",
-    "REPLACEMENTS",
-    "RandomPixels",
-    "RandomTokens",
-    "Reducer",
-    "ReplacedStudy",
-    "SEARCH_MODES",
-    "SearchedNeurons",
-    "SelectedPixels",
-    "SelectedTokens",
-    "ShiftStudy",
-    "SinglePatches",
-    "Sinks",
-    "Store",
-    "TestTimeStudy",
-    "TokenNorms",
-    "TokensAt",
-    "activations_of",
-    "attention_bias",
-    "attention_received",
-    "by_model",
-    "cached_prefix",
-    "capture",
-    "capture_conditions",
-    "capture_each",
-    "classifiers_of",
-    "cls_attention",
-    "dense_study",
-    "find_register_neurons",
-    "images_of",
-    "object_tokens",
-    "last_maps",
-    "maps_of",
-    "massive_study",
-    "matched_neurons",
-    "matched_neurons_of",
-    "moved_outliers",
-    "moved_study",
-    "outlier_units",
-    "paired_tokens",
-    "peak_maps",
-    "probe_study",
-    "register_neurons_of",
-    "replaced_study",
-    "searched_neurons",
-    "shift_study",
-    "takeover_of",
-    "test_time_study",
-    "token_probes",
-    "tokens_at",
-]

@@ -1,128 +1,79 @@
 """One pass over the images, any set of reducers, memory independent of the number of images.
 
 The model runs as it always does, with fused attention; hooks look at what passes by, reduce it at
-once on the device, and one copy a batch brings the result to the CPU. No matrix of all queries by
-all keys outlives the hook that needed it.
+once on the device, and one copy a batch brings the result to the CPU.
 """
 
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from helpers.capture.inputs import as_images, batches_of, check_pixels
+from helpers.capture import cache
+from helpers.capture.inputs import batches_of, check_pixels
 from helpers.capture.reducers import Reducer
-from helpers.capture.store import Store, put, through
-from helpers.files import Workspace
 from helpers.models import Backbone
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 2**22  # bytes of an activation on a CPU; beyond them a layer waits for the memory
 
-# called as `capture`, with all its options but `engine`, `report` and `store`
-Engine = Callable[..., dict[str, Tensor]]
-
-
-@runtime_checkable
-class Accumulator(Protocol):
-    """A summary that takes one batch (image, ...) after another."""
-
-    def update(self, values: Tensor) -> object: ...
-
 
 def capture(
     backbone: Backbone,
     images: Any,
-    reducers: Any,
+    reducers: Iterable[Reducer],
     *,
     batch_size: int = 32,
     device: Any = None,
     dtype: torch.dtype | str = torch.float32,
     workers: int | None = None,
     progress: bool | None = None,
-    into: Mapping[str, Iterable[Accumulator]] = MappingProxyType({}),
-    engine: Engine | None = None,
-    first: int = 0,
-    report: Callable[[int], object] | None = None,
-    store: Store | Literal["machine"] | None = "machine",
+    into: Mapping[str, Callable[[Tensor], object]] = MappingProxyType({}),
 ) -> dict[str, Tensor]:
     """Run `images` through `backbone` once and return what the reducers keep.
 
+    Where the variable REGISTERS_CACHE names a folder, it is kept there, and read again.
+
     Args:
-        images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8; or pixels
-            (image, 3, height, width) that are ready for this model. Also a data set whose items are
-            one of these, a tuple that begins with one (torchvision's ImageFolder), or a dictionary
-            with one as 'pixel_values', 'image' or 'img'; of a DataLoader its data set, in order.
-        reducers: what to keep, a list; two reducers must not share a key.
+        images: a sequence of PIL images, paths or arrays (height, width, 3) of uint8, such as
+            `Images`; or pixels (image, 3, height, width) that are ready for this model.
+        reducers: what to keep; two must not share a key.
         batch_size: images in one forward pass; on a CPU it passes in parts that its cache holds.
             The result does not depend on it (beyond float rounding). Where they do not fit into
             memory it is halved, with a warning.
         device: the model is moved there and stays; where it is now unless given.
-        dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text; no
-            other. What is returned is float32.
+        dtype: float32, or bfloat16 or float16 for mixed precision (autocast), also as text. What is
+            returned is float32.
         workers: processes that load images, 0 for this one; on a GPU unless given as many as this
             process computes with threads, at most 16 and one a batch, else none.
         progress: show a progress bar; only in a terminal unless given.
-        into: key -> summaries, of which each has an `update` that gets each batch of it, in
-            order. Such a key is not returned, so memory does not grow with the images, and such a
-            pass is not stored.
-        engine: what computes instead of this process, such as `capture_ray` of
-            helpers/capture/cluster.py.
-        first: where the first of the images stands in a larger set that is captured in parts, for
-            interventions that treat each image in its own way.
-        report: called after each batch with the number of images that are done. Unless given, a
-            run's workspace hears of it (helpers/files.py).
-        store: where what was captured before is read, and the rest is stored (`Store`); None for
-            nowhere. Unless given, what the variable REGISTERS_CACHE names.
+        into: key -> what is called with each batch (image, ...) of it, in order, such as a sum.
+            Such a key is not returned, so that memory does not grow with the images.
 
     Returns:
         key -> float32 CPU tensor, first dimension image.
 
     Raises:
         MemoryError: one image does not fit.
-        RuntimeError: a process that loads images died.
         ValueError: no images or what is none, an unfit image size, block or reducer, what a reducer
             needs and the model has not (a [CLS] token, MLP neurons, rows of attention), positions
             that do not fit the images or the grid, or NaN or infinity in what a reducer returns.
     """
-    dtype, images, reducers = _precision(dtype), as_images(images), _listed(reducers)
+    dtype, reducers = _precision(dtype), list(reducers)
     plan = _plan(backbone, reducers, len(images))
-    into = {key: list(summaries) for key, summaries in into.items()}
-    if unknown := into.keys() - {key for reducer in reducers for key in reducer.keys}:
-        raise ValueError(
-            f"no reducer returns '{min(unknown)}', which a summary waits for; add one that does"
-        )
-    if len(images) == 0 or batch_size < 1 or (workers or 0) < 0:
-        raise ValueError(
-            f"{len(images)} images in batches of {batch_size} with {workers} workers; take at "
-            "least 1, 1 and 0"
-        )
     if isinstance(images, Tensor):
         check_pixels(backbone, images)
-    options = {
-        "batch_size": batch_size,
-        "device": device,
-        "dtype": dtype,
-        "workers": workers,
-        "progress": progress,
-        "into": into,
-        "first": first,
-    }
-    store = Store.of_machine() if store == "machine" else store
-    workspace = Workspace.of_this_run() if report is None else None
-    if store is not None or workspace is not None:
-        one_pass = partial(capture, backbone, **options, engine=engine, store=None)
-        return through(store, workspace, one_pass, images, reducers, report)
-    if engine is not None:
-        return engine(backbone, images, reducers, **options)
     backbone.model.eval().to(device)
+    path = None if into else cache.path_of(backbone, images, reducers, dtype)
+    if path is not None and path.exists():
+        kept = cache.read(path)
+        return {key: kept[key] for reducer in reducers for key in reducer.keys}
     batches = tqdm(
         batches_of(backbone, images, batch_size, workers),
         total=-(-len(images) // batch_size),
@@ -130,71 +81,37 @@ def capture(
         unit="batch",
     )
     with ExitStack() as hooks:
-        one = _Pass(backbone, plan, dtype, into, len(images), first)
+        one = _Pass(backbone, plan, dtype, into, len(images))
         for (point, block), watched in one.watched().items():
             hooks.callback(backbone.watch(point, block, one.watcher(block, watched)).remove)
-        return one.run(batches, batch_size, report or (lambda done: None))
-
-
-def keep(
-    values: Mapping[str, Tensor],
-    start: int,
-    total: int,
-    into: Mapping[str, Sequence[Accumulator]],
-    results: dict[str, Tensor],
-) -> None:
-    """Put what was kept of the images from `start` on, of `total`, into its place."""
-    for key, value in values.items():
-        for summary in into.get(key, ()):
-            summary.update(value.clone())  # a summary may hold on to what it gets
-    put({key: value for key, value in values.items() if key not in into}, start, total, results)
-
-
-def _listed(reducers: Any) -> Sequence[Reducer]:
-    """The reducers. Raises ValueError where they are none, in one sentence."""
-    listed = isinstance(reducers, Iterable) and not isinstance(reducers, str)
-    reducers = list(reducers) if listed else [reducers]
-    for reducer in reducers:
-        if not listed or not isinstance(reducer, Reducer):
-            raise ValueError(
-                f"reducers: {reducer!r} is {'no reducer' if listed else 'no list'}; give a list of "
-                "those of helpers.capture, such as [PatchNorms()]"
-            )
-    return reducers
+        kept = one.run(batches, batch_size)
+    if path is not None:
+        cache.write(path, kept)
+    return kept
 
 
 def _precision(dtype: torch.dtype | str) -> torch.dtype:
-    """The dtype, or the one that a text such as 'bfloat16' names.
-
-    Raises ValueError for another than DTYPES.
-    """
+    """The dtype, or the one that a text such as 'bfloat16' names."""
     named = getattr(torch, str(dtype).removeprefix("torch."), None)
     if named not in DTYPES:
-        raise ValueError(
-            f"capture does not run in dtype {dtype}; choose one of {', '.join(map(str, DTYPES))}"
-        )
+        raise ValueError(f"dtype {dtype}; choose one of {', '.join(map(str, DTYPES))}")
     return named
 
 
 def _plan(
     backbone: Backbone, reducers: Sequence[Reducer], images: int
 ) -> list[tuple[Reducer, list[int]]]:
-    """Each reducer and its blocks, counted from 0.
-
-    Raises ValueError for one that has nothing to read, or whose key another one has.
-    """
+    """Each reducer and its blocks, counted from 0."""
     keys = [key for reducer in reducers for key in reducer.keys]
-    if len({*keys}) < len(keys):
-        twice = min(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"two reducers return '{twice}'; capture them in two passes or rename one")
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise ValueError(f"two reducers return '{min(twice)}'; capture them in two passes")
+    if not images:
+        raise ValueError("no images; give at least 1")
     plan = [(reducer, _indices(backbone, reducer)) for reducer in reducers]
     for reducer, blocks in plan:
         reducer.check(images, backbone.layout)
         for block in blocks:
-            try:
-                backbone.require(reducer.point, block)
-            except ValueError as error:
-                raise ValueError(f"{type(reducer).__name__} has nothing to read: {error}") from None
+            backbone.require(reducer.point, block)
     return plan
 
 
@@ -204,9 +121,9 @@ def _indices(backbone: Backbone, reducer: Reducer) -> list[int]:
     chosen = range(depth) if blocks == "all" else [blocks] if isinstance(blocks, int) else blocks
     wrong = [block for block in chosen if block not in range(-depth, depth)]
     if wrong or not len(chosen):
-        what = f"no block {wrong[0]!r}" if wrong else f"{reducer} looks at no block"
         raise ValueError(
-            f"{what} in '{backbone.name}'; choose 'all' or from -{depth} to {depth - 1}"
+            f"{reducer}: blocks {wrong} are not in '{backbone.name}'; choose 'all' or from "
+            f"-{depth} to {depth - 1}"
         )
     return [block % depth for block in chosen]
 
@@ -235,29 +152,24 @@ class _Output:
             ]
         for whole, value in zip(self.tensors, values, strict=True):
             part = whole[: len(value)]
-            for i, own in enumerate(self.blocks):
-                if own == block:
+            for i, wanted in enumerate(self.blocks):
+                if wanted == block:
                     (part if alone else part[:, i]).copy_(value)
         self.missing.discard(block)
 
 
 class _Pass:
-    """One pass of a model, where it is now, over images.
-
-    What is kept gathers in `results` and `into`.
-    """
+    """One pass of a model, where it is now, over images; what is kept gathers in `results`."""
 
     def __init__(
         self,
         backbone: Backbone,
         plan: list[tuple[Reducer, list[int]]],
         dtype: torch.dtype,
-        into: Mapping[str, Sequence[Accumulator]],
+        into: Mapping[str, Callable[[Tensor], object]],
         total: int,
-        first: int,
     ):
-        self.backbone, self.dtype, self.into = backbone, dtype, into
-        self.total, self.first = total, first
+        self.backbone, self.dtype, self.into, self.total = backbone, dtype, into, total
         self.device, self.mixed = backbone.device, dtype != torch.float32
         self.outputs = [_Output(reducer, blocks) for reducer, blocks in plan]
         self.results: dict[str, Tensor] = {}
@@ -284,12 +196,7 @@ class _Pass:
 
         return see
 
-    def run(
-        self,
-        batches: tqdm,
-        batch_size: int,
-        report: Callable[[int], object],
-    ) -> dict[str, Tensor]:
+    def run(self, batches: tqdm, batch_size: int) -> dict[str, Tensor]:
         """The results of all batches.
 
         A batch that does not fit into memory passes in parts, and so do those after it.
@@ -312,22 +219,18 @@ class _Pass:
                 # On a GPU the copy of one batch goes on while the next one is computed.
                 if len(waiting) > (self.device.type == "cuda"):
                     self.keep(*waiting.pop(0))
-            report(done)
         for last in waiting:
             self.keep(*last)
         return self.results
 
     def forward(self, start: int, pixels: Tensor) -> dict[str, Tensor]:
-        """What the reducers keep of these images, on the device, until the next call.
-
-        Raises ValueError where a reducer saw nothing of a block.
-        """
+        """What the reducers keep of these images, on the device, until the next call."""
         self.span = start, start + len(pixels)
         for output in self.outputs:
             output.missing.update(output.blocks)
         mixed = torch.autocast(self.device.type, self.dtype, enabled=self.mixed)
         with torch.inference_mode(), mixed:
-            self.backbone.next_image = self.first + start
+            self.backbone.next_image = start
             self.backbone(pixels.to(self.device, torch.float32, non_blocking=True))
         kept = {}
         for output in self.outputs:
@@ -352,7 +255,12 @@ class _Pass:
                     f"{start + len(value) - 1} of '{self.backbone.name}'; look at the images and "
                     f"the precision ({self.dtype})"
                 )
-        keep(values, start, self.total, self.into, self.results)
+            if key in self.into:
+                self.into[key](value)
+                continue
+            if key not in self.results:  # outside inference mode, so that a probe may train on it
+                self.results[key] = torch.empty(self.total, *value.shape[1:])
+            self.results[key][start : start + len(value)] = value
 
 
 def _at_once(backbone: Backbone, batch_size: int) -> int:
@@ -366,10 +274,7 @@ def _at_once(backbone: Backbone, batch_size: int) -> int:
 def _or_none(
     forward: Callable[[int, Tensor], dict[str, Tensor]], start: int, pixels: Tensor
 ) -> dict[str, Tensor] | None:
-    """`forward` of a batch; None where it does not fit into memory.
-
-    Raises MemoryError where one image is too much.
-    """
+    """`forward` of a batch; None where it does not fit into memory."""
     try:
         return forward(start, pixels)
     except RuntimeError as error:

@@ -70,7 +70,7 @@ def find_register_neurons(
         top_k: how many neurons.
         sparsity: a score of zero in images where less than half of the tokens (mode "paper": of the
             patches) are under 0.5, the authors' filter.
-        options: batch_size, device, dtype, progress and engine, as in `capture`.
+        options: batch_size, device, dtype and progress, as in `capture`.
 
     Raises ValueError for another mode or rule, a layer or block that is not there or has no MLP
     neurons, a `top_k` below one or above the number of neurons, patches removed by an intervention,
@@ -137,7 +137,7 @@ def register_neurons_of(
     options = {
         key: value
         for key, value in search.items()
-        if key in ("batch_size", "device", "dtype", "progress", "engine")
+        if key in ("batch_size", "device", "dtype", "progress")
     }
     neurons, not_run = {}, dict[str, str]()
     settings = settings_of(
@@ -347,9 +347,10 @@ def _summed(
 ) -> Float64[Tensor, "5 neuron"]:
     """The sum over images of `NeuronMeans`, of the neurons of all blocks."""
     means = [NeuronMeans(block, outlier, mode, sparsity) for block in blocks]
-    sums = {reducer.keys[0]: [SumOverImages()] for reducer in means}
-    capture(backbone, images, means, into=sums, **options)
-    return torch.cat([part.total.cpu() for [part] in sums.values()], dim=1)
+    sums = {reducer.keys[0]: SumOverImages() for reducer in means}
+    into = {key: part.update for key, part in sums.items()}
+    capture(backbone, images, means, into=into, **options)
+    return torch.cat([part.total for part in sums.values()], dim=1)
 
 
 class SumOverImages:

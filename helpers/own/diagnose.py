@@ -296,7 +296,7 @@ def diagnose(
     Raises ValueError for fewer images, and for labels that are not the head's.
     """
     backbone = backbone_of(backbone)
-    images = images_of(backbone, images)
+    images = images_of(images)
     if len(images) < LEAST:
         raise ValueError(f"{len(images)} images; give at least {LEAST}")
     session = _Session(backbone, images, labelled, seed, options)

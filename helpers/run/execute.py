@@ -69,7 +69,7 @@ def run_claims(
         note: called with each line of `applied` before the first notebook begins.
         engine: "local", or "ray": the machines of a cluster execute the notebooks, each with a GPU
             where its parameter `device` is one, and this process writes the results.
-        address: of the cluster, see `helpers.capture.cluster.connect`.
+        address: of the cluster, see `helpers.run.cluster.connect`.
 
     Returns:
         The outcomes, in the order in which the notebooks ended.
@@ -105,7 +105,7 @@ def run_claims(
         )
     calls = None
     if engine == "ray":
-        from helpers.capture.cluster import Calls  # here, since only this engine needs Ray
+        from helpers.run.cluster import Calls  # here, since only this engine needs Ray
 
         calls = Calls(address)
         for one in {*gpu.values()}:

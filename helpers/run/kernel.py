@@ -200,7 +200,7 @@ def execute(
         failed: where it is kept as far as it came, with its traceback, if it fails; it is removed
             otherwise.
         workspace: the folder in which its captures say how far they are (see helpers/files.py).
-        store: the folder in which they are stored (see helpers/capture/store.py), 'none' for none.
+        store: the folder in which they are stored (see helpers/capture/cache.py), 'none' for none.
         at_cell: called with the index of each code cell, from 0, when its turn comes.
         instructions: variables by which libraries choose their code paths when they are imported.
         first: code of one more cell, before all others.

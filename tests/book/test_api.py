@@ -8,7 +8,6 @@ from types import FunctionType, ModuleType
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob("book/api/*.md")}
@@ -50,7 +49,7 @@ def test_every_page_is_in_the_contents_and_every_measure_on_its_page():
 def test_the_block_that_the_reference_opens_with(capsys):
     text = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
     pixels = torch.rand(4, 3, 224, 224, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    names = {"loader": DataLoader([(image, 0) for image in pixels], batch_size=2)}
+    names = {"pixels": pixels}
     exec(text.partition("```python\n")[2].partition("```")[0], names)
     assert capsys.readouterr().out.startswith("Estimate(")
     assert [len(x) for x in names["maps"]] == [3, 3] and names["norms"].shape == (4, 196)
