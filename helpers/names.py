@@ -38,7 +38,7 @@ _TAGS = {
     "mae": "MAE", "openai": "CLIP", "laion2b": "OpenCLIP", "laion400m": "OpenCLIP", "webli": "SigLIP", "sam": "SAM",  # noqa: E501
     "orig": "original", "in21k": "21k",
 }  # fmt: skip
-# Presets of `helpers.training` in the field's words, and how each of the models is called.
+# Presets of `training` in the field's words, and how each of the models is called.
 _PRESETS = {
     "asked": "clean target", "mean": "PH-Reg target", "median": "median target",
     "offered": "free registers", "offered-cls": "free registers, [CLS] target",

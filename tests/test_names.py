@@ -19,7 +19,7 @@ from helpers.names import (
     stored_name,
 )
 from helpers.run.parameters import _with_known_names
-from helpers.training import PRESETS
+from training import PRESETS
 
 REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
 NAMES = {

@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-train() { "${PYTHON:-.venv/bin/python}" -m helpers train "$@"; }
+train() { "${PYTHON:-.venv/bin/python}" -m training "$@"; }
 
 small() {
   for task in quiet broadcast; do train $task --registers 0,4 --seeds 0 "$@"; done

@@ -162,7 +162,7 @@ def _table(
 def sink_table(records: Mapping[str, Records]) -> "pd.DataFrame":
     """One row for each training on a task that requires a sink.
 
-    What it came to at its end, and when sink and outlier first appeared (helpers/training/sinks.py;
+    What it came to at its end, and when sink and outlier first appeared (training/sinks.py;
     "never" by the last checkpoint). One with sigmoid attention says nothing of sinks.
 
     Args:

@@ -15,7 +15,7 @@ from helpers.files import digest_of
 from helpers.models import PostHoc, Recipe, SinkTask, load_backbone, sinks
 from helpers.models import trained as scratch
 from helpers.models.trained import build, load, record, save, write_json
-from helpers.training import KINDS, PRESETS, card
+from training import KINDS, PRESETS, card
 
 ROOT = Path(__file__).parents[2]
 TINY = Recipe(

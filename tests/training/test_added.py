@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from stopping import goes_on
+from stopping import resumed
 from torchvision.transforms import Compose, Normalize
 
 from helpers.capture import TokenNorms, capture
-from helpers.cli import main
 from helpers.images import load_images
 from helpers.interventions import test_time_registers as moved_neurons
 from helpers.models import (
@@ -22,15 +21,15 @@ from helpers.models import (
     load_backbone,
     posthoc,
 )
-from helpers.training import train
-from helpers.training.added import (
-    Likeness,
+from training import train
+from training.added import (
+    DistillationLoss,
     Targets,
     _denoised,
     _shifted,
     images_of,
     shifts,
-    unlike,
+    token_distance,
     writer,
 )
 
@@ -64,7 +63,7 @@ def test_own_and_test_time_targets_are_the_frozen_models(tmp_path, monkeypatch):
     assert torch.equal(moved.cls, own.cls) and own.unit == 1
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
     # What lies in the cache is not computed again.
-    monkeypatch.setattr("helpers.training.added._tokens", None)
+    monkeypatch.setattr("training.added._tokens", None)
     again = Targets(backbone, images, replace(normed, seed=5, steps=9), tmp_path)
     assert torch.equal(again.patches, moved.patches)
 
@@ -96,8 +95,10 @@ def test_before_the_last_norm_tokens_are_compared_in_units_of_an_ordinary_patch(
     patches, cls = torch.ones(1, 64, 64), torch.ones(1, 1, 64)
     recipe = replace(TINY, patches=1.0, cls=0.0, registers=0)
     tokens, normed = (posthoc.features(model, x, space)[:, 1:] for space in ("residual", "normed"))
-    loss = Likeness(recipe, backbone.layout, 5.0)(model, model, x, patches, cls, torch.tensor([-1]))
-    assert loss.item() == pytest.approx(unlike(tokens / 5, patches / 5).item(), rel=1e-5)
+    loss = DistillationLoss(recipe, backbone.layout, 5.0)(
+        model, model, x, patches, cls, torch.tensor([-1])
+    )
+    assert loss.item() == pytest.approx(token_distance(tokens / 5, patches / 5).item(), rel=1e-5)
     assert torch.allclose(backbone.final_norm(tokens), normed, atol=1e-5)
 
 
@@ -145,10 +146,10 @@ def test_denoising_puts_patches_back_and_takes_a_blind_corner_out(target):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_unlike_is_one_minus_cosine_plus_squared_error():
+def test_the_distance_is_one_minus_cosine_plus_squared_error():
     a, b = torch.tensor([[[1.0, 0.0], [3.0, 4.0]]]), torch.tensor([[[0.0, 1.0], [3.0, 4.0]]])
-    assert unlike(a, b).item() == pytest.approx(0.5 * 1 + 2 / 4)
-    assert unlike(a, a).item() == pytest.approx(0, abs=1e-6)
+    assert token_distance(a, b).item() == pytest.approx(0.5 * 1 + 2 / 4)
+    assert token_distance(a, a).item() == pytest.approx(0, abs=1e-6)
 
 
 class Ones(torch.nn.Module):
@@ -168,7 +169,7 @@ def test_the_loss_is_the_weighted_sum_of_what_is_asked(weights):
     patches, cls, labels = map(float, weights)
     recipe = replace(TINY, patches=patches, cls=cls, labels=labels)
     wanted = torch.zeros(1, 2, 2), -torch.ones(1, 1, 2), torch.tensor([0])
-    loss = Likeness(recipe, TokenLayout((1, 2), registers=1))(
+    loss = DistillationLoss(recipe, TokenLayout((1, 2), registers=1))(
         Ones(), Ones(), torch.zeros(1, 3, 1, 1), *wanted
     )
     expected = patches * (1 + 1) + cls * (2 + 4) + labels * np.log(4)
@@ -200,7 +201,7 @@ def test_images_that_cannot_be_learnt_from(tmp_path, change, message):
 
 def test_it_learns_to_be_what_it_was_and_says_what_became_of_it(tmp_path):
     """And goes on from a stop to the bit."""
-    _, history, after_the_stop, _ = goes_on(TINY, tmp_path, step=2)
+    _, history, after_the_stop, _ = resumed(TINY, tmp_path, step=2)
     assert [entry["step"] for entry in history] == [0, 2, 4, 6] and after_the_stop == [4, 6]
     last = history[-1]
     assert last["loss"] < history[1]["loss"] and len(last["norm_ratio"]) == 8
@@ -221,42 +222,3 @@ def test_what_stays_fixed_stays(tmp_path):
 def test_the_writer_is_the_planted_unit():
     block, unit, written = writer(load_backbone("control-content"), load_images("scenes", 12, 4))
     assert (block, unit) == (PLANTED_BLOCK["control-content"], REGISTER_NEURON) and written > 1
-
-
-# The command line
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        ("cpu --base scratch-reg0", "--base: 'cpu' trains from scratch; leave it out"),
-        ("asked --set base=x", "--set base: give it as --base"),
-        ("asked --set free=some", "free is 'some'; give registers"),
-        ("asked --set train=nowhere", "unknown data set 'nowhere'"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_before_anything_runs(
-    typed, message, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", *typed.split()]) == 2 and message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_text_of_ones_own_is_no_card_and_is_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (readme := tmp_path / "README.md").write_text("mine")
-    assert main("train cpu --registers 0 --seeds 0 --out .".split()) == 2
-    assert "no card of trainings; choose another --out" in capsys.readouterr().err
-    assert readme.read_text() == "mine" and [*tmp_path.iterdir()] == [readme]
-
-
-def test_a_base_that_is_not_here_is_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    base = "vit_tiny_patch16_224.augreg_in21k"
-    typed = f"train asked --base {base} --registers 0 --seeds 0 --out made --set train=scenes"
-    typed += " --set test=scenes --set n_train=8 --set n_test=6"
-    assert main(typed.split()) == 1 and base in capsys.readouterr().out
-    assert not list((tmp_path / "made").glob("*.json"))

@@ -1,134 +1,114 @@
-"""Many trainings at a time: what becomes of each, and what is kept. The training itself takes no
-time here."""
+"""Several trainings by the command line, their files, records and card."""
 
-import multiprocessing
+import json
 import os
-import time
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
-import torch
 
-from helpers.files import locked
-from helpers.models import Recipe
-from helpers.models import trained as scratch
-from helpers.training import Trained, card, jobs, train_all
+from helpers.capture import TokenNorms, capture
+from helpers.images import load_images
+from helpers.models import Recipe, TokenLayout, load_backbone, trained
+from training import PRESETS, card, train_all
+from training.__main__ import recipe_of
 
-TINY = Recipe(image_size=32, depth=1, width=16, heads=2)
-ABOUT = {"command": "python -m helpers train t", "device": "cpu (x)", "energy_kw": 0.5}
-OWN = "a file of this name in {} is of no training here; choose another folder"
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    """Trains in no time, and forks, so that it is known there."""
-
-    def train(recipe, state, device, workers, cache=None):
-        if recipe.seed == 1:
-            raise ValueError("no picture\n  there")
-        if recipe.seed == 2:
-            raise AssertionError
-        (state / "state.pt").touch()
-        if recipe.seed == 3:
-            raise ArithmeticError("the loss is nan")
-        if recipe.seed == 4:
-            os._exit(9)
-        if recipe.seed == 5:
-            time.sleep(60)
-        got = {"device": device, "workers": workers, "threads": torch.get_num_threads()}
-        return scratch.build(recipe, 2), [got], 7200.26
-
-    monkeypatch.setattr(jobs, "train", train)
-    monkeypatch.setattr(jobs, "get_context", lambda _: multiprocessing.get_context("fork"))
+ROOT = Path(__file__).parents[2]
+SMALL = {"steps": 4, "n_train": 16, "n_test": 10, "checkpoints": 3, "warmup": 1}
 
 
-@pytest.fixture
-def ran(tmp_path):
-    """What becomes of trainings by name, with these seeds."""
-
-    def run(report=lambda _: None, options=(), **seeds):
-        recipes = {name: replace(TINY, seed=seed) for name, seed in seeds.items()}
-        outcomes = train_all(recipes, tmp_path, about=ABOUT, report=report, **dict(options))
-        return {one.name: one for one in outcomes}
-
-    return run
+def typed(command, folder):
+    return subprocess.run(
+        [sys.executable, "-m", "training", *command.split(), "--out", str(folder), "--jobs", "1"],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
 
 
-def failed(name, reason):
-    return {name: Trained(name, "failed", 0.0, reason)}
+def changes(**values):
+    return " ".join(f"--set {key}={value}" for key, value in values.items())
 
 
-def test_weights_and_their_record(ran, tmp_path):
-    assert ran(options={"jobs": 4}, a=0) == {"a": Trained("a", "trained", 7200.26)}
-    assert {path.name for path in tmp_path.iterdir()} == {"a.json", "a.safetensors"}
-    told = scratch.record(f"scratch:{tmp_path}/a.safetensors")  # with the digest of the weights
-    # Two hours of 500 W, shared by four.
-    spent = {"jobs": 4, "wall_s": 7200.3, "energy_wh": 250.01}
-    assert told["provenance"] == ABOUT | spent | {"weights": told["provenance"]["weights"]}
-    assert told["history"] == [{"device": "cpu", "workers": 0, "threads": 1}]
-    assert told["recipe"]["width"] == 16
-    assert scratch.load(f"scratch:{tmp_path}/a.safetensors")[1] == TINY
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A preset trained with no registers and one, and what was printed."""
+    folder = tmp_path_factory.mktemp("out")
+    done = typed(f"cpu --registers 0,1 --seeds 3 --name t {changes(**SMALL)}", folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
 
 
-def test_what_is_finished_is_kept_unless_it_is_of_another_recipe_or_was_changed(ran, tmp_path):
-    ran(a=0)
-    ran(b=0)
-    assert scratch.record(f"scratch:{tmp_path}/a.safetensors")["provenance"]["jobs"] == 1
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert ran(a=0) == {"a": Trained("a", "kept", 0.0, "")}
-    assert "a.safetensors was made with another recipe (differs in seed)" in ran(a=6)["a"].reason
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-    (tmp_path / "b.safetensors").write_bytes(before[tmp_path / "a.safetensors"] + b" ")
-    assert "does not tell of the weights beside it" in ran(b=0)["b"].reason
+def test_the_preset_trains_from_the_command_line(made):
+    folder, printed = made
+    names = [f"scratch-t-reg{count}-seed3" for count in (0, 1)]
+    first, second, last = printed.splitlines()
+    assert first.startswith(f"{names[0]}  trained  ") and second.startswith(f"{names[1]}  trained")
+    assert last == f"other commands take them as scratch:{folder}/NAME.safetensors"
+    files = {f"{name}.{end}" for name in names for end in ("json", "safetensors")}
+    assert {path.name for path in folder.iterdir()} == files | {"README.md"}
+    record = trained.record(f"scratch:{folder}/{names[1]}.safetensors")
+    assert Recipe(**record["recipe"]) == replace(PRESETS["cpu"], registers=1, seed=3, **SMALL)
+    assert [entry["step"] for entry in record["history"]] == [0, 2, 4]
+    about = record["provenance"]
+    assert about["command"].startswith("python -m training cpu --registers 0,1")
+    watts = 1000 * about["energy_kw"]
+    assert about["energy_wh"] == pytest.approx(watts * about["wall_s"] / 3600, abs=0.01)
+    text = (folder / "README.md").read_text()
+    assert text == card(folder) and f"| `{names[0]}` | 0 | 3 | " in text
 
 
-@pytest.mark.parametrize("end", ["safetensors", "json"])
-def test_a_file_of_ones_own_is_kept(ran, tmp_path, end):
-    (own := tmp_path / f"a.{end}").write_text("mine")
-    assert ran(a=0) == failed("a", OWN.format(tmp_path))
-    assert own.read_text() == "mine" and [*tmp_path.iterdir()] == [own]
+def test_what_it_trained_is_a_model_like_any_other(made):
+    backbone = load_backbone(f"scratch:{made[0]}/scratch-t-reg1-seed3.safetensors")
+    assert backbone.layout == TokenLayout((8, 8), registers=1)
+    norms = capture(backbone, load_images("scenes", 2, 5), [TokenNorms()])["token_norms"]
+    assert norms.shape == (2, 8, 66) and norms.gt(0).all() and norms.isfinite().all()
 
 
-@pytest.mark.parametrize("end", ["safetensors", "json"])
-def test_what_was_killed_between_its_two_files_goes_on(ran, tmp_path, end):
-    (tmp_path / ".a").mkdir()
-    (tmp_path / f"a.{end}").write_text("half")
-    assert ran(a=0)["a"].status == "trained"
-    assert {path.name for path in tmp_path.iterdir()} == {"a.json", "a.safetensors"}
+def test_what_is_finished_is_kept_and_a_failure_stops_no_other(made, tmp_path):
+    folder, name = made[0], "scratch-t-reg0-seed3"
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    recipe = replace(PRESETS["cpu"], registers=0, seed=3, **SMALL)
+    other, lost = replace(recipe, seed=4), replace(recipe, train="nowhere", test="nowhere")
+    recipes = {"scratch-t-reg1-seed3": other, "lost": lost, name: recipe}
+    outcomes = {one.name: one for one in train_all(recipes, folder, jobs=2, about={})}
+    assert outcomes[name].status == "kept"
+    assert "differs in registers, seed" in outcomes["scratch-t-reg1-seed3"].reason
+    assert "nowhere" in outcomes["lost"].reason
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_one_failure_does_not_stop_the_others(ran, tmp_path):
-    outcomes = ran(lost=1, silent=2, diverges=3, good=0)
-    assert outcomes.pop("good").status == "trained"
-    reasons = {"lost": "no picture there", "silent": "AssertionError", "diverges": "loss is nan"}
-    assert {one.status for one in outcomes.values()} == {"failed"}
-    for name, reason in reasons.items():
-        assert outcomes[name].reason.endswith(reason)
-    # What came to a checkpoint goes on from it.
-    assert {path.name for path in tmp_path.glob(".*")} == {".diverges"}
+BASE = {"base": "scratch-reg0", "train": "scenes", "test": "scenes", "n_train": 8}
+ADDED = BASE | {"neurons": "3:5", "free": "low-rank:2@2-7"}
 
 
-def test_what_another_process_trains_is_left_alone(ran, tmp_path):
-    with locked(tmp_path / ".a"):
-        reason = f"another process trains it in {tmp_path} just now; wait for it, or choose another"
-        assert ran(a=0) == failed("a", f"{reason} folder")
-    assert [path.name for path in tmp_path.iterdir()] == [".a"]
+@pytest.mark.parametrize(
+    ("preset", "kind", "change"),
+    [("no-op", "sinks-t", {"width": 16}), ("offered", "registers-t", ADDED)],
+)
+def test_other_presets_train_from_the_command_line(tmp_path, preset, kind, change):
+    change = change | {"n_test": 6, "steps": 2, "batch_size": 4, "checkpoints": 2, "warmup": 1}
+    done = typed(f"{preset} --name t --registers 1 --seeds 3 {changes(**change)}", tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    name = f"{kind}-reg1-seed3"
+    weights = f"{name.partition('-')[0]}:{tmp_path}/{name}.safetensors"
+    assert load_backbone(weights).layout.registers == 1
+    recipe = PRESETS["quiet" if preset == "no-op" else preset]
+    expected = replace(recipe, registers=1, seed=3, **change)
+    assert trained.record(weights)["recipe"] == json.loads(json.dumps(asdict(expected)))
+    assert card(tmp_path) == (tmp_path / "README.md").read_text()
 
 
-def test_a_process_that_is_killed_is_a_failure_of_its_training(ran):
-    (one,) = ran(a=4).values()
-    assert one.status == "failed" and "was killed (out of memory?); the same command" in one.reason
+@pytest.mark.parametrize(
+    ("change", "error"), [("base=x", "base=x"), ("seed=1", "seed=1"), ("lr=much", "much")]
+)
+def test_what_a_recipe_has_not_is_refused(change, error):
+    with pytest.raises(ValueError, match=error):
+        recipe_of("cpu", (change,))
 
 
-def test_ctrl_c_ends_what_is_being_trained(ran, tmp_path):
-    def stop(one):
-        raise KeyboardInterrupt
-
-    begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        ran(stop, {"jobs": 2}, a=0, long=5)
-    assert time.monotonic() - begun < 30 and not (tmp_path / "long.json").exists()
-
-
-def test_the_card_tells_of_every_kind_that_the_project_ships():
-    assert card(scratch.WEIGHTS) == (scratch.WEIGHTS / "README.md").read_text(encoding="utf-8")
+def test_the_card_covers_every_kind_that_the_project_ships():
+    assert card(trained.WEIGHTS) == (trained.WEIGHTS / "README.md").read_text(encoding="utf-8")

@@ -1,5 +1,4 @@
-"""Trainings on tasks that ask for a sink: what is shown, what is measured, going on to the bit, and
-the command line."""
+"""Trainings on tasks that ask for a sink: what is shown, what is measured, resuming to the bit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,31 +7,30 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from stopping import goes_on, stepped
+from stopping import resumed, stepped
 from torch import nn
 from torch.utils.data import default_collate
 
 from helpers.images import answers, draw_pictures, load_images, read_pictures
 from helpers.models import SinkTask, load_backbone, sinks, trained
-from helpers.training import KINDS, train
-from helpers.training.recipes import DATA_SEED
-from helpers.training.sinks import TRAINING, Drawn, Error, unexplained
+from training import KINDS, train
+from training.recipes import DATA_SEED
+from training.sinks import TRAINING, PatchError, SinkPictures, linear_error
 
-ROOT = Path(__file__).parents[2]
 TINY = SinkTask(
     width=16, depth=2, registers=1, steps=4, batch_size=2, warmup=1, checkpoints=3, n_test=12
 )
 
 
 def test_a_batch_is_what_its_items_are():
-    whole = Drawn(TINY, 0)
+    whole = SinkPictures(TINY, 0)
     for (x, y), index in zip(whole.__getitems__([4, 0, 1]), (4, 0, 1), strict=True):
         assert torch.equal(x, whole[index][0]) and torch.equal(y, whole[index][1])
 
 
 def test_what_is_learnt_from_is_what_the_model_sees_of_a_picture():
     pixels = draw_pictures("quiet", (TRAINING, 0), [3])
-    x, y = Drawn(TINY, 0)[3]
+    x, y = SinkPictures(TINY, 0)[3]
     torch.testing.assert_close(
         x,
         load_backbone(sinks.build(TINY), data=trained.DATA).preprocess(Image.fromarray(pixels[0])),
@@ -68,23 +66,22 @@ class Silent(nn.Module):
 @pytest.mark.parametrize("task", ["quiet", "broadcast"])
 def test_the_loss_of_one_that_solves_it_is_zero_and_that_of_silence_is_not(task):
     recipe = replace(TINY, task=task)
-    x, y = default_collate(Drawn(recipe, 0).__getitems__(range(8)))
+    x, y = default_collate(SinkPictures(recipe, 0).__getitems__(range(8)))
     training = KINDS[SinkTask](recipe, "cpu", Path())
+    assert isinstance(training.objective, PatchError)
     solver, silent = Oracle(task), Silent()
     assert training.objective(solver, solver, x, y) < 1e-12
-    assert training.objective(silent, silent, x, y).item() == pytest.approx(
-        y.square().mean().item()
-    )
-    assert isinstance(training.objective, Error)
+    silence = training.objective(silent, silent, x, y).item()
+    assert silence == pytest.approx(y.square().mean().item())
 
 
-def test_what_is_unexplained_is_that_of_least_squares():
+def test_the_linear_error_is_that_of_least_squares():
     rng = np.random.default_rng(0)
     x, noise = rng.normal(3, 2, (500, 3)), rng.normal(0, 0.5, (500, 2))
     y = x @ rng.normal(0, 1, (3, 2)) + 7 + noise
     design = np.c_[x, np.ones(500)]
     expected = np.mean((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2)
-    assert unexplained(torch.from_numpy(x), torch.from_numpy(y)) == pytest.approx(
+    assert linear_error(torch.from_numpy(x), torch.from_numpy(y)) == pytest.approx(
         expected, rel=1e-6
     )
 
@@ -96,11 +93,11 @@ def test_what_can_be_had_without_attention_is_known():
     parts = read_pictures(pixels)[0], answers("quiet", pixels)
     v, (colours, wanted) = 0.35**2 / 3, (torch.from_numpy(part).flatten(0, 1) for part in parts)
     expected = v / 2 - (v / 2) ** 2 / (2 * v)
-    assert unexplained(colours, wanted) == pytest.approx(expected, rel=0.1)
+    assert linear_error(colours, wanted) == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize("change", [{}, {"cls": 1}, {"attention": "sigmoid"}])
-def test_history_tells_of_sinks_and_outliers_apart(change, tmp_path):
+def test_the_history_has_sinks_and_outliers_apart(change, tmp_path):
     model, history, _ = train(replace(TINY, **change), tmp_path)
     assert [entry["step"] for entry in history] == [0, 2, 4] and not model.training
     last, kinds = history[-1], ("sink", "register_sink", "cls_sink", "sink_one")
@@ -121,8 +118,8 @@ def test_it_learns_its_own_colour(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_training_that_was_stopped_goes_on_to_the_bit(tmp_path, optimizer):
-    assert goes_on(replace(TINY, optimizer=optimizer), tmp_path, step=2)[2] == [4]
+def test_a_training_that_was_stopped_resumes_to_the_bit(tmp_path, optimizer):
+    assert resumed(replace(TINY, optimizer=optimizer), tmp_path, step=2)[2] == [4]
 
 
 def test_sgd_takes_the_steps_of_pytorch(tmp_path):
@@ -130,7 +127,7 @@ def test_sgd_takes_the_steps_of_pytorch(tmp_path):
         TINY, optimizer="sgd", steps=2, warmup=0, clip=1e9, weight_decay=0.0, checkpoints=2
     )
     got = train(recipe, tmp_path)[0].state_dict()
-    model, items = sinks.build(recipe).train(), Drawn(recipe, 0)
+    model, items = sinks.build(recipe).train(), SinkPictures(recipe, 0)
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True)
     batches = [default_collate(items.__getitems__([2 * step, 2 * step + 1])) for step in range(2)]
     stepped(recipe, model, optimizer, batches, lambda m, x, y: (m(x)[:, 1:] - y).square().mean())

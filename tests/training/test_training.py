@@ -1,63 +1,28 @@
-"""Training: twins, resuming, divergence, what is measured on the way, and the command line for
-real. Tiny recipes throughout."""
+"""Training from scratch: twins, batches, the loop, its losses, and what is measured on the way."""
 
-import contextlib
-import errno
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from stopping import Stop, goes_on, same, stepped
+from stopping import resumed, same, stepped
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import default_collate
 from torchvision.transforms.functional import to_tensor
 
-from helpers import training
-from helpers.capture import TokenNorms, capture
-from helpers.cli import main
 from helpers.images import Images, load_images, load_train_test
-from helpers.models import PostHoc, Recipe, SinkTask, TokenLayout, load_backbone
-from helpers.models import trained as scratch
+from helpers.models import PostHoc, Recipe, SinkTask, trained, wrap_timm
 from helpers.names import recipe_name
-from helpers.training import PRESETS, Batches, Diverged, evaluate, train
-from helpers.training.added import Shown
-from helpers.training.recipes import DATA_SEED
-from helpers.training.scratch import SelfDistillation, balanced
-from helpers.training.sinks import Drawn
-from helpers.training.tasks import Items
-
-ROOT = Path(__file__).parents[2]
-ABOUT = {"command": "python -m helpers train t", "device": "cpu (x)", "energy_kw": 0.5}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    """A recipe of a second on 24 pictures of two classes, red and blue, that uses every kind of
-    chance there is."""
-    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for name, colour in (("blue", (40, 60, 200)), ("red", (200, 60, 40))):
-        (folder / name).mkdir()
-        for i in range(12):
-            pixels = np.clip(rng.normal(colour, 30, (32, 32, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{i}.png")
-    return Recipe(
-        train=f"folder:{folder}", test=f"folder:{folder}", n_train=16, n_test=8, image_size=32,
-        depth=2, width=16, heads=2, registers=1, steps=6, batch_size=4, warmup=1, drop_path=0.3,
-        checkpoints=4,
-    )  # fmt: skip
+from training import PRESETS, Diverged, evaluate, train
+from training.added import TargetedImages
+from training.recipes import DATA_SEED
+from training.scratch import AugmentedImages, SelfDistillation, balanced
+from training.sinks import SinkPictures
+from training.tasks import Items
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +43,7 @@ def steps_of(history):
 
 def images_of(n):
     """Pictures that can be told apart, each a class of its own."""
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (n, 40, 40, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (n, 40, 40, 3), dtype=np.uint8)
     return Images(
         "numbered", [str(i) for i in range(n)], lambda i: Image.fromarray(pixels[i]), np.arange(n)
     )
@@ -100,12 +64,12 @@ def alike(items, others):
 
 
 @pytest.mark.parametrize("kind", ["scratch", "added", "sinks"])
-def test_items_hang_on_recipe_and_position_alone(tiny, kind):
+def test_items_depend_on_recipe_and_position_alone(tiny, kind):
     sizes = {"steps": 6, "batch_size": 4, "registers": 1, "checkpoints": 2}
     recipe, make = {
-        "scratch": (tiny, partial(Batches, images_of(6))),
-        "added": (PostHoc(**sizes), lambda *a: Shown(images_of(6), to_tensor, None, *a)),
-        "sinks": (SinkTask(**sizes), Drawn),
+        "scratch": (tiny, partial(AugmentedImages, images_of(6))),
+        "added": (PostHoc(**sizes), lambda *a: TargetedImages(images_of(6), to_tensor, None, *a)),
+        "sinks": (SinkTask(**sizes), SinkPictures),
     }[kind]
     whole, later, places = make(recipe, 0), make(recipe, 1), [23, 5, 7]
     assert len(whole) == 24 and len(later) == 20
@@ -118,20 +82,20 @@ def test_items_hang_on_recipe_and_position_alone(tiny, kind):
 
 
 def test_an_image_is_augmented_anew_each_time(tiny):
-    batches = Batches(images_of(6), tiny)
+    batches = AugmentedImages(images_of(6), tiny)
     shown = [picture for picture, label in map(batches.__getitem__, range(24)) if label == 0]
     assert len(shown) == 4 and not torch.equal(shown[0], shown[1])
 
 
 def test_twins_are_shown_the_same_to_the_bit(tiny, tmp_path, monkeypatch):
-    build, shown = scratch.build, []
+    build, shown = trained.build, []
 
     def watched(recipe, classes):
         model = build(recipe, classes)
         model.patch_embed.register_forward_hook(lambda _, x, __: shown[-1].append(x[0].clone()))
         return model
 
-    monkeypatch.setattr(scratch, "build", watched)
+    monkeypatch.setattr(trained, "build", watched)
     for i, change in enumerate(({}, {"registers": 0}, {"registers": 4}, {"seed": 1})):
         shown.append([])
         train(replace(tiny, steps=3, checkpoints=2, **change), tmp_path / str(i))
@@ -158,7 +122,7 @@ def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
     got = torch.load(tmp_path / "state.pt", weights_only=True)
 
     learnt, _ = load_train_test(recipe.train, recipe.test, 16, 8, DATA_SEED)
-    items, model = Batches(learnt, recipe), scratch.build(recipe, 2).train()
+    items, model = AugmentedImages(learnt, recipe), trained.build(recipe, 2).train()
     plain, others = [], []
     for name, value in model.named_parameters():
         is_plain = value.dim() == 1 or name in ("pos_embed", "cls_token", "reg_token")
@@ -179,10 +143,10 @@ def test_the_steps_are_those_of_plain_pytorch(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("objective", ["supervised", "self-distillation"])
-def test_a_training_that_was_stopped_goes_on_to_the_bit(tiny, tmp_path, objective):
+def test_a_training_that_was_stopped_resumes_to_the_bit(tiny, tmp_path, objective):
     """And is not measured again once it has ended."""
     recipe = replace(tiny, objective=objective)
-    model, history, reported, parts = goes_on(recipe, tmp_path, step=2)
+    model, history, reported, parts = resumed(recipe, tmp_path, step=2)
     assert reported == [4, 6] and steps_of(history) == [0, 2, 4, 6]
     assert history[0]["loss"] is None and all(entry["loss"] > 0 for entry in history[1:])
     again, its_history, _ = train(recipe, parts, report=pytest.fail)
@@ -202,12 +166,41 @@ def test_it_learns(tiny, tmp_path):
     assert first["accuracy"] <= 75 and last["accuracy"] == 100 and last["loss"] < 0.2
 
 
+@pytest.mark.parametrize(
+    "change, what", [({}, "loss is nan"), ({"steps": 1, "checkpoints": 2}, "tokens are not finite")]
+)
+def test_a_training_that_diverges_keeps_the_last_good_checkpoint(tiny, tmp_path, change, what):
+    with pytest.raises(Diverged, match=f"{what} at step 1"):
+        train(replace(tiny, lr=1e30, warmup=0, **change), tmp_path)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    weights = (*state["model"].values(), *state["average"].values())
+    assert state["step"] == 0 and all(value.isfinite().all() for value in weights)
+
+
+def test_a_checkpoint_is_never_made_of_nan(tiny, tmp_path, monkeypatch):
+    broken = trained.build(tiny, 2)
+    nn.init.constant_(broken.norm.bias, math.nan)
+    monkeypatch.setattr(trained, "build", lambda *_: broken)
+    with pytest.raises(Diverged, match="weights are not finite at step 0"):
+        train(tiny, tmp_path / "first")
+    assert not (tmp_path / "first").exists()
+
+
+def test_the_state_of_another_recipe_is_refused(tiny, whole):
+    with pytest.raises(ValueError, match=r"differs in registers, lr"):
+        train(replace(tiny, lr=0.5, registers=2), whole[2])
+
+
+# Self-distillation
+# ----------------------------------------------------------------------------------------------
+
+
 def test_self_distillation_needs_no_labels_and_keeps_no_head(tiny, tmp_path):
     recipe = replace(tiny, objective="self-distillation", prototypes=8)
     model, history, _ = train(recipe, tmp_path)
     assert 0 < history[-1]["loss"] < 2 * math.log(8) and 0 <= history[-1]["accuracy"] <= 100
-    scratch.save(tmp_path / "m.safetensors", model, recipe)
-    stored, _ = scratch.load(f"scratch:{tmp_path}/m.safetensors")
+    trained.save(tmp_path / "m.safetensors", model, recipe)
+    stored, _ = trained.load(f"scratch:{tmp_path}/m.safetensors")
     assert stored(torch.zeros(1, 3, 32, 32)).shape == (1, 16)
 
 
@@ -247,9 +240,8 @@ def test_each_view_is_taught_by_the_other(tiny):
         for i in range(3)
         for view in (0, 1)
     ]
-    loss = SelfDistillation(replace(tiny, prototypes=5), 2)(
-        student, teacher, views, torch.zeros(3, dtype=torch.long)
-    )
+    objective = SelfDistillation(replace(tiny, prototypes=5), 2)
+    loss = objective(student, teacher, views, torch.zeros(3, dtype=torch.long))
     torch.testing.assert_close(loss, sum(terms) / 6)
     loss.backward()  # the model learns, its average and the prototypes do not
     assert student[1].weight.grad.abs().max() > 0 and student.head.weight.grad is None
@@ -271,146 +263,18 @@ def test_a_batch_is_spread_evenly_over_the_prototypes(images, prototypes):
 def test_one_answer_for_all_images_costs_what_no_answer_costs(tiny):
     """Where all features are one, targets are even, and no answer costs less than the logarithm of
     the number of prototypes."""
-    objective, views = (
-        SelfDistillation(replace(tiny, prototypes=5), 2),
-        torch.randn(5, 1, 3, 2, 2).repeat(1, 2, 1, 1, 1),
-    )
-    labels = torch.zeros(5, dtype=torch.long)
+    objective = SelfDistillation(replace(tiny, prototypes=5), 2)
+    views, labels = torch.randn(5, 1, 3, 2, 2).repeat(1, 2, 1, 1, 1), torch.zeros(5).long()
     collapsed, apart = Net(), Net()
     nn.init.zeros_(collapsed[1].weight)
     for bias in torch.randn(10, 4):
         collapsed[1].bias.data = bias
         assert objective(collapsed, collapsed, views, labels) > math.log(5) - 1e-5
     prototypes = F.normalize(apart.head.weight.detach(), dim=-1)
-    apart[1].weight.data = (
-        torch.linalg.pinv(views[:, 0].flatten(1)) @ prototypes
-    ).T  # each picture at one of its own
+    # Each picture at a prototype of its own.
+    apart[1].weight.data = (torch.linalg.pinv(views[:, 0].flatten(1)) @ prototypes).T
     nn.init.zeros_(apart[1].bias)
     assert objective(apart, apart, views, labels) < 0.5 * math.log(5)
-
-
-# What stops a training
-# ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "change, what", [({}, "loss is nan"), ({"steps": 1, "checkpoints": 2}, "tokens are not finite")]
-)
-def test_a_training_that_diverges_names_the_step_and_keeps_a_good_checkpoint(
-    tiny, tmp_path, change, what
-):
-    recipe = replace(tiny, lr=1e30, warmup=0, **change)
-    with pytest.raises(
-        Diverged,
-        match=f"the {what} at step 1; the last good checkpoint is that of step 0, in .*; train",
-    ):
-        train(recipe, tmp_path)
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    weights = (*state["model"].values(), *state["average"].values())
-    assert state["step"] == 0 and all(value.isfinite().all() for value in weights)
-
-
-def test_a_checkpoint_is_never_made_of_nan(tiny, tmp_path, monkeypatch):
-    def stop(entry):
-        if entry["step"] == 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(tiny, tmp_path, report=stop)
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    state["model"]["norm.bias"][0] = math.nan
-    torch.save(state, tmp_path / "state.pt")
-    good = "the loss is nan at step 2; the last good checkpoint is that of step 2"
-    with pytest.raises(Diverged, match=good):
-        train(tiny, tmp_path)
-
-    broken = scratch.build(tiny, 2)
-    nn.init.constant_(broken.norm.bias, math.nan)
-    monkeypatch.setattr(scratch, "build", lambda *_: broken)
-    none = "the weights are not finite at step 0; there is no checkpoint"
-    with pytest.raises(Diverged, match=none):
-        train(tiny, tmp_path / "first")
-    assert not (tmp_path / "first").exists()
-
-
-@pytest.mark.parametrize("damage", ["short", "shorter", "empty", "text", "another", "recipe"])
-def test_a_state_that_is_damaged_or_of_another_recipe_is_refused(tiny, whole, tmp_path, damage):
-    data, recipe = (whole[2] / "state.pt").read_bytes(), tiny
-    torch.save({"weights": torch.zeros(1)}, another := BytesIO())
-    contents = {"short": data[:-500], "shorter": data[:100], "empty": b"", "text": b"text"}
-    contents |= {"another": another.getvalue(), "recipe": data}
-    message = "is not a whole state of a training; delete it"
-    if damage == "recipe":
-        recipe = replace(tiny, lr=0.5, registers=2)
-        message = r"was made with another recipe \(differs in registers, lr\); choose another"
-    (tmp_path / "state.pt").write_bytes(contents[damage])
-    with pytest.raises(ValueError, match=f"state.pt {message}"):
-        train(recipe, tmp_path)
-
-
-def state_of(stat):
-    """State and parent of a process, by its file in /proc; '' where there is none."""
-    with contextlib.suppress(OSError):
-        return stat.read_text().rpartition(")")[2].split()[:2]
-    return "", ""
-
-
-def offspring(parent):
-    """Processes of `parent` that train, by their folder in /proc."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        state, its_parent = state_of(stat)
-        if its_parent == str(parent) and state != "Z":
-            found += [stat.parent] * (b"spawn_main" in (stat.parent / "cmdline").read_bytes())
-    return found
-
-
-def runs_on(process):
-    return state_of(process / "stat")[0] not in ("", "Z")
-
-
-def until(condition, seconds=240):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert condition()
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
-@pytest.mark.parametrize(
-    "how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
-)
-def test_trainings_end_with_the_process_that_began_them(tmp_path, how):
-    typed = "train cpu --registers 0,1 --seeds 0 --set n_train=16 --set n_test=10 --jobs 2 "
-    typed += f"--set batch_size=2 --set steps=100000 --set checkpoints=100001 --out {tmp_path}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "helpers", *typed.split()],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,
-    )
-    states = [tmp_path / f".scratch-reg{registers}" / "state.pt" for registers in (0, 1)]
-    try:
-        until(lambda: all(state.is_file() for state in states))
-        trained = offspring(process.pid)
-        assert len(trained) == 2
-    finally:
-        process.send_signal(how)
-        process.wait()
-    until(lambda: not any(runs_on(pid) for pid in trained), 10)
-
-
-def test_a_full_disk_is_one_sentence(tiny, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    remedy = (
-        "the disk is full: state.pt was not written; make room, and give the same command again"
-    )
-    with pytest.raises(OSError, match=remedy):
-        train(tiny, tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 # What is measured
@@ -433,7 +297,7 @@ def planted(pool, registers):
     """A model whose blocks add nothing: a black patch has norm 2, a white one 20, a register 6; its
     answer is always class 0."""
     recipe = Recipe(image_size=32, depth=3, width=16, heads=2, registers=registers, pool=pool)
-    model = scratch.build(recipe, 2).requires_grad_(False)
+    model = trained.build(recipe, 2).eval().requires_grad_(False)
     for name, value in model.named_parameters():
         if "norm" not in name:
             value.zero_()
@@ -446,13 +310,14 @@ def planted(pool, registers):
     return model
 
 
+def wrapped(model):
+    return wrap_timm("planted", model, trained.DATA, pretrained=True)
+
+
 @pytest.mark.parametrize("pool", ["token", "avg"])
 @pytest.mark.parametrize("registers", [0, 2])
 def test_what_is_planted_is_measured(spots, pool, registers):
-    model = planted(pool, registers).train()
-    found = evaluate(model, spots, scratch.DATA)
-    assert model.training and evaluate(model.eval(), spots, scratch.DATA) == found
-    assert not model.training
+    found = evaluate(wrapped(planted(pool, registers)), spots)
     ratio = np.percentile([10.0] + [1.0] * 63, 99.9)
     expected = {
         "accuracy": 75.0, "outlier_images": 1 / 4, "outlier_tokens": 1 / 64, "norm_median": 2.0,
@@ -477,95 +342,11 @@ def test_without_a_head_the_nearest_image_names_the_class(labels, accuracy):
     model.patch_embed.proj.bias[1] = 1  # else the LayerNorm would make all features one
     model.reset_classifier(0)
     pairs = Images("pairs", [*"abcd"], lambda i: Image.fromarray(pixels[i % 2]), np.array(labels))
-    assert evaluate(model, pairs, scratch.DATA, classifies=False)["accuracy"] == accuracy
+    assert evaluate(wrapped(model), pairs, classifies=False)["accuracy"] == accuracy
 
 
-# For real
+# Presets
 # ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def command(tmp_path_factory):
-    """What was typed, the folder, and what was printed."""
-    out = tmp_path_factory.mktemp("out")
-    typed = "train cpu --registers 1 --seeds 0 --set steps=20 --set n_train=16 --set n_test=10 "
-    typed += f"--out {out} --jobs 1"
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers", *typed.split()],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return typed, out, done.stdout
-
-
-def test_the_preset_trains_from_the_command_line(command):
-    typed, out, printed = command
-    first, last = printed.splitlines()
-    assert first.startswith("scratch-reg1  trained  (")
-    assert last == f"other commands take them as scratch:{out}/NAME.safetensors"
-    names = ["README.md", "scratch-reg1.json", "scratch-reg1.safetensors"]
-    assert sorted(path.name for path in out.iterdir()) == names
-    told = scratch.record(f"scratch:{out}/scratch-reg1.safetensors")
-    assert set(told) == {"recipe", "history", "provenance"}
-    expected = replace(PRESETS["cpu"], registers=1, steps=20, n_train=16, n_test=10)
-    assert Recipe(**told["recipe"]) == expected
-    assert steps_of(told["history"]) == list(range(0, 21, 2))
-    assert told["provenance"]["command"] == f"python -m helpers {typed}"
-    card = (out / "README.md").read_text()
-    assert card == training.card(out)
-    assert f"- `python -m helpers {typed}`: n_train 16, n_test 10, steps 20\n" in card
-
-
-TINY = "--set n_test=6 --set steps=2 --set batch_size=4 --set checkpoints=2 --set warmup=1"
-OFFERED = (
-    "train offered --base scratch-reg0 --set train=scenes --set test=scenes --set n_train=8 "
-    "--set neurons=3:5 --set free=low-rank:2@2-7"
-)
-
-
-@pytest.mark.parametrize(
-    ("typed", "name", "changed"),
-    [
-        ("train broadcast --name t --set width=16", "sinks-t", {"width": 16}),
-        (
-            OFFERED,
-            "registers-offered",
-            {"base": "scratch-reg0", "train": "scenes", "test": "scenes", "n_train": 8}
-            | {"neurons": "3:5", "free": "low-rank:2@2-7"},
-        ),
-    ],
-    ids=["sinks", "added"],
-)
-def test_other_presets_train_from_the_command_line(tmp_path, monkeypatch, typed, name, changed):
-    monkeypatch.chdir(tmp_path)
-    assert main(f"{typed} {TINY} --registers 1 --seeds 3 --jobs 1 --out made".split()) == 0
-    name += "-reg1-seed3"
-    weights = f"{name.partition('-')[0]}:made/{name}.safetensors"
-    assert load_backbone(weights).layout.registers == 1
-    sizes = {"n_test": 6, "steps": 2, "batch_size": 4, "checkpoints": 2, "warmup": 1}
-    preset = replace(PRESETS[typed.split()[1]], registers=1, seed=3, **sizes, **changed)
-    assert scratch.record(weights)["recipe"] == json.loads(json.dumps(asdict(preset)))
-    card = (tmp_path / "made" / "README.md").read_text()
-    assert card == training.card(tmp_path / "made") and f"| `{name}` | 1 | 3 | " in card
-    assert {path.name for path in tmp_path.iterdir()} <= {"made", "_build"}
-
-
-def test_what_it_trained_is_a_model_like_any_other(command):
-    backbone = load_backbone(f"scratch:{command[1]}/scratch-reg1.safetensors")
-    assert backbone.layout == TokenLayout((8, 8), registers=1)
-    norms = capture(backbone, load_images("scenes", 2, 5), [TokenNorms()])["token_norms"]
-    assert norms.shape == (2, 8, 66) and norms.gt(0).all() and norms.isfinite().all()
-    assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
-
-
-def test_the_same_command_keeps_what_is_finished(command, capsys):
-    before = {path: path.read_bytes() for path in command[1].iterdir()}
-    assert main(command[0].split()) == 0
-    assert capsys.readouterr().out.startswith("scratch-reg1  kept\nother commands")
-    assert {path: path.read_bytes() for path in command[1].iterdir()} == before
 
 
 @pytest.mark.parametrize("label", ["gpu", "quiet-gpu", "broadcast-gpu"])
@@ -574,17 +355,15 @@ def test_the_preset_for_a_gpu_takes_a_step_and_stays_small(label, tmp_path):
     recipe = replace(PRESETS[label], **tiny, **({"n_train": 4} if label == "gpu" else {}))
     model, history, _ = train(recipe, tmp_path)
     assert math.isfinite(history[-1]["loss"])
-    scratch.save(tmp_path / "gpu.safetensors", model, recipe)
+    trained.save(tmp_path / "gpu.safetensors", model, recipe)
     assert (tmp_path / "gpu.safetensors").stat().st_size <= 4_000_000
 
 
 @pytest.mark.parametrize("label", PRESETS)
-def test_each_preset_can_be_built_stays_small_and_is_described(label):
+def test_each_preset_stays_small_and_is_described(label, pytestconfig):
     recipe = replace(PRESETS[label], registers=4)
     if isinstance(recipe, Recipe):
-        model = scratch.build(recipe, 10)
+        model = trained.build(recipe, 10)
         assert 2 * sum(value.numel() for value in model.state_dict().values()) < 4_000_000
-    assert (
-        f"\n| `{recipe_name(label).lower()}` | "
-        in (ROOT / "book" / "trained-models.md").read_text()
-    )
+    page = (pytestconfig.rootpath / "book" / "trained-models.md").read_text()
+    assert f"\n| `{recipe_name(label).lower()}` | " in page

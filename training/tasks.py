@@ -1,7 +1,4 @@
-"""What can be trained.
-
-Each kind of recipe brings its model, its images, its loss, what is measured, and its files.
-"""
+"""What can be trained: each kind of recipe brings its model, its images, its loss and measures."""
 
 import random
 from abc import ABC, abstractmethod
@@ -16,16 +13,16 @@ from torch.utils.data import Dataset
 
 
 class Task(ABC):
-    """One training, from its recipe; made in the process that trains.
+    """One training, from its recipe.
 
     Attributes:
+        prefix: of the names of its models.
+        twins: numbers of registers that are trained unless said otherwise.
+        save: writes (path, model, recipe).
         model: at its start; what learns requires a gradient.
-        objective: (model, its average, *batch) -> loss. What it keeps is part of the state of the
-            training.
+        objective: (model, its average, *batch) -> loss; its state is part of the checkpoint.
         precise: whether matrix products stay float32 on the CPU.
         optimizer: timm's name of it.
-        twins: how many registers those have that are trained unless said otherwise.
-        save: (path, model, recipe), which writes the weights and the recipe.
     """
 
     prefix: ClassVar[str]
@@ -42,27 +39,19 @@ class Task(ABC):
 
     @abstractmethod
     def items(self, start: int) -> Dataset:
-        """What is shown, from step `start` on, image by image.
-
-        A function of the recipe and the position alone.
-        """
+        """The training items from step `start` on."""
 
     @abstractmethod
     def measure(self, model: nn.Module) -> dict[str, Any]:
-        """What is followed along the training, of a model that is evaluated, not trained."""
+        """What is followed along the training, of the averaged model."""
 
     def finished(self, model: nn.Module) -> nn.Module:
-        """The model as it is kept."""
+        """The model as it is saved."""
         return model
-
-    @classmethod
-    @abstractmethod
-    def stored(cls, path: Path) -> Any:
-        """The recipe of what `save` wrote. Raises ValueError where it is damaged."""
 
 
 class Items(Dataset):
-    """What a training is shown, one item a position, from step `start` on.
+    """The training items in their order, from step `start` on.
 
     Item i is a function of the recipe and i alone.
     """
@@ -80,10 +69,7 @@ class Items(Dataset):
 
 
 def seed_all(*key: int) -> None:
-    """Seed the generators of torch, NumPy and Python, which timm's augmentations draw from.
-
-    With numbers that say what for.
-    """
+    """Seed torch, NumPy and Python, which timm's augmentations draw from."""
     seed = int(np.random.SeedSequence(key).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)

@@ -1,5 +1,5 @@
-"""Small models from scratch: their images, augmented by chance, and their losses, cross-entropy in
-the manner of DeiT or the disagreement of two views (DINO, SwAV).
+"""Small models from scratch: augmented images, and their losses, cross-entropy as DeiT has it or
+the disagreement of two views (DINO, SwAV).
 """
 
 from pathlib import Path
@@ -14,31 +14,29 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from helpers.images import Images, load_train_test
-from helpers.models import Recipe
-from helpers.models import trained as scratch
-from helpers.training.evaluation import evaluate
-from helpers.training.recipes import DATA_SEED
-from helpers.training.tasks import Items, Task, seed_all
+from helpers.models import Recipe, trained, wrap_timm
+from training.evaluation import evaluate
+from training.recipes import DATA_SEED
+from training.tasks import Items, Task, seed_all
 
 
-class Batches(Items):
-    """The images of a training, each augmented by chance of its own.
-
-    All images are kept decoded in memory.
-    """
+class AugmentedImages(Items):
+    """The images of a training, decoded in memory, each augmented by a seed of its own."""
 
     def __init__(self, images: Images, recipe: Recipe, start: int = 0):
-        """`start`: the step to begin with."""
         super().__init__(recipe, start)
         self.pictures, self.labels = list(images), images.labels
-        shown = {name: scratch.DATA[name] for name in ("mean", "std", "interpolation")}
-        changes = {
-            "scale": (recipe.scale, 1.0),
-            "auto_augment": recipe.augment or None,
-            "re_prob": recipe.erase,
-            "re_mode": "pixel",
-        }
-        self.transform = create_transform(recipe.image_size, is_training=True, **shown, **changes)
+        self.transform = create_transform(
+            recipe.image_size,
+            is_training=True,
+            mean=trained.DATA["mean"],
+            std=trained.DATA["std"],
+            interpolation=trained.DATA["interpolation"],
+            scale=(recipe.scale, 1.0),
+            auto_augment=recipe.augment or None,
+            re_prob=recipe.erase,
+            re_mode="pixel",
+        )
 
     def __getitem__(self, item: int) -> tuple[Tensor, int]:
         index = self.picture(item, len(self.pictures))
@@ -50,20 +48,17 @@ class Batches(Items):
 
 
 class Supervised(nn.Module):
-    """Soft-target cross-entropy on mixed images, as DeiT has it.
-
-    Touvron et al. 2021, without its distillation.
-    """
+    """Soft-target cross-entropy on mixed images (DeiT, Touvron et al. 2021, not distilled)."""
 
     classifies = True
 
     def __init__(self, recipe: Recipe, classes: int):
         super().__init__()
-        self.outputs, mixing = classes, float(recipe.mixup > 0 or recipe.cutmix > 0)
+        self.outputs = classes
         self.mix = Mixup(
             recipe.mixup,
             recipe.cutmix,
-            prob=mixing,
+            prob=float(recipe.mixup > 0 or recipe.cutmix > 0),
             label_smoothing=recipe.smoothing,
             num_classes=classes,
         )
@@ -81,14 +76,12 @@ class Supervised(nn.Module):
 
 
 class SelfDistillation(nn.Module):
-    """Two views of an image must agree.
+    """Two views of an image must agree: the model on one names the prototypes that its average is
+    given on the other.
 
-    The model on one names the prototypes that its average is given on the other.
-
-    Caron et al. 2021 (DINO), equation 1, with two whole views and a cosine head; small crops and
-    the three-layer head are left out. Not centred as there, which let all images have one answer,
-    but balanced as in SwAV (see `balanced`), over prototypes that stay as random as they began.
-    Labels are not used.
+    Caron et al. 2021 (DINO), equation 1, with two whole views and a cosine head, without small
+    crops. Not centred as there, which let all images have one answer, but balanced as in SwAV, over
+    prototypes that stay random. Labels are not used.
     """
 
     classifies = False
@@ -117,13 +110,10 @@ class SelfDistillation(nn.Module):
 def balanced(
     scores: Float[Tensor, "image prototype"], iterations: int = 3
 ) -> Float[Tensor, "image prototype"]:
-    """Shares of each image among the prototypes.
+    """Shares of each image among the prototypes: a batch is spread evenly whatever the scores.
 
-    Each image's sum to 1, each prototype's nearly to images / prototypes.
-
-    By Sinkhorn and Knopp, as Caron et al. 2020 (SwAV, arXiv:2006.09882), equations 3 to 5: a batch
-    is spread evenly whatever the scores, so that no prototype is the answer for all images. There
-    may be fewer images than prototypes.
+    Each image's sum to 1, each prototype's nearly to images / prototypes. By Sinkhorn and Knopp
+    (SwAV, Caron et al. 2020, arXiv:2006.09882, equations 3 to 5).
     """
     for _ in range(iterations):
         scores = scores.log_softmax(0).log_softmax(-1)
@@ -131,46 +121,39 @@ def balanced(
 
 
 def _cosines(model: nn.Module, x: Float[Tensor, "image 3 h w"]) -> Float[Tensor, "image prototype"]:
-    """Cosine of each image's feature with each prototype.
-
-    Prototypes are the rows of the head's weight, which is not learnt.
-    """
+    """Cosine of each feature with each prototype, the rows of the head's weight, not learnt."""
     feature = model.forward_head(model.forward_features(x), pre_logits=True)
-    return (
-        F.normalize(feature, dim=-1) @ F.normalize(model.head.weight.detach(), dim=-1).mT
-    ).float()
+    prototypes = F.normalize(model.head.weight.detach(), dim=-1)
+    return (F.normalize(feature, dim=-1) @ prototypes.mT).float()
 
 
 OBJECTIVES = {"supervised": Supervised, "self-distillation": SelfDistillation}
 
 
 class FromScratch(Task):
-    """A small model of its own, beside its matched models."""
+    """A small model of its own, beside its twins."""
 
-    prefix = scratch.SHIPPED
+    prefix = trained.SHIPPED
     twins = (0, 1, 2, 4)
-    save = staticmethod(scratch.save)
+    save = staticmethod(trained.save)
 
     def __init__(self, recipe: Recipe, device: str, cache: Path):
         super().__init__(recipe, device, cache)
-        self.learnt, self.tested = load_train_test(
+        self.train, self.test = load_train_test(
             recipe.train, recipe.test, recipe.n_train, recipe.n_test, DATA_SEED
         )
-        classes = int(max(self.learnt.labels.max(), self.tested.labels.max())) + 1
+        classes = int(max(self.train.labels.max(), self.test.labels.max())) + 1
         self.objective = OBJECTIVES[recipe.objective](recipe, classes)
-        self.model = scratch.build(recipe, self.objective.outputs)
+        self.model = trained.build(recipe, self.objective.outputs)
 
     def items(self, start: int) -> Dataset:
-        return Batches(self.learnt, self.recipe, start)
+        return AugmentedImages(self.train, self.recipe, start)
 
     def measure(self, model: nn.Module) -> dict[str, Any]:
-        return evaluate(model, self.tested, scratch.DATA, self.objective.classifies)
+        backbone = wrap_timm("the model in training", model, trained.DATA, pretrained=True)
+        return evaluate(backbone, self.test, self.objective.classifies)
 
     def finished(self, model: nn.Module) -> nn.Module:
         if not self.objective.classifies:
             model.reset_classifier(0)
         return model
-
-    @classmethod
-    def stored(cls, path: Path) -> Recipe:
-        return scratch.load(f"{scratch.FILE}{path}")[1]

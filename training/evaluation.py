@@ -1,54 +1,32 @@
 """What is followed along a training."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.capture import ClsAttention, Feature, Output, TokenNorms, capture
 from helpers.images import Images
 from helpers.measures.norms import norm_ratio, outliers
-from helpers.models import Backbone, TokenLayout, wrap_timm
+from helpers.models import Backbone, TokenLayout
 
 RULE = "median:3"
 
 
 def evaluate(
-    model: nn.Module, images: Images, data: Mapping[str, Any], classifies: bool = True
-) -> dict[str, Any]:
-    """What is followed along a training, on test images and with the averaged weights.
-
-    `accuracy` (%) of the head or, where it names no classes, how often the nearest other image by
-    the cosine of the features is of the same class; of the patches after the last block, before the
-    final LayerNorm: `outlier_images` and `outlier_tokens` (shares, 3 x the median), `norm_median`
-    and `norm_largest` (the largest of an image, mean over the images); `norm_ratio`, the 99.9th
-    percentile of their norms over the median, for each block; for each register `register_norm`,
-    its norm over that median, and `register_attention`, its share of the attention of [CLS] in the
-    last block.
-
-    Args:
-        data: what the model expects of an image, as in timm.data.create_transform.
-    """
-    training = model.training
-    backbone = wrap_timm("the model in training", model.eval(), dict(data), pretrained=True)
-    entry = measured(backbone, images, classifies)
-    model.train(training)
-    return entry
-
-
-def measured(
     backbone: Backbone,
     images: Images,
     classifies: bool = True,
     answers: Int[Tensor, " image"] | None = None,
 ) -> dict[str, Any]:
-    """`evaluate` of a model that is no longer trained; `accuracy` where the images have labels.
+    """Accuracy, norms (see `measured_norms`) and `register_attention` of a model.
 
-    With `answers`, the classes that another model names, also `same_answer`, how often (%) this one
-    names them.
+    `accuracy` (%), where the images have labels: of the head or, where it names no classes, how
+    often the nearest other image by the cosine of the features is of the same class.
+    `same_answer` (%): how often the head names the class in `answers`, where these are given.
+    `register_attention`: share of the attention of [CLS] in the last block, for each register.
     """
     layout, device = backbone.layout, backbone.device
     reducers = [TokenNorms(), Feature(), Output(), *([ClsAttention()] if layout.cls else [])]
@@ -62,16 +40,20 @@ def measured(
         entry["same_answer"] = 100 * (named == answers).float().mean().item()
     entry |= measured_norms(kept["token_norms"], layout)
     if layout.cls:
-        entry["register_attention"] = (
-            layout.register_tokens(kept["cls_attention"][:, 0], dim=-1).mean(0).tolist()
-        )
+        attention = layout.register_tokens(kept["cls_attention"][:, 0], dim=-1)
+        entry["register_attention"] = attention.mean(0).tolist()
     return entry
 
 
 def measured_norms(
     norms: Float[Tensor, "image block token"], layout: TokenLayout
 ) -> dict[str, Any]:
-    """What `evaluate` tells of norms, all but `register_attention`."""
+    """Of the patches after the last block, before the final LayerNorm, unless said otherwise.
+
+    `outlier_images`, `outlier_tokens`: shares (3 x the median). `norm_median`; `norm_largest`: of
+    an image, mean over images. `norm_ratio`: 99.9th percentile over the median, for each block.
+    `register_norm`: over that median, for each register.
+    """
     patches = layout.patch_tokens(norms, dim=-1)
     above, median = outliers(patches[:, -1], RULE), patches[:, -1].median()
     registers = layout.register_tokens(norms[:, -1], dim=-1) / median

@@ -1,5 +1,4 @@
-"""Trainings that stop on the way, and whether what goes on from there is what would have been; the
-steps of a training in plain PyTorch."""
+"""Whether a training that stops on the way resumes to the bit; its steps in plain PyTorch."""
 
 import math
 
@@ -7,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.training import train
+from training import train
 
 
 class Stop(Exception):
@@ -22,7 +21,7 @@ def same(model, other):
     )
 
 
-def goes_on(recipe, folder, step):
+def resumed(recipe, folder, step):
     """Trains `recipe` in one piece, and in two that part at `step`: the same to the bit. Returns
     (model, history, the steps that the second piece reported, the folder of the pieces)."""
 

@@ -1,0 +1,123 @@
+"""Training on a task that asks for an attention sink, and what is followed along it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from helpers.capture import Output, Sinks, TokenNorms, capture
+from helpers.images import answers, draw_pictures, load_images, read_pictures
+from helpers.measures.attention import EVENT, with_sink
+from helpers.models import SinkTask, TokenLayout, sinks, trained, wrap_timm
+from training.evaluation import measured_norms
+from training.recipes import DATA_SEED
+from training.tasks import Items, Task
+
+# In the history -> as the reducer has it.
+SINKS = {"sink": "patches", "register_sink": "registers", "cls_sink": "cls", "sink_one": "one"}
+TRAINING = 1  # where the series of a training begin; those of the data sets begin with 0
+
+
+class SinkTraining(Task):
+    """A small model that has a reason for a sink, beside its twins."""
+
+    prefix = sinks.SHIPPED
+    twins = (0, 1, 4)
+    save = staticmethod(trained.save)
+
+    def __init__(self, recipe: SinkTask, device: str, cache: Path):
+        super().__init__(recipe, device, cache)
+        self.optimizer, self.model = recipe.optimizer, sinks.build(recipe)
+        self.objective = PatchError(self._wrapped(self.model).layout)
+        self.model.requires_grad_(True)
+        self.test = load_images(recipe.task, recipe.n_test, DATA_SEED)
+        pixels = np.stack([np.asarray(picture) for picture in self.test])
+        self.colours = torch.from_numpy(read_pictures(pixels)[0])
+        self.answers = torch.from_numpy(answers(recipe.task, pixels))
+
+    @staticmethod
+    def _wrapped(model: nn.Module):
+        return wrap_timm("the model in training", model, trained.DATA, pretrained=True)
+
+    def items(self, start: int) -> Dataset:
+        return SinkPictures(self.recipe, start)
+
+    def measure(self, model: nn.Module) -> dict[str, Any]:
+        """Errors, norms (see `measured_norms`) and, with softmax attention, sinks.
+
+        `error`: mean squared, of the answers; `error_alone`: of the best linear answer from the
+        patch's own colour; `error_constant`: of the mean answer.
+        `sink_images`, `register_sink_images`, `cls_sink_images`, `sink_one_images`: share of images
+        with a sink (`helpers.capture.Sinks`, queries of the patches) in any head, of patches, of
+        registers, of [CLS], and of one token of any kind. `sink_blocks`: of patches, for each
+        block. `sink_value`: mean `value_ratio` over all sinks of one token, None without any.
+        `register_attention`: of the patches to all registers, for each block.
+        """
+        backbone = self._wrapped(model)
+        soft, layout = self.recipe.attention == "softmax", backbone.layout
+        reducers = [TokenNorms(), Output(), *[Sinks(queries="patches")] * soft]
+        kept = capture(backbone, self.test, reducers, batch_size=64, progress=False)
+        entry = {
+            "error": F.mse_loss(layout.patch_tokens(kept["output"]), self.answers).item(),
+            "error_alone": linear_error(self.colours.flatten(0, 1), self.answers.flatten(0, 1)),
+            "error_constant": self.answers.var((0, 1), correction=0).mean().item(),
+        } | measured_norms(kept["token_norms"], layout)
+        if not soft:
+            return entry
+        for name, kind in SINKS.items():
+            entry[f"{name}_images"] = _share(with_sink(kept[f"sink_{kind}"]))
+        single, received = kept["sink_one"] >= EVENT, kept["received"]
+        to_registers = layout.register_tokens(received, dim=-1).sum(-1)
+        return entry | {
+            "sink_blocks": [_share(with_sink(block)) for block in kept["sink_patches"].unbind(1)],
+            "sink_value": kept["sink_value"][single].mean().item() if single.any() else None,
+            "register_attention": to_registers.mean(0).tolist(),
+        }
+
+
+class SinkPictures(Items):
+    """The pictures of a training, none of them twice, as the model sees them, and their answers."""
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([item])[0]
+
+    def __getitems__(self, items: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """A batch at once, which is drawn faster."""
+        places = [self.first + item for item in items]
+        pixels = draw_pictures(self.recipe.task, (TRAINING, self.recipe.seed), places)
+        x = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 127.5 - 1
+        return list(zip(x, torch.from_numpy(answers(self.recipe.task, pixels)), strict=True))
+
+
+class PatchError(nn.Module):
+    """The mean squared error of the answers at the patches."""
+
+    def __init__(self, layout: TokenLayout):
+        super().__init__()
+        self.layout = layout
+
+    def forward(
+        self,
+        model: nn.Module,
+        average: nn.Module,
+        x: Float[Tensor, "image 3 64 64"],
+        y: Float[Tensor, "image patch 3"],
+    ) -> Tensor:
+        return F.mse_loss(self.layout.patch_tokens(model(x)).float(), y)
+
+
+def linear_error(x: Float[Tensor, "row input"], y: Float[Tensor, "row output"]) -> float:
+    """The mean squared error of the best linear function of `x`, with a constant."""
+    x, y = (values.double() - values.double().mean(0) for values in (x, y))
+    return F.mse_loss(x @ torch.linalg.lstsq(x, y).solution, y).item()
+
+
+def _share(images: Tensor) -> float:
+    """The share that is true."""
+    return images.float().mean().item()
