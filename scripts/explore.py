@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Measure what readers can touch in the book, of one model, and write it to book/explore.
+
+python scripts/explore.py patches MODEL
+python scripts/explore.py maps MODEL
+python scripts/explore.py thresholds MODEL --images NAME -n N --seed S
+"""
+
+import argparse
+import base64
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from helpers.capture import (
+    Captured,
+    ClsAttention,
+    OnPatches,
+    PatchNorms,
+    QKVNorms,
+    Reducer,
+    capture_conditions,
+    register_neurons_of,
+)
+from helpers.claims import load_registry
+from helpers.files import write_text
+from helpers.images import Images, load_images
+from helpers.interventions import neuron_conditions, rolled_content, test_time_registers
+from helpers.measures.norms import outliers, threshold
+from helpers.measures.outliers import PRESENT, after_rolling, under_rule
+from helpers.measures.similarity import neighbour_cosine
+from helpers.measures.stats import Estimate
+from helpers.models import load_backbone
+from helpers.quantised import dequantise, quantise
+from helpers.run.provenance import hardware, provenance
+
+ROOT = Path(__file__).parents[1]
+# Three of scikit-image's photographs that may be passed on: title, author and licence, as the
+# docstring of each one's function in `skimage.data` states them.
+PHOTOGRAPHS = {
+    "chelsea.png": ("a cat", "Stefan van der Walt", "CC0"),
+    "coffee.png": ("a cup of coffee", "Rachel Michetti", "CC0"),
+    "astronaut.png": ("an astronaut", "NASA", "public domain"),
+}
+QUALITY = 75  # of the JPEG that a page shows; models see the picture itself
+STATES = ("before", "moved", "set to zero", "empty token")
+# In medians: about a tenth apart, from what half of all patches may exceed to what hardly any patch
+# does.
+MULTIPLES = (
+    1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8, 9, 10, 12,
+    14, 16, 18, 20, 22, 25, 28, 30, 35, 40,
+)  # fmt: skip
+# The claims of xx4-threshold-sensitivity -> end of the names of what is measured for it alone.
+JUDGED = {
+    **dict.fromkeys(
+        ("nr1-artifacts", "nr2-model-size", "nr3-redundancy", "nr6-qkv-maps", "nr7-block-maps"), ""
+    ),
+    "so3-neighbour-similarity": "_8",
+}
+MEASURES = ("outlier_tokens", "outlier_images", "auc", "iou_top", "onset_depth")
+RULES = ("median:3", "mad:10", "percentile:98", "fixed:150")  # of xx4; their thresholds are marked
+
+
+def patches(model: str, *, device: str = "cpu") -> dict[str, Any]:
+    """Norm and [CLS] attention of every patch after every block in `STATES`, on three photographs.
+
+    The neuron is searched on the photographs of scikit-image that are not shown. A model without
+    outliers has none, and two states. `norms` and `attention` are quantised (state, photograph,
+    block, patch), `medians` (photograph, block) of the norms before, `outliers` (state, photograph,
+    block) the number of patches above three medians before.
+    """
+    photographs, others = shown(load_backbone(model).image_size)
+    neurons, _ = register_neurons_of([model], others, top_k=1, device=device)
+    conditions = {"before": nullcontext, **neuron_conditions(neurons)}
+    conditions["empty token"] = lambda backbone: test_time_registers(backbone, [])
+    states = {state: conditions[state] for state in STATES}
+    reducers = [PatchNorms(), ClsAttention("all")]
+    captured = _captured(model, photographs, reducers, states, whole=True, device=device)
+    norms = quantise(np.stack([c["patch_norms"].numpy() for c in captured.values()]))
+    # Medians and counts are those of the numbers as they are stored, so that a page that computes
+    # with these agrees.
+    stored, before = dequantise(norms), captured["before"]
+    limits = np.apply_along_axis(threshold, -1, stored[0], PRESENT)
+    attention = [c.patches("cls_attention").numpy() for c in captured.values()]
+    return {
+        "model": model,
+        "grid": list(before.layout.grid),
+        "corners": before.layout.corners,
+        "neuron": list(neurons[model][0][:2]) if neurons else None,
+        "states": list(captured),
+        "photographs": _described(photographs),
+        "norms": norms,
+        "attention": quantise(np.stack(attention)),
+        "medians": np.median(stored[0], axis=-1).round(6).tolist(),
+        "outliers": (stored > limits[..., None]).sum(-1).tolist(),
+        "sources": [before.source, photographs.describe(), others.describe()],
+    }
+
+
+def maps(model: str, *, device: str = "cpu") -> dict[str, Any]:
+    """Norm and [CLS] attention (photograph, patch) in the last block, on three photographs."""
+    photographs, _ = shown(load_backbone(model).image_size)
+    reducers = [PatchNorms(-1), ClsAttention(-1)]
+    (c,) = _captured(model, photographs, reducers, whole=True, device=device).values()
+    return {
+        "model": model,
+        "grid": list(c.layout.grid),
+        "norms": quantise(c["patch_norms"].numpy()),
+        "attention": quantise(c.patches("cls_attention").numpy()),
+        "sources": [c.source, photographs.describe()],
+    }
+
+
+def thresholds(
+    model: str,
+    images: Images,
+    judge: Callable[[str, str, Mapping[str, Any], str], str],
+    *,
+    multiples: Sequence[float] = MULTIPLES,
+    **options: Any,
+) -> dict[str, Any]:
+    """What becomes of the claims in `JUDGED` when the threshold of an outlier moves.
+
+    Each threshold is a multiple of the median norm, as the rule 'median:3' is; by it alone it is
+    said which patches are outliers, whether there are any, and from which block on.
+
+    Args:
+        judge: (claim, model, estimates at one threshold, end of their names) -> verdict.
+        multiples: rising.
+        options: as in `capture`.
+    """
+    four, eight = (partial(neighbour_cosine, neighbours=count) for count in (4, 8))
+    reducers = [
+        PatchNorms(),
+        ClsAttention(-1),
+        QKVNorms(-1),
+        OnPatches("similarity", four),
+        OnPatches("similarity_8", eight),
+        OnPatches("similarity_final_8", eight, at=-1),
+    ]
+    states = {"as it is": nullcontext, "rolled": rolled_content}
+    plain, rolled = _captured(model, images, reducers, states, **options).values()
+    norms, last = plain["patch_norms"], plain["patch_norms"][:, -1]
+    attention = plain.patches("cls_attention")
+    similarities = {end: plain[f"similarity{end}"].flatten(1) for end in ("", "_8", "_final_8")}
+    parts = {part: plain[f"{part}_norms"] for part in ("q", "k", "v")}
+    limits = [threshold(last, f"median:{multiple}") for multiple in multiples]
+    estimates = []
+    for multiple, limit in zip(multiples, limits, strict=True):
+        rule = f"median:{multiple}"
+        before, after = outliers(last, rule), rolled["patch_norms"][:, -1] > limit
+        similarity = rolled["similarity"].flatten(1)
+        estimates.append(
+            under_rule(rule, norms, attention, similarities, parts)
+            | after_rolling(before, after, plain.layout.rolled(before), similarity)
+            | {"parameters": plain.parameters}
+        )
+    photographs, _ = shown(plain.image_size)
+    (seen,) = _captured(model, photographs, [PatchNorms((-1,))], whole=True, **options).values()
+    of_photographs = seen["patch_norms"][:, 0].double().numpy()
+    passed = (of_photographs[..., None] > limits).sum(-1).tolist()
+    median = float(np.median(last))
+    return {
+        "model": model,
+        "grid": list(plain.layout.grid),
+        "multiples": list(multiples),
+        "median": median,
+        "rules": [[rule, threshold(last, rule) / median] for rule in RULES],
+        "measures": {name: [_row(one[name]) for one in estimates] for name in MEASURES},
+        "verdicts": {
+            id: [judge(id, model, one, end) for one in estimates] for id, end in JUDGED.items()
+        },
+        "photographs": [
+            {**about, "norms": of_photographs[i].round(2).tolist(), "passed": passed[i]}
+            for i, about in enumerate(_described(photographs))
+        ],
+        "sources": [plain.source, images.describe(), photographs.describe()],
+    }
+
+
+def _captured(
+    model: str,
+    images: Images,
+    reducers: Sequence[Reducer],
+    states: Mapping[str, Callable] | None = None,
+    **options: Any,
+) -> dict[str, Captured]:
+    """State -> what was kept of the model in it; without those that it has not."""
+    states = states or {"as it is": nullcontext}
+    passes, _ = capture_conditions([model], images, reducers, states, **options)
+    return {state: captured[model] for state, captured in passes.items() if captured}
+
+
+def shown(size: tuple[int, int]) -> tuple[Images, Images]:
+    """The three photographs, and those of scikit-image that are not shown.
+
+    The three are resized to `size` (height, width) after what does not fit is cut off at the edges.
+    """
+    every, (height, width) = load_images("photographs"), size
+    chosen = every.select([every.ids.index(id) for id in PHOTOGRAPHS])
+    others = every.select([id not in PHOTOGRAPHS for id in every.ids])
+
+    def read(index: int) -> Image.Image:
+        return ImageOps.fit(chosen[index], (width, height), Image.Resampling.BICUBIC)
+
+    return replace(chosen, read=read), others
+
+
+def _described(photographs: Images) -> list[dict]:
+    """Of each photograph its id, title, author, licence and the picture as JPEG in base64."""
+    described = []
+    for id, image in zip(photographs.ids, photographs, strict=True):
+        image.save(file := BytesIO(), "JPEG", quality=QUALITY, optimize=True)
+        about = dict(zip(("title", "by", "licence"), PHOTOGRAPHS[id], strict=True))
+        jpeg = base64.b64encode(file.getvalue()).decode()
+        described.append({"id": id, **about, "jpeg": jpeg})
+    return described
+
+
+def _row(estimate: Estimate | float) -> list:
+    """[value, low, high, n] of an estimate or of a plain number, None for what there is not."""
+    is_plain = not isinstance(estimate, Estimate)
+    *numbers, n = (estimate, math.nan, math.nan, None) if is_plain else estimate[:4]
+    return [*(round(float(x), 6) if math.isfinite(x) else None for x in numbers), n]
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("patches", "maps", "thresholds"))
+    parser.add_argument("model")
+    parser.add_argument("--images", default="photographs")
+    parser.add_argument("-n", type=int, help="how many images, all unless given")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--device", default="cpu")
+    asked = parser.parse_args()
+    if asked.what == "thresholds":
+        claims, images = load_registry(), load_images(asked.images, asked.n, asked.seed)
+        measured = thresholds(
+            asked.model,
+            images,
+            lambda id, *estimates: claims[id].verdict_on(*estimates),
+            batch_size=asked.batch_size,
+            device=asked.device,
+        )
+    else:
+        measure = patches if asked.what == "patches" else maps
+        measured = measure(asked.model, device=asked.device)
+    origin = provenance(ROOT) | hardware(asked.device)
+    result = {"what": asked.what, **measured, "seed": asked.seed, "provenance": origin}
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.model)
+    path = ROOT / "book" / "explore" / f"{asked.what}-{name}.json"
+    write_text(path, json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
