@@ -51,7 +51,7 @@ def mean_where(
 def settled(x: Array) -> np.ndarray:
     """`x` as NumPy, real numbers rounded to 16 bits, 1.5e-5 of themselves.
 
-    For scores that are ranked, or cut at their own quantile. Two flat patches have equal scores but
+    For scores that are ranked, or cut at their own quantile: two flat patches have equal scores but
     for the last bits of float32, which another machine would put in another order.
     """
     x = to_numpy(x)

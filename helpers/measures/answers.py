@@ -1,8 +1,4 @@
-"""Answers, right or wrong on each image: of a probe, how they change, and from one image a class.
-
-Classification from one image a class learns from a full output and is tested on its parts, as in
-decoupling, section 3.3.
-"""
+"""Answers, right or wrong on each image: of probes, how they change, and one-shot accuracy."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise, takewhile
@@ -58,16 +54,7 @@ def probe_answers(
     labels: Labels,
     **options: Any,
 ) -> ImageMask:
-    """Whether a probe fitted to the training tokens is right on each image.
-
-    Args:
-        train, train_labels: what the probe is fitted to.
-        tokens, labels: what it is tested on.
-        options: schedule, seed and device, as in `fit_classifier`.
-
-    Raises:
-        ValueError: as `fit_classifier`.
-    """
+    """Whether a probe fitted to the training tokens is right on each image (`fit_classifier`)."""
     probe = fit_classifier(train, train_labels, **options)
     return probe(tokens).argmax(-1) == torch.as_tensor(labels)
 
@@ -83,16 +70,11 @@ def paired_accuracy(after: Answers, before: Answers, unit: float = 1) -> Estimat
 
     Args:
         after, before: whether the answer is right.
-        unit: of the two accuracies: 1 for shares, 100 for per cent. Their change is in points
-            always.
+        unit: of the two accuracies: 1 for shares, 100 for per cent.
 
     Returns:
         accuracy_baseline (before), accuracy_moved (after), accuracy_change (`points`); lost and
-        gained, the images whose answer becomes wrong or right; mcnemar_p, the exact p-value on
-        these.
-
-    Raises:
-        ValueError: anything but true and false, or answers on different numbers of images.
+        gained, the images whose answer becomes wrong or right; mcnemar_p, the exact p-value.
     """
     p_value, (a, b) = mcnemar(after, before), map(to_numpy, (after, before))
     return {
@@ -113,8 +95,7 @@ def readout_estimates(right: Mapping[str, Answers], before: Answers) -> Estimate
         before: answers of one on the feature of the unchanged model.
 
     Returns:
-        "accuracy" and "registers", of the two, in %; "change" and "registers_change", in points
-        (`points`).
+        "accuracy" and "registers" in %; "change" and "registers_change" in points.
     """
     names = {"feature": "accuracy", "registers": "registers"}
     shares = {
@@ -140,18 +121,10 @@ def condition_changes(
 
     Returns:
         NAME_change, as in `points`, and mcnemar_p_NAME.
-
-    Raises:
-        ValueError: more answers than there are before.
     """
     found = {}
     for condition, name in names.items():
-        count = len(answers[condition])
-        if count > len(before):
-            raise ValueError(
-                f"'{condition}' has {count} answers, but there are {len(before)} before"
-            )
-        pair = answers[condition], before[:count]
+        pair = answers[condition], before[: len(answers[condition])]
         found |= {f"{name}_change": points(*pair), f"mcnemar_p_{name}": mcnemar(*pair)}
     return found
 
@@ -191,9 +164,6 @@ def moved_changes(
     Returns:
         `paired_accuracy` of `after`; over_token_change, its change from the empty token;
         carried_change, that of the kept classifier under "moved"; and `condition_changes`.
-
-    Raises:
-        ValueError: as `condition_changes`.
     """
     before, token = kept["baseline"], kept["empty token"]
     return {
@@ -205,16 +175,11 @@ def moved_changes(
 
 
 def class_scores(scores: Float[Array, "image class"], labels: Labels) -> Estimates:
-    """Other measures than accuracy of how well the classes are told apart.
-
-    Args:
-        scores: logits, an output for each class.
-        labels: the classes.
+    """Other measures than accuracy of how well the logits tell the classes apart.
 
     Returns:
-        top3: share of images whose class is among the three highest scores, the lower class first
-            of equal ones; those of `macro_scores` for the highest; macro_auc: as in
-            `stats.macro_auc`, of the softmax of the scores.
+        top3: share of images whose class is among the three highest scores; `macro_scores` of the
+        highest; macro_auc (`stats.macro_auc`) of the softmax.
     """
     scores, labels = torch.as_tensor(scores).double(), to_numpy(labels)
     best = to_numpy(scores.argsort(dim=1, descending=True, stable=True))
@@ -226,16 +191,9 @@ def class_scores(scores: Float[Array, "image class"], labels: Labels) -> Estimat
 
 
 def macro_scores(given: Labels, labels: Labels) -> Estimates:
-    """F1, precision and recall of the classes that images were given, with intervals.
+    """F1, precision and recall, means over the classes that images have or were given.
 
-    Args:
-        given: the answers.
-        labels: the classes.
-
-    Returns:
-        macro_f1, macro_precision and macro_recall: means over the classes that images have or were
-        given, 0 where a class has no image or was given to none. Their intervals are over images,
-        by `jackknife`.
+    A class without an image, or given to none, counts 0. Intervals are by `jackknife`.
     """
     both = np.concatenate([to_numpy(labels), to_numpy(given)])
     classes, codes = np.unique(both, return_inverse=True)
@@ -268,23 +226,14 @@ def _macro(counts: Int[np.ndarray, "3 row class"]) -> dict[str, Float[np.ndarray
 
 
 def recounted(before: float, after: float, n: int) -> Recount:
-    """What two published accuracies on the same `n` images can say of a change.
-
-    The answers themselves are not published.
-
-    Args:
-        before, after: accuracies from 0 to 1, with as many digits as give the number of images.
-        n: number of images.
+    """What two published accuracies (0 to 1) on the same `n` images can say of a change.
 
     Raises:
         ValueError: an accuracy is not a whole number of n images.
     """
     for accuracy in (before, after):
         if not 0 <= accuracy <= 1 or abs(accuracy * n - round(accuracy * n)) >= WHOLE:
-            raise ValueError(
-                f"an accuracy of {accuracy} is not a whole number of {n} images; "
-                "give their right number"
-            )
+            raise ValueError(f"an accuracy of {accuracy} is not a whole number of {n} images")
     right = round(before * n), round(after * n)
     net = right[1] - right[0]
     most_back = min(*right, n - right[0], n - right[1])  # changed answers against the net change
@@ -346,19 +295,13 @@ def one_shot_images(labels: Int[np.ndarray, " image"], draws: int) -> Int[np.nda
     Raises:
         ValueError: all classes have one image.
     """
-    classes = [own for own in _by_class(labels) if len(own) > 1]
-    if not classes:
-        raise ValueError(
-            "no class has two images, one to learn from and one to test; give more images"
-        )
-    return np.concatenate([own[: draws + 1] for own in classes])
+    return np.concatenate([own[: draws + 1] for own in _by_class(labels) if len(own) > 1])
 
 
 def one_shot_draws(labels: Int[np.ndarray, " image"], draws: int) -> list[Draw]:
-    """Draws of one training and one other test image of each class.
+    """At most `draws` draws of one training and one other test image of each class.
 
-    At most `draws`, and at most as many as the smallest class has images. No image is used twice on
-    either side: a class with two images allows two draws, and either is the training image once.
+    No image is used twice on either side: a class with two images allows two draws.
     """
     classes = _by_class(labels)
     count = min(draws, *map(len, classes))
@@ -373,7 +316,7 @@ def one_shot_ranks(
     draws: Sequence[Draw],
     device: Any = None,
 ) -> dict[tuple[str, str], Int[Tensor, "draw class"]]:
-    """How many classes beat the true one, for each part and reading of it.
+    """How many classes beat the true one, for each part and reading (decoupling, section 3.3).
 
     Args:
         full: from which the classifiers learn.
@@ -422,13 +365,10 @@ def one_shot_accuracy(
 ) -> Estimates:
     """The share of test images whose class is among the `best` answers, and what a part loses.
 
-    In %, and in points, paired.
-
     Returns:
-        'PART_top5_READING' (without the last '_' for ''), and for parts 'PART_gap_READING', but for
-        'own': accuracy of the full output minus that of the part. 'renormalised' has no full output
-        of its own and is compared with ''. The intervals are over classes, after the mean over
-        draws.
+        'PART_top5_READING' in % (without the last '_' for ''), and for parts 'PART_gap_READING',
+        but for 'own': full output minus part in points, paired. 'renormalised' is compared with ''.
+        The intervals are over classes, after the mean over draws.
     """
     right = {key: 100 * (x < best).double().mean(0) for key, x in ranks.items()}
     estimates = {}

@@ -1,7 +1,6 @@
-"""Attention maps: how far two of them agree, and sinks, to which nearly all queries attend.
+"""Attention maps: how far two agree, and sinks, to which nearly all queries attend.
 
-Sinks are those of 'Attention sinks: NOP vs broadcast' (arXiv:2606.08105, definition 1 and its
-code).
+Sinks are those of 'Attention sinks: NOP vs broadcast' (arXiv:2606.08105, definition 1, and code).
 """
 
 import numpy as np
@@ -43,14 +42,10 @@ def entropy(rows: Float[Array, "*batch token"]) -> Float[Array, "*batch"]:
     """The entropy of attention rows in nats, from 0 (one token) to log(tokens) (uniform).
 
     Raises:
-        ValueError: rows that are no distribution, such as the patches alone of a row that also
-            covers [CLS].
+        ValueError: rows that are no distribution, such as the patches alone.
     """
     if (rows < 0).any() or (abs(rows.sum(-1) - 1) > 1e-2).any():
-        raise ValueError(
-            "attention rows must be non-negative and sum to one; normalise them over the tokens "
-            "that are kept"
-        )
+        raise ValueError("attention rows must be non-negative and sum to one")
     return (torch.special.entr(rows) if isinstance(rows, Tensor) else entr(rows)).sum(-1)
 
 
@@ -64,25 +59,16 @@ def top_patches(scores: PatchScores, counts: Labels) -> PatchSet:
     """The `counts` patches of each image with the largest scores.
 
     Of equal ones (`settled`) the first in row-major order.
-
-    Raises:
-        ValueError: a count below 0 or above the number of patches.
     """
-    wanted, (images, patches) = to_numpy(counts), scores.shape
-    if (wanted < 0).any() or (wanted > patches).any():
-        raise ValueError(
-            f"counts {wanted.tolist()} of {images} images with {patches} patches; "
-            f"give 0 to {patches} for each"
-        )
     ranks = (-settled(scores)).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    return like(ranks < wanted[:, None], scores)
+    return like(ranks < to_numpy(counts)[:, None], scores)
 
 
 def rank_correlation(a: PatchScores, b: PatchScores) -> Float[Array, " image"]:
     """Spearman's rank correlation of two maps, image by image; nan where a map is constant.
 
-    Ties get their mean rank. Values tie that follow each other by less than 1e-5 of themselves,
-    about what float32 leaves of them: identical patches of a flat background have no order.
+    Values tie that follow each other by less than 1e-5 of themselves, about what float32 leaves of
+    them: identical patches of a flat background have no order.
     """
     x, y = (_ranks(to_numpy(scores).astype(np.float64)) for scores in (a, b))
     with np.errstate(invalid="ignore"):
@@ -100,10 +86,9 @@ def shared_attention(
 ) -> Float[Tensor, "*batch"]:
     """The attention that at least 90 % of the queries each give to the same few tokens.
 
-    Those are the tokens, at most `most`, that get the most in the mean over the queries; without
-    any token it is 0. With one token and a value of at least 0.5 this is the event of
-    arXiv:2606.08105. Several are this project's: what four corners share is no event for any of
-    them.
+    Those are the tokens, at most `most`, that get the most in the mean over the queries. With one
+    token and a value of at least 0.5 this is the event of arXiv:2606.08105; several are this
+    project's: what four corners share is no event for any of them.
 
     >>> rows = torch.tensor([[0.6, 0.3, 0.1]] * 9 + [[0.0, 0.0, 1.0]])
     >>> round(float(shared_attention(rows, 1)), 2), round(float(shared_attention(rows, 2)), 2)
@@ -143,10 +128,9 @@ def value_ratio(
 def update_rank(
     mixed: Float[Tensor, "*batch query dim"], weights: Float[Tensor, "*#batch width dim"]
 ) -> Float[Tensor, "*batch"]:
-    """The stable rank of what a head adds to the stream, ||U||_F^2 / sigma_1^2: 1 where all queries
-    get the same.
+    """The stable rank of what a head adds to the stream, ||U||_F^2 / sigma_1^2, in float64.
 
-    At most 1.5 in a 'broadcast' (arXiv:2606.08105). In float64: it is a ratio of squares.
+    1 where all queries get the same; at most 1.5 in a 'broadcast' (arXiv:2606.08105).
 
     Args:
         mixed: the head's values under each query's attention.
@@ -163,7 +147,7 @@ def update_rank(
 def writes(
     event: PerPlace, ratio: PerPlace, rank: PerPlace
 ) -> dict[str, Float[Tensor, "image *place"]]:
-    """What sinks write, by the rule of arXiv:2606.08105: each a share of one.
+    """What sinks write, by the rule of arXiv:2606.08105.
 
     Args:
         event: the most that 90 % of the queries give to one token, of each head.

@@ -1,6 +1,4 @@
-"""What is measured block by block, when it settles, and how much of it is gone when outliers are
-suppressed.
-"""
+"""What is measured block by block, when it settles, and how much suppression takes away."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -43,10 +41,7 @@ class Thirds(NamedTuple):
 
 
 def thirds(by_block: PerBlock) -> Thirds:
-    """The mean over each third of the blocks.
-
-    Where three does not divide their number, the first thirds have one more.
-    """
+    """The mean over each third of the blocks; the first thirds may have one more."""
     return Thirds(*(third.mean(1) for third in by_block.tensor_split(3, dim=1)))
 
 
@@ -56,10 +51,7 @@ def growth(by_block: PerBlock) -> PerImage:
 
 
 def growth_before(by_block: PerBlock) -> PerImage:
-    """The last block but one over the mean of the first third, image by image.
-
-    It is `growth` without what the last block adds.
-    """
+    """`growth` without what the last block adds."""
     return by_block[:, -2] / thirds(by_block).early
 
 
@@ -67,12 +59,7 @@ def increase_left(before: PerBlock, after: PerBlock, seed: int = 0) -> Estimate:
     """What is left of the increase over the blocks after a change, paired over images.
 
     `growth` minus 1 after the change over that before, of the means over images: 1 where the change
-    does nothing, 0 where norms grow no more. There is none where they do not grow by one part in
-    ten thousand before, which would be a ratio of rounding errors.
-
-    Args:
-        before, after: of the same images; mean patch norms, say.
-        seed: of the bootstrap.
+    does nothing. NONE where norms grow by less than one part in ten thousand before.
     """
     rises = [growth(by_block) - 1 for by_block in (after, before)]
     if rises[1].mean() < LEAST_RISE:
@@ -95,22 +82,14 @@ def peak_block(per_image: BlockScores) -> int:
 
 
 def at_peak(per_image: BlockScores, reference: BlockScores) -> Float[Array, " image"]:
-    """The values in the peak block of `reference`.
-
-    Such as that of the same quantity before an intervention.
-    """
+    """The values in the peak block of `reference`, such as the same before an intervention."""
     return per_image[:, peak_block(reference)]
 
 
 def median_onset(onset: Labels) -> int:
     """The block in which outliers start in the median image that has any, rounded down.
 
-    Args:
-        onset: the first block with an outlier, -1 for none, as from
-            `helpers.measures.norms.onset_block`.
-
-    Returns:
-        0-based; 0 where no image has one.
+    Takes what `helpers.measures.norms.onset_block` gives; 0 where no image has one.
     """
     onset = to_numpy(onset)
     starts = np.sort(onset[onset >= 0])
@@ -118,10 +97,7 @@ def median_onset(onset: Labels) -> int:
 
 
 def largest_before(per_image: BlockScores, block: int) -> Estimate:
-    """The largest of each image in the blocks before `block`, mean over images.
-
-    Before block 0 there is none: an estimate of no image.
-    """
+    """The largest of each image in the blocks before `block`, mean over images; NONE before 0."""
     values = to_numpy(per_image)
     return over_images(values[:, :block].max(axis=1) if block else values[:0, 0])
 
@@ -143,8 +119,7 @@ def cosines_with_last(
 def settled_depth(cosines: PerBlock, level: float) -> Estimate:
     """The first block from which on the cosine stays above `level`, as a share of the depth.
 
-    Blocks count from 1: 1 means in the last block only. A cosine that is nan is not above. The mean
-    is over images.
+    Blocks count from 1: 1 means in the last block only. A cosine that is nan is not above.
     """
     depth = cosines.shape[1]
     settled = depth - (cosines > level).flip(1).cumprod(1).sum(1) + 1
@@ -175,9 +150,7 @@ def reduction(
     decimals: int = 2,
     seed: int = 0,
 ) -> Estimate:
-    """How much is gone in the block where it is largest before, in %.
-
-    It is 1 minus the mean after over the mean before.
+    """How much is gone in the block where it is largest before, in %, of the means over images.
 
     Args:
         after, before: something positive of the same images, such as their largest norm.
@@ -240,11 +213,7 @@ def under_conditions(
 
 
 def outlier_attention(attention: PerHeadPatch, outlier: PatchMask) -> Estimates:
-    """The attention that lands on the outliers of an image, summed, mean over heads.
-
-    Returns:
-        outlier_attention: its mean over images with an outlier.
-    """
+    """The attention on the outliers of an image, summed, mean over heads and images with one."""
     on = mass(attention.mean(1), outlier).masked_fill(~outlier.any(1), torch.nan)
     return {"outlier_attention": over_images(on, (0, 1), continuous=True)}
 
@@ -261,7 +230,7 @@ def medians(
     Args:
         name: of the quantity, such as "norm".
         patches, registers: several an image, or one, such as the largest attention.
-        resamples: for the first and the third; the second, which is cheap, has 1000.
+        resamples: of patches and ratio; those of the registers, which are cheap, are 1000.
         seed: of the bootstrap.
 
     Returns:
@@ -290,11 +259,10 @@ def at_register(
     register_attention: Float[Tensor, "image head register"],
     seed: int = 0,
 ) -> Estimates:
-    """`medians` of norm and of attention after one block.
+    """`medians` of norm and of attention after one block (the medical paper, Figures 5 and 6).
 
-    Attention is that of the medical paper's Figures 5 and 6: the largest over heads and, at the
-    patches, over these too; of several registers each counts. The intervals of the first, for which
-    all patches are sorted, take 200 resamples.
+    Attention is the largest over heads and, at the patches, over these too. The intervals of the
+    norms, for which all patches are sorted, take 200 resamples.
     """
     most, on_registers = attention.amax((1, 2))[:, None], register_attention.amax(1)
     return medians("norm", norms, register_norms, 200, seed) | medians(

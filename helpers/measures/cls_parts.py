@@ -1,8 +1,6 @@
-"""What [CLS] takes from patches, from registers and from itself in one attention layer.
+"""What [CLS] takes from patches, registers and itself in one layer (decoupling, 3 and 4.1).
 
-Attention, direction, norm and what a part says of the images (decoupling, sections 3 and 4.1). The
-parts are those of `helpers.capture.ClsParts`, whose masses are given in the order patches,
-registers, [CLS].
+The parts are those of `helpers.capture.ClsParts`.
 """
 
 from collections.abc import Sequence
@@ -30,10 +28,9 @@ PART_ROUNDING = 3e-3  # the same for a direction
 
 
 def register_share(masses: Masses) -> PerImage:
-    """The registers' part of the attention that [CLS] gives to registers and patches.
+    """The registers' part of the attention that [CLS] gives to registers and patches (Fig. 2a).
 
-    As in decoupling, Fig. 2a. It is nan where no image gives them any, as in a model without
-    registers.
+    Nan where no image gives them any, as in a model without registers.
     """
     patches, registers, _ = masses.unbind(1)
     shares = registers / (patches + registers)
@@ -45,10 +42,7 @@ def share_at_patches(
     mask: PatchMask,
     masses: Masses,
 ) -> PerImage:
-    """The part of some patches, of the attention that [CLS] gives to registers and patches.
-
-    To six decimals.
-    """
+    """The part of some patches, of what [CLS] gives to registers and patches, to six decimals."""
     return (mass(attention, mask) / masses.narrow(1, 0, 2).sum(1)).round(decimals=6)
 
 
@@ -73,9 +67,8 @@ def part_alignment(
 
     Returns:
         'cka' with the whole, 'floor' (95th percentile of shuffled images), 'cka_debiased',
-        'cka_renormalised', and 'length', the mean of the part's norm over that of the whole, which
-        CKA does not see. Nothing for a part of less than 0.001 of the whole in the median image: no
-        register, or nothing but rounding.
+        'cka_renormalised', and 'length', the mean of the part's norm over that of the whole.
+        Nothing for a part of less than 0.001 of the whole in the median image: rounding.
     """
     length = part.norm(dim=1) / whole.norm(dim=1)
     if length.median() < ROUNDING:
@@ -94,11 +87,7 @@ def cka_by_images(
     whole: Vectors,
     counts: Sequence[int] | Int[np.ndarray, " counts"],
 ) -> tuple[list[float], list[float], list[float]]:
-    """CKA of the first images, so many as each of `counts` says.
-
-    Returns:
-        Plain, debiased, and the mean over shuffled images.
-    """
+    """CKA of the first images, so many as each of `counts` says: plain, debiased and shuffled."""
     pairs = [(part[:count], whole[:count]) for count in counts]
     plain = [linear_cka(*pair) for pair in pairs]
     debiased = [linear_cka(*pair, debiased=True) for pair in pairs]
@@ -119,23 +108,17 @@ def along_total(
     cosines: PerPatch,
     parts: Float[Tensor, "image part width"],
 ) -> PerPatch:
-    """What each patch adds along what all tokens contribute together, as a share of that.
-
-    As in decoupling, Fig. 4.
+    """What each patch adds along what all tokens contribute, as its share (decoupling, Fig. 4).
 
     Args:
-        norms, cosines: of the contributions of the patches, as `helpers.capture.PatchContributions`
-            returns them.
+        norms, cosines: of the contributions of the patches (`helpers.capture.PatchContributions`).
         parts: as `helpers.capture.ClsParts` returns them; the first three are summed.
     """
     return norms * cosines / parts.narrow(1, 0, 3).sum(1).norm(dim=1, keepdim=True)
 
 
 def levelled(maps: PerPatch) -> PerPatch:
-    """Maps with a largest magnitude of one, to four decimals.
-
-    Patches that differ by less have one rank.
-    """
+    """Maps with a largest magnitude of one, to four decimals: what differs by less has one rank."""
     return (maps / maps.abs().amax(1, keepdim=True)).round(decimals=4)
 
 
@@ -154,8 +137,7 @@ def length_ratio(
 
     Args:
         a, b: of each image.
-        centred: of what is left without the mean over the images, to four decimals: a vector that
-            is the same for all images has a norm, and says nothing of them.
+        centred: of what is left without the mean over the images, to four decimals.
         seed: of the bootstrap over images.
     """
     if centred:
@@ -167,26 +149,15 @@ def length_ratio(
 def gram_shares_over_images(parts: Float[Array, "image part width"]) -> list[list[Estimate]]:
     """The share of each term A B' in the Gram matrix X X' of the sum of the parts, in float64.
 
-    The terms are those of decoupling, eq. 5, which measures none. Here the share of a term is
+    The terms are those of decoupling, eq. 5, which measures none. The share of a term is
     `<A B', X X'> / |X X'|^2` (Frobenius): the terms sum to one, a negative share works against the
-    whole, and that of A A' is `CKA(A, X) |A A'| / |X X'|`. The two terms of a mixed pair have one
-    share. Works on features, so no n x n matrix is built.
-
-    Args:
-        parts: of each image; those that `helpers.capture.ClsParts` returns without the skip
-            connection, for example.
+    whole, and that of A A' is `CKA(A, X) |A A'| / |X X'|`.
 
     Returns:
-        By part A, then by part B, with intervals over images by `helpers.measures.stats.jackknife`;
-        nan where the sum is constant (or zero).
-
-    Raises:
-        ValueError: fewer than 2 images.
+        By part A, then by part B, with intervals by `jackknife`; nan where the sum is constant.
     """
     parts = to_numpy(parts).astype(np.float64)
     n = len(parts)
-    if n < 2:
-        raise ValueError(f"{n} image has no similarity to others; give at least 2")
     parts = parts - parts[0]  # first, so that what is constant becomes exactly zero
     parts = parts - parts.mean(axis=0)
     total = parts.sum(axis=1)
@@ -204,10 +175,7 @@ def gram_shares_over_images(parts: Float[Array, "image part width"]) -> list[lis
 
 
 def mixed_share(shares: Sequence[Sequence[Estimate]]) -> float:
-    """What the terms of two different parts have together in `gram_shares_over_images`.
-
-    To four decimals; nan where it is.
-    """
+    """What the terms of two different parts have together, to four decimals; nan where it is."""
     return round(1 - sum(row[i].value for i, row in enumerate(shares)), 4) + 0.0  # no negative zero
 
 

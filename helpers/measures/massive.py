@@ -1,7 +1,6 @@
-"""Massive activations: a few numbers of the hidden state that are far above all others.
+"""Massive activations: a few numbers of the hidden state far above all others (arXiv:2402.17762).
 
-Sun et al., "Massive Activations in Large Language Models" (arXiv:2402.17762): magnitudes above 100
-and about 1,000 x the median magnitude of the hidden state, in fixed channels of a few tokens.
+Sun et al. name magnitudes above 100 and about 1,000 x the median magnitude of the hidden state.
 """
 
 import math
@@ -41,10 +40,7 @@ def has_massive(kept: Magnitudes, factor: float) -> Bool[torch.Tensor, "image bl
 
 
 def onset_of(kept: Magnitudes) -> int | None:
-    """The first block after which more than half of the images have one, by the variant.
-
-    None where there is no such block.
-    """
+    """The first block after which more than half of the images have one, by the variant."""
     often = has_massive(kept, VARIANT).float().mean(0) > MOST_IMAGES
     return int(often.int().argmax()) if often.any() else None
 
@@ -59,9 +55,7 @@ def fixed_channels(counts: Vectors) -> list[int]:
 
 
 def channel_share(counts: Vectors, channels: list[int]) -> Estimate:
-    """Of the massive activations of an image, the share in these channels, mean over the images
-    that have any.
-    """
+    """Of an image's massive activations, the share in these channels, mean over images with any."""
     every = counts.sum(1)
     return over_images((counts[:, channels].sum(1) / every)[every > 0], (0, 1), counts=True)
 
@@ -75,8 +69,7 @@ def angle(cosine: Estimate) -> Estimate:
 
 
 def token_angles(tokens: Vectors, channels: list[int]) -> Estimates:
-    """How alike the outlier tokens of different images are, and what their channels have to do
-    with it (SINDER, arXiv:2407.16826, measures the first).
+    """How alike the outlier tokens of different images are (SINDER, arXiv:2407.16826), and where.
 
     Args:
         tokens: one of each image.
@@ -84,8 +77,7 @@ def token_angles(tokens: Vectors, channels: list[int]) -> Estimates:
 
     Returns:
         "angle_between": of the mean cosine of two images' tokens; "angle_between_rest": without
-        the channels; "angle_to_channels": between a token and what lies in the channels alone, of
-        the mean cosine.
+        the channels; "angle_to_channels": between a token and what lies in the channels alone.
     """
     rest = tokens.clone()
     rest[:, channels] = 0
@@ -129,9 +121,7 @@ def massive_estimates(
 
 
 def curves_of(kept: Magnitudes) -> dict[str, list[tuple[list[int], list[float]]]]:
-    """For `helpers.figures.trainings`: 'largest', 'second', 'third' and 'median' magnitude after
-    each block, mean over the images.
-    """
+    """For `helpers.figures.trainings`: the largest magnitudes and the median after each block."""
     blocks, means = list(range(kept.shape[1])), kept.mean(0)
     names = ("largest", "second", "third", "median")
     return {name: [(blocks, means[:, i].tolist())] for i, name in enumerate(names)}

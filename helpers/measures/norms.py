@@ -1,7 +1,4 @@
-"""Outlier patches by their norm: the L2 norm of a patch token before the final LayerNorm.
-
-Quantiles go through NumPy: torch.quantile refuses more than 16 million elements in many versions.
-"""
+"""Outlier patches by their norm: the L2 norm of a patch token before the final LayerNorm."""
 
 import math
 from collections.abc import Iterator
@@ -47,10 +44,7 @@ STANDARD_ERRORS = 3.5  # a shallower valley is counting noise
 
 
 class Modes(NamedTuple):
-    """The norms at two modes, and the share of the tokens in the upper one.
-
-    Nan where there is one mode.
-    """
+    """The norms at two modes, and the share of the tokens in the upper one; nan for one mode."""
 
     low: float
     high: float
@@ -58,17 +52,12 @@ class Modes(NamedTuple):
 
 
 def threshold(norms: Norms, rule: str) -> float:
-    """The norm above which a patch is an outlier.
+    """The norm above which a patch is an outlier, all norms pooled.
 
-    Args:
-        norms: patch norms, any shape; pooled.
-        rule: 'percentile:98' (Darcet et al.'s reproduction), 'fixed:100', 'median:3' (3 x the
-            median) or 'mad:10' (median + 10 x 1.4826 x median absolute deviation).
-
-    A percentile always finds its share of outliers, even where there are none; more where the
-    largest norms are equal, fewer where smaller ones are equal at the threshold, and none where
-    all are. Where half of the norms or more are equal to the median, their deviation is zero, and
-    by 'mad' every norm above the median is an outlier.
+    The rule is 'percentile:98' (Darcet et al.'s reproduction), 'fixed:100', 'median:3' (3 x the
+    median) or 'mad:10' (median + 10 x 1.4826 x median absolute deviation). A percentile always
+    finds its share of outliers, even where there are none. Where half of the norms or more are
+    equal to the median, by 'mad' every norm above it is an outlier.
 
     Raises:
         ValueError: another rule, or no norms.
@@ -79,7 +68,7 @@ def threshold(norms: Norms, rule: str) -> float:
     kind, number = outlier_rule(rule)
     norms = to_numpy(norms)
     if norms.size == 0:
-        raise ValueError(f"no norms to apply the outlier rule {rule!r} to; give at least one image")
+        raise ValueError(f"no norms to apply the outlier rule {rule!r} to")
     return float(RULES[kind](norms, number))
 
 
@@ -99,16 +88,13 @@ def norm_ratio(norms: Norms) -> float:
 
 
 def bimodality(norms: Norms) -> float:
-    """How well an upper mode of the norms is separated, from 0 to 1.
+    """How well an upper mode of the norms is separated, from 0 (one mode) to 1 (an empty valley).
 
-    0 stands for one mode, 1 for an upper mode behind an empty valley. The depth of the deepest
-    valley in the histogram of log norms: 1 - (tokens in the valley) / (tokens in the lower of the
-    two peaks beside it), all three counted in windows of the same width. Widths of 0.1, 0.2, 0.4
-    and 0.8 log units are tried, so that both narrow and broad upper modes are found, and modes less
-    than 10 % apart count as one. A valley counts where it lies above the median, at least 0.05 % of
-    the tokens lie above it, and it is deeper than 3.5 standard errors of the counts; without these
-    the ragged end of any tail would look like a mode. Log norms make the measure free of units and
-    a log-normal distribution symmetric. Norms of zero are left out.
+    The depth of the deepest valley in the histogram of log norms: 1 - (tokens in the valley) /
+    (tokens in the lower of the two peaks beside it), all three counted in windows of 0.1, 0.2, 0.4
+    or 0.8 log units. A valley counts where it lies above the median, at least 0.05 % of the tokens
+    lie above it, and it is deeper than 3.5 standard errors of the counts. Norms of zero are left
+    out.
     """
     return max((depth for _, depth, above in _valleys(_logs(norms)) if above <= 0.5), default=0.0)
 
@@ -117,9 +103,8 @@ def modes(norms: Norms) -> Modes:
     """The two modes of the norms on either side of their deepest valley.
 
     Of equally deep ones that with the more equal sides. A valley is one of `bimodality`, but
-    wherever it lies, with at least 0.05 % of the tokens on either side: the upper mode may hold
-    most tokens, which then are no outliers. A mode is the median of the tokens in the fullest
-    window of 0.1 log units.
+    wherever it lies, with at least 0.05 % of the tokens on either side. A mode is the median of the
+    tokens in the fullest window of 0.1 log units.
     """
     logs = _logs(norms)
     valleys = [
@@ -134,11 +119,7 @@ def modes(norms: Norms) -> Modes:
 
 
 def modes_over_images(norms: PatchScores, seed: int = 0) -> Estimates:
-    """The `modes` with their intervals over images.
-
-    Returns:
-        "low_peak", "high_peak" and "upper_share"; all nan where there is one mode.
-    """
+    """The `modes` with their intervals: "low_peak", "high_peak" and "upper_share"."""
     names = zip(("low_peak", "high_peak", "upper_share"), Modes._fields, strict=True)
     return {
         name: bootstrap(norms, lambda x, of=of: getattr(modes(x), of), 200, seed=seed)
@@ -149,11 +130,7 @@ def modes_over_images(norms: PatchScores, seed: int = 0) -> Estimates:
 def middle_range(
     per_image: Float[Array, "image *rest"], percent: float, seed: int = 0
 ) -> Estimates:
-    """The range of the middle `percent` of all numbers, with intervals over images.
-
-    Returns:
-        "low" and "high", both percentiles.
-    """
+    """The percentiles "low" and "high" around the middle `percent` of all numbers."""
     ends = {"low": 50 - percent / 2, "high": 50 + percent / 2}
     return {
         end: bootstrap(per_image, partial(np.percentile, q=q), 400, seed=seed)
@@ -167,11 +144,7 @@ def _logs(norms: Norms) -> Float[np.ndarray, " token"]:
 
 
 def _valleys(logs: Float[np.ndarray, " token"]) -> Iterator[tuple[float, float, float]]:
-    """Each valley with enough tokens above it that is no counting noise.
-
-    Yields:
-        Log norm, depth, share of the tokens above it.
-    """
+    """Log norm, depth, and share of tokens above, of each valley that is no counting noise."""
     if logs.size == 0:
         return
     low = logs.min()
@@ -204,12 +177,9 @@ def block_quantiles(
 
 
 def onset_block(norms: Float[Array, "image block patch"], rule_factor: float = 3.0) -> Labels:
-    """The first block with an outlier: a patch norm above `rule_factor` times the block's median.
+    """The first block (0-based) with a patch norm above `rule_factor` times its median, or -1.
 
     The median is over all images. Darcet et al., Fig. 4a, look for it by eye.
-
-    Returns:
-        0-based; -1 for an image without such a block.
     """
     values = to_numpy(norms)
     exceeds = values.max(axis=2) > rule_factor * np.median(values, axis=(0, 2))
@@ -221,9 +191,6 @@ def paired_positions(
 ) -> tuple[Int64[Tensor, "image {count}"], Int64[Tensor, "image {count}"]]:
     """Up to `count` random outlier patches of each image, and as many random normal ones of it.
 
-    A normal token comes from the image of the outlier that it is compared with, so that both see
-    the same content.
-
     Args:
         outliers: which patches are outliers, from `outliers`.
         count: pairs wanted of an image; it has fewer where it has fewer outliers or normal patches.
@@ -232,12 +199,7 @@ def paired_positions(
     Returns:
         (outlier, normal) patch indices, row-major; -1 where there is none, at the same places in
         both, after the others.
-
-    Raises:
-        ValueError: a count below one.
     """
-    if count < 1:
-        raise ValueError(f"{count} pairs an image; count must be at least 1")
     mask = to_numpy(outliers)
     keys = np.random.default_rng(seed).random(mask.shape)
     pairs = np.minimum(mask.sum(axis=1), (~mask).sum(axis=1))[:, None]
@@ -262,9 +224,7 @@ def random_positions(
         ValueError: a count below one, or above the number of patches.
     """
     if not 1 <= count <= patches:
-        raise ValueError(
-            f"{count} of {patches} patches without replacement; give a count from 1 to {patches}"
-        )
+        raise ValueError(f"{count} of {patches} patches without replacement")
     bits = np.random.PCG64(seed).advance(first * patches)  # one step a number
     keys = np.random.Generator(bits).random((images, patches))
     return torch.from_numpy(np.argsort(keys, axis=1)[:, :count])

@@ -1,8 +1,6 @@
 """Object discovery without labels: LOST (Siméoni et al. 2021), and how often its boxes are right.
 
-LOST takes patches of an object to resemble each other and few others, and patches of the background
-to resemble many. Features are those of the patches alone: [CLS] and registers have no place in the
-picture. Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
+Boxes are xmin, ymin, xmax, ymax from 0 to 1 of the picture.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,19 +43,17 @@ def lost_maps(
     """The steps of LOST for one picture (Siméoni et al. 2021, section 3.2).
 
     Similarity is the inner product, without normalisation, and two patches are similar where it is
-    positive. The seed is the patch with the lowest degree, the first of equal ones in row-major
-    order (the authors' code, github.com/valeoai/LOST, leaves ties to the sort). Those of the `k`
-    patches with the lowest degree that are similar to the seed expand it. The mask holds the
-    patches whose similarity, summed over the expanded seed, is positive, as far as they are
-    4-connected with the seed. Where a negative bias leaves nothing similar to the seed, not even
-    itself, the mask is the seed alone. Runs on the device of `features`.
+    positive. The seed is the patch with the lowest degree, the first of equal ones (the authors'
+    code, github.com/valeoai/LOST, leaves ties to the sort). Those of the `k` patches with the
+    lowest degree that are similar to the seed expand it. The mask holds the patches whose
+    similarity, summed over the expanded seed, is positive, as far as they are 4-connected with the
+    seed. Where a negative bias leaves nothing similar to the seed, the mask is the seed alone.
 
     Args:
         features: keys, queries, values or tokens of the patches.
         k: 100 in the paper, whatever the grid: 39 % of 16 x 16 patches, 7 % of 37 x 37.
-        bias: added to every similarity, in units of their mean magnitude in this picture, so that
-            one value suits models of any scale. 0 in the paper; Darcet et al. added one to the Gram
-            matrix, and did not publish it.
+        bias: added to every similarity, in units of their mean magnitude in this picture. 0 in the
+            paper; Darcet et al. added one to the Gram matrix, and did not publish it.
 
     Raises:
         ValueError: `k` below 1 or above the number of patches, or features that are not finite.
@@ -72,14 +68,9 @@ def _all_lost_maps(
     rows, columns, _ = features.shape
     for k in ks:
         if not 1 <= k <= rows * columns:
-            raise ValueError(
-                f"k = {k} does not fit the {rows * columns} patches of a {rows} x {columns} grid; "
-                "choose 1 to that many"
-            )
+            raise ValueError(f"k = {k} does not fit the {rows * columns} patches")
     if not features.isfinite().all():
-        raise ValueError(
-            "features hold nan or infinity, which are similar to nothing; capture them in float32"
-        )
+        raise ValueError("features hold nan or infinity; capture them in float32")
     patches = features.flatten(0, 1).to(torch.promote_types(features.dtype, torch.float32))
     products = patches @ patches.T
     magnitude = products.abs().mean()
@@ -102,13 +93,7 @@ def _all_lost_maps(
 
 
 def lost_boxes(features: Features, k: int = 100, bias: float = 0.0) -> OneBox:
-    """One box an image around the mask of `lost_maps`, at patch edges.
-
-    The images are taken one by one, so one Gram matrix (patches x patches) is held at a time.
-
-    Raises:
-        ValueError: as `lost_maps`.
-    """
+    """One box an image around the mask of `lost_maps`, at patch edges."""
     return _all_lost_boxes(features, (k,), (bias,))[:, 0]
 
 
@@ -143,10 +128,7 @@ def lost_box_sweep(
 
 
 def lost_boxes_of_share(features: Features, share: float) -> OneBox:
-    """`lost_boxes` with a `share` of the grid's patches as `k`, at least one.
-
-    The paper's 100 of 16 x 16 is 0.39.
-    """
+    """`lost_boxes` with a `share` of the grid's patches as `k`, at least one (paper: 0.39)."""
     return lost_boxes(features, max(1, round(share * features.shape[1] * features.shape[2])))
 
 
@@ -160,25 +142,11 @@ def corloc(found: Float[Array, "image *set 4"], truth: TrueBoxes) -> Bool[Array,
         truth: per image the boxes of its objects (objects, 4).
 
     Raises:
-        ValueError: another number of images, an image without an object (no box could be right) or
-            boxes in pixels.
+        ValueError: another number of images, an image without an object, or boxes in pixels.
     """
-    if len(found) != len(truth):
-        raise ValueError(
-            f"{len(found)} boxes found, but true boxes for {len(truth)} images; give both for the "
-            "same images"
-        )
     for index, boxes in enumerate(truth):
-        if len(boxes) == 0:
-            raise ValueError(
-                f"image {index} has no true box, so that no box can be right; leave out images "
-                "without objects"
-            )
-        if boxes.max() > 1:
-            raise ValueError(
-                f"a true box of image {index} reaches to {boxes.max():g}; give boxes from 0 to 1 "
-                "of the picture"
-            )
+        if len(boxes) == 0 or boxes.max() > 1:
+            raise ValueError(f"image {index} has no true box, or one that is not from 0 to 1")
     pairs = zip(to_numpy(found), map(to_numpy, truth), strict=True)
     overlaps = (
         ops.box_iou(torch.from_numpy(own.reshape(-1, 4)), torch.from_numpy(boxes))
@@ -191,15 +159,7 @@ def corloc(found: Float[Array, "image *set 4"], truth: TrueBoxes) -> Bool[Array,
 def box_hits(
     found: Float[Tensor, "image *set 4"], truth: TrueBoxes | None
 ) -> Float[Tensor, "image *set"]:
-    """100 where a box is right (`corloc`), else 0: the mean is CorLoc in per cent.
-
-    Args:
-        found: as in `corloc`.
-        truth: as in `corloc`; None where no true boxes are known, and all is nan.
-
-    Raises:
-        ValueError: as `corloc`.
-    """
+    """100 where a box is right (`corloc`), else 0; nan where no true boxes are known."""
     if truth is None:
         return torch.full(found.shape[:-1], torch.nan)
     return 100 * corloc(found, truth).float()
@@ -221,9 +181,6 @@ def corloc_under(
         corloc_whole, of a box around the whole picture; of each kind KIND and the end of a name;
         where there is a condition "moved", also KIND_change, its paired difference from "before"
         in points, and KIND_p, McNemar's p-value.
-
-    Raises:
-        ValueError: as `corloc`.
     """
     estimates = {"corloc_whole": over_images(whole_box_hits(truth, len(truth)), (0, 100))}
     for kind, boxes in found.items():
@@ -239,13 +196,7 @@ def corloc_under(
 def corloc_sweep(
     name: str, hits: Float[Tensor, "image bias k"], biases: Sequence[float], ks: Sequence[int]
 ) -> Estimates:
-    """CorLoc of a sweep of LOST, in per cent: 'NAME_biasB_kK' -> estimate.
-
-    Args:
-        name: with which the names begin.
-        hits: `box_hits` of the boxes of `lost_box_sweep`.
-        biases, ks: its settings.
-    """
+    """CorLoc of the `box_hits` of a `lost_box_sweep`, in per cent: 'NAME_biasB_kK' -> estimate."""
     return {
         f"{name}_bias{bias:g}_k{k}": over_images(hits[:, i, j], (0, 100))
         for i, bias in enumerate(biases)
@@ -262,13 +213,8 @@ def share_in_boxes(maps: Float[Tensor, "image row column"], truth: TrueBoxes | N
     """The share of a map that lies on patches whose middle is in a true box.
 
     Args:
-        maps: one number a patch, none negative, of the whole picture, such as the attention of
-            [CLS].
-        truth: as in `corloc`; None where no true boxes are known, and all is nan. An image without
-            a box is nan, too.
-
-    Raises:
-        ValueError: another number of images.
+        maps: one number a patch, none negative, of the whole picture, such as [CLS]'s attention.
+        truth: as in `corloc`; None, where none are known, and an image without a box give nan.
     """
     if truth is None:
         return torch.full((len(maps),), torch.nan)
@@ -288,8 +234,7 @@ def covered(masks: Sequence[Bool[Array, "_ _ _"]], grid: Grid) -> PatchMask:
 
     Args:
         masks: per image (objects, height, width), over the whole picture.
-        grid: (rows, columns) of patches. Where they do not divide the picture's sides, a patch
-            takes in the pixels at its edges.
+        grid: (rows, columns) of patches.
     """
     seen = (torch.from_numpy(to_numpy(mask).any(axis=0)).float() for mask in masks)
     return torch.stack([F.adaptive_avg_pool2d(mask[None], grid).flatten() >= 0.5 for mask in seen])

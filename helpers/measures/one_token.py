@@ -1,7 +1,6 @@
 """What one token tells: of the whole image (its class), and of its own patch (position, pixels).
 
-Linear probes learn from the first images and are tested on the others. All numbers are one an
-image, so that what is compared can be paired.
+Linear probes learn from the first images and are tested on the others; numbers are one an image.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,14 +76,7 @@ def held_out_answers(
 ) -> Float[Tensor, " tested"]:
     """100 where a classifier of the first `learnt` images names another one's class, else 0.
 
-    Args:
-        features: of all images.
-        labels: their classes.
-        learnt: how many images, from the first, the classifier learns from.
-        options: schedule, seed and device, as in `fit_classifier`.
-
-    Raises:
-        ValueError: as `fit_classifier`.
+    `options` are schedule, seed and device, as in `fit_classifier`.
     """
     labels = torch.as_tensor(labels)
     probe = fit_classifier(features[:learnt], labels[:learnt], **options)
@@ -96,22 +88,8 @@ def head_answers(
     head: tuple[Float[Tensor, "class read"], Float[Tensor, " class"]],
     labels: Labels,
 ) -> PerImage:
-    """100 where a linear head that was trained elsewhere names the class of the image, else 0.
-
-    Args:
-        features: what the head reads.
-        head: (weight, bias).
-        labels: the classes.
-
-    Raises:
-        ValueError: the head reads features of another width.
-    """
+    """100 where a head (weight, bias) trained elsewhere names the class of the image, else 0."""
     weight, bias = head
-    if weight.shape[1] != features.shape[1]:
-        raise ValueError(
-            f"the head reads {weight.shape[1]} features, not {features.shape[1]}; "
-            "give that of this model"
-        )
     return right_classes(features.float() @ weight.T + bias, labels)
 
 
@@ -132,13 +110,12 @@ def answers_of_tokens(
     learnt one has: all kinds are tested on the same images.
 
     Args:
-        outlier, normal: pairs, as `helpers.measures.norms.paired_positions` draws them; their
-            number is that of the draws.
+        outlier, normal: pairs, as `helpers.measures.norms.paired_positions` draws them.
         whole: kind -> a vector of the whole image, such as [CLS]; the same in each draw.
         labels: the classes.
         learnt: how many images, from the first, the classifiers learn from.
         seed: of a schedule; draw s takes `seed` + s.
-        options: schedule and device, as in `held_out_answers`.
+        options: schedule and device, as in `fit_classifier`.
 
     Returns:
         kind -> answers, those of `whole` first, then "normal" and "outlier"; nothing where no
@@ -168,20 +145,15 @@ TokensByKind = Mapping[str, PatchTokens]
 
 @dataclass(frozen=True)
 class Reading:
-    """What probes read from tokens of one kind about their own patches.
-
-    Each is a mean over the tokens of an image; nan without one.
+    """What probes read from tokens of one kind about their patches, means over an image's tokens.
 
     Attributes:
         top1: the position is the right one, in %.
-        chance: the same for always naming the commonest position among the training tokens of that
-            kind, the first of equals.
+        chance: the same for the commonest position among the training tokens of that kind.
         distance: of the position from the right one, in grid units.
-        constant: the same for always naming the position nearest to the training tokens of that
-            kind (`nearest_position`).
+        constant: the same for the position nearest to the training tokens of that kind.
         square: of the distance of the regressed row and column from the right ones.
-        variance: the same for always naming the mean row and column of the training tokens of that
-            kind.
+        variance: the same for the mean row and column of the training tokens of that kind.
         error: squared, summed over the normalised pixels of a patch.
     """
 
@@ -219,13 +191,9 @@ def read_patches(
     Args:
         learn: what all of them learn from, with pixels.
         tested: kind -> tokens of other images.
-        usual: kind -> training tokens of that kind, from whose positions come the constant answers.
+        usual: kind -> training tokens of that kind, whose positions give the constant answers.
         grid: (rows, columns) of the patches.
-        schedule, seed, device: of the position probe as in `fit_position`; the regressions are in
-            closed form.
-
-    Raises:
-        ValueError: as `fit_position` and `fit_regression`.
+        schedule, seed, device: of the position probe; the regressions are in closed form.
     """
     position = fit_position(
         learn.tokens, learn.positions, grid, schedule=schedule, seed=seed, device=device
@@ -268,7 +236,9 @@ def read_pairs(
         outlier, normal: pairs of tokens; those of the images after the first `learnt` are tested.
         random: other tokens of the same images; those of them that are normal are learnt from.
         mask: which patches are outliers.
-        how: schedule, seed and device, as in `read_patches`.
+        learnt: how many images are learnt from.
+        grid: (rows, columns) of the patches.
+        how: schedule, seed and device.
 
     Returns:
         '' for both together and '_own' -> 'outlier' and 'normal' -> reading; nothing where no
@@ -284,18 +254,10 @@ def read_pairs(
 
 
 def reading_estimates(readings: Mapping[str, Reading], seed: int = 0) -> Estimates:
-    """The means over images of each kind's `Reading`, and gaps between "normal" and "outlier".
+    """The means of each kind's `Reading`, and gaps between "normal" and "outlier".
 
-    Args:
-        readings: kind -> reading.
-        seed: of the intervals of "r2_KIND".
-
-    Returns:
-        "r2_KIND" is the share of the variance of the coordinates that their regression explains,
-        below zero where the mean is better. Gaps are positive where an outlier tells less.
-
-    Raises:
-        KeyError: "normal" or "outlier" is missing.
+    "r2_KIND" is the share of the variance of the coordinates that their regression explains, below
+    zero where the mean is better. Gaps are positive where an outlier tells less.
     """
     estimates = {}
     for kind, r in readings.items():
@@ -340,16 +302,15 @@ def regression_errors(
 
     Args:
         learn: what the probes learn from, with pixels.
-        tested: kind -> tokens of other images, with pixels; those at position -1 do not count, here
-            and in `learn`.
+        tested: kind -> tokens of other images, with pixels; those at position -1 do not count.
         grid: (rows, columns) of the patches.
         device: where to fit.
         targets: of "position", "rgb" and "pixels".
 
     Returns:
-        target -> the mean over the tokens of an image, one column a kind in the order of `tested`;
-        nan without a token. Of "position" in squared grid units, of "rgb" and "pixels" in squared
-        units of the pixels, summed over rows and columns, channels, or all pixels of the patch.
+        target -> the mean over the tokens of an image, one column a kind; nan without a token. Of
+        "position" in squared grid units, of the others in squared units of the pixels, summed over
+        rows and columns, channels, or all pixels of the patch.
     """
     errors = {}
     for name in targets:
@@ -366,10 +327,7 @@ def constant_errors(
     grid: Grid,
     targets: Sequence[str] = ("position", "rgb"),
 ) -> dict[str, PerKind]:
-    """The errors of one answer for all tokens, the mean of what is learnt from.
-
-    All else as in `regression_errors`.
-    """
+    """`regression_errors` of one answer for all tokens, the mean of what is learnt from."""
     errors = {}
     for name in targets:
         mean = _target(name, learn, grid)[learn.positions >= 0].mean(0, dtype=torch.float64)
@@ -382,9 +340,8 @@ def unexplained(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """The share of the variance that a probe leaves unexplained in tokens of two kinds.
 
-    A mean error over that of a constant answer. The position of tokens far from the middle of the
-    grid has a larger error to begin with, which the ratio of two errors takes for lost information
-    and this does not.
+    The position of tokens far from the middle of the grid has a larger error to begin with, which
+    the ratio of two errors takes for lost information and this does not.
 
     Args:
         errors, constant: from `regression_errors` and `constant_errors`; nan without a token.
@@ -409,18 +366,14 @@ def read_shares(
     seed: int = 0,
     device: Any = None,
 ) -> Estimates:
-    """How much linear probes read from tokens, in per cent.
+    """How much linear probes read from tokens, in % (after SORTS, Table 5, which defines nothing).
 
-    After SORTS, Table 5, which does not define its own.
-
-    Args:
-        learn, tested, grid, device: as in `regression_errors`.
-        seed: of the bootstrap over images.
+    Arguments are as in `regression_errors`.
 
     Returns:
         "position_KIND": tokens whose row and column are right when rounded, mean over images;
-        "rgb_KIND": the share of the variance of the mean colour, around the mean of what is learnt
-        from, that the probe explains (R squared); below 0 where the probe is worse than that mean.
+        "rgb_KIND": the R squared of the mean colour, below 0 where the probe is worse than the
+        mean.
     """
     probe = fit_regression(learn.tokens, coordinates(learn.positions, grid), device=device)
     errors = regression_errors(learn, tested, grid, device, ("rgb",))["rgb"]
@@ -445,16 +398,8 @@ def pixel_errors(
 ) -> Float[Tensor, "half 2"]:
     """What a linear probe misses of the pixels in tokens of a changed and of the unchanged model.
 
-    It learns from the plain tokens of the first half of the images.
-
-    Args:
-        changed, plain: tokens of the same patches.
-        pixels: of these patches.
-        device: where to fit.
-
-    Returns:
-        The squared errors of the other half, summed over the pixels of a patch and averaged over
-        the tokens of an image: changed and plain. `stats.ratio_of_means` compares them.
+    It learns from the plain tokens of the first half of the images; the squared errors (changed,
+    plain) of the other half are summed over a patch's pixels and averaged over an image's tokens.
     """
     half = len(pixels) // 2
     probe = fit_regression(plain[:half], pixels[:half], device=device)

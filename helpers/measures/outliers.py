@@ -55,27 +55,12 @@ LARGEST_RATIO = 1e6  # of a neuron that is silent elsewhere
 
 
 def outlier_images(norms: PatchScores, rule: str = PRESENT) -> Estimate:
-    """The share of images with at least one outlier, with its interval.
-
-    Args:
-        norms: patch norms of one model, after one block.
-        rule: as in `helpers.measures.norms.threshold`, one threshold for all images given.
-
-    Raises:
-        ValueError: another rule, or no image.
-    """
+    """The share of images with an outlier by `rule`, one threshold for all images given."""
     return share(outliers(norms, rule).any(1))
 
 
 def outlier_shares(norms: PatchScores, rule: str = PRESENT) -> Estimates:
-    """The share of images with an outlier, and the share of patches that are outliers.
-
-    Returns:
-        "outlier_images", by three medians whatever the rule; "outlier_tokens", by `rule`.
-
-    Raises:
-        ValueError: as `outlier_images`.
-    """
+    """The share of images with an outlier, by three medians, and of outlier patches, by `rule`."""
     return {
         "outlier_images": outlier_images(norms),
         "outlier_tokens": float(to_numpy(outliers(norms, rule)).mean()),
@@ -101,10 +86,9 @@ def under_rule(
     Returns:
         `outlier_images`; `outlier_tokens`, the share of all patches; `iou`, the overlap with the
         attention artifacts by the same rule (`as_common`), and `iou_top`, with as many of an
-        image's most attended patches; `onset_depth`, the first block with an outlier by the rule as
-        a share of the depth; for each similarity `auc` and `auc_matched`, the chance that an
-        outlier is more similar than another patch, and than another one at its position; for each
-        part `PART_auc`, the chance that an outlier has the larger norm.
+        image's most attended patches; `onset_depth`; for each similarity `auc` and `auc_matched`,
+        the chance that an outlier is more similar than another patch, and than another one at its
+        position; for each part `PART_auc`, the chance that an outlier has the larger norm.
     """
     last = norms[:, -1]
     found = outliers(last, rule)
@@ -124,28 +108,19 @@ def under_rule(
 
 
 def relative_norms(norms: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Norms over their median, all pooled, to four decimals.
-
-    Norms that differ by less differ by rounding, and are equal.
-    """
+    """Norms over their median, all pooled, to four decimals: what differs by less is rounding."""
     return (norms / norms.median()).round(decimals=4)
 
 
 def as_common(scores: PerPatch, norms: PerPatch, rule: str) -> PatchMask:
-    """Which scores are high by the same rule as norms.
-
-    A fixed norm means nothing for scores: of these, as large a share is taken as of the norms.
-    """
+    """Which scores are high by the same rule as norms, or as common as these by a fixed norm."""
     if rule.startswith("fixed"):
         rule = f"percentile:{100 * (1 - outliers(norms, rule).float().mean().item())}"
     return outliers(scores, rule)
 
 
 def onset_depth(norms: PerBlockPatch, rule: str) -> PerImage:
-    """The first block with an outlier by `rule`, applied block by block, as a share of the depth.
-
-    1 is the last block; nan stands for an image without an outlier.
-    """
+    """The first block with an outlier by `rule`, as a share of the depth; nan without one."""
     bears = torch.stack([outliers(x, rule).any(1) for x in norms.unbind(1)], dim=1)
     onset = (bears.float().argmax(1) + 1) / bears.shape[1]
     return onset.where(bears.any(1), torch.nan)
@@ -156,16 +131,13 @@ def onset_ratio(
     parts: PerBlockPatch,
     onset: Int[Tensor, " image"],
 ) -> PerImage:
-    """The first outlier's query, key or value norm over the median patch's, where it is read first.
-
-    That is the block after the onset, or the last where there is none after.
+    """The first outlier's query, key or value norm over the median patch's, in the next block.
 
     Args:
         norms: of the patches after each block; the token is that of the highest norm after the
             onset block.
         parts: norms of the queries, keys or values of each block.
-        onset: first block with an outlier, as `helpers.measures.norms.onset_block` gives it; -1,
-            and a ratio of nan, without.
+        onset: as `helpers.measures.norms.onset_block` gives it; without one the ratio is nan.
     """
     rows, reader = torch.arange(len(norms)), (onset + 1).clamp(max=norms.shape[1] - 1)
     token, read = norms[rows, onset].argmax(1), parts[rows, reader]
@@ -174,12 +146,7 @@ def onset_ratio(
 
 
 def overlapping(positions: Sequence[int], grid: Grid, other: Grid) -> list[int]:
-    """The patches of the grid `other` that overlap the area of `positions` in `grid`.
-
-    Args:
-        positions: row-major patch indices, as those returned.
-        grid: (rows, columns) of the same image, as `other`.
-    """
+    """The patches of the grid `other` that overlap the area of `positions` in `grid`, row-major."""
     marked = torch.zeros(grid[0] * grid[1]).index_fill(0, torch.tensor(positions), 1).view(1, *grid)
     return adaptive_max_pool2d(marked, other).flatten().nonzero()[:, 0].tolist()
 
@@ -192,22 +159,18 @@ def after_rolling(
 ) -> Estimates:
     """Whether outliers follow the content of rolled images or stay at their positions.
 
-    The images are those of `helpers.interventions.rolled_content`.
-
     Args:
-        before, after: which patches are outliers in the unrolled and in the rolled images, by one
-            threshold.
-        source: which patches of the rolled images show what an outlier of the unrolled ones showed:
-            `before`, rolled.
+        before, after: which patches are outliers in the unrolled and in the rolled images
+            (`helpers.interventions.rolled_content`), by one threshold.
+        source: `before`, rolled: patches that show what an outlier of the unrolled ones showed.
         similarity: of the rolled images' patches with their neighbours.
 
     Returns:
         "auc_rolled", the chance that an outlier of the rolled images is more similar than another
         patch; "rolled_share", of these outliers at the most frequent positions of the unrolled
-        images, as many as such an image has outliers on average (rounded, at least one);
-        "rolled_follow" and "rolled_stay", the share of a rolled image's outliers in `source` and in
-        `before`, a mean over the images that still have one. A patch that is in both counts for
-        both.
+        images, as many as such an image has outliers on average; "rolled_follow" and "rolled_stay",
+        the share of a rolled image's outliers in `source` and in `before`, a mean over the images
+        that still have one.
     """
     count = max(1, round(before.sum(1).double().mean().item()))
     found = after.sum(1)
@@ -224,24 +187,11 @@ def size_slope(
 ) -> Float[Array, " image"]:
     """By how much a quantity of an image rises when a model has ten times the size.
 
-    The slope of the least-squares line through the models of a family, against the logarithm of
-    their sizes. Its mean over images is the slope of the means.
-
-    Args:
-        sizes: parameters of each model.
-        per_image: the quantity in each model, a column a model.
-
-    Raises:
-        ValueError: all models have one size, or there are more or fewer sizes than models.
+    The slope of the least-squares line through the models of a family (a column each), against the
+    logarithm of their `sizes`, in parameters.
     """
-    if len(set(sizes)) < 2:
-        given = ", ".join(f"{size:g}" for size in sizes)
-        raise ValueError(f"no trend over the sizes {given}; give models of at least two sizes")
-    values = to_numpy(per_image)
-    if values.shape[1] != len(sizes):
-        raise ValueError(f"{len(sizes)} sizes for {values.shape[1]} models; give one for each")
     away = np.log10(sizes) - np.log10(sizes).mean()
-    return like(values @ (away / (away @ away)), per_image)
+    return like(to_numpy(per_image) @ (away / (away @ away)), per_image)
 
 
 def over_larger(
@@ -249,20 +199,16 @@ def over_larger(
     norms: tuple[Float[Tensor, "image _"], Float[Tensor, "image _"]],
     seed: int = 0,
 ) -> Estimates:
-    """A smaller model against a larger one on the same images, paired.
-
-    After Fig. 4 of the reproduction of Darcet et al.
+    """A smaller model against a larger one, paired (Fig. 4 of the reproduction of Darcet et al.).
 
     Args:
-        outliers: which patches are outliers in the smaller and in the larger model, by the same
-            rule; their grids may differ.
+        outliers: which patches are outliers in the smaller and in the larger model, by one rule.
         norms: their patch norms, taken at the same place.
         seed: of the bootstrap over images.
 
     Returns:
-        "tokens_over_larger": the share of patches that are outliers in the smaller model minus that
-        in the larger one, in points; "norm_over_larger": mean patch norm of the smaller model over
-        that of the larger one.
+        "tokens_over_larger": the share of patches that are outliers, smaller minus larger, in
+        points; "norm_over_larger": mean patch norm of the smaller over that of the larger model.
     """
     smaller, larger = (100 * x.double().mean(1) for x in outliers)
     means = torch.stack([x.double().mean(1) for x in norms], dim=1)
@@ -289,28 +235,19 @@ class Firing(NamedTuple):
 
 
 def at_and_elsewhere(activation: PerPatch, outlier: PatchMask) -> Float[Tensor, "image 2"]:
-    """Mean activation at the outliers and at the other patches.
-
-    Both are nan for an image without an outlier.
-    """
+    """Mean activation at the outliers and at the other patches; nan without an outlier."""
     sides = [(activation * group).sum(1) / group.sum(1) for group in (outlier, ~outlier)]
     return torch.stack(sides, 1).masked_fill(~outlier.any(1)[:, None], torch.nan)
 
 
 def strongest(activation: PerPatch, outlier: PatchMask) -> PatchMask:
-    """The patches where it is largest, as many as the image has outliers.
-
-    Of equal ones the first.
-    """
+    """The patches where it is largest, as many as the image has outliers, ties the first."""
     ranks = activation.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     return ranks < outlier.sum(1, keepdim=True)
 
 
 def limited_ratio(rows: Float[Tensor, "image 2"], seed: int = 0) -> Estimate:
-    """Mean of the first column over mean of the second, at most a million, by `bootstrap`.
-
-    It is nan where both are zero.
-    """
+    """Mean of the first column over mean of the second, at most a million; nan for zeros."""
     return bootstrap(rows, _limited, seed=seed)
 
 
@@ -321,13 +258,7 @@ def _limited(rows: Pairs) -> float:
 
 
 def firing(activation: PerPatch, outlier: PatchMask, seed: int = 0) -> Firing:
-    """How a neuron fires at outliers and elsewhere.
-
-    Args:
-        activation: absolute, of one neuron.
-        outlier: which patches are outliers.
-        seed: of the ratio's bootstrap.
-    """
+    """How a neuron's absolute activation differs at outliers and elsewhere."""
     sides = at_and_elsewhere(activation, outlier)
     overlap = over_images(iou(strongest(activation, outlier), outlier), (0, 1))
     return Firing(*map(over_images, sides.T), limited_ratio(sides, seed), overlap)
@@ -361,10 +292,9 @@ def unit_traits(
         seed: of the interval of "neuron_lead".
 
     Returns:
-        Means over the patches of an image: "neuron_activation", at outliers; "neuron_elsewhere", at
-        the other patches; "neuron_lead", at outliers over that of the second neuron;
-        "channel_share" and "channel_share_normal": of `largest_channel_share`; "cosine_outlier" and
-        "cosine_normal": of `cosine_with_others`.
+        "neuron_activation", at outliers; "neuron_elsewhere", at the other patches; "neuron_lead",
+        at outliers over that of the second neuron; "channel_share" and "channel_share_normal"
+        (`largest_channel_share`); "cosine_outlier" and "cosine_normal" (`cosine_with_others`).
     """
     one, two = (mean_where(of, mask) for of in (activation, second))
     return {
@@ -379,20 +309,13 @@ def unit_traits(
 
 
 def largest_channel_share(tokens: Tokens) -> Estimate:
-    """Share of a token's squared norm that is in its largest channel.
-
-    A mean over the tokens of an image; tokens of zeros do not count.
-    """
+    """Share of a token's squared norm in its largest channel, mean over an image's tokens."""
     energy = tokens**2
     return over_images((energy.amax(-1) / energy.sum(-1)).nanmean(1), (0, 1), continuous=True)
 
 
 def leading_channels(tokens: Vectors, count: int) -> list[tuple[int, float]]:
-    """The channels that hold most of a token's squared norm, a mean over images.
-
-    Returns:
-        Index and share, the largest first, and of equal ones the first.
-    """
+    """The channels that hold most of a token's squared norm, mean over images, with it."""
     energy = tokens**2
     shares = (energy / energy.sum(1, keepdim=True)).nanmean(0)
     order = shares.argsort(descending=True, stable=True)[:count]
@@ -402,8 +325,8 @@ def leading_channels(tokens: Vectors, count: int) -> list[tuple[int, float]]:
 def cosine_with_others(tokens: Tokens) -> Estimate:
     """Cosine of a token with the mean token of other images, a mean over the tokens of an image.
 
-    It is near 1 where a token says little about its image. The mean token is that of the first half
-    of the images; measured are the others. Tokens of zeros do not count.
+    Near 1 where a token says little about its image. The mean token is that of the first half of
+    the images; measured are the others. Tokens of zeros do not count.
     """
     learnt, tested = tokens.tensor_split(2)
     return over_images(cosine(tested, learnt.sum((0, 1))).nanmean(1), (-1, 1), continuous=True)
@@ -449,8 +372,7 @@ def placement(
     Args:
         norms: of the patches after each block, of unchanged images.
         corners: the patches in the corners of the grid.
-        rule: of an outlier, as in `helpers.measures.norms.threshold`; the onset is always by three
-            medians of the block.
+        rule: of an outlier; the onset is always by three medians of the block.
         seed: of the halves of `position_share`.
     """
     last = norms[:, -1]
@@ -478,23 +400,17 @@ def placement(
 def filled(mask: PatchMask, positions: Sequence[int]) -> Estimate:
     """Of the pairs of an image and one of `positions`, the share with an outlier.
 
-    Counts, where `share_at` is a share of the outliers there are: an image without any counts here,
-    and not there.
+    An image without any counts here, and not in `share_at`, a share of the outliers there are.
     """
     return over_images(mask[:, list(positions)].float().mean(1), (0, 1))
 
 
 def counts_at(mask: PatchMask, positions: Sequence[int]) -> Estimates:
-    """How many outliers images have, and where.
-
-    Args:
-        mask: which patches are outliers.
-        positions: patches where they are expected.
+    """How many outliers images have, and whether they are at `positions`, where expected.
 
     Returns:
         "count", outliers an image; "images", the share of images with one anywhere; "share", of the
-        outliers at `positions`; "filled", of the pairs of an image and one of `positions` with an
-        outlier.
+        outliers at `positions`; and `filled`.
     """
     return {
         "count": over_images(mask.sum(1), (0, mask.shape[1])),
@@ -511,7 +427,7 @@ def at_fixed(learnt: Bool[Tensor, "_ patch"], tested: PatchMask, attention: PerP
     on average (rounded, at least one).
 
     Args:
-        learnt: which patches are outliers, in the images that give the positions; one at least.
+        learnt: which patches are outliers, in the images that give the positions.
         tested: the same, in other images.
         attention: of [CLS] on the patches of these.
 
@@ -555,10 +471,6 @@ def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
     Position decides *where* outliers are if in every condition with outliers more than `margin`
     of them are where they are expected, and *whether* there is one if in every condition more than
     `margin` of these places have one.
-
-    Returns:
-        "position", where it decides both; "position mainly, content has a veto", where it decides
-        where; else "not position".
     """
     where = [x["share"].value for x in counts.values() if x["share"].n]
     if not where or min(where) <= margin:
@@ -568,11 +480,7 @@ def driver(counts: Mapping[str, Mapping[str, Estimate]], margin: float) -> str:
 
 
 def curves_at(norms: PerBlockPatch, positions: Sequence[int]) -> dict[str, list[Estimate]]:
-    """The mean norm after each block at the usual positions and elsewhere.
-
-    Returns:
-        "usual positions" and "all others": each a mean over the patches of an image.
-    """
+    """The mean norm after each block at the usual positions and at all others."""
     rest = [patch for patch in range(norms.shape[-1]) if patch not in positions]
     places = {"usual positions": list(positions), "all others": rest}
     return {name: over_blocks(norms[:, :, at].mean(2)) for name, at in places.items()}
@@ -586,8 +494,7 @@ def treated(
     """Outliers and accuracy of a model as it is, and under treatments such as an ablation.
 
     Args:
-        norms: condition -> patch norms of the same images, the model as it is first; treatments may
-            leave fewer patches.
+        norms: condition -> patch norms of the same images, the model as it is first.
         limit: the norm above which a patch is an outlier.
         right: condition -> whether the answer is right; none where there are no answers.
 
@@ -648,14 +555,8 @@ def across_sets(
 ) -> Estimates:
     """How much `moved_estimates` of several data sets differ.
 
-    Args:
-        reductions: of the largest norm, one a data set.
-        right: answers before and after on each.
-        seed: of the bootstrap.
-
-    Returns:
-        "norm_reduction_min", the reduction of the lowest lower end; "accuracy_spread" and
-        "spread_p", of the changes of accuracy, in points (`bootstrap_spread`).
+    "norm_reduction_min" is the reduction of the lowest lower end; "accuracy_spread" and "spread_p"
+    are of the changes of accuracy, in points (`bootstrap_spread`).
     """
     changes = [100 * (after.double() - before.double()) for before, after in right]
     spread, p = bootstrap_spread(changes, seed=seed)

@@ -1,11 +1,7 @@
 """Linear probes: how much a token tells about its image, its position or its pixels.
 
-After section 3.3 of the reproduction of Darcet et al. Every probe is the one minimum of a strictly
-convex objective, found in float64: another machine, seed or order of the images gives the same
-probe. A fit that is stopped early stops where rounding says, and it measures its optimiser: tokens
-of one kind are so correlated that a short descent stays at chance where the minimum does not (the
-corners of ViT-Ti's outliers: 20 % against 57 %). The papers' own descents can be asked for with a
-`Schedule`.
+Every probe is the one minimum of a strictly convex objective, found in float64: a fit that is
+stopped early measures its optimiser. The papers' own descents can be asked for with a `Schedule`.
 """
 
 import math
@@ -27,7 +23,7 @@ TOLERANCE = 1e-7
 ITERATIONS = 20_000  # far above what any fit has needed (about 2,000)
 HISTORY = 20  # steps that L-BFGS remembers
 RIDGE = 1e-4  # of the mean variance
-MOST_CLASSES = 100_000  # several times those of any data set; a larger label is an id
+
 CHUNK = 8192  # tokens held in float64 at a time
 NOISE = 1e-5  # of the tokens' size: the rounding that a LayerNorm spreads over all features
 
@@ -36,8 +32,7 @@ NOISE = 1e-5  # of the tokens' size: the rounding that a LayerNorm spreads over 
 class Probe:
     """A linear map of tokens, standardised with mean and deviation of the training tokens.
 
-    A probe lies on the device of the tokens that it was fitted to. A class that they did not have
-    gets the score -inf.
+    A class that these did not have gets the score -inf.
     """
 
     mean: Float[Tensor, " width"]
@@ -52,10 +47,9 @@ class Probe:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A descent as papers describe it: minibatches, a cosine, and the best epoch.
+    """A descent as papers describe it: minibatches, a cosine, and the best held-out epoch.
 
-    Best is which does best on a held-out tenth of the images. It depends on the seed and on the
-    machine's rounding, so no verdict on a control rests on it.
+    It depends on the seed and on the machine's rounding, so no verdict on a control rests on it.
 
     Attributes:
         optimiser: a class of torch.optim, by its name.
@@ -113,28 +107,14 @@ def fit_classifier(
         noise: of the minimum: what varies less than this part of the tokens' size tells nothing.
 
     Raises:
-        ValueError: no labels, a negative one, one of 100,000 or more, or fewer than two classes.
+        ValueError: no labels, a negative one, or fewer than two classes.
         RuntimeError: the minimum is not reached.
     """
     if labels is None:
-        raise ValueError("labels are None; a classifier needs data with labels")
+        raise ValueError("a classifier needs data with labels")
     labels = torch.from_numpy(to_numpy(labels).astype(np.int64))
-    classes = labels.unique()
-    if len(classes) and classes[0] < 0:
-        raise ValueError(
-            f"label {classes[0]} is negative; leave out images without a label and count classes "
-            "from 0"
-        )
-    if len(classes) < 2:
-        raise ValueError(
-            f"labels of {len(classes)} class(es); a classifier needs images of at least two"
-        )
-    outputs = int(classes[-1]) + 1
-    if outputs > MOST_CLASSES:
-        raise ValueError(
-            f"label {classes[-1]} would be one of {outputs:,} classes; count classes from 0 "
-            "without gaps"
-        )
+    _require_two(labels)
+    outputs = int(labels.max()) + 1
     if schedule is None:
         return _minimum(tokens, labels, outputs, device, noise)
     return _descent(
@@ -151,40 +131,22 @@ def fit_tuned(
     *,
     device: Any = None,
 ) -> tuple[Probe, float]:
-    """Softmax regression, its penalty chosen on held-out tokens.
+    """Softmax regression, its penalty chosen on held-out tokens; returns both.
 
     The minimum of the mean cross-entropy plus `penalty |W|^2 / 2` on standardised tokens, the bias
-    free. Of the `penalties`, in their order, it is the last one before the cross-entropy of the
-    held-out tokens rises.
-
-    Args:
-        tokens, labels: to learn from, classes from 0.
-        held_out, true: other tokens and their classes. Those of a class that `tokens` lack decide
-            nothing.
-        penalties: the strongest first: its minimum is found fastest, and each is the start for the
-            next.
-        device: as in `fit_classifier`.
-
-    Returns:
-        The probe and its penalty.
+    free. Of the `penalties`, the strongest first, it is the last one before the cross-entropy of
+    the held-out tokens rises. Held-out tokens of a class that `tokens` lack decide nothing.
 
     Raises:
-        ValueError: fewer than two classes, no penalty, or no held-out token that decides.
+        ValueError: fewer than two classes, or no held-out token that decides.
         RuntimeError: a minimum is not reached.
     """
     labels, true = (torch.from_numpy(to_numpy(x).astype(np.int64)) for x in (labels, true))
-    if len(labels.unique()) < 2:
-        raise ValueError(
-            f"labels of {len(labels.unique())} class(es); a probe needs tokens of at least two"
-        )
+    _require_two(labels)
     known = torch.isin(true, labels)
     held_out, true = held_out[known.to(held_out.device)], true[known].to(held_out.device)
-    if not penalties:
-        raise ValueError("no penalty to choose from; give at least one")
     if not known.any():
-        raise ValueError(
-            "none of the held-out tokens has a class that is learnt; hold out other images"
-        )
+        raise ValueError("none of the held-out tokens has a class that is learnt")
     best, least, probe = None, math.inf, None
     for penalty in penalties:
         probe = _minimum(
@@ -209,8 +171,8 @@ def fit_position(
     """Classification of a token's position in the grid, as in `fit_classifier`, with n tokens.
 
     The reproduction adds half the squared distance, in grid units, between the true coordinate and
-    the expected one under the softmax. That term is not convex, so a fit with it has many ends: it
-    is part of the loss only where a `schedule` is given.
+    the expected one under the softmax. That term is not convex, so it is part of the loss only
+    where a `schedule` is given.
 
     Args:
         tokens: several an image.
@@ -224,17 +186,10 @@ def fit_position(
     count = math.prod(grid)
     positions = positions.cpu().long()
     there = positions >= 0
-    found = positions.unique()
-    if len(found) and not -1 <= found[0] <= found[-1] < count:
-        raise ValueError(
-            f"positions from {found[0]} to {found[-1]} do not fit a grid of {grid[0]} x {grid[1]}; "
-            f"give 0 to {count - 1}, or -1 for no token"
-        )
-    if (distinct := (found >= 0).sum()) < 2:
-        raise ValueError(
-            f"tokens of {distinct} position(s); a position probe needs tokens of at least two"
-        )
     tokens, flat = tokens[there.to(tokens.device)], positions[there]
+    _require_two(flat)
+    if flat.max() >= count:
+        raise ValueError(f"position {flat.max()} is not in a grid of {grid[0]} x {grid[1]}")
     if schedule is None:
         return _minimum(tokens, flat, count, device)
     places = coordinates(torch.arange(count), grid).to(device or tokens.device)
@@ -255,18 +210,14 @@ def fit_regression(
 ) -> Probe:
     """Least squares with a small ridge: the optimum, so there is no seed and no schedule.
 
-    Solves (C + 1e-4 mean(diag C) I) W = X'Y / n for standardised tokens X with covariance C. C
-    and X'Y are accumulated in float64 over chunks of images, so the memory does not grow with their
-    number.
+    Solves (C + 1e-4 mean(diag C) I) W = X'Y / n for standardised tokens X with covariance C, both
+    accumulated in float64 over chunks of images.
 
     Args:
         tokens: several an image.
         targets: what is to be read from each.
         mask: the tokens to fit; all unless given.
         device: where to compute; that of the tokens unless given.
-
-    Raises:
-        ValueError: there is no token to fit.
     """
     if mask is None:
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
@@ -277,10 +228,6 @@ def fit_regression(
         return (part[chosen].to(device, torch.float64) for part, chosen in parts)
 
     n = int(mask.sum())
-    if n == 0:
-        raise ValueError(
-            "no token to fit; give at least one image, and a mask that holds at least one token"
-        )
     mean, scale = _standardisation(chunks(tokens))
     covariance, product, total = 0.0, 0.0, 0.0
     for x, y in zip(chunks(tokens), chunks(targets), strict=True):
@@ -296,37 +243,24 @@ def fit_regression(
 def position_distance(
     scores: Float[Tensor, "*batch position"], positions: Int[Tensor, "*batch"], grid: Grid
 ) -> Float[Tensor, "*batch"]:
-    """Euclidean distance between the position with the highest score and the true one.
+    """Distance in grid units between the position with the highest score and the true one.
 
-    Nan where that is -1. In grid units, so comparable only between equal grids `grid` (rows,
-    columns).
-
-    Raises:
-        ValueError: the scores do not fit the grid.
+    Nan where that is -1. Comparable only between equal grids (rows, columns).
     """
     if scores.shape[-1] != math.prod(grid):
-        raise ValueError(
-            f"scores of {scores.shape[-1]} positions do not fit a grid of {grid[0]} x {grid[1]}; "
-            "give the probe's grid"
-        )
+        raise ValueError(f"scores of {scores.shape[-1]} positions do not fit the grid {grid}")
     found, true = (coordinates(x, grid) for x in (scores.argmax(-1), positions))
     return squared_error(found, true).sqrt().where(positions >= 0, torch.nan).float()
 
 
 def nearest_position(positions: Int[Array, "..."], grid: Grid) -> int:
-    """The patch of the grid (rows, columns) with the smallest mean distance to `positions`.
+    """The patch of the grid with the smallest mean distance to `positions`.
 
-    The best constant answer. Those of -1 are left out; of equal ones it is the first in row-major
-    order.
-
-    Raises:
-        ValueError: there is no position.
+    Those of -1 are left out; of equal ones it is the first in row-major order.
     """
     seen = to_numpy(positions)
     rows, columns = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
     counts = np.bincount(seen[seen >= 0], minlength=len(rows))
-    if not counts.any():
-        raise ValueError("no position; give at least one that is not -1")
     distances = np.hypot(rows[:, None] - rows, columns[:, None] - columns) @ counts
     return int(settled(distances).argmin())
 
@@ -344,11 +278,15 @@ def coordinates(positions: Int[Tensor, "..."], grid: Grid) -> Float[Tensor, "...
 def squared_error(
     predicted: Float[Array, "*#batch output"], targets: Float[Array, "*#batch output"]
 ) -> Float[Array, "..."]:
-    """The squared error summed over the outputs.
-
-    Divide by their number for the mean squared error.
-    """
+    """The squared error summed over the outputs."""
     return ((predicted - targets) ** 2).sum(-1)
+
+
+def _require_two(labels: Int[Tensor, " item"]) -> None:
+    """Refuse labels of fewer than two classes, or below 0."""
+    classes = labels.unique()
+    if len(classes) < 2 or classes[0] < 0:
+        raise ValueError(f"labels {classes.tolist()}; a probe needs two classes, counted from 0")
 
 
 def _standardisation(chunks: Iterable[Tensor], part: float = NOISE) -> tuple[Tensor, Tensor]:
@@ -359,7 +297,7 @@ def _standardisation(chunks: Iterable[Tensor], part: float = NOISE) -> tuple[Ten
         n, total, squares = n + len(x), total + x.sum(dim=0), squares + (x**2).sum(dim=0)
     mean = total / n
     if not mean.isfinite().all():
-        raise ValueError("tokens hold NaN or infinity; leave out the images that they come from")
+        raise ValueError("tokens hold NaN or infinity")
     variance = (squares / n - mean**2).clamp(min=0)
     # What varies less than the rounding of its own mean, or of the token's large features, tells
     # nothing: a LayerNorm spreads their rounding over all features. Dividing by that noise would
@@ -379,11 +317,7 @@ def _minimum(
     penalty: float | None = None,
     start: Probe | None = None,
 ) -> Probe:
-    """The regularised softmax regression of the labels (item,) on the tokens (item, width).
-
-    See `fit_classifier`; the `penalty` is 1 / n unless given. The way to the minimum is shorter
-    from a `start` on the same tokens.
-    """
+    """The regularised softmax regression of the labels (item,) on the tokens (item, width)."""
     home, (n, width) = tokens.device, tokens.shape
     device = device or home
     classes, labels = labels.to(device).unique(return_inverse=True)
@@ -443,9 +377,7 @@ def _minimum(
     # so.
     gradient = np.abs(done.jac).max()
     if not gradient <= 10 * TOLERANCE:
-        raise RuntimeError(
-            f"the probe's minimum was not reached (gradient {gradient:.1e}): {done.message}"
-        )
+        raise RuntimeError(f"no minimum of a probe (gradient {gradient:.1e}): {done.message}")
     solution = torch.from_numpy(done.x).view(k, rank + 1).to(device)
     weight, bias = solution.new_zeros(outputs, width), solution.new_full((outputs,), -torch.inf)
     weight[classes] = solution[:, :rank] @ (vectors * units).T
@@ -463,11 +395,7 @@ def _descent(
     seed: int,
     device: Any,
 ) -> Probe:
-    """The probe that `schedule` reaches by descent on the mean `loss`(scores, targets), from zero.
-
-    A tenth of `images` (item,), never of the items, is held out: those of one image depend on each
-    other.
-    """
+    """The probe that `schedule` reaches by descent on the mean `loss`(scores, targets)."""
     home, width = tokens.device, tokens.shape[1]
     device = device or home
     generator = torch.Generator().manual_seed(seed)
@@ -475,10 +403,6 @@ def _descent(
     shuffled = distinct[torch.randperm(len(distinct), generator=generator)]
     held_out = torch.isin(images, shuffled[: max(1, round(len(distinct) / 10))])
     training = (~held_out).nonzero().squeeze(1)
-    if len(training) == 0:
-        raise ValueError(
-            f"{len(distinct)} image(s); a schedule needs at least two, one of them to validate"
-        )
     mean, scale = _standardisation(
         tokens[part].to(device, torch.float64) for part in training.split(CHUNK)
     )

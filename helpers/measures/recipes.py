@@ -12,16 +12,7 @@ from helpers.measures.stats import Estimate, Estimates, bootstrap, over_images, 
 
 
 def presence_and_corners(norms: PatchScores, corners: Sequence[int]) -> Estimates:
-    """What `recipe_estimates` takes of one checkpoint.
-
-    Args:
-        norms: patch norms after the last block.
-        corners: indices of the corner patches.
-
-    Returns:
-        "outlier_images", the share of images with an outlier; "corner_share", of all outliers the
-        share in the corners, nan without any.
-    """
+    """What `recipe_estimates` takes of one checkpoint's norms, after the last block."""
     found = outliers(norms, PRESENT)
     return {"outlier_images": outlier_images(norms), "corner_share": share_at(found, corners)}
 
@@ -29,11 +20,10 @@ def presence_and_corners(norms: PatchScores, corners: Sequence[int]) -> Estimate
 def adjusted_r_squared(
     values: Float[np.ndarray, " checkpoint"], groups: Shaped[np.ndarray, " checkpoint"]
 ) -> float:
-    """How much of the variance the means of groups explain, adjusted for how many groups there are.
+    """How much of the variance the means of groups explain, adjusted for their number (Theil 1961).
 
-    1 - (variance within / (n - groups)) / (variance / (n - 1)) (Theil 1961), at most 1 and below 0
-    for groups that explain less than as many random ones. Nan where the values are all alike, and
-    where each is a group of its own.
+    1 - (variance within / (n - groups)) / (variance / (n - 1)). Nan where the values are all alike,
+    and where each is a group of its own.
     """
     _, group = np.unique(groups, return_inverse=True)
     n, count = len(values), np.bincount(group)
@@ -46,11 +36,7 @@ def adjusted_r_squared(
 
 
 def first_over_second(rows: Float[np.ndarray, "checkpoint 3"]) -> float:
-    """`adjusted_r_squared` by the first grouping minus that by the second.
-
-    Args:
-        rows: the value and the numbers of both groups of each checkpoint.
-    """
+    """`adjusted_r_squared` by the first grouping minus that by the second."""
     values, first, second = rows.T
     return adjusted_r_squared(values, first) - adjusted_r_squared(values, second)
 
@@ -73,17 +59,9 @@ def recipe_estimates(
     Returns:
         "recipe_over_size": adjusted R squared of the share of images with an outlier by the recipe
         minus that by the size; "corner_share_21k": share of the outliers in the corners, mean over
-        those that are judged and have outliers in more than 5 % of the images. Both have intervals
-        over checkpoints. "checkpoints_with": the share of these checkpoints with outliers in more
-        than 5 % of the images; a plain number, since it says whether there is anything to explain
-        in these, and nothing of others.
-
-    Raises:
-        ValueError: more or fewer recipes, sizes or marks than checkpoints, or no checkpoint.
+        those that are judged and have outliers in more than 5 % of the images; "checkpoints_with":
+        the share of all with outliers in more than 5 % of the images, a plain number.
     """
-    if not checkpoints or {len(recipes), len(sizes), len(judged)} != {len(checkpoints)}:
-        given = f"{len(recipes)} recipes, {len(sizes)} sizes and {len(judged)} marks"
-        raise ValueError(f"{given} for {len(checkpoints)} checkpoints; give one of each for each")
     present = np.array([own["outlier_images"].value for own in checkpoints])
     corners = np.array([own["corner_share"].value for own in checkpoints])
     has, groups = present > FEW, [np.unique(x, return_inverse=True)[1] for x in (recipes, sizes)]

@@ -73,9 +73,6 @@ def fit_heads(pooled: Mapping[str, Tensor], labels: Labels, **how: Any) -> dict[
             width).
         labels: of the images.
         how: schedule, seed and device, as in `fit_classifier`.
-
-    Raises:
-        ValueError: as `fit_classifier`.
     """
     heads = [
         head
@@ -96,13 +93,7 @@ def answers_of_heads(
 
 
 def register_ratio(registers: PerRegister, patches: PerPatch) -> PerImage:
-    """The largest register norm of an image over its median patch norm.
-
-    Nan where there is no register.
-
-    Args:
-        registers, patches: norms of one image's tokens, taken at the same place.
-    """
+    """The largest register norm of an image over its median patch norm; nan without a register."""
     if registers.shape[1] == 0:
         return torch.full((len(patches),), torch.nan)
     return registers.amax(1) / patches.median(1).values
@@ -156,14 +147,7 @@ def added_register(
 
 
 def steadiness(without: PerImage, with_one: PerImage, decimals: int) -> PerImage:
-    """By how much less an image's quantity moves with a register than without.
-
-    It is `|change without| - |change with|`.
-
-    Args:
-        without, with_one: change of the quantity, such as by dropping patches, signed.
-        decimals: to which the difference is rounded, where what differs by less is rounding.
-    """
+    """By how much less a quantity moves with a register: `|change without| - |change with|`."""
     return (without.abs() - with_one.abs()).round(decimals=decimals)
 
 
@@ -172,12 +156,11 @@ def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[
 
     Args:
         right: number of registers, 0 and 1 among them -> 100 where the answer is right, else 0, of
-            the same images in the same order; of the first of them alone where a number was tried
-            on fewer.
+            the same images; of the first of them alone where a number was tried on fewer.
 
     Returns:
-        "gain_one", one register against none; "gain_more", more of them, in the mean over their
-        numbers, against one, on the images that all of these saw; nan where no more were tried.
+        "gain_one", one register against none; "gain_more", the mean over larger numbers against
+        one, on the images that all of these saw; nan where no more were tried.
     """
     one, more = right[1], [right[count] for count in right if count > 1]
     further = torch.full_like(one, torch.nan)
@@ -188,11 +171,9 @@ def register_gains(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[
 
 
 def over_draws(name: str, gains: Float[Tensor, "draw image"]) -> Estimates:
-    """Gains (draw, image) in points with a register that starts as random numbers, drawn anew.
+    """The mean of gains over draws of a random register, in points, under `name`.
 
-    Returns:
-        The name: their mean over draws, with its interval over images. Where there are several, the
-        name with "_least" and "_most": the gains of the draws that gain the least and the most.
+    Where there are several, "_least" and "_most" are the gains of the extreme draws.
     """
     mean, each = over_images(gains.mean(0), (-100, 100)), gains.mean(1)
     if len(gains) == 1:
@@ -202,9 +183,6 @@ def over_draws(name: str, gains: Float[Tensor, "draw image"]) -> Estimates:
 
 def answers_by_count(right: Mapping[int, Float[Tensor, " _"]]) -> dict[str, Float[Tensor, " _"]]:
     """How an image's answer depends on the number of registers (SORTS, Figures 17 to 19).
-
-    Args:
-        right: as in `register_gains`.
 
     Returns:
         Of the images that all numbers saw: "right_always" and "right_never", 100 where it is right
@@ -225,9 +203,6 @@ def register_first(registers: PerRegister, patches: PerPatch) -> ImageMask:
 
 def register_use(registers: PerRegister, patches: PerPatch) -> dict[str, Tensor]:
     """How much attention registers get, image by image.
-
-    Args:
-        registers, patches: shares of one row of attention, such as [CLS]'s.
 
     Returns:
         "register_attention": all registers together; "register_first": whether one of them gets
@@ -273,13 +248,8 @@ def object_accuracy(
 ) -> PerImage:
     """How often least squares tells from one token whether its patch lies on an object, in %.
 
-    On and off are equally often among the tokens, so that chance is 50 %.
-
-    Args:
-        train_tokens, train_places: what the probe is fitted to: tokens of other images, and from
-            which patches they are (`object_places`); those at -1 are left out.
-        tokens, places: what it is tested on. An image without any is nan.
-        device: where to fit.
+    On and off are equally often among the tokens (`object_places`), so that chance is 50 %; those
+    at -1 are left out, and an image without any is nan.
     """
     on = torch.tensor([True, False]).repeat_interleave(places.shape[1] // 2)
     targets = (2.0 * on - 1).expand(train_tokens.shape[:2])[..., None]
@@ -302,13 +272,12 @@ def place_traits(
 ) -> dict[str, Float[Tensor, "_ ..."]]:
     """What one token at these places holds, beside a normal one of the same image.
 
-    For `family_estimates`. The class is read by a classifier for each kind of token, position and
-    pixels by least squares of both kinds together.
+    The class is read by a classifier for each kind of token, position and pixels by least squares
+    of both kinds together.
 
     Args:
         outlier, normal: tokens at the places and at as many others, pairs; with pixels.
-        random: more tokens of the same images, of which those that are not at these places are
-            learnt from.
+        random: more tokens of the same images, of which those not at these places are learnt from.
         mask: the places.
         cls, registers: of each image; of the registers, if any, their mean is read.
         labels, learnt: as in `helpers.measures.one_token.answers_of_tokens`.
@@ -316,13 +285,12 @@ def place_traits(
         device: where to fit.
 
     Returns:
-        Of tested images that have such a place, one row each: "accuracy_KIND", right answers in %,
-        mean over draws, of "outlier", "normal", "cls" and "register"; "gap", "accuracy_outlier"
-        minus "accuracy_normal". Of all tested images, nan without one: "error_KIND", the squared
-        error summed over a patch's normalised pixels. Two columns, for `ratio_of_means`:
-        "error_ratio", the pixel errors of outlier and normal; "position_unexplained_KIND", the
-        squared error of row and column and that of a constant answer. Nothing where no learnt image
-        has such a place.
+        For `family_estimates`. Of tested images that have such a place: "accuracy_KIND", right
+        answers in %, mean over draws, of "outlier", "normal", "cls" and "register"; "gap", outlier
+        minus normal. Of all tested images, nan without one: "error_KIND", the squared error summed
+        over a patch's normalised pixels. Two columns, for `ratio_of_means`: "error_ratio", the
+        pixel errors of outlier and normal; "position_unexplained_KIND", the squared error of row
+        and column and that of a constant answer. Nothing where no learnt image has such a place.
     """
     whole = {"cls": cls} | ({"register": registers.mean(1)} if registers.shape[1] else {})
     answers = answers_of_tokens(outlier, normal, whole, labels, learnt, device=device)
@@ -373,11 +341,10 @@ def member_traits(
 
 
 def taken_over(patches: PerPatch, registers: PerRegister) -> ImageMask:
-    """Whether the registers of an image carry what its patches might: no patch norm lies above
-    3 x the median of all images' patches, and a register above 3 x the image's median patch.
+    """Whether the registers of an image carry what its patches might.
 
-    Args:
-        patches, registers: norms of one image's tokens, taken at the same place.
+    No patch norm lies above 3 x the median of all images' patches, and a register above 3 x the
+    image's median patch.
     """
     clean = ~outliers(patches, PRESENT).any(1)
     return clean & (register_ratio(registers, patches) > LOADED)
@@ -446,7 +413,7 @@ def recorded_shares(
         images: of each training.
 
     Returns:
-        'NAME_seeds_REGISTERS' -> estimate; n counts the trainings, where there are several.
+        'NAME_seeds_REGISTERS' -> estimate.
     """
     places, estimates = np.arange(images), {}
     for name in names:
@@ -466,17 +433,14 @@ def family_estimates(
     states: Mapping[str, Mapping[str, Shaped[Array, "image ..."]]] = MappingProxyType({}),
     seed: int = 0,
 ) -> Estimates:
-    """What each number of registers has and changes, with intervals over images and trainings.
-
-    Those over trainings are by `over_seeds`.
+    """What each number of registers has and changes, over images and trainings (`over_seeds`).
 
     Args:
         measured: (registers, seed of the training) -> name -> one value an image, the same images
             for all. A name may be one of several parts of a quantity: 'register_attention 1'.
-        limits: the largest possible value of a quantity, whose smallest is 0, or both ends, as
-            (-100, 100); 1 for those that are not named, infinite for those that have none.
-        statistics: of quantities that are no mean over images, for `bootstrap` with 200 resamples
-            and `seed`.
+        limits: the largest possible value of a quantity, whose smallest is 0, or both ends; 1 for
+            those that are not named, infinite for those that have none.
+        statistics: of quantities that are no mean over images, for `bootstrap` with 200 resamples.
         gains: quantities whose change against the twin without registers, and against the first of
             `states`, is of interest.
         states: where the family was trained on from one finished model, what that is: state -> name

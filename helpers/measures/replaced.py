@@ -1,7 +1,6 @@
 """Which tokens of an image are replaced and by what, and what that costs.
 
-`helpers.interventions.replaced_tokens` puts them there. Places are indices into the sequence, the
-highest first, and -1 after them where an image has fewer.
+Places are indices into the sequence, the highest score first, and -1 where an image has fewer.
 """
 
 from collections.abc import Mapping
@@ -29,12 +28,8 @@ PerToken = Float[Tensor, "image block token"]
 def start_block(norms: PerToken, patches: Float[Tensor, "image block patch"]) -> int:
     """The first block after which more than 5 % of the images have a token above 3 x the median.
 
-    Args:
-        norms: of all tokens that may be outliers.
-        patches: of the patches, whose median it is, over all images, block by block.
-
-    Returns:
-        0-based; -1 where there is none.
+    The median is that of the patches of all images, block by block. -1 where there is no such
+    block.
     """
     limits = torch.tensor([threshold(own, PRESENT) for own in patches.unbind(1)])
     above = (norms > limits[:, None]).any(-1).float().mean(0) > FEW
@@ -51,10 +46,7 @@ def places_of(chosen: Chosen, scores: Scores) -> Places:
 
 
 def as_many(chosen: Chosen, among: Chosen, scores: Scores) -> Places:
-    """Of each image as many tokens as are chosen, those `among` others with the highest scores.
-
-    All of these where there are fewer.
-    """
+    """Of each image as many tokens as are chosen, those `among` others with the highest scores."""
     ranks = scores.masked_fill(~among, -torch.inf).argsort(dim=1, descending=True, stable=True)
     ranks = ranks.argsort(1)
     return places_of(among & (ranks < chosen.sum(1, keepdim=True)), scores)
@@ -75,10 +67,7 @@ def moments(tokens: TokensAt, places: Places) -> Moments:
 
 
 def noise_like(given: Moments, places: Places, seed: int = 0) -> TokensAt:
-    """Gaussian tokens of this mean and standard deviation, each channel by itself.
-
-    Those of an image do not depend on the images after it.
-    """
+    """Gaussian tokens of this mean and standard deviation, each channel by itself."""
     shape = len(places), len(given.mean), places.shape[1], given.mean.shape[1]
     drawn = torch.from_numpy(np.random.default_rng(seed).standard_normal(shape, dtype=np.float32))
     return given.mean[:, None] + given.std[:, None] * drawn
@@ -87,14 +76,15 @@ def noise_like(given: Moments, places: Places, seed: int = 0) -> TokensAt:
 def borrowed(tokens: TokensAt, places: Places) -> TokensAt:
     """For each image the tokens of the next one that has any, of the last one those of the first.
 
-    At each place that one's token at the same place where it has one there, else its first, which
-    is its highest. Zeros where an image has no place.
+    At each place that one's token at the same place where it has one there, else its highest. Zeros
+    where an image has no place.
 
-    Raises ValueError where fewer than two images have one.
+    Raises:
+        ValueError: fewer than two images have one.
     """
     some = (places >= 0).any(1).nonzero()[:, 0]
     if len(some) < 2:
-        raise ValueError(f"{len(some)} images have a token to borrow; give at least two")
+        raise ValueError(f"{len(some)} images have a token to borrow")
     donors = some.roll(-1)
     own, theirs = places[some], places[donors]
     same = own[:, :, None] == theirs[:, None]

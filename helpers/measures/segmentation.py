@@ -1,8 +1,7 @@
 """Segmentation by what patch tokens hold: linear probes, nearest patches, and how right they are.
 
-A probe is a 1 x 1 convolution on the grid of tokens whose logits are resized bilinearly. Both are
-linear, so it is one map of tokens that are resized: that is how it is fitted. Pictures are taken
-whole; classes count from 0, and what is not below their number is void.
+A probe is a 1 x 1 convolution on the grid of tokens whose logits are resized bilinearly. Classes
+count from 0, and what is not below their number is void.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,18 +41,15 @@ def fit_segmenter(
     *,
     device: Any = None,
 ) -> tuple[Probe, float]:
-    """The linear probe of the class at points of pictures, and the penalty chosen for it.
+    """The linear probe of the class at points of pictures, and its penalty (`fit_tuned`).
 
     Args:
         tokens: patch tokens of the images to learn from.
-        points: the classes at the middles of the cells of any grid, as `Images.segments_at` gives
-            them. The mean cross-entropy over those that are not void is what is minimised.
+        points: the classes at the middles of the cells of any grid (`Images.segments_at`).
         held_out, held_out_points: of other images, on which the penalty is chosen.
         classes: their number.
-        penalties: to choose from, as in `fit_tuned`.
-        device: as in `fit_classifier`.
-
-    Raises what `fit_tuned` raises.
+        penalties: to choose from.
+        device: where to compute.
     """
     pairs = ((tokens, points), (held_out, held_out_points))
     (x, y), (other, true) = (_at_points(*pair, classes) for pair in pairs)
@@ -77,23 +73,19 @@ def nearest_maps(
 ) -> Maps:
     """The classes of the `k` training patches of the highest cosine, as shares of their votes.
 
-    Their mean over the training patches is taken away first, since it would make all cosines alike.
-    A vote weighs exp(cosine / 0.07), as in the k-NN classifier of Wu et al. (2018) and of DINO.
+    The mean over the training patches is taken away first. A vote weighs exp(cosine / 0.07), as in
+    the k-NN classifier of Wu et al. (2018) and of DINO.
 
     Args:
         tokens: patch tokens.
         learnt: those of the training images.
         points: the class at the middle of each of these patches. Those that are void are left out.
         classes: their number.
+        k: neighbours.
         most: training patches, drawn at random where there are more.
         seed: of the draw.
-
-    Raises:
-        ValueError: fewer than `k` training patches.
     """
     flat, labels = _at_points(learnt, points, classes)
-    if len(flat) < k:
-        raise ValueError(f"{len(flat)} training patches; take more images, or fewer neighbours")
     chosen = np.random.default_rng(seed).permutation(len(flat))[:most]
     known, labels, mean = flat[chosen], F.one_hot(labels[chosen], classes).float(), flat.mean(0)
     known, found = F.normalize(known - mean, dim=1), []
@@ -109,16 +101,13 @@ def pixel_counts(
 ) -> Int[np.ndarray, "image area 3 class"]:
     """How many pixels of each class are named rightly, named so, and truly so, in each image.
 
-    The maps are resized bilinearly to the segments, and the largest names the pixel. Void pixels
-    are left out.
-
     Args:
-        maps: a number for each class, on any grid over the whole picture.
-        segments: the class of each pixel.
+        maps: a number for each class, on any grid over the whole picture; resized bilinearly.
+        segments: the class of each pixel; void ones are left out.
         where: patches, on any grid.
 
     Returns:
-        The counts of two areas: of the whole picture and, where they are given, of these patches.
+        The counts of two areas: of the whole picture and, where given, of these patches.
     """
     classes, counts = maps.shape[1], []
     for index, (own, true) in enumerate(zip(maps.cpu().float(), segments, strict=True)):
@@ -155,12 +144,9 @@ def right_gain(pixels: Num[np.ndarray, "image 3"]) -> float:
 
 
 def segmented(counts: Counts, groups: Sequence[str] | None = None, seed: int = 0) -> Estimates:
-    """The mean IoU in %, "miou", and the share of right pixels, "pixels", with their intervals.
+    """The mean IoU in %, "miou", and the share of right pixels, "pixels", of `pixel_counts`.
 
-    Args:
-        counts: as from `pixel_counts`.
-        groups: of the images, such as drives, which are drawn first; see `bootstrap`.
-        seed: of the draws.
+    `groups` of the images, such as drives, are drawn first; see `bootstrap`.
     """
     seen = counts[:, 2].sum(1)
     drawn = partial(_drawn, seen > 0, groups=groups, seed=seed)
@@ -171,10 +157,7 @@ def segmented(counts: Counts, groups: Sequence[str] | None = None, seed: int = 0
 def segmentation_gain(
     before: Counts, after: Counts, groups: Sequence[str] | None = None, seed: int = 0
 ) -> Estimates:
-    """The "gain" of the mean IoU in points, and "right_gain", of the share of right pixels.
-
-    Paired: both states are drawn with the same images. Arguments as in `segmented`.
-    """
+    """The "gain" of the mean IoU in points, and "right_gain", of right pixels; both paired."""
     seen = before[:, 2].sum(1)
     drawn = partial(_drawn, seen > 0, groups=groups, seed=seed)
     pixels = np.stack([before[:, 0].sum(1), after[:, 0].sum(1), seen], axis=1)

@@ -1,6 +1,4 @@
-"""What it does to a model that its register neurons act on appended tokens (Jiang et al.,
-arXiv:2506.08010).
-"""
+"""What shifting a model's register neurons to appended tokens does to it (arXiv:2506.08010)."""
 
 from collections.abc import Mapping
 
@@ -20,16 +18,12 @@ DRAW = "random_"  # what the name of a draw begins with
 
 
 def shift_norms(patches: Mapping[str, PerPatch], appended: Mapping[str, PerRegister]) -> Estimates:
-    """Outliers and the load of the appended token, under each condition.
-
-    Args:
-        patches, appended: condition -> norms of these tokens after the same block; "plain" is the
-            model as it is.
+    """Outliers and the load of the appended token, under each condition and "plain".
 
     Returns:
-        "outlier_images" of the plain model, 'outlier_images_CONDITION' of the others: share of
-        images with a patch norm above three times the median patch norm of the plain model;
-        'register_ratio_CONDITION' where tokens are appended (`register_ratio`).
+        'outlier_images_CONDITION': share of images with a patch norm above three times the median
+        patch norm of the plain model, whose name has no end; 'register_ratio_CONDITION' where
+        tokens are appended.
     """
     limit = threshold(patches["plain"], PRESENT)
     found: Estimates = {}
@@ -42,15 +36,9 @@ def shift_norms(patches: Mapping[str, PerPatch], appended: Mapping[str, PerRegis
 
 
 def shift_answers(right: Mapping[str, PerImage]) -> Estimates:
-    """`answer_changes` under each condition, with the draws of random neurons as one.
+    """`answer_changes` under each condition, with the draws of random neurons, 'random_I', as one.
 
-    Args:
-        right: condition -> 100 where the class is named, else 0, of all images or the first of
-            them; 'random_I' is a draw.
-
-    Returns:
-        That of `answer_changes`; where there are draws also "random_minus_zeroed", the accuracy of
-        "random" minus that of "zeroed" in points, paired over images.
+    Where there are draws also "random_minus_zeroed", in points, paired over images.
     """
     draws = [own for name, own in right.items() if name.startswith(DRAW)]
     kept = {name: own for name, own in right.items() if not name.startswith(DRAW)}

@@ -1,22 +1,10 @@
-"""Effect sizes and tests with intervals over images, never over tokens.
+"""Effect sizes and tests with intervals over images, never over tokens of one image.
 
-Tokens of one image depend on each other. The intervals are:
-
-- of a share of images: Wilson's;
-- of a mean over images: Student's t, corrected for skewness (Hall 1992);
-- of few repetitions of right or wrong, or a change: Wald's with made-up images (Agresti & Coull
-  1998, Bonett & Price 2012);
-- of a statistic of counts in images, such as an AUC: Student's t with the jackknife's standard
-  error, on a scale without bounds;
-- of any other statistic: percentile bootstrap, as wide as Student's t, where images come in groups
-  of these first;
-- of a count or a share of patches that is the same on all images: as wide as Wilson's;
-- of a mean over trainings: Student's t, or over images alone (`over_seeds`).
-
-How often they cover is simulated by scripts/intervals.py and shown in the book. Fewer than 5 images
-have no interval: its ends are nan, and no test is decided by it. Where only some images count, as
-those with outliers do for their AUC, these are the 5. Scores that are nan are left out; an empty
-group gives Estimate(nan, nan, nan, 0), no error.
+Of a share Wilson's interval; of a mean Student's t, corrected for skewness (Hall 1992); of few
+repetitions or changes Wald's with made-up images (Agresti & Coull 1998, Bonett & Price 2012); of
+counts in images, such as an AUC, the jackknife; of any other statistic a percentile bootstrap; of
+a mean over trainings `over_seeds`. How often they cover is simulated by scripts/intervals.py. Fewer
+than 5 images have no interval (nan), an empty group is NONE.
 """
 
 import json
@@ -102,8 +90,7 @@ class Estimate(NamedTuple):
         over: what the interval is over: "images", or "trainings", new ones and new images.
         trainings: of a mean over trainings, (value, low, high) of each with its interval over
             images; else None.
-        per_image: what it takes of each image; None where that is no number or a few, such as the
-            norms of all patches.
+        per_image: what it takes of each image; None where that is no number or a few.
     """
 
     value: float
@@ -144,7 +131,7 @@ def over_images(
     continuous: bool = False,
     counts: bool = False,
 ) -> Estimate:
-    """The mean of one number an image, and its interval. No seed and no resample: it is a formula.
+    """The mean of one number an image, and its interval.
 
     Student's t with Hall's cubic correction for skewness (Hall 1992): the plain t interval of 80
     lognormal values covers 92 % where it should cover 95.
@@ -153,21 +140,17 @@ def over_images(
         per_image: images with nan are dropped; n counts the others.
         limits: what one image can be: from 0, or from as far below it, as (0, 1) for an IoU, (0,
             100) for right or wrong in % and (-100, 100) for a change of that. The interval ends
-            there. What is right or wrong on every image is a share, whose interval is Wilson's, so
-            that 0 of 80 is not certainly 0; changes of answers have Bonett and Price's, and means
-            of a few repetitions Agresti and Coull's. All move in steps of one image, which the
-            estimate tells.
-        continuous: a quantity that no image brings to its limits by chance, as a cosine or a share
-            of attention: where it is there on all images, it is so by construction. It has no
-            steps.
+            there. Of right or wrong it is Wilson's, of changes of answers Bonett and Price's, of
+            means of a few repetitions Agresti and Coull's; all move in steps of one image.
+        continuous: a quantity that no image brings to its limits by chance, as a cosine: where it
+            is there on all images, it is so by construction. It has no steps.
         counts: numbers of patches or blocks, or shares of them, which are no repeated answers.
             Integers always are.
 
     Returns:
-        Counts that are the same on all images could have varied. Their interval then allows for
-        other images at either limit: Wilson's upper end for 0 of n of them. Without limits they
-        have no interval then. What else is the same on all images, and not at its limits, is taken
-        as exact: its interval has no width.
+        Counts that are the same on all images could have varied: within limits their interval
+        allows for Wilson's upper end for 0 of n images at either limit, without limits they have
+        none. What else is the same on all images, and not at its limits, has no width.
 
     Raises:
         ValueError: an image lies outside the limits or has more than one number, or other limits.
@@ -176,10 +159,7 @@ def over_images(
     counts = counts or not np.issubdtype(values.dtype, np.floating)
     values = whole = values.astype(np.float64)
     if values.ndim != 1:
-        raise ValueError(
-            f"a mean over images is taken of one number an image, not of {values.shape}; "
-            "reduce each image first"
-        )
+        raise ValueError(f"a mean over images needs one number an image, not {values.shape}")
     values = values[~np.isnan(values)]
     n = len(values)
     if n == 0:
@@ -192,15 +172,10 @@ def over_images(
         return Estimate(value, *ends, n).of("over_images", [whole], **kept)
     lowest, highest = limits
     if not 0 < highest < math.inf or lowest not in (0, -highest):
-        raise ValueError(
-            f"limits {limits} of a mean are not of the form (0, highest) or (-highest, highest)"
-        )
+        raise ValueError(f"limits {limits} are not (0, highest) or (-highest, highest)")
     slack = 1e-6 * (highest - lowest)  # what float32 leaves of a limit
     if values.min() < lowest - slack or values.max() > highest + slack:
-        raise ValueError(
-            f"values from {values.min():.6g} to {values.max():.6g} do not lie in the limits "
-            f"{lowest} to {highest}"
-        )
+        raise ValueError(f"values {values.min():.6g} to {values.max():.6g} outside {limits}")
     answers = (values / highest).round(6)
     step = None if continuous or counts else _step(answers, highest)
     if step is not None or not (continuous or counts or answers.any()):
@@ -222,10 +197,8 @@ def bootstrap(
 ) -> Estimate:
     """A statistic of per-image values and its percentile interval over images.
 
-    For a mean take `over_images`.
-
-    Percentiles of resamples make an interval that is too narrow, as if the standard deviation of n
-    images were known; they are taken as far out as Student's t says (Hesterberg 2015).
+    Percentiles are taken as far out as Student's t says (Hesterberg 2015). For a mean take
+    `over_images`.
 
     Args:
         per_image: one row an image. Images without any number (all nan) are dropped; n counts the
@@ -236,19 +209,13 @@ def bootstrap(
         seed: of the draws; the same seed and number of images draw the same images.
         groups: of each image, such as the drive that it is a frame of. Groups are drawn, and then
             images within each of them (Davison & Hinkley 1997, section 3.8). Few groups give a
-            rough interval. What it takes of each image is then not kept.
-
-    Raises:
-        ValueError: groups of another number of images.
+            rough interval.
     """
     whole = to_numpy(per_image).astype(np.float64)
     kept = ~np.isnan(whole).all(axis=tuple(range(1, whole.ndim)))
     values = whole[kept]
     n = len(values)
-    if groups is not None and len(groups) != len(whole):
-        raise ValueError(
-            f"groups of {len(groups)} images, but values of {len(whole)}; give the group of each"
-        )
+
     if values.size == 0:
         return NONE
     drawn = _weights(n, resamples, seed)
@@ -264,10 +231,7 @@ def bootstrap(
 
 
 def ratio_of_means(rows: Pairs) -> float:
-    """Mean of the first column over mean of the second, nan left out.
-
-    A `bootstrap` statistic that pairs the columns image by image.
-    """
+    """Mean of the first column over mean of the second, nan left out; for `bootstrap`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.divide(*np.nanmean(rows, axis=0)))
 
@@ -293,9 +257,6 @@ def paired(one: PerImage, other: PerImage) -> Estimate | None:
 
 def share(per_image: Answers) -> Estimate:
     """The share of images for which something holds, with Wilson's interval.
-
-    Raises:
-        ValueError: anything but true and false.
 
     >>> found = share(np.arange(40) < 30)
     >>> found.value, round(found.low, 2), round(found.high, 2), found.n
@@ -328,8 +289,7 @@ def jackknife(
         without: each of the images in turn; nan where the statistic is not defined without an
             image, and then there is no interval.
         limits: of the statistic, such as (0, 1) for an AUC and (0, inf) for a ratio.
-        carriers: the images that count, where not all do, such as those with an outlier; the others
-            only fill in.
+        carriers: the images that count, where not all do, such as those with an outlier.
         counts: a share of patches, which is the same without any image but could have varied.
 
     Raises:
@@ -362,7 +322,7 @@ def over_seeds(
 
     Where the trainings' values are all alike or two clusters (`falls_in_two`), t has nothing to go
     by: the interval is over images, of these trainings alone, from the lowest end of their own
-    intervals to the highest. A test is then decided only where each training decides it so.
+    intervals to the highest.
 
     Args:
         estimates: one a model, with its interval over images; those of value nan are left out.
@@ -401,7 +361,7 @@ def falls_in_two(values: Float[np.ndarray, " value"]) -> bool:
 
     The largest gap between neighbours takes more of the range than in 95 % of samples of as many
     evenly spread values (the spacings of uniform order statistics, David & Nagaraja 2003, 6.4).
-    Fewer than four never do: of three, two always lie closer to each other than to the third.
+    Fewer than four never do.
     """
     n, gaps = len(values), np.diff(np.sort(values))
     if n < 4:
@@ -410,10 +370,9 @@ def falls_in_two(values: Float[np.ndarray, " value"]) -> bool:
 
 
 def auc(positive: Num[Array, " positive"], negative: Num[Array, " negative"]) -> float:
-    """P(positive > negative) + P(equal) / 2, the area under the ROC curve.
+    """P(positive > negative) + P(equal) / 2, the area under the ROC curve; nan for an empty group.
 
-    Scores that are nan are left out; it is nan where a group is empty. Scores are equal where they
-    are the same to 16 bits (`settled`).
+    Scores that are nan are left out. They are equal where they are the same to 16 bits (`settled`).
 
     >>> auc(np.array([2.0, 4.0]), np.array([1.0, 3.0]))
     0.75
@@ -443,11 +402,8 @@ def matched_auc_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
     """`auc` of patches at the same position, with its interval over images by `jackknife`.
 
     Positions are pooled by their pairs. It removes what position alone explains, and is nan where
-    no position has both kinds.
-
-    Only images with a masked patch that has others to be compared with at its position carry it, or
-    with one of these others. n counts the rarer of the two: where outliers never move, few images
-    have a normal patch there, and all rests on these.
+    no position has both kinds. Only images with a masked patch that has others to be compared with
+    at its position carry it, or with one of these others; n counts the rarer of the two.
     """
     scores, mask, kept = _images_with_numbers(settled(scores), mask)
     positive, negative = _groups(scores, mask)
@@ -477,10 +433,7 @@ def position_share(mask: PatchSet, seed: int = 0) -> Estimate:
 
 
 def usual_positions(mask: PatchSet, count: int) -> list[int]:
-    """The `count` patches that are masked in most images, the most frequent first.
-
-    Of equally frequent ones the first.
-    """
+    """The `count` patches that are masked in most images, the most frequent first."""
     return np.argsort(-to_numpy(mask).sum(axis=0), kind="stable")[:count].tolist()
 
 
@@ -511,28 +464,17 @@ def cohens_d_over_images(scores: PatchScores, mask: PatchSet) -> Estimate:
 
 
 def mcnemar(a_correct: Answers, b_correct: Answers) -> float:
-    """Exact two-sided p-value for two classifiers being equally often right (McNemar 1947).
-
-    1 where they never differ.
-
-    Raises:
-        ValueError: anything but true and false, or answers on different numbers of images.
-    """
+    """Exact two-sided p-value for two classifiers being equally often right (McNemar 1947)."""
     a, b = _answers(a_correct, "mcnemar"), _answers(b_correct, "mcnemar")
-    if len(a) != len(b):
-        raise ValueError(
-            f"mcnemar cannot pair answers on {len(a)} and {len(b)} images; "
-            "give true or false for each image"
-        )
+
     only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
     return float(scipy.stats.binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
 
 def macro_auc(scores: Float[Array, "image class"], labels: Labels) -> float:
-    """`auc` of each class against the others, by its score, averaged over classes.
+    """`auc` of each class against the others, averaged over classes that only some images have.
 
-    Averaged over those that some, but not all, images have. For comparable scores give
-    probabilities: logits differ by a constant for each image.
+    For comparable scores give probabilities: logits differ by a constant for each image.
     """
     scores, labels = to_numpy(scores), to_numpy(labels)
     found = [
@@ -548,11 +490,10 @@ def bootstrap_spread(
     """Largest minus smallest mean of several groups of images, and its p-value.
 
     The two groups were chosen for being the extremes, so some spread is there if all groups have
-    one mean, each with its own images about it. The p-value is the chance of one as large,
-    resampled and as much wider as Student's t is for the smallest group. The interval's lower end
-    lies below the spread by what 95 % of such spreads stay below, never below 0: it is above 0
-    where p < 0.05. The upper end is that of the difference of the two groups. Groups without any
-    variation, all alike, say nothing of what other images would be: there is no interval.
+    one mean. The p-value is the chance of one as large, resampled and as much wider as Student's t
+    is for the smallest group. The interval's lower end lies below the spread by what 95 % of such
+    spreads stay below, never below 0. The upper end is that of the difference of the two groups.
+    Groups without any variation, all alike, have no interval.
 
     Returns:
         Estimate and p-value; (NONE, nan) for fewer than two groups.
@@ -563,8 +504,7 @@ def bootstrap_spread(
     groups = [to_numpy(group).astype(np.float64) for group in groups]
     for i, group in enumerate(groups):
         if not len(group) or np.isnan(group).any():
-            numbers = f"numbers for {(~np.isnan(group)).sum()} of {len(group)} images"
-            raise ValueError(f"group {i} of {len(groups)} has {numbers}; give one for each image")
+            raise ValueError(f"group {i} has an image without a number, or no image")
     if len(groups) < 2:
         return NONE, math.nan
     means = np.array([group.mean() for group in groups])
@@ -592,11 +532,9 @@ def enrichment_over_images(
 ) -> Estimate:
     """How much likelier a score above the pooled `quantile` is in `mask` than outside.
 
-    P(above | mask) / P(above | not mask), with its interval over images by `jackknife`; nan where a
-    group is empty or the ratio infinite. The pooled quantile is that of all images given, always.
-
-    The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier where
-    information is redundant.
+    P(above | mask) / P(above | not mask), by `jackknife`; nan where a group is empty or the ratio
+    infinite. The reproduction of Darcet et al. says of outliers that they are 2.5 times likelier
+    where information is redundant.
     """
     scores, mask, kept = _images_with_numbers(settled(scores), mask)
     cut = np.nanquantile(scores, quantile) if scores.size else 0.0
@@ -606,16 +544,7 @@ def enrichment_over_images(
 
 
 def disagreement(table: Mapping[str, Mapping[str, object]], columns: Iterable[str]) -> float:
-    """The share of the rows in which not all of these columns say the same.
-
-    Args:
-        table: row, such as a claim -> column, such as an outlier rule -> what it says.
-        columns: those that are compared.
-
-    Raises:
-        KeyError: a row lacks a column.
-        ZeroDivisionError: no row.
-    """
+    """The share of the rows (row -> column -> what it says) in which these columns differ."""
     columns = list(columns)
     return sum(len({row[column] for column in columns}) > 1 for row in table.values()) / len(table)
 
@@ -624,13 +553,6 @@ def contradictions(table: Mapping[str, Mapping[str, object]], columns: Iterable[
     """Of the pairs of these columns that both decide a row, the share that decide it oppositely.
 
     Nan where none do. Any other verdict than 'supported' and 'refuted' decides nothing.
-
-    Args:
-        table: row, such as a claim -> column, such as an outlier rule -> its verdict.
-        columns: those that are compared.
-
-    Raises:
-        KeyError: a row lacks a column.
     """
     columns = list(columns)
     pairs = [
@@ -651,9 +573,7 @@ def _within(value: float, reach: np.ndarray, limits: Limits, carriers: int) -> n
     """The ends of the interval of `jackknife` between limits, with its `reach` to either side."""
     lowest, width = limits[0], limits[1] - limits[0]
     if value < lowest - 1e-6 or value > limits[1] + 1e-6:
-        raise ValueError(
-            f"a value of {value:.6g} does not lie in the limits {limits[0]} to {limits[1]}"
-        )
+        raise ValueError(f"a value of {value:.6g} outside {limits}")
     if math.isinf(width):
         if value <= lowest:
             return np.array(NO_INTERVAL)
@@ -676,27 +596,21 @@ def _answers(values: Array, what: str) -> Bool[np.ndarray, " image"]:
     """What is true or false of each image."""
     values = to_numpy(values)
     if values.dtype != bool or values.ndim != 1:
-        raise ValueError(
-            f"{what} is not taken of {values.dtype} {values.shape}; "
-            "give true or false for each image"
-        )
+        raise ValueError(f"{what} needs true or false for each image, not {values.dtype}")
     return values
 
 
 def _weights(n: int, resamples: int, seed: int) -> np.ndarray:
     """How often each of n images is drawn in each resample: (resample, image)."""
     if resamples < 2:  # the interval of one has no width
-        raise ValueError(f"{resamples} resamples; take at least 2")
+        raise ValueError(f"{resamples} resamples")
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
 
 
 def _weights_in_groups(
     groups: Shaped[np.ndarray, " image"], resamples: int, seed: int
 ) -> np.ndarray:
-    """As `_weights`, where whole groups are drawn first, and images within each that was drawn.
-
-    A group that is drawn twice has its images drawn twice.
-    """
+    """As `_weights`, where whole groups are drawn first, and images within each that was drawn."""
     rng = np.random.default_rng(seed)
     _, group = np.unique(groups, return_inverse=True)
     sizes = np.bincount(group)
@@ -708,11 +622,7 @@ def _weights_in_groups(
 
 
 def _step(answers: np.ndarray, unit: float) -> float | None:
-    """What the mean of (image,) answers moves by when one image counts otherwise, or None.
-
-    Times the unit. The answers must be right or wrong, means of that over a few repetitions, or
-    differences of these.
-    """
+    """What the mean of (image,) answers moves by when one image counts otherwise, or None."""
     for repetitions in range(1, REPETITIONS + 1) if answers.any() else ():
         counts = answers * repetitions
         if np.abs(counts - counts.round()).max() < 1e-5:
@@ -738,21 +648,13 @@ def _mean_interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def _of_alike(value: float, n: int, limits: Limits) -> tuple[float, float]:
-    """Of the mean of what is the same on n images but could have varied between the limits.
-
-    None of the n images differs. Those that do are at most Wilson's share for 0 of n, and none of
-    them lies beyond a limit.
-    """
+    """Of the mean of what is the same on n images but could have varied between the limits."""
     others = _share_interval(0, n)[1]
     return value - others * (value - limits[0]), value + others * (limits[1] - value)
 
 
 def _share_interval(k: int, n: int) -> tuple[float, float]:
-    """Wilson's score interval of k of n (Wilson 1927).
-
-    Not a bootstrap: resampling 0 of n gives 0 every time, and would make the absence of outliers
-    look certain.
-    """
+    """Wilson's score interval of k of n (Wilson 1927); a bootstrap of 0 of n has no width."""
     if n < FEWEST:
         return NO_INTERVAL
     interval = scipy.stats.binomtest(int(k), int(n)).proportion_ci(LEVEL, method="wilson")
@@ -764,8 +666,7 @@ def _answers_interval(answers: np.ndarray, signed: bool) -> tuple[float, float]:
 
     In parts of a few repetitions or whole. Whole answers are a share. Else it is Wald's interval
     with made-up images at both limits: one at each for changes (Bonett & Price 2012), half of z^2
-    at each for answers (Agresti & Coull 1998), so that a few answers in one direction are not
-    certain.
+    at each for answers (Agresti & Coull 1998).
     """
     n, z = len(answers), ndtri((1 + LEVEL) / 2)
     if n < FEWEST:
@@ -803,12 +704,7 @@ def _fewer(positive: np.ndarray, negative: np.ndarray) -> int:
 def _wins(
     scores: np.ndarray, positive: np.ndarray, negative: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What each image is in the pairs of a positive and a negative patch of all images' patches.
-
-    Returns:
-        Pairs that the positive one wins (an equal one half), and all pairs. Both (2, image): those
-        with its positive patches, and those with its negative.
-    """
+    """Pairs that an image's positive and negative patches win (2, image), and all pairs of them."""
     p, q = (np.sort(scores[group]) for group in (positive, negative))
     below, above = (
         (np.searchsorted(x, scores) + np.searchsorted(x, scores, side="right")) / 2 for x in (q, p)

@@ -149,10 +149,9 @@ def test_recounted_perfect_accuracy_leaves_no_choice(pair):
 
 @pytest.mark.parametrize("accuracy", [0.6, -0.1, 1.1, 0.7071])
 def test_recounted_needs_whole_images(accuracy):
-    with pytest.raises(ValueError, match="whole number of 7 images"):
-        recounted(accuracy, 3 / 7, 7)
-    with pytest.raises(ValueError, match="whole number of 7 images"):
-        recounted(3 / 7, accuracy, 7)
+    for pair in ((accuracy, 3 / 7), (3 / 7, accuracy)):
+        with pytest.raises(ValueError, match=f"{accuracy}"):
+            recounted(*pair, 7)
 
 
 def test_least_significant_against_the_binomial():
@@ -164,7 +163,7 @@ def test_least_significant_against_the_binomial():
 
 def test_recounted_takes_a_fiftieth_of_an_image_for_rounding():
     assert recounted(0.50019, 0.5, 100).before == 50
-    with pytest.raises(ValueError, match="whole number of 100 images"):
+    with pytest.raises(ValueError, match="0.5003"):
         recounted(0.5003, 0.5, 100)
 
 
@@ -185,8 +184,6 @@ def test_condition_changes_are_paired_with_the_same_images_before(convert):
         and found["p_change"].n == 40
     )
     assert found["mcnemar_p_p"] == pytest.approx(reference(lost, gained))
-    with pytest.raises(ValueError, match="'moved' has 100 answers, but there are 40 before"):
-        condition_changes({"moved": after}, before[:40], {"moved": "m"})
 
 
 @BOTH
@@ -222,8 +219,6 @@ CLASSES, COPIES, WIDTH = 12, 3, 16
 def test_images_of_classes_with_two_and_no_more_than_are_needed():
     assert one_shot_images(LABELS, 10).tolist() == [1, 4, 6, 0, 2, 5, 7]
     assert one_shot_images(LABELS, 1).tolist() == [1, 4, 0, 2]
-    with pytest.raises(ValueError, match="no class has two images"):
-        one_shot_images(np.array([2, 0, 1]), 10)
 
 
 @pytest.mark.parametrize(("draws", "count"), [(1, 1), (2, 2), (10, 3)])

@@ -67,8 +67,6 @@ def test_outlier_images_by_another_rule():
     norms = planted(factor=2.0)
     for rule, bearing in (("median:3", 0), ("median:1.5", 7), ("fixed:12", 7)):
         assert outlier_images(norms, rule).value == bearing / 40
-    with pytest.raises(ValueError, match="at least one image"):
-        outlier_images(norms[:0])
 
 
 @BOTH
@@ -288,15 +286,6 @@ def test_the_mean_is_the_slope_of_the_means():
     per_image = RNG_SIZES.random((30, 4))
     expected = np.polyfit(np.log10(SIZES), per_image.mean(0), 1)[0]
     assert size_slope(SIZES, per_image).mean() == pytest.approx(expected)
-
-
-def test_sizes_that_make_no_line():
-    with pytest.raises(
-        ValueError, match=r"no trend over the sizes 10, 10; give models of at least two sizes"
-    ):
-        size_slope([10, 10], np.ones((3, 2)))
-    with pytest.raises(ValueError, match="2 sizes for 3 models"):
-        size_slope([10, 20], np.ones((3, 3)))
 
 
 def test_a_smaller_model_with_planted_outliers_and_longer_norms():

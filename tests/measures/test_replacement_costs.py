@@ -92,7 +92,7 @@ def test_borrowed_are_the_next_images_tokens_at_the_same_place_or_its_highest():
     assert torch.equal(borrowed(tokens, places)[3], found[3])
     places[0] = torch.tensor([9, 7])
     assert torch.equal(borrowed(tokens, places)[0], tokens[2][:, [1, 0]])
-    with pytest.raises(ValueError, match="1 images have a token to borrow; give at least two"):
+    with pytest.raises(ValueError, match="1 images"):
         borrowed(tokens[:2], places[:2])
 
 

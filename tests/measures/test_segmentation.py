@@ -93,25 +93,6 @@ def test_a_start_changes_the_way_and_not_the_minimum():
     torch.testing.assert_close(first.weight, second.weight, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("wrong", ["one class", "no penalty", "nothing known", "few patches"])
-def test_what_cannot_be_fitted(wrong):
-    tokens, segments = planted(4)
-    points = at(segments, GRID)
-    if wrong == "few patches":
-        with pytest.raises(ValueError, match="1 training patches; take more images"):
-            one = torch.full_like(points, VOID)
-            one[0, 1, 1] = 0
-            nearest_maps(tokens, tokens, one, CLASSES)
-        return
-    if wrong == "one class":
-        points = torch.zeros_like(points)
-    penalties = [] if wrong == "no penalty" else [0.1]
-    held_out = torch.full_like(points, VOID) if wrong == "nothing known" else points
-    told = "no penalty to choose|1 class.*at least two|none of the held-out tokens"
-    with pytest.raises(ValueError, match=told):
-        fit_segmenter(tokens, points, tokens, held_out, CLASSES, penalties)
-
-
 def test_nearest_patches_vote_by_their_cosine():
     tokens, segments = planted(3, noise=2, seed=2)  # so that the nearest are not of one class
     learnt, known = planted(5, noise=2)
