@@ -220,12 +220,9 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def runs():
     """run -> claim -> result, of this checkout."""
-    from helpers.book.build import published  # here, since it takes seconds to import
+    from helpers.book.book import data, published  # here, since it takes seconds to import
 
-    return {
-        run: {id: data for id, (data, _) in own.items()}
-        for run, own in published(Project()).items()
-    }
+    return data(published(Project()))
 
 
 @pytest.fixture(scope="session")

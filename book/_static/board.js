@@ -15,7 +15,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const other = (node, group) => Boolean(chosen[group] && node.dataset[group] && node.dataset[group] !== chosen[group]);
     const cells = [...table.querySelectorAll("th[data-model], td[data-model]")];
     for (const cell of cells) cell.classList.toggle("off", other(cell, "model"));
-    for (const one of table.querySelectorAll(".one, .bars tr")) one.classList.toggle("off", other(one, "run"));
+    for (const one of table.querySelectorAll(".one")) one.classList.toggle("off", other(one, "run"));
     for (const claim of claims) {
       // A claim counts once, as on every page; once a run or a model is chosen, by what was found there.
       const whole = !chosen.run && !chosen.model;

@@ -1,6 +1,6 @@
 /* A frame that scrolls can be reached and scrolled by the keyboard; one that does not is no stop on the way. */
 (() => {
-  const frames = () => document.querySelectorAll(".figure-frame, .table-frame, .scoreboard-frame");
+  const frames = () => document.querySelectorAll("article figure, article .cell_output, .pst-scrollable-table-container");
   const update = () => {
     for (const frame of frames()) {
       frame.classList.toggle("wide", frame.scrollWidth > frame.clientWidth + 1);
@@ -13,6 +13,18 @@
       }
     }
   };
+  // Of what a function of the API does, all but the first sentence is folded.
+  addEventListener("DOMContentLoaded", () => {
+    for (const part of document.querySelectorAll("dl.py > dd")) {
+      const more = [...part.children].slice(1);
+      if (!more.length) continue;
+      const details = document.createElement("details");
+      details.className = "api-more";
+      details.innerHTML = "<summary>arguments, shapes, sources</summary>";
+      more[0].before(details);
+      details.append(...more);
+    }
+  });
   // The theme's arrows that open a part of the contents have no name.
   addEventListener("DOMContentLoaded", () => {
     for (const arrow of document.querySelectorAll("nav summary:not([aria-label])")) {

@@ -1,22 +1,21 @@
 """The scoreboard: claims by paper and models, as an HTML table that is whole without a script.
 
-A cell says how a claim was judged on a model, in colour, shape and word, with the value that
-decided it. Trainings that differ in their seed alone share a column. A row opens to its tests, a
-bar each. `_static/board.js` adds what filters and sorts.
+A cell has the verdict on a model and the value that decided it. Trainings that differ in their seed
+alone share a column. `_static/board.js` filters and sorts.
 """
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
+from helpers.book.book import Book
 from helpers.book.counts import KINDS, standing
-from helpers.book.decisions import Decision, Decisions, axes
-from helpers.book.render import Results, Runs, distinct, render
+from helpers.book.finding import Decision, Finding
+from helpers.book.render import distinct, render
 from helpers.claims.criteria import CONTROL, NO_YES, NOT_TESTED
 from helpers.claims.project import CONTROLS
-from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Result
+from helpers.claims.result import Claim
 from helpers.names import short_names
 
 SEED = re.compile(r"-seed\d+$")
@@ -46,166 +45,110 @@ LITTLE = {
 
 
 def column_of(model: str) -> str:
-    """The model in whose column it stands.
-
-    Trainings that differ in their seed share that of the first, all controls one.
+    """The model in whose column it stands: of trainings that differ in their seed the first, of all
+    controls one.
     """
     return CONTROLS if model.startswith(CONTROL) else SEED.sub("", model)
 
 
 def models_of(names: Iterable[str]) -> list[str]:
-    """The models behind these names, as every page counts them: without controls, and trainings
-    that differ in their seed alone as one.
-    """
+    """The models behind these names as every page counts them: no controls, each training once."""
     return distinct(column_of(name) for name in names if not name.startswith(CONTROL))
 
 
-class Entry(Decisions):
-    """What decided a claim in one run, column by column.
+def columns(found: Finding) -> dict[str, dict[str, str]]:
+    """Column -> model -> its verdict."""
+    columns: dict[str, dict[str, str]] = {}
+    for model in found.stored.models:
+        columns.setdefault(column_of(model), {})[model] = found.stored.shown[model]
+    return columns
 
-    Attributes:
-        positive: whether the claim was found to hold on a control that was judged alone.
-        columns: column -> model -> its verdict.
+
+def folded(found: Finding, column: str) -> tuple[str, list[str]]:
+    """The verdict of a column as the claim's quantifier folds its models', and who has it.
+
+    Models to which no test is put stay aside where there are others.
     """
-
-    def __init__(self, claim: Claim, data: Mapping, positive: bool = True):
-        super().__init__(claim, data)
-        self.positive = positive
-        self.columns: dict[str, dict[str, str]] = {}
-        for model in self.stored.models:
-            self.columns.setdefault(column_of(model), {})[model] = self.stored.shown[model]
-
-    def folded(self, column: str) -> tuple[str, list[str]]:
-        """The verdict of a column as the claim's quantifier folds its models', and who has it.
-
-        Models to which no test is put stay aside where there are others.
-        """
-        criterion, verdicts = self.claim.criterion, self.columns[column]
-        tested = [m for m in verdicts if any(test.concerns(m) for test in criterion.tests)]
-        own = {model: verdicts[model] for model in tested or verdicts}
-        folded = min(own.values(), key=FIRST[criterion.quantifier].index)
-        return folded, [model for model, verdict in own.items() if verdict == folded]
-
-    def deciding(self, models: Collection[str], verdict: str) -> Decision | None:
-        """The test that gave these models their verdict.
-
-        Of a refuted one the clearest, else that nearest to its margin.
-        """
-        rows = [row for row in self.rows if row.model in models and row.verdict == verdict]
-        rows = [row for row in rows if row.role != "needs"]
-        rows = [row for row in rows if row.outcome is OUTCOME.get(verdict, False)] or rows
-        choose = max if verdict == "refuted" else min
-        return choose(rows, key=lambda row: row.clearness, default=None)
-
-    def little(self, verdict: str, models: Collection[str]) -> list[str]:
-        """Why a verdict on these models says little, by the keys of LITTLE."""
-        ceiling = any(row.unseen for row in self.rows if row.model in models)
-        found = {
-            "ceiling": ceiling,
-            "controls only": {column_of(model) for model in models} == {CONTROLS},
-            "control never positive": verdict in NO_YES and not self.positive,
-        }
-        return [key for key, is_so in found.items() if is_so]
+    criterion, verdicts = found.claim.criterion, columns(found)[column]
+    tested = [m for m in verdicts if any(test.concerns(m) for test in criterion.tests)]
+    own = {model: verdicts[model] for model in tested or verdicts}
+    verdict = min(own.values(), key=FIRST[criterion.quantifier].index)
+    return verdict, [model for model in own if own[model] == verdict]
 
 
-def entries(registry: Registry, runs: Runs, calibration: Results) -> dict[str, list[Entry]]:
-    """Claim -> what was published of it, a run each, without the runs that repeat another one here.
-
-    Of a claim about controls and nothing else, its calibration.
+def deciding(found: Finding, models: Collection[str], verdict: str) -> Decision | None:
+    """The test that gave these models their verdict: of a refuted one the clearest, else that
+    nearest to its margin.
     """
-    found: dict[str, list[Entry]] = {}
-    repeated, doubtful = repeats(registry, runs), never_positive(registry, calibration)
-    for id, claim in registry.claims.items():
-        own = [x[id] for run, x in runs.items() if id in x and run not in repeated]
-        if id in calibration and not own and all(test.model for test in claim.criterion.tests):
-            own = [calibration[id] | {"run": CONTROLS}]
-        found[id] = [Entry(claim, data, id not in doubtful) for data in own]
+    rows = [row for row in found.rows if row.model in models and row.verdict == verdict]
+    rows = [row for row in rows if row.role != "needs"]
+    rows = [row for row in rows if row.outcome is OUTCOME.get(verdict, False)] or rows
+    choose = max if verdict == "refuted" else min
+    return choose(rows, key=lambda row: row.clearness, default=None)
+
+
+def little(found: Finding, verdict: str, models: Collection[str], doubtful: bool) -> list[str]:
+    """Why a verdict on these models says little, by the keys of LITTLE."""
+    reasons = {
+        "ceiling": any(row.unseen for row in found.rows if row.model in models),
+        "controls only": {column_of(model) for model in models} == {CONTROLS},
+        "control never positive": verdict in NO_YES and doubtful,
+    }
+    return [key for key, is_so in reasons.items() if is_so]
+
+
+def entries(book: Book) -> dict[str, list[Finding]]:
+    """Claim -> what was published of it in runs that count; of a claim about controls and nothing
+    else, its calibration.
+    """
+    found = {}
+    for id, claim in book.registry.claims.items():
+        found[id] = [own[id] for own in book.counted.values() if id in own]
+        about_controls = id in book.controls and all(test.model for test in claim.criterion.tests)
+        if about_controls and not found[id]:
+            found[id] = [book.controls[id]]
     return found
 
 
-def never_positive(registry: Registry, calibration: Results) -> set[str]:
-    """The claims that were found to hold on none of their controls, each judged alone."""
-    return {
-        id
-        for id, data in calibration.items()
-        for controls in [Result.from_json(registry[id], data).calibration()]
-        if all(got != "supported" for got, _ in controls.values())
-    }
-
-
-def repeats(registry: Registry, runs: Runs) -> Runs:
-    """Those of the runs that repeat another one of them."""
-    return {run: own for run, own in runs.items() if registry.replicates.get(run) in runs}
-
-
-def line(claim: Claim, own: Sequence[Entry]) -> dict[str, Any]:
-    """A claim on the scoreboard, with what was published of it.
-
-    Returns:
-        claim and entries; standing, as every page counts it; tests, all their rows, and the axes of
-        their bars; distance, the least of the entries' from their margins in half-widths of the
-        interval of what decided them, None where none has one; missing, the checkpoints of the
-        paper on which it was not run: model -> name and reason.
+def line(claim: Claim, own: list[Finding]) -> dict[str, Any]:
+    """A claim on the scoreboard: where it stands, the least distance of a deciding value from its
+    margin, and the paper's checkpoints that profiles name and nobody ran, with the reason.
     """
-    tests = [row for entry in own for row in entry.rows]
-    far = [entry.rows[0].distance for entry in own if entry.deciders]
-    measured = [model for entry in own for model in entry.values]
-    reasons = {model: why for entry in own for model, why in entry.result.not_run.items()}
-    lists = [value for profile in claim.profiles.values() for value in profile.values()]
+    far = [found.rows[0].distance for found in own if found.deciders]
+    measured = [model for found in own for model in found.values]
+    reasons = {model: why for found in own for model, why in found.result.not_run.items()}
+    lists = [x for own in claim.profiles.values() for x in own.values() if isinstance(x, list)]
     return {
         "claim": claim,
         "entries": own,
-        "tests": tests,
-        "axes": axes(tests),
-        "standing": standing(claim, [entry.stored for entry in own]).verdict,
+        "standing": standing(claim, [found.stored for found in own]).verdict,
         "distance": min((one for one in far if one is not None), default=None),
         "missing": {
             model: (name, reasons.get(model, "no published run asked for it"))
             for name, model in claim.source.models.items()
-            if model not in measured
-            and any(isinstance(models, list) and model in models for models in lists)
+            if model not in measured and any(model in models for models in lists)
         },
     }
 
 
-def board(
-    registry: Registry,
-    runs: Runs,
-    calibration: Results,
-    up: str = "",
-    whole: bool = True,
-    folder: str = "runs",
-    legend: bool = True,
-) -> str:
-    """The table, as a raw block of Markdown.
+def board(book: Book, run: dict[str, Finding] | None = None, up: str = "") -> str:
+    """The table of all claims, or of a `run` alone, as a raw block of Markdown.
 
-    Args:
-        runs: run -> claim -> result.
-        calibration: claim -> result on the controls.
-        up: from the page to the folder `book/`.
-        whole: with the claims without a result, and the checkpoints of the papers that were not
-            run.
-        folder: of the runs' pages, below `book/`.
-        legend: say above it what the badges and signs mean.
+    `up` leads from the page to the folder `book/`.
     """
-    found = entries(registry, runs, calibration)
-    lines = [line(registry[id], own) for id, own in found.items() if own or whole]
-    papers = [
-        paper
-        for paper in registry.papers.values()
-        if paper.id in {one["claim"].paper for one in lines}
-    ]
-    claims = Counter[str]()
-    for one in lines:
-        claims.update(distinct(column for own in one["entries"] for column in own.columns))
-    columns = sorted(claims, key=lambda column: (column == CONTROLS, -claims[column]))
-    names = dict(zip(columns, short_names(columns), strict=True))
+    found = entries(book) if run is None else {id: [one] for id, one in run.items()}
+    lines = [line(book.registry[id], own) for id, own in found.items()]
+    there = {one["claim"].paper for one in lines}
+    papers = [paper for paper in book.registry.papers.values() if paper.id in there]
+    counts = Counter(column for own in found.values() for column in _columns(own))
+    models = sorted(counts, key=lambda column: (column == CONTROLS, -counts[column]))
+    names = dict(zip(models, short_names(models), strict=True))
     if CONTROLS in names:
         names[CONTROLS] = "Controls"
     choices = {
         "paper": {paper.id: paper.title for paper in papers},
         "model": names,
-        "run": {entry.run: entry.run for own in found.values() for entry in own},
+        "run": {one.run: one.run for own in found.values() for one in own},
         "verdict": {kind: kind for kind in KINDS},
         "first": {"other": "another verdict", "same": "the same verdict"},
     }
@@ -216,17 +159,17 @@ def board(
         names=names,
         choices=choices,
         up=up,
-        whole=whole,
-        folder=folder,
-        legend=legend,
-        again={
-            one["claim"].id: [
-                Entry(one["claim"], own[one["claim"].id])
-                for own in repeats(registry, runs).values()
-                if one["claim"].id in own
-            ]
-            for one in lines
-        },
-        column_of=column_of,
+        whole=run is None,
+        again={id: book.repeated(id) if run is None else [] for id in found},
+        doubtful=book.doubtful,
+        columns=columns,
+        folded=folded,
+        deciding=deciding,
+        little=little,
         LITTLE=LITTLE,
     )
+
+
+def _columns(own: Iterable[Finding]) -> list[str]:
+    """The columns of several results, each once."""
+    return distinct(column for found in own for column in columns(found))

@@ -1,5 +1,5 @@
-"""The page of checkpoints: a row for each file of `python -m helpers census`, a figure of them, and
-the lists of which some were not measured.
+"""The page of checkpoints: a row for each stored diagnosis, a figure of them, and the lists of
+which some were not measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.claims import checkpoints
-from helpers.claims.criteria import Value
+from helpers.claims.criteria import CONTROL, Value
 from helpers.claims.registry import Term
 
 # Column -> where it stands in the details of a file, and in which unit it is printed.
@@ -19,8 +19,6 @@ MEASURED = {
     "At the same places when rolled": (("place", "rolled"), "share of outliers"),
     "Images with a sink of patches": (("sinks", "patches"), "share of images"),
 }
-ENDS = ("value", "low", "high")
-SYNTHETIC = "control-"
 # Parameters from which on a checkpoint is called so, the largest first: Ti, S, B, and L or more.
 SIZES = {150e6: "150 M or more", 50e6: "50 to 150 M", 10e6: "10 to 50 M", 0: "0 to 10 M"}
 
@@ -28,8 +26,6 @@ SIZES = {150e6: "150 M or more", 50e6: "50 to 150 M", 10e6: "10 to 50 M", 0: "0 
 def values(root: Path) -> dict[str, Any]:
     """What the templates of the page are filled in from: a row for each file, and each list with
     its names and how many of them were measured.
-
-    Raises ValueError where a file is not whole, or of a model that nobody knows.
     """
     paths = sorted((root / checkpoints.FOLDER).glob("*.json"))
     rows = [_row(checkpoints.read(path)) for path in paths]
@@ -46,13 +42,13 @@ def values(root: Path) -> dict[str, Any]:
 
 
 def _row(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the table says of a file."""
     details, model = found["details"], found["model"]
     family, training = checkpoints.trained(model)
     parameters = details["source"]["parameters"]
-    units = [f"{block}:{unit}" for block, unit, *_ in found["neurons"][:1]]
     return {
         "model": model,
-        "synthetic": model.startswith(SYNTHETIC),
+        "synthetic": model.startswith(CONTROL),
         "family": family,
         "training": training,
         "parameters": parameters,
@@ -63,7 +59,7 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
         "outliers": found["outliers"],
         "cell": found["cell"] or "attention cannot be read",
         "onset": found["onset_block"],
-        "unit": units[0] if units else None,
+        "unit": next((f"{block}:{unit}" for block, unit, *_ in found["neurons"]), None),
         "values": {name: _value(model, details, place) for name, (place, _) in MEASURED.items()},
     }
 
@@ -73,18 +69,23 @@ def _value(model: str, details: Mapping[str, Any], place: Sequence[str]) -> Valu
     found: Any = details
     for part in place:
         found = found and found[part]
-    return found and Value("_".join(place), model, **{end: found[end] for end in ENDS})
+    ends = ("value", "low", "high")
+    return found and Value("_".join(place), model, **{end: found[end] for end in ends})
 
 
 def sizes(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, Value]]:
     """Parameters and presence of each checkpoint that is not synthetic, under the name of what
     trained it, for `helpers.figures.size_prevalence`.
     """
-    found = []
-    for row in rows:
-        value = row["values"]["Images with outliers"]
-        name = f"{row['family']}, {row['training']}"
-        if not row["synthetic"]:
-            one = replace(value, model=name, unit="share of images")
-            found.append((row["parameters"], one))
-    return found
+    return [
+        (
+            row["parameters"],
+            replace(
+                row["values"]["Images with outliers"],
+                model=f"{row['family']}, {row['training']}",
+                unit="share of images",
+            ),
+        )
+        for row in rows
+        if not row["synthetic"]
+    ]

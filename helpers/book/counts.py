@@ -1,33 +1,26 @@
 """How many claims stand how: every page counts by this, and each claim once.
 
-A claim may have several runs, and a run many models. It stands by the stored verdicts on all but
-controls, and no run counts that repeats another one on other images.
+A claim stands by the stored verdicts on all but controls; no run counts that repeats another one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from helpers.claims.criteria import CONTROL, SHOWN
+from helpers.claims.criteria import CONTROL, DECIDED, SHOWN
 from helpers.claims.registry import Registry
 from helpers.claims.result import Claim, Result
-from helpers.claims.statistics import DECIDED
 
-DIFFERS, CALIBRATED = "runs differ", "validation only"
+DIFFERS, VALIDATED = "runs differ", "validation only"
 ANSWERED = ("supported", "refuted", "inconclusive", DIFFERS)  # what counts as tested on models
-KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, CALIBRATED)))
+KINDS = tuple(dict.fromkeys((*ANSWERED, *SHOWN, VALIDATED)))
 # What refutes a claim: a test that its paper makes, or only tests that we added to it, or any test
 # of a question that is ours.
 PAPER, EXTENSION, OURS = "paper", "extension", "ours"
 
 
 class Standing(NamedTuple):
-    """Where a claim stands.
-
-    Attributes:
-        verdict: one of KINDS.
-        agreement: with the paper.
-        refuted_by: PAPER, EXTENSION or OURS; '' where no run refutes it.
-    """
+    """Where a claim stands: one of KINDS, its agreement with the paper, and what refutes it."""
 
     verdict: str
     agreement: str = "not stated"
@@ -66,7 +59,7 @@ def standing(claim: Claim, results: Sequence[Result]) -> Standing:
     found = [one for one in results if one.without_controls]
     if not found:
         controls_only = claim.notebook and all(test.model for test in claim.criterion.tests)
-        return Standing(CALIBRATED if results or controls_only else "not run")
+        return Standing(VALIDATED if results or controls_only else "not run")
     answers = {one.agreement.answer for one in found} - {"not stated"}
     answer = "mixed" if len(answers) > 1 else min(answers, default="not stated")
     by = {_refuted_by(one) for one in found if one.without_controls == "refuted"}
@@ -84,15 +77,10 @@ def count(registry: Registry, standings: Mapping[str, Standing]) -> Counts:
         len(tested),
         len(tested) - len(papers),
         len(set(papers)),
-        _numbers(one.verdict for one in standings.values()),
-        _numbers(one.agreement for one in tested.values()),
-        _numbers(one.refuted_by for one in tested.values()),
+        Counter(one.verdict for one in standings.values()),
+        Counter(one.agreement for one in tested.values()),
+        Counter(one.refuted_by for one in tested.values() if one.refuted_by),
     )
-
-
-def _numbers(words: Iterable[str]) -> dict[str, int]:
-    found = [*words]
-    return {word: found.count(word) for word in dict.fromkeys(found) if word}
 
 
 def _refuted_by(result: Result) -> str:

@@ -1,11 +1,8 @@
-"""All that was measured, to take away: every value in one CSV, what its columns and names mean,
-each result and its files.
+"""All that was measured, to take away: every value and every test in one CSV each, and each result
+with its files, in `data/` of the built book.
 
-Everything lies in `data/` of the built book. What is published lies there as it was published; the
-figures, which the notebooks hold as well, and the notebooks of the calibration, which the
-repository holds, are archives. The CSV is RFC 4180 with a head, in UTF-8, with numbers in full:
-what is read from it is what the results hold, to the last digit. An empty cell is a number that is
-not there.
+A CSV is RFC 4180 with a head, in UTF-8, with numbers in full. An empty cell is a number that is not
+there. `book/_static/values.dictionary.csv` says what the columns of the values mean.
 """
 
 import json
@@ -15,95 +12,39 @@ from pathlib import Path
 
 import nbformat
 import pandas as pd
-from nbformat import NotebookNode
 
-from helpers.book.render import Runs, counted, over, render
-from helpers.claims import per_image
+from helpers.book.book import Book, Runs
+from helpers.book.finding import Finding
+from helpers.book.render import counted, over, render
 from helpers.claims.criteria import OUTCOMES
-from helpers.claims.project import CONTROLS, Project
-from helpers.claims.registry import Registry, term
-from helpers.claims.result import IMAGES_SUFFIX, Result
+from helpers.claims.project import CONTROLS
+from helpers.claims.registry import term
+from helpers.claims.result import IMAGES_SUFFIX
 from helpers.claims.statistics import Judgement
-from helpers.files import read_content, write_zip
+from helpers.files import read_content
 
 FOLDER = "data"  # of the built book
-VALUES, COLUMNS_FILE, NAMES_FILE = "values.csv", "values.dictionary.csv", "values.names.csv"
-IMAGES_FILE = "images.dictionary.csv"
-TESTS = "tests.csv"
-# Claim -> its result, and the notebook that displays it.
-Executed = Mapping[str, tuple[dict, NotebookNode]]
-# The columns of the CSV: name, type of the cells, and what they say.
+DICTIONARIES = ("values.dictionary.csv", "images.dictionary.csv")  # of book/_static
 COLUMNS = (
-    (
-        "run",
-        "text",
-        f"The published run; `{CONTROLS}` is the validation on models whose answers are known.",
-    ),
-    ("claim", "text", "The claim for which the value was measured."),
-    ("model", "text", "The model, by the name under which it is loaded."),
-    ("dataset", "text", "The images on which it was measured; empty where no image is behind it."),
-    (
-        "name",
-        "text",
-        f"What was measured, as criteria and code name it; `{NAMES_FILE}` says what each is.",
-    ),
-    ("label", "text", "The same in words."),
-    ("value", "number", "The measured number; empty where it is not defined."),
-    (
-        "low",
-        "number",
-        "Lower end of the 95 % interval, over what `over` says; empty where there is none.",
-    ),
-    ("high", "number", "Upper end of the same interval."),
-    (
-        "n",
-        "whole number",
-        "How many images, or what `n_of` says, are behind the value; empty for a plain number.",
-    ),
-    ("unit", "text", "The unit of value, low and high; empty for a plain ratio or index."),
-    ("verdict", "text", "The verdict on this model; empty for a model that was not judged."),
-    (
-        "agreement",
-        "text",
-        "Whether the verdict of this claim in this run agrees with what the paper says.",
-    ),
-    ("n_of", "text", "What n counts."),
-    ("verdict_claim", "text", "The verdict on all models of this claim and run together."),
-    (
-        "revision",
-        "text",
-        "The git revision of the code that measured it, marked where it had local changes.",
-    ),
-    ("weights", "text", "Digest of the model's weights, where the result names it."),
-    (
-        "state",
-        "text",
-        "How a model was changed: `with a test-time register`. Empty for a model as it is, and "
-        "where the label tells the state.",
-    ),
-    (
-        "over",
-        "text",
-        "What the interval is over; empty where there is none. Over `images` where n counts "
-        "trainings: it speaks of these trainings alone.",
-    ),
-    (
-        "trainings",
-        "text",
-        "Of a mean over trainings, the value of each, with spaces between; else empty.",
-    ),
-)
+    "run", "claim", "model", "dataset", "name", "label", "value", "low", "high", "n", "unit",
+    "verdict", "agreement", "n_of", "verdict_claim", "revision", "weights", "state", "over",
+    "trainings",
+)  # fmt: skip
 
 
-def values(registry: Registry, runs: Runs) -> pd.DataFrame:
-    """A row by COLUMNS for every value of the results (run -> claim -> result), in their order."""
+def revision(found: Finding, mark: str) -> str | None:
+    """The revision of the code that measured a result, with a `mark` where it had local changes."""
+    origin = found.data.get("provenance", {})  # none of the calibration
+    changed = mark if origin.get("git_dirty") else ""
+    return origin and origin["git_revision"] and origin["git_revision"] + changed or None
+
+
+def values(runs: Runs) -> pd.DataFrame:
+    """A row by COLUMNS for every value of the results, in their order."""
     rows = []
-    for run, results in runs.items():
-        for id, data in results.items():
-            result = Result.from_json(registry[id], data)
-            origin = data.get("provenance")  # none of the calibration
-            changed = "-dirty" if origin and origin["git_dirty"] else ""
-            revision = origin and origin["git_revision"] and origin["git_revision"] + changed
+    for run, own in runs.items():
+        for id, found in own.items():
+            result = found.stored
             weights = {source["name"]: source.get("weights_hash") for source in result.sources}
             for value in result.values:
                 words = term(id, value.name)
@@ -111,11 +52,11 @@ def values(registry: Registry, runs: Runs) -> pd.DataFrame:
                     run, id, value.model, value.dataset, value.name, words.label, value.value,
                     value.low, value.high, value.n, value.unit or words.unit,
                     result.models.get(value.model), result.agreement.answer,
-                    counted(value, words), result.verdict, revision, weights.get(value.model),
-                    result.state(value), over(value, words),
+                    counted(value, words), result.verdict, revision(found, "-dirty"),
+                    weights.get(value.model), result.state(value), over(value, words),
                     " ".join(str(one) for one, *_ in value.trainings),
                 ))  # fmt: skip
-    return pd.DataFrame(rows, columns=[name for name, *_ in COLUMNS], dtype=object)
+    return pd.DataFrame(rows, columns=COLUMNS, dtype=object)
 
 
 def names(table: pd.DataFrame) -> pd.DataFrame:
@@ -123,47 +64,6 @@ def names(table: pd.DataFrame) -> pd.DataFrame:
     found = table[["claim", "name", "label", "unit"]].drop_duplicates(["claim", "name"])
     pairs = zip(found["claim"], found["name"], strict=True)
     return found.assign(higher=[term(*pair).higher for pair in pairs])
-
-
-def write(
-    target: Path,
-    project: Project,
-    runs: Mapping[str, Executed],
-    calibration: Executed,
-    own: Mapping[str, Executed],
-) -> None:
-    """Write into `target` the CSV with its dictionaries, and a folder for each run with the result,
-    the numbers of its images, the notebook and the figures of each claim; of runs that are not
-    published, `own`, the folders alone.
-    """
-    target.mkdir(parents=True, exist_ok=True)
-    results = {
-        run: {id: data for id, (data, _) in executed.items()}
-        for run, executed in {**runs, CONTROLS: calibration}.items()
-    }
-    table = values(project.registry, results)
-    columns = pd.DataFrame(COLUMNS, columns=["name", "type", "meaning"])
-    images = pd.DataFrame(per_image.COLUMNS.items(), columns=["name", "meaning"])
-    tables = {VALUES: table, COLUMNS_FILE: columns, NAMES_FILE: names(table), IMAGES_FILE: images}
-    for name, frame in tables.items():
-        frame.to_csv(target / name, index=False, lineterminator="\r\n")
-    for kind, stored, executed in (("runs", project.runs, runs), ("own", project.own, own)):
-        for run, claims in executed.items():
-            place = target / folder(run, kind)
-            place.mkdir(parents=True)
-            for id, (data, notebook) in claims.items():
-                for suffix in filter(None, (".json", images_of(data))):
-                    shutil.copy(stored / run / f"{id}{suffix}", place)
-                executed = f"{id}.ipynb"
-                (place / executed).write_bytes(read_content(stored / run / executed))
-                if drawings := _drawings(id, notebook):
-                    write_zip(place / f"{id}.zip", drawings)
-    (place := target / CONTROLS).mkdir()
-    for id, (data, notebook) in calibration.items():
-        text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        (place / f"{id}.json").write_text(text, encoding="utf-8")
-        members = {f"{id}.ipynb": (nbformat.writes(notebook) + "\n").encode()}
-        write_zip(place / f"{id}.zip", members | _drawings(id, notebook))
 
 
 def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
@@ -179,68 +79,67 @@ def tests(rows: Sequence[Judgement], corrected: Mapping) -> pd.DataFrame:
             "value": value and value.value, "low": value and value.low,
             "high": value and value.high, "n": value and value.n,
             "outcome": OUTCOMES[row.outcome],
-            "distance": row.distance, "p": _told(row.p), "bonferroni": _told(bonferroni),
-            "benjamini_hochberg": _told(hochberg), "effect": row.effect, "holds_from": holds_from,
-            "fails_from": fails_from, "n_decides": row.images_needed, "verdict": row.verdict,
+            "distance": row.distance, "p": _at_least(row.p), "bonferroni": _at_least(bonferroni),
+            "benjamini_hochberg": _at_least(hochberg), "effect": row.effect,
+            "holds_from": holds_from, "fails_from": fails_from, "n_decides": row.images_needed,
+            "verdict": row.verdict,
         })  # fmt: skip
     whole = {"n": "Int64", "n_decides": "Int64"}
     return pd.DataFrame(found).astype(whole) if found else pd.DataFrame()
 
 
-def _told(p: float | None) -> float | None:
+def _at_least(p: float | None) -> float | None:
     """A p-value, none below 1e-9: an interval says nothing of tails."""
     return p if p is None else max(p, 1e-9)
 
 
-def write_more(target: Path, known: Mapping) -> None:
-    """Write into `target` every test, which pages only sum up."""
-    table = tests(known["rows"], known["corrected"])
-    table.to_csv(target / TESTS, index=False, lineterminator="\r\n")
-
-
-def images_of(data: Mapping) -> str:
-    """How the name of the file with the numbers of a result's images ends; '' where it has none."""
-    return IMAGES_SUFFIX if "images" in data.get("provenance", {}) else ""
-
-
-def folder(run: str, kind: str) -> str:
-    """Where the files of a run lie below `data/`: those of one that is not published (kind "own")
-    apart.
+def write(target: Path, book: Book) -> None:
+    """Write into `target` the values with their dictionaries, and a folder for each run with the
+    result, the numbers of its images and the notebook of each claim.
     """
-    return run if kind == "runs" else f"{kind}/{run}"
+    target.mkdir(parents=True, exist_ok=True)
+    table = values({**book.runs, CONTROLS: book.controls})
+    write_table(table, target / "values.csv")
+    write_table(names(table), target / "values.names.csv")
+    for name in DICTIONARIES:
+        shutil.copy(book.project.root / "book" / "_static" / name, target)
+    for stored, runs in ((book.project.runs, book.runs), (book.project.own, book.own)):
+        for run, claims in runs.items():
+            for id, found in claims.items():
+                (place := target / found.place).mkdir(parents=True, exist_ok=True)
+                for suffix in filter(None, (".json", images_of(found))):
+                    shutil.copy(stored / run / f"{id}{suffix}", place)
+                notebook = read_content(stored / run / f"{id}.ipynb")
+                (place / f"{id}.ipynb").write_bytes(notebook)
+    (place := target / CONTROLS).mkdir()
+    for id, found in book.controls.items():
+        text = json.dumps(found.data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        (place / f"{id}.json").write_text(text, encoding="utf-8")
+        nbformat.write(found.notebook, place / f"{id}.ipynb")
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a CSV."""
+    table.to_csv(path, index=False, lineterminator="\r\n")
+
+
+def images_of(found: Finding) -> str:
+    """How the name of the file with the numbers of its images ends; '' where it has none."""
+    return IMAGES_SUFFIX if "images" in found.data.get("provenance", {}) else ""
 
 
 def notebook_of(page: str) -> str | None:
-    """Where the notebook that a page shows lies below the root of the book, in an archive or not.
-
-    None for a page of no notebook.
-    """
+    """Where the notebook that a page shows lies below the root of the book, None of other pages."""
     match page.split("/"):
         case ["notebooks", _, id]:
-            return f"{FOLDER}/{CONTROLS}/{id}.zip"
+            return f"{FOLDER}/{CONTROLS}/{id}.ipynb"
         case ["book", "notebooks", *place, id]:
             return f"{FOLDER}/{'/'.join(place)}/{id}.ipynb"
     return None
 
 
-def _drawings(id: str, notebook: NotebookNode) -> dict[str, bytes]:
-    """The figures that an executed notebook shows as SVG, in its order, as files."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    drawn = [x["data"]["image/svg+xml"] for x in outputs if "image/svg+xml" in x.get("data", ())]
-    return {f"{id}-{number}.svg": svg.encode() for number, svg in enumerate(drawn, 1)}
-
-
-def on_page(place: str, id: str, data: Mapping, notebook: NotebookNode, up: str) -> str:
-    """What ends the page of a result, as Markdown: its files, which lie in `place`.
-
-    `up` leads from the page to the root of the book.
-    """
-    text = render(
-        "downloads.md.j2",
-        is_control=place == CONTROLS,
-        images=images_of(data),
-        has_figures=bool(_drawings(id, notebook)),
-        file=f"{up}{FOLDER}/{place}/{id}",
-        values=f"{up}{FOLDER}/{VALUES}",
-    )
-    return text.rstrip()
+def links(found: Finding, up: str) -> str:
+    """What ends the page of a result, as Markdown: its files; `up` leads to the book's root."""
+    file = f"{up}{FOLDER}/{found.place}/{found.claim.id}"
+    values = f"{up}{FOLDER}/values.csv"
+    return render("downloads.html.j2", file=file, values=values, images=images_of(found))

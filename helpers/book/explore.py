@@ -1,29 +1,31 @@
-"""The two figures that a reader can change.
+"""The two figures that a reader can change, of what `scripts/explore.py` stored in `book/explore`.
 
-All are of what `python -m helpers explore` stored in `book/explore`. Their templates hold the
-controls and tables; `_static/explore.js` draws the maps from the data in the page.
+Their templates hold the controls and tables; `_static/explore.js` draws the maps from the data in
+the page: 16-bit numbers in base64, which a browser reads as well as Python does.
 """
 
+import base64
+import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from helpers import names
 from helpers.book.render import render
 from helpers.claims.criteria import Value
 from helpers.claims.registry import Registry, term
-from helpers.files import read_signed
 from helpers.names import short_names
-from helpers.quantised import dequantise
 
-# Claim -> what shows what it asks, and the heading of this on its page.
+# Claim -> the section of the page Explore that shows what it asks.
 PLACES = {
     **dict.fromkeys(
-        ("nr1-artifacts", "nr7-block-maps", "tt3-attention-patterns"), ("patches", "Patch by patch")
+        ("nr1-artifacts", "nr7-block-maps", "tt3-attention-patterns"), "Patch by patch"
     ),
-    "xx4-threshold-sensitivity": ("thresholds", "At every threshold"),
+    "xx4-threshold-sensitivity": "Where is the threshold?",
 }
 STATES = {
     "before": "as it is",
@@ -31,7 +33,6 @@ STATES = {
     "moved": "unit shifted to a test-time register",
     "empty token": "empty appended token",
 }
-MEASURED = {"type": "object", "required": ["model", "sources"]}  # the form of a file
 # Measure -> the claim that defines it.
 MEASURES = {
     "outlier_tokens": "nr6-qkv-maps",
@@ -45,54 +46,64 @@ SHARES = ("outlier_tokens", "outlier_images", "onset_depth")  # printed in %
 # of every model after every block.
 RULES = {rule: name for rule, name in names.RULES.items() if not rule.startswith("percentile")}
 DEFAULT = 3  # medians
+MOST = 2**16 - 1  # the largest code of a 16-bit number
+
+
+def quantise(values: Float[np.ndarray, "..."]) -> dict:
+    """Numbers from 0 on as 16-bit codes: `step`, `shape` and `base64` (row-major, lowest byte
+    first).
+
+    A number is its code times the step, which is 1, 2 or 5 times a power of ten, so that what is
+    printed to its last digit is what is stored.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if values.size == 0 or not np.isfinite(values).all() or values.min() < 0:
+        raise ValueError(f"an array {values.shape} is not of finite numbers from 0 on")
+    step = _step(float(values.max()) / MOST)
+    codes = np.rint(values / step).astype("<u2")
+    return {
+        "step": step,
+        "shape": list(values.shape),
+        "base64": base64.b64encode(codes.tobytes()).decode(),
+    }
+
+
+def dequantise(quantised: Mapping) -> Float[np.ndarray, "..."]:
+    """The numbers of `quantise`."""
+    codes = np.frombuffer(base64.b64decode(quantised["base64"]), dtype="<u2")
+    return codes.reshape(quantised["shape"]) * quantised["step"]
+
+
+def _step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is not below `least`, but for rounding;
+    1 where that is 0.
+    """
+    if least == 0:
+        return 1.0
+    power = math.floor(math.log10(least))
+    steps = (float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5))
+    return next(step for step in steps if step >= least * (1 - 1e-12))
 
 
 def fragments(root: Path, registry: Registry) -> dict[str, str]:
-    """What to include in pages, by name.
-
-    `explore-patches` and `explore-thresholds`, or a sentence where nothing was measured.
-
-    Raises:
-        ValueError: a file was changed after it was written.
-    """
-    templates = {
-        "explore-patches.html.j2": patches,
-        "explore-thresholds.html.j2": partial(thresholds, registry),
-    }
+    """What to include in pages: `explore-patches` and `explore-thresholds`."""
+    templates = {"patches": patches, "thresholds": partial(thresholds, registry)}
     found = {}
-    for template, values in templates.items():
-        name, text = template.partition(".")[0], "Nothing has been measured here yet."
-        stored = name.removeprefix("explore-")
-        if files := sorted((root / "book" / "explore").glob(f"{stored}-*.json")):
-            about = values([read(file) for file in files])
-            text = render(template, **about, registry=registry)
-        found[name] = text
+    for kind, values in templates.items():
+        files = sorted((root / "book" / "explore").glob(f"{kind}-*.json"))
+        if files:
+            name = f"explore-{kind}"
+            found[name] = render(f"{name}.html.j2", **values(map(read, files)), registry=registry)
     return found
 
 
-def beside(id: str) -> str:
-    """What shows what a claim asks, for its page in `book/claims/`; '' where nothing does."""
-    if id not in PLACES:
-        return ""
-    kind, heading = PLACES[id]
-    measured = "Measured apart from these runs; [Explore](../explore.md) says on what."
-    return f"## {heading}\n\n{measured}\n\n```{{include}} ../_generated/explore-{kind}.md\n```"
-
-
 def read(path: Path) -> dict:
-    """One file of measurements, as it was written.
-
-    Raises:
-        ValueError: it is not whole, or was changed since.
-    """
-    try:
-        return read_signed(path, MEASURED, "measure it again with `python -m helpers explore`")
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+    """One file of measurements."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def patches(models: Sequence[Mapping]) -> dict:
-    """Template values: norm and [CLS] attention of each patch, by block and state of the model.
+    """Norm and [CLS] attention of each patch, by block and state of the model.
 
     A model with outliers comes first, at the block where they begin.
     """

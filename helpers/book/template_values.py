@@ -1,31 +1,29 @@
-"""Hand-written pages are templates: what they may take from stored results.
+"""What hand-written pages, which are templates, may take from stored results.
 
 A page says `{{ v('RUN', 'CLAIM', 'NAME', 'MODEL') }}` where it wants a number, and declares what a
 sentence rests on: `{{ evidence(['RUN', 'CLAIM', 'refuted'], ['RUN', 'CLAIM', 'MODEL', 'N > 0.5'])
 }}` shows each claim with its verdict and each comparison with its value. The cards of the landing
 page (book/cards.yml) do so, too. Where a comparison no longer holds, the page says so. A verdict
-that is not the stored one and a value that does not exist end the build. Templates are filled in
-within Jinja's sandbox, so they reach nothing else.
+that is not the stored one and a value that does not exist end the build.
 """
 
 import re
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import yaml
-from jinja2 import StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
-from helpers.book.decisions import Decisions, shared_axes
-from helpers.book.fragments import called
-from helpers.book.render import SHARE, SIDES, Runs, amount, macro, render
+from helpers.book.book import Book
+from helpers.book.finding import Finding, shared_axes
+from helpers.book.render import SHARE, SIDES, amount, macro, render
 from helpers.claims.criteria import OUTCOMES, Test, Value
 from helpers.claims.markdown import inert
-from helpers.claims.registry import Registry, Term, term
-from helpers.claims.result import Claim, Result
+from helpers.claims.registry import Term, term
+from helpers.claims.result import Claim
 
 SPANS = "spans"  # of sentences alone: the interval holds the number, so neither side is shown
 WORDS = {**SIDES, SPANS: "cannot be told from"}
@@ -37,7 +35,7 @@ class Comparison:
     """One thing that a sentence rests on: a stored value and where it must lie.
 
     Attributes:
-        run: of the result; `claim` its claim, `value` the value, which names its model.
+        run, claim, value: where it stands; the value names its model.
         op: of `Test`, or 'spans', where the interval must hold `number`.
     """
 
@@ -65,7 +63,7 @@ class Comparison:
         return term(self.claim.id, self.value.name)
 
     @property
-    def told(self) -> str:
+    def amount(self) -> str:
         """The value with its interval, a share in %."""
         share = self.term.unit.startswith(SHARE)
         return amount(self.value, replace(self.term, unit=SHARE) if share else self.term)
@@ -79,173 +77,130 @@ class Comparison:
 
 @dataclass
 class TemplateValues:
-    """What hand-written pages may take from the results of published runs.
+    """What pages may take from the published results of a book.
 
-    Attributes:
-        runs: run -> claim -> result, without the controls.
-        doubtful: claims whose test was never seen to say yes (`board.never_positive`).
-        broken: comparisons that no longer hold, by the name of the text that declared them; filled
-            by `render` and `cards`.
+    Each method raises ValueError for a result, value or verdict that is not there.
     """
 
-    registry: Registry
-    runs: Runs
-    doubtful: Set[str] = frozenset()
-    broken: dict[str, list[Comparison]] = field(default_factory=dict)
+    book: Book
 
-    def result(self, run: str, claim: str) -> Result:
-        """A published result. Raises ValueError where there is none."""
-        if claim not in self.runs.get(run, {}):
-            raise ValueError(
-                f"there is no result of {claim!r} in a run {run!r}; name one that is published"
-            )
-        return Result.from_json(self.registry[claim], self.runs[run][claim])
+    def finding(self, run: str, claim: str) -> Finding:
+        """A published result."""
+        if claim not in self.book.runs.get(run, {}):
+            raise ValueError(f"there is no published result of {claim!r} in run {run!r}")
+        return self.book.runs[run][claim]
 
     def value(self, run: str, claim: str, name: str, model: str) -> Value:
-        """A stored value. Raises ValueError where there is none."""
-        for value in self.result(run, claim).values:
-            if (value.name, value.model) == (name, model):
-                return value
-        where = f"the result of {claim} in run {run}"
-        raise ValueError(f"{where} has no value {name!r} of {model!r}; name one that it has")
+        """A stored value."""
+        value = self.finding(run, claim).stored.by_model.get(model, {}).get(name)
+        if value is None:
+            raise ValueError(f"the result of {claim} in run {run} has no {name!r} of {model!r}")
+        return value
 
     def comparison(self, run: str, claim: str, model: str, says: str) -> Comparison:
-        """One of `comparisons`, with their errors."""
+        """A value and where it must lie, as in `auc > 0.6` or `gain spans 0`."""
         if not (parts := _COMPARISON.fullmatch(says.strip())):
-            raise ValueError(
-                f"{says!r} is no comparison; write one such as 'auc > 0.6' or 'gain {SPANS} 0'"
-            )
+            raise ValueError(f"{says!r} is no comparison")
         name, op, number = parts.groups()
         value = self.value(run, claim, name, model)
-        return Comparison(run, self.registry[claim], value, op, float(number))
+        return Comparison(run, self.book.registry[claim], value, op, float(number))
 
-    def comparisons(self, text: str, declared: Sequence[Sequence[str]]) -> list[Comparison]:
-        """Read lists of run, claim, model and `NAME > NUMBER`, on which the text `text` rests.
-
-        Raises:
-            ValueError: one is no comparison, or the value does not exist.
-        """
-        found = [self.comparison(*one) for one in declared]
-        self.broken.setdefault(text, []).extend(one for one in found if one.outcome is not True)
-        return found
-
-    def rests_on(self, text: str, declared: Sequence[Sequence[str]]) -> dict[str, list]:
-        """What the text `text` rests on: `comparisons`, with the `spans` of their bars, and of each
-        claim its run and what decided it, the `verdicts`.
+    def rests_on(self, declared: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """What a text rests on, for templates.
 
         Args:
-            declared: what `comparisons` reads, and for each of these claims a list of run, claim
-                and the verdict beside which the text was written.
-
-        Raises:
-            ValueError: the stored verdict is another one, or a claim has none declared; and the
-                errors of `comparisons`.
+            declared: lists of run, claim, model and comparison, and for each of these claims a list
+                of run, claim and the verdict beside which the text was written.
         """
-        said_of = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
-        comparisons = self.comparisons(text, [row for row in declared if len(row) != 3])
-        claims = dict.fromkeys([*said_of, *((one.run, one.claim.id) for one in comparisons)])
-        for run, claim in claims:
-            result, said = self.result(run, claim), said_of.get((run, claim), "none")
-            if said != result.verdict:
+        verdicts = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
+        comparisons = [self.comparison(*row) for row in declared if len(row) != 3]
+        places = dict.fromkeys([*verdicts, *((one.run, one.claim.id) for one in comparisons)])
+        found = {place: self.finding(*place) for place in places}
+        for place, one in found.items():
+            if one.stored.verdict != (said := verdicts.get(place)):
                 raise ValueError(
-                    f"the verdict on {result.id} in run {run} is {result.verdict!r}, and this text "
-                    f"declares {said!r}; see that it is still true, and declare "
-                    f"[{run}, {result.id}, {result.verdict}]"
+                    f"the verdict on {place[1]} in run {place[0]} is {one.stored.verdict!r}, and "
+                    f"this text declares {said!r}; see that it is still true"
                 )
-        found = [(run, Decisions(self.registry[id], self.runs[run][id])) for run, id in claims]
         return {
             "comparisons": comparisons,
             "spans": shared_axes(comparisons),
-            "verdicts": found,
-            "doubtful": self.doubtful,
+            "verdicts": [(run, one) for (run, _), one in found.items()],
+            "doubtful": self.book.doubtful,
         }
 
-    def render(self, text: str, name: str) -> str:
-        """The text with its values filled in; `name` is what to call it in an error.
+    def render(self, text: str, name: str, place: Sequence[str] = ()) -> str:
+        """The text with its values filled in.
 
-        Raises:
-            ValueError: names the text and what is wrong, such as a value that no result has.
+        Args:
+            text: the template.
+            name: what to call it in an error.
+            place: run and claim, where the text is about one result and does not name them.
+
+        Raises ValueError that names the text and what is wrong.
         """
-
-        def evidence(*declared: Sequence[str]) -> str:
-            return f"\n{render('evidence.html.j2', **self.rests_on(name, declared))}\n"
-
-        def verdict(run: str, claim: str) -> str:
-            result = self.result(run, claim)
-            shown = result.shown[""]
-            doubt = macro("no_yes", shown, claim in self.doubtful)
-            return macro("badge", shown, result.reason) + doubt
-
-        def in_trainings(*which: str) -> str:
-            one = self.comparison(*which)
-            if not one.value.trainings:
-                raise ValueError(
-                    f"{one.value.name} of {one.value.model} is of no several trainings"
-                )
-            return one.test.in_trainings(one.value)
-
-        more = {"in_trainings": in_trainings, "verdict": verdict, "evidence": evidence}
-        return rendered(text, name, **self.quotes, **more)
+        functions = {function.__name__: function for function in self.functions}
+        if place:
+            functions = {
+                key: lambda *which, own=function: own(*place, *which)
+                for key, function in functions.items()
+            }
+        try:
+            environment = jinja2.Environment(
+                undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+            )
+            return environment.from_string(text).render(functions)
+        except (ValueError, TypeError, jinja2.TemplateError) as error:
+            raise ValueError(f"{name}: {error}") from None
 
     @property
-    def quotes(self) -> dict[str, Callable[..., str]]:
-        """What quotes one value, from its run, claim, name and model: as pages and readings do."""
+    def functions(self) -> list[Callable[..., str]]:
+        """What a page calls."""
 
-        def quoted(run: str, claim: str, name: str, model: str) -> str:
+        def v(run: str, claim: str, name: str, model: str) -> str:
             return with_interval(self.value(run, claim, name, model), term(claim, name).unit)
 
         def number(run: str, claim: str, name: str, model: str) -> str:
             value = replace(self.value(run, claim, name, model), low=None, high=None)
             return with_interval(value, term(claim, name).unit)
 
-        return {
-            "v": quoted,
-            "number": number,
-            "percent": lambda *which: percent(self.value(*which)),
-            "n": lambda *which: f"{self.value(*which).n:,}",
-        }
+        def percent(*which: str) -> str:
+            return in_percent(self.value(*which))
+
+        def n(*which: str) -> str:
+            return f"{self.value(*which).n:,}"
+
+        def verdict(run: str, claim: str) -> str:
+            result = self.finding(run, claim).stored
+            doubt = macro("no_yes", result.shown[""], claim in self.book.doubtful)
+            return macro("badge", result.shown[""], result.reason) + doubt
+
+        def in_trainings(*which: str) -> str:
+            one = self.comparison(*which)
+            return one.test.in_trainings(one.value)
+
+        def evidence(*declared: Sequence[str]) -> str:
+            return f"\n{render('evidence.html.j2', **self.rests_on(declared))}\n"
+
+        return [v, number, percent, n, verdict, in_trainings, evidence]
 
 
 def cards(path: Path, values: TemplateValues) -> str:
-    """The cards of the landing page, as HTML in Markdown; '' where the file is missing.
+    """The cards of the landing page, as HTML in Markdown.
 
-    A card is data: a sentence with quoted values, and the comparisons and verdicts that it rests
-    on. Where a comparison no longer holds, the card says so.
-
-    Raises:
-        ValueError: names the file where a card lacks a field, quotes what does not exist, or
-            declares another verdict than the stored one.
+    A card is a sentence with quoted values, and the comparisons and verdicts that it rests on.
+    Raises ValueError that names the file.
     """
-    if not path.is_file():
-        return ""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for card in data["cards"]:
-            card |= values.rests_on(path.name, card["rests_on"])
-            card["says"] = Markup(values.render(card["says"], path.name).strip())
-            shown = [card["comparisons"][which] for which in card["shows"].values()]
-            card["shows"] = [*zip(card["shows"], shown, shared_axes(shown), strict=True)]
-        return render("landing_cards.html.j2", **data, doubtful=values.doubtful, called=called)
-    except KeyError as error:
-        raise ValueError(f"{path.name}: a card has no field {error}; give it one") from None
-    except Exception as error:  # what data of any form and its templates raise has many kinds
-        reason = " ".join(str(error).split()).removeprefix(f"{path.name}: ")
-        raise ValueError(f"{path.name}: {reason}") from None
-
-
-def rendered(text: str, name: str, **known: Callable[..., Any]) -> str:
-    """A template filled in, in Jinja's sandbox: it may compute with what is `known`.
-
-    Raises:
-        ValueError: names the text and what is wrong.
-    """
-    try:
-        environment = ImmutableSandboxedEnvironment(
-            undefined=StrictUndefined, keep_trailing_newline=True
-        )
-        return environment.from_string(text).render(**known)
-    except Exception as error:  # what an expression raises has no end of kinds
-        raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for card in data["cards"]:
+        try:
+            card |= values.rests_on(card["rests_on"])
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {error}") from None
+        card["says"] = Markup(values.render(card["says"], path.name).strip())
+        shown = [card["comparisons"][which] for which in card["shows"].values()]
+        card["shows"] = [*zip(card["shows"], shown, shared_axes(shown), strict=True)]
+    return render("landing_cards.html.j2", **data, doubtful=values.book.doubtful)
 
 
 def with_interval(value: Value, unit: str = "") -> str:
@@ -261,7 +216,7 @@ def with_interval(value: Value, unit: str = "") -> str:
     return inert(value)
 
 
-def percent(value: Value) -> str:
+def in_percent(value: Value) -> str:
     """A share in per cent, with one decimal where it would look like none or all and is neither."""
     if value.value is None:
         return "undefined"

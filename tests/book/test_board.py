@@ -1,78 +1,32 @@
 """The scoreboard says of every claim and model what the results say, and marks what says little."""
 
 import xml.etree.ElementTree as ET
-from collections import Counter
-from dataclasses import replace
 
 import pytest
+from books import book_of, claim_of, found, of, scores
 
-from helpers.book import fragments
-from helpers.book.board import Entry, board, column_of, entries, models_of
-from helpers.claims.criteria import Criterion, Test, Value
-from helpers.claims.project import Project
-from helpers.claims.registry import Registry
-from helpers.claims.result import Claim, Paper, Result
+from helpers.book.board import board, column_of, deciding, entries, folded, little, models_of
+from helpers.claims.criteria import Test
 
-REGISTRY = Project().registry
-ABOVE = (Test("auc", ">", 0.5),)
-PAPER = Paper("p", "A paper", "a", 2026, None, "a2026", {"ViT-B": "vit-b", "ViT-C": "vit-c"}, [])
+SCORE = Test("score", ">", 1)
 
 
-def whole(text):
+def table_of(text):
     """The table, read as XML."""
     return ET.fromstring(f"<div>{text.splitlines()[1]}</div>").find(".//table")
 
 
-def claim(tests=ABOVE, applies=(), quantifier="all"):
-    about = dict.fromkeys(("title", "statement", "where", "measure", "headline"), "x")
-    about |= {"reported": [], "source": PAPER, "expected": {"control-clean": "supported"}}
-    about["profiles"] = {"paper": {"models": ["vit-b", "vit-c"]}}
-    return Claim("aa1-first", "p", criterion=Criterion(quantifier, tests, applies), **about)
-
-
-def of(name, model, value):
-    return Value(name, model, "scenes", value, value - 0.1, value + 0.1, 9)
-
-
-def entry(one, numbers, positive=True, **extra):
-    """What decided a claim: model -> its AUC, and name -> what else was measured of model m."""
-    values = [of("auc", model, value) for model, value in numbers.items()]
-    values += [of(name, "m", value) for name, value in extra.items()]
-    return Entry(one, one.judge(values).to_json() | {"run": "mine"}, positive)
-
-
-def test_rows_cells_and_bars_say_what_the_results_say(runs, calibration):
-    text, found = (x(REGISTRY, runs, calibration) for x in (board, entries))
-    table = whole(text)
-    captions = [one.find("caption").text for one in table.iterfind(".//table")]
-    assert captions == [f"Tests of {id}, {REGISTRY[id].title}" for id, own in found.items() if own]
-    known = fragments.values(Project(), runs, calibration)
-    kinds = sum(int(text.split()[0]) for text in known["trained"])
-    assert f"all {len(known['others']) + kinds} models<" in text  # as the landing page counts them
-    bodies = {body.get("data-claim"): body for body in table.findall("tbody[@class='claim']")}
-    assert list(bodies) == list(REGISTRY.claims)
-    distances = []
-    for id, own in found.items():
-        bars = bodies[id].findall(".//svg/line[@class='margin']")
-        assert len(bars) == sum(len(one.rows) for one in own)
-        far = [one.rows[0].distance for one in own if one.rows and one.rows[0].decides]
-        distances.append(min((one for one in far if one is not None), default=None))
-        shown = bodies[id].get("data-distance")
-        assert shown and float(shown) == pytest.approx(distances[-1], rel=1e-4) or shown is None
-        assert (shown is None) == (distances[-1] is None)
-    assert len(set(distances)) > 10
-    cells = 0
-    for run, id, data in ((run, *one) for run, own in runs.items() for one in own.items()):
-        kind = "again" if run in REGISTRY.replicates else "whole"
-        (one,) = bodies[id].findall(f"tr/td[@class='{kind}']/div[@data-run='{run}']")
-        shown = Result.from_json(REGISTRY[id], data).shown
-        assert one.get("data-verdict") == shown[""]
-        kinds = [span.get("class").split()[0] for span in one.findall("span")]
-        assert kinds == ["verdict", "agreement"][: 2 if REGISTRY[id].source.bib else 1]
-        alone = Counter(column_of(one["model"]) for one in data["verdicts"])
-        for model in (one["model"] for one in data["verdicts"]):
-            # It shares its column with no other seed.
-            if alone[model] == 1 and run not in REGISTRY.replicates:
+def test_cells_say_what_the_results_say(book):
+    bodies = table_of(board(book)).findall("tbody[@class='claim']")
+    assert [body.get("data-claim") for body in bodies] == list(book.registry.claims)
+    bodies, cells = {body.get("data-claim"): body for body in bodies}, 0
+    for run, id, one in ((run, *pair) for run, own in book.runs.items() for pair in own.items()):
+        kind, shown = "whole" if run in book.counted else "again", one.stored.shown
+        (cell,) = bodies[id].findall(f"tr/td[@class='{kind}']/div[@data-run='{run}']")
+        assert cell.get("data-verdict") == shown[""] == cell.find("span").text
+        columns = [column_of(model) for model in one.stored.models]
+        for model in (model for model in one.stored.models if run in book.counted):
+            if columns.count(model) == 1:  # it shares its column with no other seed
                 (cell,) = bodies[id].findall(f"tr/td[@data-model='{model}']/div[@data-run='{run}']")
                 assert cell.get("data-verdict") == shown[model] == cell.find("span").text
                 cells += 1
@@ -80,120 +34,73 @@ def test_rows_cells_and_bars_say_what_the_results_say(runs, calibration):
 
 
 @pytest.mark.parametrize(
-    ("one", "numbers", "folded"),
+    ("claim", "models", "expected"),
     [
-        (claim(), {"twin": 0.9, "twin-seed1": 0.2, "other": 0.9}, ("refuted", ["twin-seed1"])),
-        (claim(), {"twin": 0.9, "twin-seed1": 0.5}, ("inconclusive", ["twin-seed1"])),
-        (claim(quantifier="any"), {"twin": 0.9, "twin-seed1": 0.2}, ("supported", ["twin"])),
+        (claim_of(), {"m": 3, "m_seed1": -3, "other": 3}, ("refuted", ["m-seed1"])),
+        (claim_of(), {"m": 3, "m_seed1": 1}, ("inconclusive", ["m-seed1"])),
+        (claim_of(quantifier="any"), {"m": 3, "m_seed1": -3}, ("supported", ["m"])),
         # A model to which no test is put stays aside.
-        (claim((Test("auc", ">", 0.5, "twin"),)), {"twin": 0.9, "twin-seed1": 0.2}, ("supported", ["twin"])),  # noqa: E501
+        (claim_of(Test("score", ">", 1, "m")), {"m": 3, "m_seed1": -3}, ("supported", ["m"])),
     ],
-)  # fmt: skip
-def test_seeds_share_a_column_and_are_folded_as_the_claim_folds_models(one, numbers, folded):
-    found = entry(one, numbers)
-    assert found.folded("twin") == folded
-    assert list(found.columns["twin"]) == [model for model in numbers if model != "other"]
+)
+def test_seeds_share_a_column_and_are_folded_as_the_claim_folds_models(claim, models, expected):
+    assert folded(scores(claim, **models), "m") == expected
     assert models_of(["m", "m-seed1", "other", "control-clean", "m-seed12"]) == ["m", "other"]
-    assert column_of("control-clean") == column_of("control-content") == "controls"
 
 
 def test_the_value_of_a_cell_is_that_of_the_test_that_decided():
-    tests = (*ABOVE, Test("iou", ">", 0.5), Test("share", ">", 0.5))
-    refuted = entry(claim(tests), {"m": 0.9}, iou=0.3, share=0.1)
-    assert refuted.deciding(["m"], "refuted").test.value == "share"
-    supported = entry(claim(tests[:2]), {"m": 0.9}, iou=0.7)
-    assert supported.deciding(["m"], "supported").test.value == "iou"
+    claim = claim_of(SCORE, Test("iou", ">", 1), Test("share", ">", 1))
+    refuted = found(claim, [of("score", "m", 9), of("iou", "m", -2), of("share", "m", -5)])
+    assert deciding(refuted, ["m"], "refuted").test.value == "share"
+    supported = found(claim, [of("score", "m", 9), of("iou", "m", 5), of("share", "m", 7)])
+    assert deciding(supported, ["m"], "supported").test.value == "iou"
 
 
-@pytest.mark.parametrize(("first", "shown"), [("refuted", "other"), ("supported", "same")])
-def test_a_verdict_as_first_written_stands_beside_another_one(first, shown):
-    one = claim()
-    stored = one.judge([of("auc", "m", 0.9)]).to_json() | {"first_verdict": first}
-    stored["after_the_fact"] = True
-    table = whole(board(Registry({"p": PAPER}, {one.id: one}), {"mine": {one.id: stored}}, {}))
-    cells = table.findall("tbody[@class='claim']/tr/td/div[@class='one']")
-    assert [cell.get("data-first") for cell in cells] == [shown] * 2
-    earlier = [div.find("span").text for div in cells[0].findall("div[@class='earlier']")]
-    assert earlier == (["refuted"] if shown == "other" else [])
-    said = [div.text for div in cells[0].findall("div[@class='earlier']")]
-    assert said == ["after the fact; as first written: "] * len(earlier)
-
-
-def test_a_run_that_repeats_another_has_a_column_of_its_own_and_counts_nowhere_else():
-    one = claim()
-    runs = {
-        run: {one.id: one.judge([of("auc", "m", auc)]).to_json() | {"run": run}}
-        for run, auc in {"mine": 0.9, "mine-2": 0.2}.items()
-    }
-    registry = Registry({"p": PAPER}, {one.id: one}, {"mine-2": "mine"})
-    assert [x.run for x in entries(registry, runs, {})[one.id]] == ["mine"]
-    table = whole(board(registry, runs, {}))
-    cells = table.findall("tbody[@class='claim']/tr/td/div[@class='one']")
-    assert [(x.get("data-run"), x.get("data-verdict")) for x in cells] == [
-        ("mine", "supported"),
-        ("mine-2", "refuted"),
-        ("mine", "supported"),
-    ]
-    widths = [
-        sum(int(cell.get("colspan", 1)) for cell in row)
-        for row in table.findall(".//tr")
-        if row.find("td/div") is not None or row.get("class") == "tests"
-    ]
-    # On its own page, or without the run that it repeats, it stands as any other.
-    for alone, known in (
-        (runs["mine-2"], registry),
-        (runs["mine-2"], replace(registry, replicates={})),
-    ):
-        text = board(known, {"mine-2": alone}, {})
-        assert "td class='again'" not in text and "data-run='mine-2'" in text
-    heads = table.find("thead/tr").findall("th")
-    assert [head.text for head in heads][1:3] == ["Verdict, and with the paper", "On other images"]
-    assert len({len(heads), *(width for width in widths if width > 1)}) == 1
-
-
-ROOM, OUTLIERS = (Test("auc", ">", 0.5, baseline="top1"),), (Test("outlier_images", ">", 0.2),)
+ROOM = claim_of(Test("score", ">", 1, baseline="top1"))
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict", "models", "signs"),
+    ("claim", "values", "doubtful", "signs"),
     [
-        (entry(claim(ROOM), {"m": 0.2}, top1=99.9), "inconclusive", ["m"], ["ceiling"]),
-        (entry(claim(ROOM), {"m": 0.9}, top1=99.9), "supported", ["m"], []),
-        (entry(claim(ROOM), {"m": 0.2}, top1=50.0), "refuted", ["m"], []),
-        (entry(claim(applies=OUTLIERS), {"m": 0.9}, outlier_images=0.0), "not applicable", ["m"], []),  # noqa: E501
-        (entry(claim(), {"control-clean": 0.9}), "supported", ["control-clean"], ["controls only"]),
-        (entry(claim(), {"m": 0.2}, False), "refuted", ["m"], ["control never positive"]),
-        (entry(claim(), {"m": 0.2}, False), "inconclusive", ["m"], ["control never positive"]),
-        (entry(claim(), {"m": 0.9}, False), "supported", ["m"], []),
+        (ROOM, {"score": 0.2, "top1": 99.9}, False, ["ceiling"]),
+        (ROOM, {"score": 3, "top1": 99.9}, False, []),
+        (claim_of(), {"score": -3}, True, ["control never positive"]),
+        (claim_of(), {"score": 1}, True, ["control never positive"]),
+        (claim_of(), {"score": 3}, True, []),
     ],
-)  # fmt: skip
-def test_what_says_little_is_marked(found, verdict, models, signs):
-    assert found.little(verdict, models) == signs
+)
+def test_what_says_little_is_marked(claim, values, doubtful, signs):
+    one = found(claim, [of(name, "m", value, 0.1) for name, value in values.items()])
+    assert little(one, one.stored.verdict, ["m"], doubtful) == signs
+    on_control = scores(claim_of(), control_clean=3)
+    assert little(on_control, "supported", ["control-clean"], False) == ["controls only"]
 
 
-def test_a_claim_of_no_paper_speaks_of_none():
-    one = replace(claim(), source=replace(PAPER, bib=None))
-    stored = {one.id: one.judge([of("auc", "m", 0.9)]).to_json()}
-    text = board(Registry({"p": one.source}, {one.id: one}), {"mine": stored}, {})
+def test_a_run_that_repeats_another_has_a_column_of_its_own_and_counts_nowhere_else():
+    claim = claim_of()
+    first = {"first_verdict": "refuted", "after_the_fact": True}
+    runs = scores(claim, "mine", first, m=3), scores(claim, "mine-2", m=-3)
+    book = book_of(*runs, replicates={"mine-2": "mine"})
+    assert [one.run for one in entries(book)[claim.id]] == ["mine"]
+    table = table_of(board(book))
+    cells = table.findall("tbody[@class='claim']/tr/td/div[@class='one']")
+    said = [(x.get("data-run"), x.get("data-verdict"), x.get("data-first")) for x in cells]
+    assert said == [
+        ("mine", "supported", "other"),
+        ("mine-2", "refuted", "same"),
+        ("mine", "supported", "other"),
+    ]
+    earlier = [div.text for div in cells[0].findall("div[@class='earlier']")]
+    assert earlier == ["after the fact; as first written: "]
+    # On its own page it stands as any other.
+    assert "td class='again'" not in board(book, book.runs["mine-2"])
+
+
+def test_a_claim_about_controls_stands_by_its_calibration_and_nothing_is_markup():
+    claim = claim_of(Test("score", ">", 1, "control-clean"), bib=None)
+    text = board(book_of(controls=[scores(claim, "controls", control_clean=3)]))
+    assert "data-run='controls' data-verdict='supported'" in text
     assert "class='agreement" not in text and "with the paper" not in text
-
-
-@pytest.mark.parametrize(("auc", "positive"), [(0.9, True), (0.2, False)])
-def test_a_control_that_is_never_positive_is_read_from_the_calibration(auc, positive):
-    one, registry = claim(), Registry({"p": PAPER}, {"aa1-first": claim()})
-    runs, calibration = (
-        {one.id: one.judge([of("auc", model, value)]).to_json()}
-        for model, value in (("m", 0.9), ("control-clean", auc))
-    )
-    (found,) = entries(registry, {"mine": runs}, calibration)[one.id]
-    assert found.positive is positive
-
-
-def test_checkpoints_of_the_paper_that_were_not_run_are_folded_and_nothing_is_markup():
-    one = claim()
-    stored = one.judge([of("auc", "<b>m", 0.9)], not_run={"vit-c": "no <network>"}).to_json()
-    text = board(Registry({"p": PAPER}, {one.id: one}), {"mine": {one.id: stored}}, {})
+    one = found(claim_of(), [of("score", "<b>m", 3)], not_run={"vit-c": "no <network>"})
+    text = board(book_of(one))
     assert "<b>m" not in text and "&lt;b&gt;m" in text
-    details = whole(text).find(".//td[@class='missing']/details")
-    items = {item.text: item.get("title") for item in details.iter("li")}
-    assert items["ViT-C"] == "vit-c: no <network>" and details.get("open") is None

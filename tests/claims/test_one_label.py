@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from helpers.book.decisions import Decisions
+from helpers.book.book import published
 from helpers.book.downloads import values
 from helpers.claims.project import Project
 
@@ -35,31 +35,29 @@ def contradictions(table):
     return dict(found)
 
 
-def test_a_label_has_one_definition(runs):
-    assert contradictions(values(Project().registry, runs)) == {}
+def test_a_label_has_one_definition():
+    assert contradictions(values(published(Project()))) == {}
 
 
 @pytest.mark.parametrize(("column", "same"), [("label", "x"), ("dataset", "d")])
-def test_two_definitions_under_one_label_are_refused(runs, column, same):
-    table = values(Project().registry, runs)
+def test_two_definitions_under_one_label_are_refused(column, same):
+    table = values(published(Project()))
     assert contradictions(table.assign(**{column: same}))
 
 
-def test_n_counts_trainings_only_where_a_value_is_a_mean_over_some(runs):
-    table = values(Project().registry, runs)
+def test_n_counts_trainings_only_where_a_value_is_a_mean_over_some():
+    table = values(published(Project()))
     means = table[table["n_of"] == "trainings"]
     assert len(means) > 200 and (means["n"] == means["trainings"].str.split().str.len()).all()
     assert (table[table["n_of"] != "trainings"]["trainings"] == "").all()
 
 
-def test_an_edited_model_has_a_name_of_its_own(runs):
-    table = values(Project().registry, runs)
+def test_an_edited_model_has_a_name_of_its_own():
+    table = values(published(Project()))
     table = table[(table["run"] == "vit-tiny") & table["model"].str.startswith("vit_tiny")]
     outliers = table[table["name"] == "outlier_images"].set_index("claim")
     moved = outliers["state"] == "with a test-time register"
     assert {id[:3] for id in outliers.index[moved]} == {"de1", "de2", "de3", "de4"}
     assert (outliers["value"][moved] == 0).all()
-    found = Decisions(
-        Project().registry["de1-attention-mass"], runs["vit-tiny"]["de1-attention-mass"]
-    )
+    found = published(Project())["vit-tiny"]["de1-attention-mass"]
     assert found.rows[0].name == "ViT-Ti (AugReg) with a test-time register"

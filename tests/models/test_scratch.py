@@ -10,7 +10,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from helpers.book.render import render
 from helpers.files import digest_of
 from helpers.models import PostHoc, Recipe, SinkTask, load_backbone, sinks
 from helpers.models import trained as scratch
@@ -421,14 +420,6 @@ def test_changes_of_a_recipe():
     assert (
         scratch.changes(asdict(Recipe(registers=1, depth=16, pool="avg"))) == "depth 16, pool avg"
     )
-
-
-def test_the_book_shows_the_card_without_its_heading(made):
-    template, text = "fragments/trained-models.md.j2", card(made.parent)
-    page = render(template, card=text)
-    assert text.startswith("# ") and page.startswith("Small Vision Transformers")
-    assert "\n# " not in page and "| `scratch-t-reg2` |" in page
-    assert render(template, card="") == "No model has been trained here yet."
 
 
 # What is shipped

@@ -1,20 +1,36 @@
-"""What decided a stored result, test by test, each with its value and the paper's figures.
-
-A stored result is read by today's criterion, whose tests are the only ones that are known.
-"""
+"""One result as pages show it, judged once: its tests, what decided it, and the paper's figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from nbformat import NotebookNode
+
 from helpers.book.render import SHARE, axis
 from helpers.claims.criteria import CONTROL, NOT_TESTED, VERDICTS
+from helpers.claims.project import CONTROLS
 from helpers.claims.registry import Term, term
 from helpers.claims.result import REGISTER, Claim, Result
 from helpers.claims.statistics import Judgement
-from helpers.names import short_names
+from helpers.names import short_name, short_names
 
 SCALES = {"M": 1e6, "k": 1e3}  # units of reported figures, in ours
+# How the names of the models begin that this project trained, what a row of them is called, and
+# some of them in a sentence.
+TRAINED = {
+    "scratch": ("Trained from scratch here", "small models trained from scratch"),
+    "registers": ("ViT-Ti, fine-tuned here", "models fine-tuned from ViT-Ti"),
+    "sinks": (
+        "Trained on sink tasks here",
+        "models trained on tasks that need an attention sink, a token that draws much attention",
+    ),
+}
+SYNTHETIC, NAMED = "Synthetic models", 3  # what controls are called together; how many are named
+
+
+def group(model: str) -> str:
+    """The kind of a model that was trained here, by TRAINED; any other model itself."""
+    return next((kind for kind in TRAINED if model.startswith(kind)), model)
 
 
 @dataclass(frozen=True)
@@ -51,20 +67,18 @@ class Decision(Judgement):
         return inf if self.distance is None else self.distance
 
 
-class Decisions:
-    """What decided the stored result `data` of a claim.
+class Finding:
+    """A stored result, what decided it, and the notebook that was executed.
 
     Attributes:
+        data, notebook: as they are stored.
+        kind: 'runs' of a published result, 'own' of a run that is not published, or 'controls'.
         stored: as it was judged then.
         first: the verdict by the criterion that was written first, on the same values.
-        marks: what else is to be said of the verdict: 'after the fact', 'exploratory'.
+        marks: 'after the fact', 'exploratory'.
         result: as today's criterion judges the same values; `stored` where that is the same.
-        values: model -> name -> value; names, model -> how pages call it.
-        reported: the paper's figures, a dict each: what the registry says, `checkpoint`, the model
-            as we call it, or '', `ours`, the name of the same quantity among our values, `text`, as
-            printed, with its unit, `numbers`, in our unit (a range as its two ends, none of a
-            figure in words), and `beside`, our values, of the same model where it was measured, or
-            why there is none.
+        values: model -> name -> value; names: model -> how pages call it.
+        reported: the paper's figures, see `_reported`.
         lacking: the tests of what the whole needs that hold on no measured model, where all that
             was tested is the half of the statement on other models; else empty.
         rows: every test that was put to a model: what decided first, models not concerned last.
@@ -75,8 +89,15 @@ class Decisions:
             to which it is not applicable, are left out where there are others.
     """
 
-    def __init__(self, claim: Claim, data: Mapping):
-        self.claim, self.run = claim, data.get("run", "")
+    def __init__(
+        self,
+        claim: Claim,
+        data: Mapping,
+        notebook: NotebookNode | None = None,
+        kind: str = "runs",
+    ):
+        self.claim, self.data, self.notebook, self.kind = claim, data, notebook, kind
+        self.run = data.get("run", CONTROLS if kind == CONTROLS else "")
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
         self.marks = ["after the fact"] if data.get("after_the_fact") else []
@@ -94,8 +115,28 @@ class Decisions:
         self.rows = sorted(rows, key=self._place)
         self.deciders = list(dict.fromkeys(row.model for row in self.rows if row.decides))
         own = {x: self.stored.shown[x] for x in self.stored.models if not x.startswith(CONTROL)}
-        put, half = ([x for x in own if own[x] in said] for said in (VERDICTS[:3], [NOT_TESTED]))
-        self.tested = put or half or [*own]
+        judged = [x for x in own if own[x] in VERDICTS[:3]]
+        self.tested = judged or [x for x in own if own[x] == NOT_TESTED] or [*own]
+
+    @property
+    def place(self) -> str:
+        """Where its files lie below `data/`, and its notebook below `book/notebooks/`."""
+        return f"own/{self.run}" if self.kind == "own" else self.run
+
+    @property
+    def anchor(self) -> str:
+        """What an address of the claim's page ends with after `#`, to open its tab."""
+        return self.place.replace("/", "-")
+
+    @property
+    def models(self) -> str:
+        """The models that it is about in a few words, each kind of TRAINED once."""
+        kinds = map(group, self.tested or ([] if self.values else self.result.not_run))
+        edited = {x: self.names[x] for x in self.result.edited}
+        names = [TRAINED[x][0] if x in TRAINED else edited.get(x, short_name(x)) for x in kinds]
+        names = list(dict.fromkeys(names)) or [SYNTHETIC]
+        more = f" and {len(names) - NAMED} more" if names[NAMED:] else ""
+        return ", ".join(names[:NAMED]) + more
 
     def _rows(self, model: str, verdict: str) -> Iterator[Decision]:
         """The tests that are put to a model with this verdict."""
@@ -134,10 +175,7 @@ def axes(rows: Sequence[Decision], shares: bool = False) -> dict[str, tuple[floa
 
 
 def shared_axes(ones: Sequence) -> list[tuple[float, float]]:
-    """The ends of the axis of each comparison's bar.
-
-    Bars in one unit share an axis, and so do bars of one value: lengths are then compared.
-    """
+    """The ends of the axis of each comparison's bar: one for each unit, or value without a unit."""
     kinds = [SHARE if one.term.unit.startswith(SHARE) else one.term.unit for one in ones]
     kinds = [kind or one.value.name for kind, one in zip(kinds, ones, strict=True)]
     found = {}
@@ -148,7 +186,9 @@ def shared_axes(ones: Sequence) -> list[tuple[float, float]]:
 
 
 def _reported(claim: Claim, result: Result) -> list[dict]:
-    """The paper's figures, as the registry has them, and what pages say of them."""
+    """The paper's figures: as the registry has them, `checkpoint`, `ours` (the name of our value),
+    `text` (as printed), `numbers` (in our unit), and `beside`, our values or why there is none.
+    """
     figures = []
     for row in claim.reported:
         figure = {"ours": row["name"], "note": "", "without": "", **row}

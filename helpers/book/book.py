@@ -1,0 +1,144 @@
+"""What a book shows: every result, read and judged once, and what all pages count by."""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+
+import nbformat
+
+from helpers.book.counts import Counts, count, standing
+from helpers.book.finding import Finding
+from helpers.claims import history
+from helpers.claims.notebook import read_notebook
+from helpers.claims.project import CONTROLS, Project
+from helpers.claims.result import Calibration, bundle, read_result
+from helpers.files import read_content
+
+Runs = dict[str, dict[str, Finding]]  # run -> claim -> what was found
+
+
+class Book:
+    """The results of a project.
+
+    Attributes:
+        runs: what was published.
+        own: a reader's own runs, which are in no table but their own.
+        controls: claim -> its result on the controls.
+    """
+
+    def __init__(self, project: Project, runs: Runs, own: Runs, controls: dict[str, Finding]):
+        self.project, self.registry = project, project.registry
+        self.runs, self.own, self.controls = runs, own, controls
+
+    @classmethod
+    def read(cls, project: Project, stored: bool = False, only: tuple | None = None) -> "Book":
+        """Read a project.
+
+        Args:
+            project: whose results are read.
+            stored: leave out what was only run here.
+            only: a run and some of its claims, to read nothing else.
+
+        Raises ValueError that names the file where a published result cannot be read.
+        """
+        run, ids = only or (None, project.with_notebook())
+
+        def is_shown(path: Path) -> bool:
+            return only is None or (path.parent.name == run and path.stem in ids)
+
+        runs = published(project, is_shown)
+        own = {}
+        for path in [] if stored else filter(is_shown, project.own_results()):
+            try:
+                _add(own, project, path, "own")
+            except (ValueError, KeyError, OSError) as error:  # such as a run that was ended
+                print(f"{path.relative_to(project.root)} is left out: {error}")
+        return cls(project, runs, own, {id: _on_controls(project, id, stored) for id in ids})
+
+    def findings(self, id: str) -> list[Finding]:
+        """The results of a claim: of the run with most claims first, a reader's own last."""
+        runs = [*_largest_first(self.runs), *_largest_first(self.own)]
+        return [own[id] for own in runs if id in own]
+
+    @cached_property
+    def counted(self) -> Runs:
+        """The published runs but those that repeat another one of them."""
+        repeats = self.registry.replicates
+        return {run: own for run, own in self.runs.items() if repeats.get(run) not in self.runs}
+
+    def repeated(self, id: str) -> list[Finding]:
+        """The results of a claim in runs that repeat another one of them."""
+        runs = (own for run, own in self.runs.items() if run not in self.counted)
+        return [own[id] for own in runs if id in own]
+
+    @cached_property
+    def calibration(self) -> dict[str, Calibration]:
+        """Claim -> control -> its verdict when judged alone, and the expected one."""
+        return {id: found.stored.calibration() for id, found in self.controls.items()}
+
+    @cached_property
+    def doubtful(self) -> set[str]:
+        """The claims that were found to hold on none of their controls, each judged alone."""
+        return {
+            id
+            for id, controls in self.calibration.items()
+            if all(got != "supported" for got, _ in controls.values())
+        }
+
+    @cached_property
+    def counts(self) -> Counts:
+        """How many claims stand how."""
+        standings = {
+            id: standing(claim, [own[id].stored for own in self.counted.values() if id in own])
+            for id, claim in self.registry.claims.items()
+        }
+        return count(self.registry, standings)
+
+    @cached_property
+    def log(self) -> dict[str, list[history.Entry]]:
+        """Claim -> the states of its criterion, the oldest first."""
+        log = history.load(self.project.root)
+        return {id: log[id] for id in self.registry.claims if id in log}
+
+
+def published(project: Project, is_shown: Callable[[Path], bool] = lambda path: True) -> Runs:
+    """What was published: every run but the controls, its claims in the registry's order.
+
+    Raises ValueError that names the file of a result that cannot be read.
+    """
+    runs: Runs = {}
+    for path in filter(is_shown, project.results()):
+        if path.parent.name != CONTROLS:
+            try:
+                _add(runs, project, path, "runs")
+            except (ValueError, KeyError, OSError) as error:
+                raise ValueError(f"{path.relative_to(project.root)}: {error}") from None
+    order = project.registry.claims
+    return {run: {id: own[id] for id in order if id in own} for run, own in runs.items()}
+
+
+def data(runs: Runs) -> dict[str, dict[str, dict]]:
+    """The results as they are stored, run -> claim -> result."""
+    return {run: {id: found.data for id, found in own.items()} for run, own in runs.items()}
+
+
+def _add(runs: Runs, project: Project, path: Path, kind: str) -> None:
+    """Read one result with its notebook into `runs`."""
+    notebook = nbformat.reads(read_content(path.with_suffix(".ipynb")).decode(), 4)
+    found = Finding(project.registry[path.stem], read_result(path), notebook, kind)
+    runs.setdefault(path.parent.name, {})[path.stem] = found
+
+
+def _on_controls(project: Project, id: str, stored: bool) -> Finding:
+    """A claim's notebook on the controls, as run here or else as the source is stored."""
+    path = project.runs / CONTROLS / f"{id}.ipynb"
+    path = path if path.is_file() and not stored else project.source(id)
+    try:
+        notebook = read_notebook(path)
+        return Finding(project.registry[id], bundle(notebook), notebook, CONTROLS)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _largest_first(runs: Runs) -> Iterable[dict[str, Finding]]:
+    return sorted(runs.values(), key=len, reverse=True)
