@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
+from helpers.book.explore import dequantise, quantise
 from helpers.capture import (
     Captured,
     ClsAttention,
@@ -41,7 +42,6 @@ from helpers.measures.outliers import PRESENT, after_rolling, under_rule
 from helpers.measures.similarity import neighbour_cosine
 from helpers.measures.stats import Estimate
 from helpers.models import load_backbone
-from helpers.quantised import dequantise, quantise
 from helpers.run.provenance import hardware, provenance
 
 ROOT = Path(__file__).parents[1]
