@@ -172,6 +172,12 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes whole."""
+    with written_whole(path) as new:
+        new.write_bytes(content)
+
+
 def write_all(contents: Mapping[Path, str | bytes]) -> None:
     """Write files that belong together, texts in UTF-8: all of them before the first gets its name,
     and then in their order.

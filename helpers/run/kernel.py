@@ -1,19 +1,15 @@
-"""Notebooks executed in a kernel of the Python that runs this process.
+"""Notebooks executed in kernels of the Python that runs this process.
 
-What comes back names nothing of this machine. A kernel with one thread is forked from a process
-that has imported torch once; others are started anew.
+A kernel with one thread is forked from a process that has imported torch once, since that takes
+seconds; others are started anew.
 """
 
+import asyncio
 import atexit
-import logging
 import multiprocessing
 import os
 import signal
-from asyncio import run as run_async
-from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import count
-from multiprocessing.process import BaseProcess
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
@@ -28,30 +24,11 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 from nbclient.exceptions import DeadKernelError
-from nbformat.v4 import new_code_cell
 from papermill.exceptions import PapermillExecutionError
-from traitlets import Bool, Dict, Int
+from traitlets import Dict, Int
 from traitlets.config import Config
 
-from helpers.claims.project import HELPERS
-from helpers.files import CACHE, VARIABLE, DiskFull, told_if_full
-
-# What papermill would say on the terminal (a kernel died) comes back as the outcome of its
-# notebook.
-logging.getLogger("papermill").addHandler(logging.NullHandler())
-
-
-START = 600  # seconds that a kernel may take to start: on a busy machine a minute is for torch
-
-# A kernel that has our `helpers` before it looks into any folder.
-LAUNCH = (
-    f"import sys; sys.path.insert(0, {str(HELPERS.parent)!r}); import helpers; del sys.path[0]; "
-    "from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"
-)
-
-
-# What every notebook and every kernel imports (the debugger takes a third of a second), in the
-# process from which kernels are forked; none of it is ours.
+START = 600  # seconds that a kernel may take to start on a busy machine
 PRELOADED = ["timm", "seaborn", "scipy.stats", "papermill", "ipykernel.kernelapp"]
 PRELOADED += ["ipykernel.debugger"]
 
@@ -64,11 +41,9 @@ class ForkedProcess:
     def __init__(self, argv: list[str], environment: Mapping[str, str], folder: str):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        # Else the debugger that a kernel has warns on the terminal when it is imported.
-        os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+        os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else a warning is printed
         arguments = argv, dict(environment), folder
-        # No daemon, which could have no processes of its own, such as those that load images; what
-        # daemons are spared at the end of this process, waiting for each other, `kill` does.
+        # No daemon, which could have no processes of its own, such as those that load images.
         self.process = context.Process(target=_serve, args=arguments)
         self.process.start()
         self.pid = self.process.pid
@@ -97,17 +72,15 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
     from ipykernel.kernelapp import IPKernelApp
     from threadpoolctl import threadpool_limits
 
-    # A kernel ends where the command does, however that was ended. The process from which it was
-    # forked lives as long as the kernel.
+    # A kernel ends where the command does, however that was ended.
     Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    # Libraries that are loaded already do not read it any more.
+    # What is imported already reads neither the variables nor the backend any more.
     threadpool_limits(threads := int(environment["OMP_NUM_THREADS"]))
     torch.set_num_threads(threads)
     warnings.filterwarnings("ignore", message="IProgress not found")
-    # What a kernel's environment says of it was not said when matplotlib was imported.
     matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"
     with open(os.devnull, "r+") as nowhere:
         for stream in range(3):
@@ -115,7 +88,7 @@ def _serve(argv: list[str], environment: Mapping[str, str], folder: str) -> None
     IPKernelApp.launch_instance(argv=argv)
 
 
-def _end_with(process: BaseProcess) -> None:
+def _end_with(process: Any) -> None:
     """End this process when another one has ended."""
     process.join()
     os._exit(1)
@@ -125,8 +98,8 @@ class ForkingProvisioner(LocalProvisioner):
     """Launches kernels as `ForkedProcess`."""
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> KernelConnectionInfo:
-        # The arguments behind the interpreter and its `-c CODE`.
-        self.process = ForkedProcess(cmd[4:], options["env"], str(options["cwd"]))
+        # The arguments behind `python -m ipykernel_launcher`.
+        self.process = ForkedProcess(cmd[3:], options["env"], str(options["cwd"]))
         self.pid = self.process.pid
         return self.connection_info
 
@@ -137,23 +110,11 @@ class OwnKernel(AsyncKernelManager):
     live: ClassVar[WeakSet] = WeakSet()
     threads = Int(1, help="threads that the kernel may compute with").tag(config=True)
     variables = Dict(help="more variables of its environment").tag(config=True)
-    forks = Bool(True, help="whether it may be forked, with what is imported already").tag(
-        config=True
-    )
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        """This environment's ipykernel, silent on the terminal.
-
-        A notebook's errors come back as outputs.
-        """
+        """This environment's ipykernel, silent on the terminal."""
         command = get_kernel_dict(extra_arguments=["--IPKernelApp.log_level=CRITICAL"])
-        # The `helpers` of this process, also where another lies in the project's folder, which a
-        # kernel searches first.
-        at = command["argv"].index("ipykernel_launcher")
-        command["argv"][at - 1 : at + 1] = ["-P", "-c", LAUNCH]
-        # Some library imports tqdm.auto, which warns, with its own path, where there are no
-        # widgets. There are none by choice.
         environment = {
             "OMP_NUM_THREADS": str(self.threads),
             # Threads that wait in a loop take the cores from what others compute.
@@ -166,8 +127,7 @@ class OwnKernel(AsyncKernelManager):
     async def start_kernel(self, **options) -> None:
         """Start, and stay known to `kill_all`."""
         self.live.add(self)
-        can_fork = "forkserver" in multiprocessing.get_all_start_methods()
-        if self.forks and self.threads == 1 and can_fork:
+        if self.threads == 1 and "forkserver" in multiprocessing.get_all_start_methods():
             self.provisioner = ForkingProvisioner(
                 kernel_id=str(uuid4()), kernel_spec=self.kernel_spec, parent=self
             )
@@ -178,85 +138,47 @@ class OwnKernel(AsyncKernelManager):
         """Kill every kernel that is running."""
         for kernel in list(cls.live):
             if kernel.has_kernel:
-                run_async(kernel.signal_kernel(signal.SIGKILL))
+                asyncio.run(kernel.signal_kernel(signal.SIGKILL))
 
 
-def execute(
+def executed(
     path: Path,
-    parameters: Mapping,
+    parameters: Mapping[str, Any],
     root: Path,
     threads: int = 1,
     *,
+    variables: Mapping[str, str] | None = None,
     failed: Path | None = None,
-    workspace: Path | None = None,
-    store: str = "none",
-    at_cell: Callable[[int], object] | None = None,
-    instructions: Mapping[str, str] | None = None,
-    first: str = "",
+    bar: bool = False,
 ) -> nbformat.NotebookNode:
     """The notebook at `path`, executed with `parameters` in the project's root.
 
     Args:
-        failed: where it is kept as far as it came, with its traceback, if it fails; it is removed
-            otherwise.
-        workspace: the folder in which its captures say how far they are (see helpers/files.py).
-        store: the folder in which they are stored (see helpers/capture/cache.py), 'none' for none.
-        at_cell: called with the index of each code cell, from 0, when its turn comes.
-        instructions: variables by which libraries choose their code paths when they are imported.
-        first: code of one more cell, before all others.
+        variables: more of the kernel's environment.
+        failed: where it is kept as far as it came, with its traceback, if it fails.
+        bar: show papermill's progress over its cells.
 
-    Raises RuntimeError with the notebook's last exception as one sentence, and where it was kept,
-    and DiskFull where it could not be.
+    Raises RuntimeError with the notebook's last exception, and where it was kept.
     """
-    variables = {**(instructions or {}), CACHE: store}
-    if workspace is not None:
-        variables[VARIABLE] = str(workspace)
-    options = {
-        "threads": threads,
-        "variables": variables,
-        "forks": not instructions,
-        "transport_encryption": "auto",
-    }
-    notebook, index, where = nbformat.read(path, 4), count(), ""
-    if first:
-        notebook.cells.insert(0, new_code_cell(first))
     if failed is not None:
         failed.parent.mkdir(parents=True, exist_ok=True)
-        where = f"; see {failed.relative_to(root) if failed.is_relative_to(root) else failed}"
-
-    def started(cell: nbformat.NotebookNode, **_: object) -> None:
-        if at_cell is not None and cell.cell_type == "code":
-            at_cell(next(index))
-
-    run = partial(
-        papermill.execute_notebook,
-        notebook,
-        failed,
-        dict(parameters),
-        kernel_name="python3",
-        language="python",
-        progress_bar=False,
-        start_timeout=START,
-        resources={"metadata": {"path": str(root)}},
-        kernel_manager_class=OwnKernel,
-        config=Config({"OwnKernel": options}),
-        on_cell_start=started,
-    )
+    where = "" if failed is None else f"; see {failed}"
+    options = {"threads": threads, "variables": dict(variables or {})}
     try:
-        with told_if_full(failed or path):
-            try:
-                notebook = run()
-            except RuntimeError as error:
-                # Another process took a port between its choice and its use: nothing ran yet.
-                if "before replying" not in str(error):
-                    raise
-                notebook = run()
-    except DiskFull:
-        if failed is not None:  # papermill has written half of it
-            failed.unlink(missing_ok=True)
-        raise
+        notebook = papermill.execute_notebook(
+            nbformat.read(path, 4),
+            failed,
+            dict(parameters),
+            kernel_name="python3",
+            language="python",
+            progress_bar=bar,
+            start_timeout=START,
+            resources={"metadata": {"path": str(root)}},
+            kernel_manager_class=OwnKernel,
+            config=Config({"OwnKernel": options}),
+        )
     except PapermillExecutionError as error:
-        message = next(filter(None, map(str.strip, error.evalue.splitlines())), "no message")
+        message = next(iter(error.evalue.strip().splitlines()), "")
         cell = f"cell {error.exec_count} of {path.name}"
         raise RuntimeError(f"{error.ename}: {message} ({cell}){where}") from None
     except DeadKernelError:
@@ -264,15 +186,12 @@ def execute(
             f"the kernel died while it ran {path.name}; it may have run out of memory{where}"
         ) from None
     if failed is not None:
-        failed.unlink(missing_ok=True)
+        failed.unlink()
     return neutral(notebook, root)
 
 
 def neutral(notebook: nbformat.NotebookNode, root: Path) -> nbformat.NotebookNode:
-    """Remove what names this machine or this moment.
-
-    So a published notebook changes only where its content does.
-    """
+    """Without what names this machine or this moment."""
     notebook.metadata.pop("papermill", None)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata.kernelspec = kernel
