@@ -18,7 +18,6 @@ from helpers.names import (
     size_families,
     stored_name,
 )
-from helpers.run.parameters import _with_known_names
 from training import PRESETS
 
 REG4, PLAIN = "vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m"
@@ -101,9 +100,3 @@ def test_a_recipe_is_known_by_the_name_on_pages_and_by_the_stored_one():
 def test_models_and_images_are_loaded_by_either_name():
     assert load_backbone("sinks-no-op-reg0").name == "sinks-quiet-reg0"
     assert load_images("no-op", 1).name == load_images("quiet", 1).name
-
-
-def test_a_run_keeps_the_stored_names():
-    given = {"models": ["registers-clean-target-reg4", "control-clean"], "dataset": "no-op", "n": 4}
-    kept = {"models": ["registers-asked-reg4", "control-clean"], "dataset": "quiet", "n": 4}
-    assert _with_known_names(given) == kept

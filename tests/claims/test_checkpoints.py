@@ -15,7 +15,7 @@ from helpers.claims.registry import load_registry
 from helpers.files import digest_of_json
 from helpers.images import load_images
 from helpers.models import known, load_backbone, token_layout
-from helpers.run.parameters import MODELS, as_list
+from helpers.run.parameters import texts_in
 
 pytest.importorskip("open_clip", reason="open_clip is not installed; the lists name its models")
 ROOT = Path(__file__).parents[2]
@@ -41,8 +41,8 @@ def test_papers_are_all_checkpoints_of_the_profiles_that_repeat_them():
         model
         for claim in load_registry().claims.values()
         for run in ("paper", "paper-other")
-        for kind in MODELS
-        for model in as_list(claim.profiles.get(run, {}).get(kind, []))
+        for kind in ("models", "twins", "with_registers", "before", "ends", "beside")
+        for model in texts_in(claim.profiles.get(run, {}).get(kind, []))
     }
     named = {x for claim in load_registry().claims.values() for x in claim.source.models.values()}
     assert {*checkpoints.lists()["papers"]} == asked >= named
