@@ -447,15 +447,16 @@ def baselines(project, ids, jobs):
 @click.option(
     "--json", "numbers", type=PATH, help="the numbers; of several models a folder, a file for each"
 )
+@click.option("--figures", type=PATH, help="a folder for the figures, as SVG; of one model")
 @click.option("--exit-code", is_flag=True, help="exit with 10 where a model has outliers")
 def diagnose(
-    project, names, images, n, seed, batch_size, device, labelled, out, numbers, exit_code
+    project, names, images, n, seed, batch_size, device, labelled, out, numbers, figures, exit_code
 ):
     """Examine models: have they outlier tokens, where, what writes them, what does moving them
     cost, and have they attention sinks? One that cannot be examined does not stop the others.
     """
-    if out and len(names) > 1:
-        raise ValueError("--out is the page of one model; name one, or give --json FOLDER")
+    if (out or figures) and len(names) > 1:
+        raise ValueError("--out and --figures are of one model; name one, or give --json FOLDER")
     from helpers import models, own
     from helpers.images import load_images
 
@@ -476,8 +477,11 @@ def diagnose(
         print(f"{name} on {len(pictures)} images of {images}", *own.advice(found, name), sep="\n")
         if exit_code and found.outliers:
             status = status or OUTLIERS
+        drawn = own.pictures(own.drawn(found)) if out or figures else {}
         if out:
-            write_text(out, own.page(found, own.pictures(own.drawn(found))))
+            write_text(out, own.page(found, drawn))
+        for title, (svg, _) in drawn.items() if figures else ():
+            write_text(figures / f"{title}.svg", svg)
         if numbers:
             file = re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".json"
             path = numbers / file if len(names) > 1 else numbers
@@ -493,12 +497,13 @@ def diagnose(
     "--neurons",
     callback=_neurons,
     metavar="B:U,B:U",
-    help="block:unit, from 0, as `diagnose` names them; unless given, those that it would move",
+    help="block:unit, from 0, as `diagnose` names them",
 )
+@click.option("--auto", is_flag=True, help="those that `diagnose` would move")
 @click.option("--registers", type=COUNT, default=1, help="tokens that share the neurons")
 @click.option("--out", type=PATH, required=True, help="the folder of the files")
 @click.option("--pt2/--no-pt2", default=True, help="also as one graph, with all weights once more")
-def edit(project, name, images, n, seed, batch_size, device, neurons, registers, out, pt2):
+def edit(project, name, images, n, seed, batch_size, device, neurons, auto, registers, out, pt2):
     """Write a model whose register neurons act at an additional token, as files that need torch,
     timm and safetensors alone.
     """
@@ -506,11 +511,13 @@ def edit(project, name, images, n, seed, batch_size, device, neurons, registers,
     from helpers.images import load_images
     from helpers.interventions import write_model
 
-    if out.exists():
-        raise ValueError(f"{out} is there already; choose another folder")
+    if bool(neurons) == auto:
+        raise ValueError("give either --neurons B:U,B:U or --auto")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty; choose another folder")
     model, pictures = _model(name), load_images(images, n, seed)
     backbone = models.load_backbone(model, device=device)
-    if neurons is None:
+    if auto:
         found = own.diagnose(backbone, pictures, seed=seed, batch_size=batch_size)
         print(*own.advice(found, model), sep="\n")
         if not found.remedy:
