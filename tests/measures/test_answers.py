@@ -9,26 +9,19 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from helpers.measures.answers import (
-    answer_changes,
     beaten_by,
     class_scores,
-    condition_changes,
     least_significant,
     macro_scores,
-    moved_changes,
     one_shot_accuracy,
     one_shot_draws,
     one_shot_images,
     one_shot_ranks,
     paired_accuracy,
     points,
-    probe_answers,
-    readout_estimates,
-    recount_table,
     recounted,
 )
-from helpers.measures.probes import fit_classifier
-from helpers.measures.stats import jackknife, over_images, share
+from helpers.measures.stats import jackknife, share
 
 
 def reference(lost, gained):
@@ -54,24 +47,6 @@ def test_paired_accuracy_counts_planted_changes(convert):
     })  # fmt: skip
     assert paired["accuracy_change"] == points(*pair)
     assert paired["accuracy_change"].n == 100 and paired["accuracy_change"].step == pytest.approx(1)
-
-
-def test_paired_accuracy_in_per_cent():
-    after, before = planted(5, 9, 40, 26)
-    shares, per_cent = paired_accuracy(after, before), paired_accuracy(after, before, 100)
-    for name in ("accuracy_baseline", "accuracy_moved"):
-        assert per_cent[name][:3] == pytest.approx([100 * x for x in shares[name][:3]])
-    for name in ("accuracy_change", "lost", "gained", "mcnemar_p"):
-        assert per_cent[name] == shares[name]
-
-
-def test_probe_answers_are_those_of_a_classifier():
-    labels = np.arange(160) % 4
-    tokens = np.random.default_rng(0).normal(0, 1.2, (160, 6)) + np.eye(4, 6)[labels] * 2
-    train, test = torch.from_numpy(tokens).float().split((100, 60))
-    expected = fit_classifier(train, labels[:100])(test).argmax(-1).numpy() == labels[100:]
-    answers = probe_answers(train, labels[:100], test, labels[100:])
-    assert answers.tolist() == expected.tolist() and 0.5 < expected.mean() < 1
 
 
 @BOTH
@@ -159,57 +134,6 @@ def test_least_significant_against_the_binomial():
     assert recounted(0.5, 0.56, 100).most_changed >= 6
     assert recounted(0.5, 0.55, 100).most_changed is None
     assert recounted(0.5, 0.5, 10) == (5, 5, 0, 1, 1, None)
-
-
-def test_recounted_takes_a_fiftieth_of_an_image_for_rounding():
-    assert recounted(0.50019, 0.5, 100).before == 50
-    with pytest.raises(ValueError, match="0.5003"):
-        recounted(0.5003, 0.5, 100)
-
-
-@BOTH
-def test_condition_changes_are_paired_with_the_same_images_before(convert):
-    after, before = planted(lost=12, gained=3, right=60, wrong=25)
-    answers = {"plain": before, "moved": after, "part": after[:40], "other": before}
-    found = condition_changes(
-        {x: convert(y) for x, y in answers.items()}, convert(before), {"moved": "m", "part": "p"}
-    )
-    assert list(found) == ["m_change", "mcnemar_p_m", "p_change", "mcnemar_p_p"]
-    assert found["m_change"].value == pytest.approx(-9) and found["mcnemar_p_m"] == pytest.approx(
-        reference(12, 3)
-    )
-    lost, gained = (before[:40] & ~after[:40]).sum(), (after[:40] & ~before[:40]).sum()
-    assert (
-        found["p_change"].value == pytest.approx(100 * (gained - lost) / 40)
-        and found["p_change"].n == 40
-    )
-    assert found["mcnemar_p_p"] == pytest.approx(reference(lost, gained))
-
-
-@BOTH
-def test_what_moving_neurons_does_to_the_answers(convert):
-    after, before = map(convert, planted(lost=12, gained=3, right=60, wrong=25))
-    moved, token = convert(planted(5, 9, 40, 46)[0]), before[:40]
-    kept = {"baseline": before, "moved": moved, "empty token": token}
-    found = moved_changes(kept, after, {"empty token": "token"})
-    assert found == {
-        **paired_accuracy(after, before),
-        "over_token_change": points(after[:40], token),
-        "carried_change": points(moved, before),
-        **condition_changes({"empty token": token}, before, {"empty token": "token"}),
-    }
-    assert found["token_change"].value == 0 != found["over_token_change"].value
-
-
-def test_recount_table_has_a_line_for_each_pair():
-    where = "Table 1, Knees"
-    value = {"accuracy_baseline": 0.65, "accuracy_change": 5.0, "accuracy_moved": 0.70}
-    rows = [{"where": where, "model": "A", "name": name, "value": x} for name, x in value.items()]
-    head, line, end = recount_table(rows, {"Knees": 100, "Hips": 3}).split("\n")
-    found = recounted(0.65, 0.7, 100)
-    words = f"A 100 65 70 +5 {found.unpaired_p:.2f} {found.best_p:.3f} never"
-    assert " ".join(line.replace(where, "").split()) == words
-    assert len(head) == len(line) and end.endswith(": 6 images")
 
 
 LABELS = np.array([3, 0, 3, 7, 0, 3, 0, 3])  # 7 has one image
@@ -304,15 +228,6 @@ def test_readings_against_sklearn():
         ).mean() > 0.8  # of another strength of decay
 
 
-def test_a_part_that_is_zero_is_left_out():
-    full, parts, draws = planted_of_one_shot()
-    parts["patch"][0, 0] = 0  # which is not all of it
-    ranks = one_shot_ranks(
-        full, {"register": torch.zeros_like(full), "patch": parts["patch"]}, parts, draws
-    )
-    assert {kind for kind, _ in ranks} == {"full", "patch"}
-
-
 def test_accuracy_and_what_a_part_loses():
     """Two draws of four classes; an interval over classes, after the mean over draws."""
     ranks = {
@@ -331,33 +246,3 @@ def test_accuracy_and_what_a_part_loses():
     })  # fmt: skip
     assert found["patch_gap"].n == 4
     assert list(found)[:3] == ["full_top5", "full_top5_logistic", "patch_top5"]
-
-
-def test_what_is_read_from_a_feature_and_from_registers():
-    before, right = (
-        np.arange(40) < 20,
-        {"feature": np.arange(40) < 30, "registers": np.arange(40) < 8},
-    )
-    found = readout_estimates(right, before)
-    assert {name: e.value for name, e in found.items()} == {
-        "accuracy": 75,
-        "registers": 20,
-        "change": 25,
-        "registers_change": -30,
-    }
-    assert found["registers_change"] == points(right["registers"], before)
-
-
-def test_changes_of_answers_are_paired():
-    right = {"plain": [100.0, 100, 100, 0], "zeroed": [0, 0, 100, 0], "mean": [100, 100, 100, 100]}
-    found = answer_changes({name: torch.tensor(5 * x) for name, x in right.items()})
-    assert {name: one.value for name, one in found.items()} == {
-        "accuracy_base": 75,
-        "accuracy_zeroed": 25,
-        "accuracy_change_zeroed": -50,
-        "accuracy_mean": 100,
-        "accuracy_change_mean": 25,
-    }
-    assert found["accuracy_change_zeroed"] == over_images(
-        torch.tensor(5 * [-100.0, -100, 0, 0]), (-100, 100)
-    )

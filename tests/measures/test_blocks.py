@@ -1,13 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from by_hand import BOTH, values
-from scipy import stats
+from by_hand import BOTH
 
 from helpers.measures.blocks import (
-    Largest,
-    at_peak,
-    at_register,
     cosines_with_last,
     growth,
     growth_before,
@@ -19,14 +15,10 @@ from helpers.measures.blocks import (
     outlier_attention,
     over_blocks,
     peak_block,
-    peaks,
     reduction,
-    reductions,
     settled_depth,
     thirds,
-    under_conditions,
 )
-from helpers.measures.stats import over_images
 
 
 def test_thirds_are_numpys():
@@ -78,36 +70,10 @@ def planted():
 
 
 @BOTH
-def test_over_blocks_are_the_means_of_the_columns(convert):
-    estimates = over_blocks(convert(planted()))
-    assert [e.value for e in estimates] == pytest.approx(planted().mean(0).tolist(), rel=1e-6)
-    assert estimates == [over_images(column) for column in planted().T] and {
-        e.n for e in estimates
-    } == {20}
-    even = np.tile([[1.0, 5.0], [3.0, 9.0]], (10, 1))  # no skewness: Student's t
-    low, high = stats.t.interval(0.95, 19, loc=7, scale=stats.sem(even[:, 1]))
-    assert over_blocks(convert(even))[1][:3] == pytest.approx((7, low, high))
-
-
-def test_over_blocks_within_limits():
-    cosines = np.random.default_rng(0).uniform(0.9, 1, (20, 3))
-    cosines[:, 2] = 1  # by construction, not by chance
-    bounded = over_blocks(cosines, (-1, 1), continuous=True)
-    assert bounded == [over_images(column, (-1, 1), continuous=True) for column in cosines.T]
-    assert bounded[2][:3] == (1, 1, 1) and bounded[0].high <= 1
-
-
-@BOTH
 def test_peak_is_that_of_the_mean(convert):
     assert peak_block(convert(planted())) == 3
     assert peak_block(convert(np.ones((4, 3)))) == 0
     assert peak_block(convert(planted()[:, ::-1].copy())) == 2
-
-
-@BOTH
-def test_at_the_peak_of_another(convert):
-    after = np.random.default_rng(1).uniform(0, 90, (20, 6)).astype(np.float32)
-    assert np.asarray(at_peak(convert(after), convert(planted()))).tolist() == after[:, 3].tolist()
 
 
 @BOTH
@@ -187,13 +153,6 @@ def test_settled_depth(cosines, settled):
     assert settled_depth(torch.tensor([cosines]), 0.8).value == pytest.approx(settled / 5)
 
 
-def test_settled_depth_is_a_mean_over_images():
-    cosines = torch.tensor([[0.9, 0.9, 1.0]] * 3 + [[0.0, 0.0, 1.0]] * 3)
-    assert settled_depth(cosines, 0.8).value == pytest.approx((1 / 3 + 1) / 2)
-    last = settled_depth(cosines[3:].repeat(3, 1), 0.8)
-    assert last.value == last.high == 1 and 0.7 < last.low < 0.71  # nine images that could differ
-
-
 def test_largest_are_maxima_over_patches_and_heads():
     rng = np.random.default_rng(0)
     norms, attention = (rng.random(shape) for shape in ((3, 4, 9), (3, 4, 2, 9)))
@@ -245,35 +204,6 @@ def test_reduction_below_its_decimals_is_none():
     assert reduction(before * (1 - 4e-4), before)[:3] == (0.04,) * 3
 
 
-def test_reductions_are_each_at_their_own_peak():
-    before = Largest(*(planted_of_suppression(block=block)[1] for block in (1, 2, 4)))
-    after = Largest(
-        *(
-            planted_of_suppression(share=share, block=block)[0]
-            for share, block in ((0.5, 1), (0.1, 2), (0.9, 4))
-        )
-    )
-    found = reductions(after, before)
-    assert list(found) == ["norm_reduction", "attention_reduction", "attention_reduction_heads"]
-    assert [x.value for x in found.values()] == pytest.approx([50, 90, 10], abs=0.011)
-    assert found["attention_reduction"] == reduction(after[1], before[1])
-
-
-def test_conditions_have_the_numbers_of_each_by_itself():
-    before, after, zeroed = (
-        Largest(*(planted_of_suppression(share=share, block=b)[side] / 999 for b in (1, 2, 4)))
-        for share, side in ((0.5, 1), (0.5, 0), (0.1, 0))
-    )
-    tops = {"zeroed": zeroed, "before": before, "moved": after, "another": before}
-    found = under_conditions(tops, {"moved": "", "zeroed": "_zero", "gone": "_gone"}, 1, 3)
-    expected = {f"{name}_before": x for name, x in peaks(before, before).items()}
-    expected |= {f"{name}_after": x for name, x in peaks(after, before).items()}
-    expected |= reductions(after, before, 1, 3)
-    expected |= {f"{name}_zero": x for name, x in reductions(zeroed, before, 1, 3).items()}
-    assert found == expected
-    assert [*under_conditions({"before": before}, {"moved": ""})] == [*expected][:2]
-
-
 def test_attention_on_planted_outliers():
     attention = torch.full((3, 2, 10), 0.01)
     outlier = torch.zeros(3, 10, dtype=torch.bool)
@@ -294,36 +224,3 @@ def test_the_ratio_pairs_patches_and_register_of_an_image():
     assert found["attention_ratio"].value == pytest.approx(
         middle / 2
     )  # over that of the patches, which is 2
-
-
-def test_peaks_are_means_where_it_was_largest_before():
-    before = Largest(
-        *(
-            torch.from_numpy(planted_of_suppression(block=block)[1]) / scale
-            for block, scale in ((1, 1), (3, 200), (4, 200))
-        )
-    )
-    after = Largest(*(0.5 * x for x in before))
-    found = peaks(after, before)
-    assert list(found) == ["max_norm", "max_attention"]
-    assert found["max_norm"].value == pytest.approx(float(before.norm[:, 1].mean() / 2))
-    assert found["max_attention"].value == pytest.approx(float(before.attention[:, 3].mean() / 2))
-    assert peaks(before, before)["max_norm"].value == pytest.approx(2 * found["max_norm"].value)
-
-
-def test_at_register_takes_the_largest_over_heads_and_patches():
-    rng = np.random.default_rng(1)
-    norms, register = rng.uniform(1, 2, (30, 9)), rng.uniform(8, 9, (30, 2))
-    attention, on_register = rng.uniform(0, 0.1, (30, 3, 9)), rng.uniform(0.2, 0.3, (30, 3, 2))
-    found = at_register(*map(torch.from_numpy, (norms, attention, register, on_register)), seed=2)
-    on_patch, on_register = attention.max(axis=(1, 2)), on_register.max(axis=1)
-    expected = {
-        "patch_norm": np.median(norms),
-        "register_norm": np.median(register),
-        "norm_ratio": np.median(register) / np.median(norms),
-        "patch_attention": np.median(on_patch),
-        "register_attention": np.median(on_register),
-        "attention_ratio": np.median(on_register) / np.median(on_patch),
-    }
-    assert values(found) == pytest.approx(expected)
-    assert found["norm_ratio"] == medians("norm", norms, register, 200, 2)["norm_ratio"]

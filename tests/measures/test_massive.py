@@ -10,7 +10,6 @@ from helpers.claims import load_registry
 from helpers.measures.answers import answer_changes
 from helpers.measures.massive import (
     channel_share,
-    curves_of,
     fixed_channels,
     has_massive,
     magnitudes,
@@ -19,7 +18,7 @@ from helpers.measures.massive import (
     onset_of,
     token_angles,
 )
-from helpers.measures.stats import over_images, share
+from helpers.measures.stats import over_images
 
 
 def planted():
@@ -87,20 +86,6 @@ def test_fixed_channels_and_what_lies_in_them():
     assert channel_share(COUNTS, [0, 1, 2]).value == 1 and channel_share(COUNTS, []).value == 0
 
 
-def test_how_large_they_are():
-    found = massive_estimates(KEPT)
-    assert found["massive_images"] == share(np.array([1, 0, 0, 0], dtype=bool))
-    assert found["massive_images_100"] == share(np.array([1, 0, 1, 1], dtype=bool))
-    assert found["largest"].value == (1500 + 500 + 1500 + 1000) / 4
-    assert found["median"].value == (1 + 5 + 1.5 + 1) / 4
-    assert found["ratio"] == pytest.approx(4500 / 8.5)
-    assert "fixed_share" not in found
-    assert math.isnan(massive_estimates(KEPT * torch.tensor([1, 1, 1, 1e-5]))["ratio"])
-    kept, counts = KEPT.repeat(5, 1, 1), COUNTS.repeat(4, 1)
-    assert massive_estimates(kept, counts, [0])["fixed_share"] == channel_share(counts, [0])
-    assert massive_estimates(kept, counts)["fixed_share"].value == 0
-
-
 def test_one_large_channel_makes_a_small_angle():
     """Tokens of independent parts of length 1 beside a channel of 10: by themselves at right
     angles, together at arccos(100 / 101)."""
@@ -114,13 +99,6 @@ def test_one_large_channel_makes_a_small_angle():
     assert token_angles(-tokens, [0]) == found
     for one in token_angles(tokens + 0.1 * torch.randn(40, 41), [0]).values():
         assert one.low <= one.value <= one.high and one.n == 40
-
-
-def test_curves_of_magnitudes():
-    curves = curves_of(KEPT)
-    assert [*curves] == ["largest", "second", "third", "median"]
-    ((blocks, means),) = curves["largest"]
-    assert blocks == [0, 1, 2] and means == pytest.approx([99.5, 550, 1022.5])
 
 
 def test_constant_biases_support_the_claim():

@@ -6,8 +6,6 @@ from scipy.stats import median_abs_deviation
 
 from helpers.measures.norms import (
     bimodality,
-    block_quantiles,
-    middle_range,
     modes,
     modes_over_images,
     norm_ratio,
@@ -61,12 +59,6 @@ def test_threshold_refuses_another_rule_and_no_norms(rule):
         threshold(np.ones(3), rule)
     with pytest.raises(ValueError):
         threshold(np.ones(0), "percentile:98")
-
-
-@pytest.mark.parametrize("count", [0, 6])
-def test_as_many_patches_as_there_are(count):
-    with pytest.raises(ValueError, match=f"{count} of 5"):
-        random_positions(2, 5, count)
 
 
 def test_threshold_beyond_the_limit_of_torch_quantile():
@@ -210,13 +202,6 @@ def test_the_deepest_valley_parts_the_modes():
     )
 
 
-@pytest.mark.parametrize(
-    "norms", [np.zeros(9), np.full(500, 7.0), mixture(0.0004, 2.5, 0.1, tokens=100_000)]
-)
-def test_one_mode_is_not_two(norms):
-    assert np.isnan(modes(norms)).all() and np.isnan(modes(1 / norms[norms > 0])).all()
-
-
 def test_modes_over_images():
     """Half of the images have the upper mode in half of their tokens: its share varies with the
     images, its norm does not."""
@@ -228,14 +213,6 @@ def test_modes_over_images():
     assert found["low_peak"].low == pytest.approx(10) == found["low_peak"].high
     assert 0.1 < found["upper_share"].low < 0.2 < 0.3 < found["upper_share"].high < 0.4
     assert all(np.isnan(x.value) for x in modes_over_images(np.ones((6, 9))).values())
-
-
-def test_middle_range_closed_form():
-    norms = np.arange(1001.0).reshape(91, 11)
-    found = middle_range(norms, 95, seed=1)
-    assert values(found) == pytest.approx({"low": 25, "high": 975}) and counts(found) == {91}
-    assert found["low"].low < 25 < found["low"].high
-    assert middle_range(np.full(20, 3.0), 99.8)["high"][:3] == (3, 3, 3)
 
 
 def test_onset_block_against_a_loop():
@@ -256,14 +233,6 @@ def test_onset_block_against_a_loop():
     assert onset_block(norms, rule_factor=20.0).tolist() == [-1] * 6
     exactly = np.array([[[1.0, 1, 1, 3]]])
     assert onset_block(exactly).tolist() == [-1], "three times the median does not exceed it"
-
-
-def test_block_quantiles_pool_images_and_patches():
-    norms = torch.arange(2 * 3 * 5, dtype=torch.float32).reshape(2, 3, 5)
-    expected = [
-        [np.quantile(norms[:, block].flatten(), q) for block in range(3)] for q in (0.5, 0.98, 1.0)
-    ]
-    np.testing.assert_allclose(block_quantiles(norms), expected)
 
 
 @BOTH
@@ -288,12 +257,6 @@ def test_paired_positions_are_uniform_and_seeded():
     assert np.bincount(normal[:, 0], minlength=8)[3:] == pytest.approx(1200, abs=200)
     assert not torch.equal(paired_positions(mask, 1, seed=1)[0], abnormal)
     assert torch.equal(paired_positions(mask[:10], 1)[1], normal[:10])  # whatever images follow
-
-
-def test_paired_positions_wanted_beyond_the_patches():
-    abnormal, normal = paired_positions(np.array([[True, False, False]]), 5)
-    assert abnormal.tolist() == [[0, -1, -1, -1, -1]]
-    assert normal[0, 0] in (1, 2) and (normal[0, 1:] == -1).all()
 
 
 def test_random_positions_without_replacement():

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
 from skimage.segmentation import flood
 
 from helpers.images import draw_scene
@@ -9,16 +8,11 @@ from helpers.images.scenes import SIZE
 from helpers.measures.object_discovery import (
     box_hits,
     corloc,
-    corloc_sweep,
-    corloc_under,
     covered,
     lost_box_sweep,
     lost_boxes,
-    lost_boxes_of_share,
-    lost_boxes_within,
     lost_maps,
     share_in_boxes,
-    whole_box_hits,
 )
 
 
@@ -197,36 +191,12 @@ TRUTH = [
 CORNER, REST, NOTHING = [0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0], [0.9, 0.0, 1.0, 0.1]
 
 
-def test_a_coarse_grid_gives_all_its_patches():
-    assert torch.equal(lost_boxes_within(FEATURES, 1000, -0.5), lost_boxes(FEATURES, 20, -0.5))
-    assert torch.equal(lost_boxes_within(FEATURES[:1], 1000), lost_boxes(FEATURES[:1], 20))
-    assert torch.equal(lost_boxes_within(FEATURES, 3), lost_boxes(FEATURES, 3))
-    assert not torch.equal(lost_boxes_within(FEATURES, 1), lost_boxes_within(FEATURES, 1000))
-
-
 def test_a_sweep_has_every_setting_in_its_place():
     found = lost_box_sweep(FEATURES, [0.0, -0.5, -1.0], [2, 1000])
     assert found.shape == (3, 3, 2, 4)
     for i, bias in enumerate([0.0, -0.5, -1.0]):
         for j, k in enumerate([2, 20]):
             assert torch.equal(found[:, i, j], lost_boxes(FEATURES, k, bias))
-
-
-def test_corloc_of_a_sweep():
-    hits = torch.zeros(10, 2, 2)
-    hits[:3, 1, 0] = 100
-    found = corloc_sweep("corloc_with", hits, [0.0, -0.5], [2, 50])
-    assert {name: e.value for name, e in found.items()} == {
-        "corloc_with_bias0_k2": 0,
-        "corloc_with_bias0_k50": 0,
-        "corloc_with_bias-0.5_k2": 30,
-        "corloc_with_bias-0.5_k50": 0,
-    }
-
-
-@pytest.mark.parametrize("share, k", [(0.4, 8), (0.12, 2), (0.0, 1), (1.0, 20)])
-def test_a_share_of_the_patches(share, k):
-    assert torch.equal(lost_boxes_of_share(FEATURES, share), lost_boxes(FEATURES, k))
 
 
 def test_planted_hits_in_every_set():
@@ -239,33 +209,6 @@ def test_planted_hits_in_every_set():
         [[0, 100], [100, 0]],
     ]
     assert box_hits(found[:, 1], TRUTH).tolist() == [0, 100]
-
-
-def test_corloc_of_kinds_of_boxes_under_conditions():
-    """Planted: 9 of 12 boxes are right before, 3 of these and one more once moved."""
-    truth = [np.array([[0.0, 0.0, 0.4, 0.4]])] * 12
-    right, wrong = torch.tensor([[0.0, 0.0, 0.4, 0.4], [0.5, 0.5, 1.0, 1.0]])
-
-    def boxes(*images):
-        return torch.stack([right if i in images else wrong for i in range(12)])
-
-    lost = {"before": boxes(*range(9)), "moved": boxes(0, 1, 2, 11), "empty": boxes()}
-    ends = {"before": "_before", "moved": "_after", "empty": "_empty"}
-    found = corloc_under({"lost": lost, "alone": {"empty": boxes(*range(12))}}, truth, ends)
-    values = {name: getattr(x, "value", x) for name, x in found.items()}
-    change = 100 * (4 - 9) / 12
-    p_value = binomtest(1, 7).pvalue  # six lost, one gained
-    assert values == pytest.approx({
-        "corloc_whole": 0, "lost_before": 75, "lost_after": 100 / 3, "lost_empty": 0,
-        "lost_change": change, "lost_p": p_value, "alone_empty": 100,
-    })  # fmt: skip
-
-
-def test_without_true_boxes_nothing_is_known():
-    nothing = box_hits(torch.rand(3, 2, 4), None)
-    assert nothing.isnan().all() and nothing.shape == (3, 2)
-    assert whole_box_hits(TRUTH, 2).tolist() == [0, 100]
-    assert whole_box_hits(None, 2).isnan().tolist() == [True, True]
 
 
 def test_a_planted_share_in_boxes():
@@ -285,9 +228,3 @@ def test_a_planted_share_in_boxes():
 def test_a_patch_belongs_to_the_box_that_holds_its_middle():
     flat, almost = torch.ones(2, 2, 2), np.float32([[0.0, 0.0, 0.24, 1.0]])
     assert share_in_boxes(flat, [almost, almost + np.float32([0, 0, 0.02, 0])]).tolist() == [0, 0.5]
-
-
-def test_shares_without_boxes_and_of_other_images():
-    assert share_in_boxes(torch.ones(3, 2, 2), None).isnan().all()
-    with pytest.raises(ValueError):
-        share_in_boxes(torch.ones(3, 2, 2), [np.zeros((1, 4), np.float32)])

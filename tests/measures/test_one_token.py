@@ -16,9 +16,7 @@ from helpers.measures.one_token import (
     answers_of_tokens,
     constant_errors,
     error_ratio,
-    head_answers,
     held_out_answers,
-    mean_colour,
     pixel_errors,
     read_patches,
     read_shares,
@@ -83,26 +81,6 @@ def test_answers_of_tokens_are_those_of_scikit_learn_with_one_probe_for_each_kin
             expected = scikit_learn_answers(x.numpy(), labels[kept], first)
             assert answers[kind][draw].tolist() == expected.tolist(), (kind, draw)
     assert answers["outlier"].mean() > 95 and answers["normal"].mean() < 60
-
-
-def test_patch_tokens_are_cut_and_joined_in_all_that_they_hold():
-    positions = torch.tensor([[0, 5, -1], [2, 3, 1]])
-    tokens, pixels = torch.arange(12.0).view(2, 3, 2), torch.arange(6.0).view(2, 3, 1)
-    chosen = PatchTokens(positions, tokens, pixels)
-
-    def parts(x):
-        return [None if part is None else part.tolist() for part in vars(x).values()]
-
-    everything = positions, tokens, pixels
-    assert parts(chosen[1:]) == [x[1:].tolist() for x in everything]
-    joined = chosen.columns(slice(2, None)).beside(chosen.columns(slice(0, 1)))
-    assert parts(joined) == [x[:, [2, 0]].tolist() for x in everything]
-    mask = torch.zeros(2, 12, dtype=torch.bool)
-    mask[0, 0] = mask[1, 3] = True
-    outside = [[-1, 5, -1], [2, -1, 1]]
-    assert parts(chosen.outside(mask)) == [outside, tokens.tolist(), pixels.tolist()]
-    without = PatchTokens(positions, tokens)
-    assert without[:1].pixels is None and without.beside(chosen).pixels is None
 
 
 def patches(legible, positions, seed):
@@ -225,14 +203,6 @@ def test_gaps_are_positive_where_an_outlier_tells_less():
     assert (ratio.value, ratio.n) == (2, 8)
 
 
-def test_a_head_that_was_trained_elsewhere():
-    """It names the larger of two features; the bias turns the last image, whose features are
-    equal."""
-    features = torch.tensor([[2.0, 1.0], [1.0, 2.0], [3.0, 3.0]])
-    head = torch.eye(2), torch.tensor([0.0, 0.5])
-    assert head_answers(features, head, np.array([0, 0, 1])).tolist() == [100, 0, 100]
-
-
 GRID_PATCH_REGRESSION = (3, 5)
 
 
@@ -257,14 +227,6 @@ def patches_of_patch_regression(images, count, seed):
     tokens[..., 0], tokens[..., 1] = positions // 5, positions % 5
     tokens[..., 2:5] = pixels.reshape(images, count, 3, 4).mean(-1)
     return PatchTokens(*map(torch.from_numpy, (positions, tokens, pixels)))
-
-
-def test_mean_colour_of_channels_that_stand_one_after_the_other():
-    red, green, blue = (torch.full((2, 3, 4), value) for value in (1.0, 2.0, 4.0))
-    red[..., 0] = 5.0
-    assert (
-        mean_colour(torch.cat([red, green, blue], dim=-1)).tolist() == [[[2.0, 2.0, 4.0]] * 3] * 2
-    )
 
 
 def test_planted_shares_are_read():

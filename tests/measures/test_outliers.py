@@ -2,28 +2,22 @@ import numpy as np
 import pytest
 import torch
 from by_hand import BOTH, counts, values
-from scipy.stats import binomtest
 
-from helpers.measures.answers import paired_accuracy
 from helpers.measures.attention import iou
 from helpers.measures.norms import threshold
 from helpers.measures.outliers import (
-    across_sets,
     after_rolling,
     as_common,
     at_and_elsewhere,
     at_fixed,
-    at_other_size,
     cosine_with_others,
     counts_at,
-    curves_at,
     driver,
     filled,
     firing,
     largest_channel_share,
     leading_channels,
     limited_ratio,
-    moved_estimates,
     onset_depth,
     onset_ratio,
     outlier_images,
@@ -32,18 +26,14 @@ from helpers.measures.outliers import (
     overlapping,
     placement,
     relative_norms,
-    runner_up,
     size_slope,
     strongest,
-    treated,
     under_rule,
-    unit_traits,
 )
 from helpers.measures.stats import (
     NONE,
     Estimate,
     auc_over_images,
-    bootstrap_spread,
     over_images,
     share,
 )
@@ -61,12 +51,6 @@ def planted(images=40, bearing=7, factor=4.0, patches=49, seed=0):
 @pytest.mark.parametrize("bearing", [0, 7, 40])
 def test_outlier_images_are_those_that_bear_planted_ones(bearing, convert):
     assert outlier_images(convert(planted(bearing=bearing))) == share(np.arange(40) < bearing)
-
-
-def test_outlier_images_by_another_rule():
-    norms = planted(factor=2.0)
-    for rule, bearing in (("median:3", 0), ("median:1.5", 7), ("fixed:12", 7)):
-        assert outlier_images(norms, rule).value == bearing / 40
 
 
 @BOTH
@@ -136,20 +120,6 @@ def test_overlapping_patches_share_area(grid, other):
     assert overlapping(positions, grid, other) == expected.tolist()
 
 
-def test_outliers_at_another_size():
-    mask = torch.zeros(30, 16, dtype=torch.bool)
-    mask[:, 0] = True  # a corner, under the first of two by two patches
-    mask[:10, 5] = True  # in the area of that patch, and no corner
-    mask[0, 10] = True  # elsewhere
-    counts = at_other_size(mask, [0, 3, 12, 15], [0], (2, 2), (4, 4))
-    assert {name: e.value for name, e in counts.items()} == {
-        "count": pytest.approx(41 / 30),
-        "images": 1,
-        "share": pytest.approx(40 / 41),
-        "corner_share": pytest.approx(30 / 41),
-    }
-
-
 def tokens_of_two_kinds(images=10, width=32, seed=0):
     """Each image has a vector of its own with a planted channel, then a vector of zeros that does
     not count."""
@@ -189,27 +159,6 @@ def test_cosine_with_the_mean_token_of_other_images():
     )
     tokens[..., 3] = 0  # what is left is each image's own
     assert abs(cosine_with_others(tokens).value) < 0.5
-
-
-def test_traits_of_a_unit_that_fires_at_planted_outliers():
-    mask = np.zeros((12, 6), dtype=bool)
-    mask[:11, 1:3] = True  # the last image has none
-    activation = np.where(mask, 6.0, 1.0) + np.arange(12)[:, None]
-    second = np.where(mask, 2.0, 9.0)
-    outlier, normal = tokens_of_two_kinds(12), tokens_of_two_kinds(12, seed=5)
-    normal[..., 3] /= 10
-    found = unit_traits(*map(torch.from_numpy, (activation, second, mask)), outlier, normal)
-    activity = {name: found.pop(f"neuron_{name}") for name in ("activation", "elsewhere", "lead")}
-    assert values(activity) == pytest.approx({"activation": 11, "elsewhere": 6.5, "lead": 5.5})
-    assert [x.n for x in activity.values()] == [11, 12, 11]
-    assert activity["lead"].low < 5.5 < activity["lead"].high
-    assert found == {
-        "channel_share": largest_channel_share(outlier),
-        "cosine_outlier": cosine_with_others(outlier),
-        "channel_share_normal": largest_channel_share(normal),
-        "cosine_normal": cosine_with_others(normal),
-    }
-    assert found["channel_share"].value > 0.9 > 0.5 > found["channel_share_normal"].value
 
 
 RNG = np.random.default_rng(0)
@@ -262,13 +211,6 @@ def test_attention_is_put_to_the_same_rule_or_to_as_many_patches(planted_of_rule
     assert found["iou"].value == 0 and found["iou_top"].value == 1
     assert under_rule("median:3", norms, attention, {}, {})["iou"].value == 1
     assert not {"auc", "k_auc"} & found.keys()
-
-
-def test_a_rule_that_finds_nothing_has_nothing_to_say(planted_of_rules):
-    _, norms, attention, alike, key, _ = planted_of_rules
-    found = under_rule("fixed:100", norms, attention, {"": alike}, {"k": key})
-    assert found.pop("outlier_images").value == found.pop("outlier_tokens") == 0
-    assert counts(found) == {0}
 
 
 RNG_SIZES = np.random.default_rng(0)
@@ -327,10 +269,6 @@ def test_a_planted_neuron_marks_the_outliers():
     assert {x.n for x in found} == {20}  # images with an outlier
 
 
-def test_a_neuron_that_is_silent_elsewhere_has_a_limited_ratio():
-    assert firing(*planted_of_activations(elsewhere=0.0)).ratio[:3] == pytest.approx((1e6,) * 3)
-
-
 def test_sides_against_numpy():
     activation, outlier = planted_of_activations(images=12)
     sides = [np.ma.masked_array(activation, x).mean(1) for x in (~outlier, outlier)]
@@ -355,13 +293,6 @@ def test_limited_ratio_is_one_of_means():
     found = limited_ratio(rows, seed=1)
     assert found.value == pytest.approx(4) and found.low < 4 < found.high
     assert found != limited_ratio(rows, seed=2)
-
-
-def test_runner_up_at_the_outliers():
-    first, outlier = planted_of_activations()
-    second, _ = planted_of_activations(at=2.0, elsewhere=30.0)
-    found = runner_up(second, first, outlier)
-    assert found.value == pytest.approx(0.25) and found.n == 20
 
 
 LAYOUT = TokenLayout((8, 10))
@@ -436,19 +367,6 @@ def test_shares_are_those_counted_patch_by_patch():
             len(rows),
         ),
     }
-
-
-def test_without_an_outlier_after_the_roll_nothing_is_known():
-    similarity, plain = images(10)
-    found = after_rolling(plain, torch.zeros_like(plain), plain, similarity)
-    assert np.isnan(list(values(found).values())).all() and counts(found) == {0}
-
-
-def test_few_outliers_have_one_usual_position():
-    before = torch.zeros(10, 4, dtype=torch.bool)
-    before[0, 2] = before[1, 1] = before[2, 1] = True
-    after = torch.ones(10, 4, dtype=torch.bool)
-    assert after_rolling(before, after, before, torch.rand(10, 4))["rolled_share"].value == 0.25
 
 
 CORNERS_PLACEMENT = [0, 6, 42, 48]
@@ -541,57 +459,3 @@ def counted(share, whether, n=50):
 )
 def test_what_drives_outliers(pairs, expected):
     assert driver({str(i): counted(*pair) for i, pair in enumerate(pairs)}, 0.9) == expected
-
-
-def test_curves_at_the_usual_positions_and_elsewhere():
-    norms = planted_of_placement()
-    curves = curves_at(norms, [3, 5, 7, 11])
-    rest = [i for i in range(49) if i not in (3, 5, 7, 11)]
-    assert curves == {
-        name: [over_images(norms[:, block, at].mean(1)) for block in range(3)]
-        for name, at in {"usual positions": [3, 5, 7, 11], "all others": rest}.items()
-    }
-    assert curves["usual positions"][2].value == 50
-
-
-def test_treatments_are_paired_with_the_model_as_it_is():
-    norms = {
-        "plain": torch.tensor([[1.0, 9], [1, 5], [8, 9]]).repeat(20, 1),
-        "zeroed": torch.ones(60, 1),
-    }
-    right = {
-        "plain": torch.arange(60) < 45,
-        "zeroed": torch.arange(60) % 4 > 0,
-    }  # 45 both; lost and gained differ
-    found = treated(norms, 5, right)
-    lost, gained = (int((a & ~b).sum()) for a, b in (right.values(), [*right.values()][::-1]))
-    assert values(found) == pytest.approx({
-        "max_norm": 23 / 3, "images": 2 / 3, "accuracy": 75, "max_norm_zeroed": 1,
-        "images_zeroed": 0, "accuracy_zeroed": 75, "loss_zeroed": 0,
-        "mcnemar_p_zeroed": binomtest(lost, lost + gained).pvalue,
-    })  # fmt: skip
-    right["zeroed"] = torch.arange(60) < 30
-    lost = treated(norms, 5, right)["loss_zeroed"]
-    assert lost.value == 25 and 0 < lost.low < 25 < lost.high and lost.n == 60
-
-
-def test_what_moving_neurons_does_on_a_data_set():
-    before = planted_of_placement(images=20)  # largest, 50, in the last block
-    after = before / 4
-    right = torch.arange(20) < 12, torch.arange(20) < 9
-    found = moved_estimates((before, after), right, np.array([0] * 14 + [1] * 6))
-    paired = paired_accuracy(*reversed(right), 100)
-    assert [*found] == ["norm_reduction", "max_norm_before", "max_norm_after", "majority", *paired]
-    assert found["norm_reduction"].value == 75 and found["majority"] == 70
-    assert found["max_norm_before"].value == 50 and found["max_norm_after"].value == 12.5
-    assert {name: found[name] for name in paired} == paired
-    assert found["accuracy_change"].value == pytest.approx(-15) and found["lost"] == 3
-
-
-def test_data_sets_are_compared_by_their_extremes():
-    kept, gone = Estimate(90.0, 20.0, 95.0, 9), Estimate(60.0, 50.0, 70.0, 9)
-    every, half = torch.ones(40, dtype=torch.bool), torch.arange(40) % 2 == 0
-    found = across_sets([gone, kept], [(every, half), (half, half)], seed=3)
-    spread, p = bootstrap_spread([100 * (half.double() - 1), torch.zeros(40)], seed=3)
-    assert found == {"norm_reduction_min": kept, "accuracy_spread": spread, "spread_p": p}
-    assert spread.value == 50

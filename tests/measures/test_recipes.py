@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
-from by_hand import values
 
 from helpers.capture import PatchNorms, capture
 from helpers.claims import load_registry
@@ -71,13 +69,6 @@ def test_corners_are_of_judged_checkpoints_with_outliers():
     # Corners that are alike in all checkpoints could have varied.
     alike = recipe_estimates([one(1, 0.37)] * 8, list("aabbaabb"), list("xy" * 4), [True] * 8)
     assert alike["corner_share_21k"].low < 0.37 < alike["corner_share_21k"].high
-
-
-def test_corners_of_norms_by_hand():
-    norms = torch.ones(2, 9)
-    norms[0, [0, 4]] = 9.0
-    found = presence_and_corners(norms, (0, 2, 6, 8))
-    assert values(found) == {"outlier_images": 0.5, "corner_share": 0.5}
 
 
 def test_outliers_that_one_recipe_puts_into_corners_support_the_claim():

@@ -8,11 +8,10 @@ from sklearn.linear_model import LinearRegression
 from helpers.claims import load_registry
 from helpers.measures.norms import norm_ratio
 from helpers.measures.object_discovery import covered
-from helpers.measures.one_token import PatchTokens, pixel_errors
+from helpers.measures.one_token import PatchTokens
 from helpers.measures.probes import fit_classifier
 from helpers.measures.registers import (
     HEADS,
-    added_register,
     answers_by_count,
     answers_of_heads,
     family_estimates,
@@ -21,16 +20,13 @@ from helpers.measures.registers import (
     member_traits,
     object_accuracy,
     object_places,
-    over_draws,
     place_traits,
-    recorded_shares,
     register_gains,
     register_ratio,
     register_use,
     steadiness,
     tail_ratio,
     taken_over,
-    takeover_traits,
     trainings_over,
 )
 from helpers.measures.stats import bootstrap, over_images, over_seeds, ratio_of_means, share
@@ -80,22 +76,6 @@ def test_the_interval_of_a_tail_is_that_of_pairs():
     assert tail_ratio(plain, changed) != found
 
 
-def test_what_an_added_register_does():
-    norms = tuple(torch.from_numpy(RNG.lognormal(3, 0.1, (40, 50))) for _ in range(2))
-    hits = torch.zeros(40), 100 * (torch.arange(40) < 10).float()
-    tokens = tuple(torch.from_numpy(RNG.normal(size=(40, 8, width))) for width in (5, 5, 3))
-    register = 2 * norms[1].median().expand(40)
-    found = added_register(norms, hits, register, tokens, "_mean", seed=2)
-    errors = pixel_errors(*tokens)
-    assert {name: e.value for name, e in found.items()} == {
-        "tail_ratio_mean": tail_ratio(*norms, seed=2).value,
-        "register_norm_mean": pytest.approx(2),
-        "corloc_mean_register": 25,
-        "corloc_gain_mean": 25,
-        "reconstruction_ratio_mean": pytest.approx(float(errors[:, 0].sum() / errors[:, 1].sum())),
-    }
-
-
 def test_planted_steadiness():
     """The register halves the first change, undoes the second, turns the third round, makes the
     fourth worse; the last differs by rounding."""
@@ -122,17 +102,6 @@ def test_answers_that_go_with_the_number_of_registers():
     expected = zip(("right_always", "right_never", "right_sometimes"), 100 * np.eye(3), strict=True)
     assert {name: x.tolist() for name, x in found.items()} == {
         name: row.tolist() for name, row in expected
-    }
-
-
-def test_several_draws_are_averaged_image_by_image_and_tell_their_extremes():
-    gains = torch.tensor([[100.0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, -100], [0, 100, 100, 0, 0, 0]])
-    found = over_draws("gain_one_normal", gains)
-    assert found["gain_one_normal"] == over_images(gains.mean(0), (-100, 100))
-    assert found["gain_one_normal_least"] == pytest.approx(-100 / 6)
-    assert found["gain_one_normal_most"] == pytest.approx(200 / 6)
-    assert over_draws("gain_one_mean", gains[:1]) == {
-        "gain_one_mean": over_images(gains[0], (-100, 100))
     }
 
 
@@ -179,11 +148,6 @@ def test_heads_read_the_parts_that_they_are_named_after():
         assert right.tolist() == (100 * expected).tolist()
         assert right.mean() == 100 if "registers" in head else right.mean() < 70
     assert [*answers] == [*HEADS]
-
-
-def test_without_registers_one_head_is_left():
-    parts, labels = pooled(30, 0)
-    assert [*fit_heads(parts, labels)] == ["cls_mean"]
 
 
 RNG_TWINS = np.random.default_rng(0)
@@ -294,16 +258,6 @@ def test_gains_end_at_their_limits():
     assert (loss.low, loss.high) == pytest.approx((-100, -gain.low))
 
 
-def test_over_seeds_and_over_images():
-    of_each = [share(FAMILY[key]["outlier_images"]) for key in ((0, 0), (0, 1))]
-    assert ESTIMATES["outlier_images_0"] == over_seeds(of_each, limits=(0, 1))
-    assert ESTIMATES["outlier_images_0"][:4:3] == pytest.approx((0.5, 2))
-    assert ESTIMATES["accuracy_4"] == over_seeds(
-        [over_images(answers(x), (0, 100)) for x in (0.9, 0.8)], limits=(0, 100)
-    )
-    assert ESTIMATES["accuracy_4"].high <= 100 and ESTIMATES["outlier_images_4"].low == 0
-
-
 def test_what_is_no_mean_over_images():
     expected = bootstrap(FAMILY[0, 0]["norms"], norm_ratio, resamples=200, seed=2)
     assert ESTIMATES["norms_0"] == expected and expected.value > 1  # not cut off at 1
@@ -356,31 +310,6 @@ def test_a_planted_change_against_the_model_before():
     assert found["load_before"] == over_images(torch.arange(50.0))
 
 
-def test_a_quantity_without_a_limit_over_seeds():
-    measured = {
-        (4, seed): {"ratio": torch.linspace(1, top, 30)} for seed, top in ((0, 9.0), (1, 11.0))
-    }
-    found = family_estimates(measured, {"ratio": math.inf}, {})["ratio_4"]
-    assert found == over_seeds(
-        [over_images(own["ratio"]) for own in measured.values()], limits=(0, math.inf)
-    )
-    assert found.value == pytest.approx(5.5) and found.low == 0 and found.high > 10
-
-
-def test_recorded_shares_are_those_of_their_images():
-    entries = {
-        (0, 0): {"sink": 0.25, "step": 9},
-        (0, 1): {"sink": 0.5},
-        (0, 2): {"sink": 0.75},
-        (4, 0): {"sink": 0.0},
-    }
-    found = recorded_shares(entries, ["sink"], 40)
-    assert set(found) == {"sink_seeds_0", "sink_seeds_4"}
-    each = [share(np.arange(40) < count) for count in (10, 20, 30)]
-    assert found["sink_seeds_0"] == over_seeds(each, limits=(0, 1)) and found["sink_seeds_0"].n == 3
-    assert found["sink_seeds_4"] == share(np.arange(40) < 0)  # one training: its images
-
-
 # Four images of four patches: clean, with an outlier, clean, clean; the median of all patches is 1.
 PATCH_NORMS = torch.tensor([[1.0, 1, 1, 3], [1, 1, 1, 3.01], [1, 1, 1, 1], [2, 2, 2, 2]])
 REGISTER_NORMS = torch.tensor([[1.0, 3.01], [9, 9], [3, 2], [6.01, 0]])
@@ -390,22 +319,6 @@ def test_registers_have_taken_over_where_they_carry_and_patches_do_not():
     """Three times is not above: of all patches for an outlier, of the image's for a register."""
     assert taken_over(PATCH_NORMS, REGISTER_NORMS).tolist() == [True, False, False, True]
     assert taken_over(PATCH_NORMS, REGISTER_NORMS[:, :0]).tolist() == [False] * 4
-
-
-def test_what_is_left_at_the_places_and_what_came_to_the_registers():
-    norms = (PATCH_NORMS, REGISTER_NORMS)
-    attention = torch.tensor([[0.1, 0.2, 0.3, 0.1]]).repeat(4, 1), torch.full((4, 2), 0.1)
-    places = torch.tensor([[1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]).bool()
-    unit = torch.tensor([[-4.0, 7, 7, 2]]).repeat(4, 1), torch.tensor([[1.0, -5]]).repeat(4, 1)
-    found = takeover_traits(norms, attention, places, unit)
-    assert found["taken_over"].tolist() == [True, False, False, True]
-    assert found["place_attention"].tolist() == pytest.approx([0.2, 0.1, 0.3, 0])
-    assert found["place_activation"].tolist() == pytest.approx([3, 4, 7, math.nan], nan_ok=True)
-    assert found["register_activation"].tolist() == [5] * 4
-    without = [(x, y[:, :0]) for x, y in (norms, attention, unit)]
-    none = takeover_traits(*without[:2], places, without[2])
-    assert [*none] == ["taken_over", "place_attention", "place_activation"]
-    assert [*takeover_traits(norms, attention, places)] == ["taken_over", "place_attention"]
 
 
 def test_trainings_that_took_over_are_counted():

@@ -33,7 +33,6 @@ from helpers.measures.stats import (
     mcnemar,
     over_images,
     over_seeds,
-    ratio_of_means,
     share,
 )
 
@@ -370,16 +369,6 @@ def test_empty_groups_give_nan_and_do_not_crash(function, kind, recwarn):
     assert not list(recwarn)
 
 
-def test_bootstrap_of_nothing_is_nan(recwarn):
-    empty = np.array([]), np.zeros((3, 0)), np.zeros((0, 3))
-    found = [
-        bootstrap(x, np.nanmean) for x in (*empty, np.full(3, np.nan), np.full((2, 3), np.nan))
-    ]
-    found += [over_images(np.full(3, np.nan), (0, 1)), over_images(empty[0])]
-    np.testing.assert_array_equal([x[:4] for x in found], [(np.nan,) * 3 + (0,)] * 7)
-    assert not list(recwarn)
-
-
 @pytest.mark.parametrize("function", OVER_PATCHES)
 def test_nan_scores_are_left_out(function):
     """As if there were neither the patches nor the images without one."""
@@ -477,12 +466,6 @@ def test_share_at_given_positions():
     assert found.value == 3 / 5 and np.isnan(found.low) and found.n == 4
     assert stats.share_at(mask, [2, 3]).value == 1 / 5
     assert np.isnan(stats.share_at(mask & False, [0]).value)
-
-
-def test_ratio_of_means():
-    rows = np.array([[2.0, 1.0], [4.0, np.nan], [6.0, 3.0]])
-    assert ratio_of_means(rows) == 4 / 2
-    assert np.isinf(ratio_of_means(np.array([[1.0, 0.0]])))
 
 
 def test_macro_auc_against_scikit_learn():
@@ -592,13 +575,6 @@ def test_over_seeds_covers_at_its_level(of_seeds, of_images):
     assert 0.93 <= np.mean(covered) <= 0.995
 
 
-def test_over_seeds_of_one_model_or_none():
-    one, undefined = Estimate(0.5, 0.4, 0.7, 80), over_images(np.array([np.nan]))
-    assert over_seeds([one]) == over_seeds([undefined, one]) == one
-    for none in ([], [undefined, undefined]):
-        assert over_seeds(none).n == 0 and np.isnan(over_seeds(none).value)
-
-
 def test_over_seeds_ends_where_values_do():
     shares = [Estimate(v, v, v, 50) for v in (0.0, 0.0, 0.2)]
     assert over_seeds(shares).low < 0 and over_seeds(shares, limits=(0, 1)).low == 0
@@ -660,11 +636,6 @@ def test_up_to_twelve_repetitions_have_a_step():
     )  # as near as no rounding of float32 leaves a half
 
 
-def test_a_zero_among_other_numbers_makes_no_answers_of_them():
-    values = np.r_[0, np.random.default_rng(0).random(30)]
-    assert over_images(values, (0, 1))[:3] == over_images(values)[:3]
-
-
 @pytest.mark.parametrize("limits, outside", [((0, 1), 1e-6), ((-1, 1), 2e-6), ((0, 100), 1e-4)])
 def test_a_limit_holds_to_a_millionth(limits, outside):
     """What float32 leaves of it."""
@@ -676,11 +647,6 @@ def test_a_limit_holds_to_a_millionth(limits, outside):
         values[0] += sign * 0.5 * outside
         with pytest.raises(ValueError):
             over_images(values, limits)
-
-
-def test_a_statistic_keeps_its_limits_to_a_millionth():
-    assert jackknife(1 + 1e-6, np.ones(9), (0, 1)).high == pytest.approx(1)
-    assert jackknife(-1e-6, np.ones(9), (0, 1)).low == pytest.approx(0)
 
 
 def test_a_statistic_is_at_its_limit_within_a_billionth_of_the_way():
@@ -707,12 +673,6 @@ def test_the_interval_of_a_share_at_positions_is_the_jackknife_by_hand():
     assert carriers < 30 and (mask.sum(axis=1) == 1).any()
     expected = jackknife(of(mask), without_each(of, mask), (0, 1), carriers=carriers)
     np.testing.assert_allclose(stats.share_at(mask, [4, 7])[:4], expected[:4], rtol=1e-9)
-
-
-def test_rare_patches_have_one_usual_position():
-    mask = np.zeros((40, 10), dtype=bool)
-    mask[::4, 2] = True  # a quarter of a patch an image
-    assert stats.position_share(mask).value == 1
 
 
 def test_cohens_d_far_from_zero():
@@ -760,30 +720,6 @@ def test_what_differs_by_rounding_alone_is_exact(recwarn):
     assert over_images(np.zeros(9))[:3] == (0, 0, 0) and over_images(np.ones(1)).n == 1
     low, high = over_images(1 + 1.5e-12 * np.tile([-1.0, 1.0], 10))[1:3]
     assert low < 1 < high and not list(recwarn)
-
-
-TABLE = {
-    "one": {"a": "supported", "b": "supported", "c": "refuted"},
-    "two": {"a": "refuted", "b": "refuted", "c": "refuted"},
-    "three": {"a": "supported", "b": "refuted", "c": "refuted"},
-    "four": {"a": "not run", "b": "not run", "c": "not run"},
-}
-
-
-@pytest.mark.parametrize(
-    "columns, rows, pairs",
-    [
-        ("abc", 0.5, 4 / 9),
-        ("ab", 0.25, 1 / 3),
-        ("bc", 0.25, 1 / 3),
-        ("ac", 0.5, 2 / 3),
-        ("a", 0, np.nan),  # one judge contradicts nobody
-        ("", 0, np.nan),
-    ],
-)
-def test_rows_that_change_and_pairs_of_opposite_verdicts(columns, rows, pairs):
-    assert disagreement(TABLE, columns) == rows
-    assert contradictions(TABLE, iter(columns)) == pytest.approx(pairs, nan_ok=True)
 
 
 def test_only_decided_verdicts_contradict():
