@@ -32,14 +32,10 @@ class Book:
 
     @classmethod
     def read(cls, project: Project, stored: bool = False, only: tuple | None = None) -> "Book":
-        """Read a project.
+        """Read a project: with `stored`, nothing that was only run here; with `only`, a run and
+        some of its claims.
 
-        Args:
-            project: whose results are read.
-            stored: leave out what was only run here.
-            only: a run and some of its claims, to read nothing else.
-
-        Raises ValueError that names the file where a published result cannot be read.
+        Raises ValueError that names a published result that cannot be read.
         """
         run, ids = only or (None, project.with_notebook())
 
@@ -102,10 +98,7 @@ class Book:
 
 
 def published(project: Project, is_shown: Callable[[Path], bool] = lambda path: True) -> Runs:
-    """What was published: every run but the controls, its claims in the registry's order.
-
-    Raises ValueError that names the file of a result that cannot be read.
-    """
+    """What was published: every run but the controls, its claims in the registry's order."""
     runs: Runs = {}
     for path in filter(is_shown, project.results()):
         if path.parent.name != CONTROLS:

@@ -50,11 +50,7 @@ def build(
         stored: show neither the controls as they were run here nor runs that are not published.
         only: a run and some of its claims, to show nothing but these; links elsewhere lead nowhere.
 
-    Returns:
-        The folder `html` in `place`.
-
-    Raises:
-        RuntimeError: Sphinx failed; names the log. And the errors of `assemble`.
+    Raises RuntimeError that names the log where Sphinx failed, and the errors of `assemble`.
     """
     root = Path(root).resolve()
     place = place or root / "_build"
@@ -88,9 +84,7 @@ def assemble(
     stored: bool = False,
     only: tuple[str, Collection[str]] | None = None,
 ) -> Path:
-    """Write the book's sources, and beside them what can be downloaded; both emptied first.
-
-    Arguments as those of `build`. Returns the folder `source` in `place`.
+    """Write the book's sources into `source` in `place`, and beside them what can be downloaded.
 
     Raises ValueError that names the file where a result cannot be read, or a text quotes a value
     that no result has.

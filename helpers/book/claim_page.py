@@ -32,16 +32,10 @@ YOURS = {"models": "YOUR_MODEL", "twins": "THE_SAME_WITHOUT_REGISTERS"}
 def page(
     book: Book, id: str, readings: Mapping[str, str], repository: Mapping[str, str]
 ) -> tuple[str, dict[str, bytes]]:
-    """The page of a claim; lies in `book/claims/`.
+    """The page of a claim in `book/claims/`, and its figures beside it: file -> content.
 
-    Args:
-        book: the results.
-        id: of the claim.
-        readings: place of a result -> the commentary on it, as Markdown.
-        repository: `url` and `branch` of the project, as `_config.yml` gives them.
-
-    Returns:
-        The page as Markdown, and its figures, which lie beside it: name of the file -> content.
+    `readings` are the commentaries on its results by their place; `repository` is that of
+    `_config.yml`.
     """
     claim = book.registry[id]
     tabs = [_tab(book, found) for found in book.findings(id)]
@@ -85,10 +79,7 @@ def _tab(book: Book, found: Finding) -> dict:
 
 
 def launch(claim: Claim, repository: Mapping[str, str]) -> dict[str, str]:
-    """Where a claim's notebook runs without an installation: name of the service -> address.
-
-    Nothing for a claim without a notebook, or a repository that is not on GitHub.
-    """
+    """Where a claim's notebook runs without an installation, if the repository is on GitHub."""
     url = repository.get("url", "").removesuffix("/").removesuffix(".git")
     if not url.startswith("https://github.com/") or not claim.notebook:
         return {}
@@ -102,11 +93,7 @@ def launch(claim: Claim, repository: Mapping[str, str]) -> dict[str, str]:
 
 
 def rerun(claim: Claim, run: str, parameters: Mapping) -> str:
-    """The command that runs this again with the same parameters.
-
-    What the notebook's defaults and the profile called `run` give is left out, and so is what the
-    notebook has no more or has as another kind of value.
-    """
+    """The command that runs this again, with the parameters that the notebook still has."""
     given = _given(claim, run, parameters)
     return shlex.join(["python", "-m", "helpers", "run", claim.id, "--run", run, *given])
 
@@ -146,9 +133,7 @@ def _argument(value: object) -> str:
 
 
 def key_picture(notebook: NotebookNode) -> dict | None:
-    """The picture of the cell that is tagged so, else the first there is: kind and content of its
-    file, and alt and caption, what is said of it.
-    """
+    """The picture of the cell that is tagged `key`, else the first there is."""
     for cell in sorted(notebook.cells, key=lambda cell: KEY not in cell.metadata.get("tags", ())):
         for data in (output.get("data", {}) for output in cell.get("outputs", ())):
             for mime in (mime for mime in PICTURES if mime in data):

@@ -28,21 +28,14 @@ class Standing(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many claims stand how.
-
-    Attributes:
-        claims, tested: all, and those of ANSWERED; `ours` of these are our own questions.
-        papers: from which the others are.
-        verdicts, agreements: verdict or agreement -> how many; agreements of what was tested.
-        refuted_by: PAPER, EXTENSION or OURS -> how many.
-    """
+    """How many claims stand how."""
 
     claims: int
-    tested: int
+    tested: int  # those of ANSWERED, of which `ours` are our own questions
     ours: int
-    papers: int
+    papers: int  # from which the others are
     verdicts: Mapping[str, int]
-    agreements: Mapping[str, int]
+    agreements: Mapping[str, int]  # of what was tested
     refuted_by: Mapping[str, int]
 
 

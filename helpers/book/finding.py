@@ -35,21 +35,12 @@ def group(model: str) -> str:
 
 @dataclass(frozen=True)
 class Decision(Judgement):
-    """A test that is put to a model, and what came of it.
+    """A test that is put to a model, and what came of it."""
 
-    Attributes:
-        decides: whether the verdict on the whole rests on it.
-        role: 'tests', 'applies' where it says that the model is not judged (yet), or 'needs' where
-            one model must pass it.
-        reported: the paper's figures of the same quantity: of the same model where there are any,
-            else of others.
-        name: how pages call the model.
-    """
-
-    decides: bool
-    role: str
-    reported: Sequence[Mapping]
-    name: str
+    decides: bool  # whether the verdict on the whole rests on it
+    role: str  # 'tests', 'applies' (the model is not judged) or 'needs' (one model must pass it)
+    reported: Sequence[Mapping]  # the paper's figures, of the same model if there are any
+    name: str  # of the model on pages
 
     @property
     def term(self) -> Term:
@@ -71,33 +62,25 @@ class Finding:
     """A stored result, what decided it, and the notebook that was executed.
 
     Attributes:
-        data, notebook: as they are stored.
         kind: 'runs' of a published result, 'own' of a run that is not published, or 'controls'.
-        stored: as it was judged then.
-        first: the verdict by the criterion that was written first, on the same values.
-        marks: 'after the fact', 'exploratory'.
+        stored: as it was judged then; `first` by the criterion that was written first.
         result: as today's criterion judges the same values; `stored` where that is the same.
         values: model -> name -> value; names: model -> how pages call it.
-        reported: the paper's figures, see `_reported`.
         lacking: the tests of what the whole needs that hold on no measured model, where all that
-            was tested is the half of the statement on other models; else empty.
+            was tested is the half of the statement on other models.
         rows: every test that was put to a model: what decided first, models not concerned last.
-            Among the deciding ones, those of a refuted claim stand by how clear they are, those of
-            a supported one by how near to failing.
+            Those of a refuted claim stand by how clear they are, those of a supported one by how
+            near to failing.
         deciders: the models on which the verdict rests, that of the first row first.
-        tested: the models but controls that the claim is about. Those on which it is not tested, or
-            to which it is not applicable, are left out where there are others.
+        tested: the models but controls that the claim is about, without those to which it is not
+            put where there are others.
     """
 
     def __init__(
-        self,
-        claim: Claim,
-        data: Mapping,
-        notebook: NotebookNode | None = None,
-        kind: str = "runs",
+        self, claim: Claim, data: Mapping, notebook: NotebookNode | None = None, kind: str = "runs"
     ):
         self.claim, self.data, self.notebook, self.kind = claim, data, notebook, kind
-        self.run = data.get("run", CONTROLS if kind == CONTROLS else "")
+        self.run = data.get("run", CONTROLS)
         self.stored = Result.from_json(claim, data)
         self.first = data.get("first_verdict", self.stored.verdict)
         self.marks = ["after the fact"] if data.get("after_the_fact") else []

@@ -17,19 +17,12 @@ TICKS = (-100, -10, -1, 0, 1, 10, 100)
 
 
 class Row(NamedTuple):
-    """A claim in the figure.
-
-    Attributes:
-        found: what was judged, and where.
-        test: the test that decided it, with its value; None where none did.
-        distance: from margin to value and to the ends of its interval; None where it has none.
-        reported: the same of the paper's figures.
-    """
+    """A claim in the figure."""
 
     found: Finding
-    test: Decision | None
-    distance: tuple[float, float, float] | None = None
-    reported: tuple[float, ...] = ()
+    test: Decision | None  # that decided it
+    distance: tuple[float, float, float] | None = None  # of value and interval from the margin
+    reported: tuple[float, ...] = ()  # the same of the paper's figures
 
     @property
     def says(self) -> str:

@@ -7,7 +7,7 @@ ends in `.md.j2` is MyST Markdown: data go through the filter `inert`, HTML thro
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -28,8 +28,6 @@ from helpers.claims.markdown import cell, code, inert
 from helpers.claims.registry import Term, term
 from helpers.names import plural, short_name
 
-Results = Mapping[str, dict]  # claim -> result as `<id>.json` holds it
-Runs = Mapping[str, Results]  # of each run
 SIDES = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 SHARE = "share of "
 TRAININGS = "trainings"
@@ -38,12 +36,7 @@ WHOLE = 1e-6  # how near to a whole number a count of images comes, after the ro
 
 
 def render(template: str, **data: Any) -> str:
-    """The template `template` of `templates/` filled in with `data`, as Markdown without space
-    around it: a template of HTML as a raw block.
-
-    Raises:
-        jinja2.UndefinedError: the template names what `data` does not have.
-    """
+    """A template of `templates/` filled in, as Markdown; a template of HTML as a raw block."""
     text = environment().get_template(template).render(**data).strip()
     return raw(text) if text and template.endswith(".html.j2") else text
 
@@ -118,10 +111,7 @@ def over(value: Value, term: Term) -> str:
 
 
 def behind(value: Value | None, term: Term) -> str:
-    """`n = 1,000 images`, '' of a plain number.
-
-    Where the interval is not over what n counts: `n = 3 trainings, interval over images of these`.
-    """
+    """`n = 1,000 images`, or `n = 3 trainings, interval over images of these`."""
     if not value or not value.n:
         return ""
     what, interval = counted(value, term), over(value, term)
@@ -130,9 +120,7 @@ def behind(value: Value | None, term: Term) -> str:
 
 
 def singly(value: Value, term: Term) -> str:
-    """What each training gave: `1, 1.5, 25, 26, 27; 3 of 5 trainings [15, 95 %] in the higher of
-    two clusters`, '' of a value of no trainings.
-    """
+    """What each training gave, and how many are in the higher of two clusters if there are two."""
     found = ", ".join(number(one, term.unit) for one, *_ in value.trainings)
     higher = value.higher
     if higher is None:
@@ -151,10 +139,7 @@ def _bare(x: float, unit: str) -> str:
 
 
 def _count(value: Value, term: Term) -> str:
-    """So many of so many, where a value is a share of its images or of a number in its unit.
-
-    '' for any other value.
-    """
+    """So many of so many, where a value is a share of its images or of a number in its unit."""
     what = term.unit.partition(SHARE)[2]
     total, _, named = what.partition(" ")
     if not total.isdecimal():
@@ -168,10 +153,7 @@ def _count(value: Value, term: Term) -> str:
 def axis(
     values: Iterable[Value | None], marks: Iterable[float], unit: str = ""
 ) -> tuple[float, float]:
-    """The ends of an axis for bars of these values, margins and figures of the paper.
-
-    With a tenth to spare at either side; 0 to 1 where all are shares by the `unit`.
-    """
+    """The ends of an axis for bars of these values and marks; 0 to 1 of shares by the `unit`."""
     numbers = [*marks]
     for value in values:
         if value and value.ends:

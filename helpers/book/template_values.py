@@ -32,17 +32,12 @@ _COMPARISON = re.compile(rf"(\w[\w.:/-]*) +(>=|<=|>|<|{SPANS}) +([-+.\de]+)")
 
 @dataclass(frozen=True)
 class Comparison:
-    """One thing that a sentence rests on: a stored value and where it must lie.
-
-    Attributes:
-        run, claim, value: where it stands; the value names its model.
-        op: of `Test`, or 'spans', where the interval must hold `number`.
-    """
+    """One thing that a sentence rests on: a stored value and where it must lie."""
 
     run: str
     claim: Claim
     value: Value
-    op: str
+    op: str  # of `Test`, or 'spans', where the interval must hold `number`
     number: float
 
     @property
@@ -106,11 +101,8 @@ class TemplateValues:
         return Comparison(run, self.book.registry[claim], value, op, float(number))
 
     def rests_on(self, declared: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """What a text rests on, for templates.
-
-        Args:
-            declared: lists of run, claim, model and comparison, and for each of these claims a list
-                of run, claim and the verdict beside which the text was written.
+        """What a text rests on: lists of run, claim, model and comparison, and for each of these
+        claims one of run, claim and the verdict beside which the text was written.
         """
         verdicts = {(row[0], row[1]): row[2] for row in declared if len(row) == 3}
         comparisons = [self.comparison(*row) for row in declared if len(row) != 3]
@@ -130,14 +122,8 @@ class TemplateValues:
         }
 
     def render(self, text: str, name: str, place: Sequence[str] = ()) -> str:
-        """The text with its values filled in.
-
-        Args:
-            text: the template.
-            name: what to call it in an error.
-            place: run and claim, where the text is about one result and does not name them.
-
-        Raises ValueError that names the text and what is wrong.
+        """The text with its values filled in; `name` is what to call it in an error, `place` run
+        and claim of a text about one result, which does not name them.
         """
         functions = {function.__name__: function for function in self.functions}
         if place:
@@ -186,11 +172,7 @@ class TemplateValues:
 
 
 def cards(path: Path, values: TemplateValues) -> str:
-    """The cards of the landing page, as HTML in Markdown.
-
-    A card is a sentence with quoted values, and the comparisons and verdicts that it rests on.
-    Raises ValueError that names the file.
-    """
+    """The cards of the landing page: a sentence each, and the values and verdicts behind it."""
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     for card in data["cards"]:
         try:
